@@ -10,7 +10,7 @@ SITE   := $(VENV)/.docs
 SERVE  := $(VENV)/.serve
 AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
-# A file is one process's, with its servers; in the order of tests/conftest.py.
+# A file is one process's, with its servers; in the order of conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
 # Two more than there are cores: a process that runs tests waits for others half of its time.
 CORES     := $(shell getconf _NPROCESSORS_ONLN)
@@ -31,11 +31,12 @@ RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'impo
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install environments serve test check format docs specifications conform real-servers bench clean
+.PHONY: help install environments serve test test-all check format docs specifications conform real-servers bench clean
 
 help:
 	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
-	@echo "make test     run all tests"
+	@echo "make test     run the tests that need only this process: no server, browser, other SDK, Node or PostgreSQL"
+	@echo "make test-all run all tests, as CI does"
 	@echo "make check    format, lint, types, layers, names"
 	@echo "make conform  run the official conformance suite against it"
 	@echo "make real-servers  dozens of servers from npm and PyPI behind one gateway"
@@ -43,7 +44,7 @@ help:
 	@echo "make docs     build the site of the documentation into .site/"
 	@echo "make format   put the code into shape"
 	@echo "make specifications  write docs/specifications/ anew, from what the services offer"
-	@echo "PYTHON=python3.13 chooses another Python; STORM=1 has the tests kill more often"
+	@echo "PYTHON=python3.13 chooses another Python; STORM=1 repeats kills, load and fuzzing more often"
 
 install: $(READY)
 
@@ -91,8 +92,11 @@ $(SERVE): $(PROJECTS) constraints.txt
 serve: $(SERVE)
 	@$(VENV)/serve/bin/portico serve --transport http
 
+test: $(READY)
+	@$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers -m "not integration",$(PROCESSES))
+
 # What the peers' tests print comes after the rest. Each of the two remembers for itself what has failed.
-test: $(READY) $(PEERS) $(AGENTS)
+test-all: $(READY) $(PEERS) $(AGENTS)
 	@$(call TRIED,$(VENV)/peers/bin/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
 		>$(PEER_LOG) 2>&1 & peers=$$!; \
 	$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers,$(PROCESSES)); ours=$$?; \
@@ -117,11 +121,11 @@ specifications: $(READY)
 	$(BIN)/python docs/specifications/write.py
 
 conform: $(READY)
-	$(BIN)/python tests/conformance/run.py
+	PYTHONPATH=tests $(BIN)/python tests/conformance/run.py
 
 # Installs dozens of other people's servers, so it is not a test.
 real-servers: $(READY)
-	$(BIN)/python tests/peers/real_servers.py
+	PYTHONPATH=tests $(BIN)/python tests/peers/real_servers.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
-from portico.server.policy.interfaces import Owned, Passage
-from portico_gateway.policy.engine import AccessRules
-from portico_gateway.policy.limiter import Quota
-from portico_gateway.policy.settings import read_limits, read_requirements, read_rules
+from portico.server.policy.interfaces import PolicyContext, QualifiedName
+from portico_gateway.policy.engine import PolicyEngine
+from portico_gateway.policy.limiter import PolicyLimiter
+from portico_gateway.policy.settings import parse_limits, parse_requirements, parse_rules
 
 RULES = 100
 TIMES = 200_000
@@ -28,24 +28,24 @@ def microseconds(fn: Callable[[], object], times: int = TIMES) -> float:
 
 
 def main() -> None:
-    tables = [{"who": f"group:team{at}", "tool": f"upstream{at % 20}.tool{at}_*"} for at in range(RULES - 1)]
-    rules = AccessRules(
-        read_rules([*tables, {"tool": "*.read_*"}]),
-        read_requirements([{"tool": "*.delete_*", "ask": "Delete {args.repo}?"}]),
+    tables = [{"principal": f"group:team{at}", "tool": f"upstream{at % 20}.tool{at}_*"} for at in range(RULES - 1)]
+    rules = PolicyEngine(
+        parse_rules([*tables, {"tool": "*.read_*"}]),
+        parse_requirements([{"tool": "*.delete_*", "confirm": "Delete {arguments.repo}?"}]),
     )
     call = Call(method="tools/call", principal=Principal("ann", groups=frozenset({"team50"})))
-    last, none = Owned("upstream3", "read_x"), Owned("upstream3", "write_x")
+    last, none = QualifiedName("upstream3", "read_x"), QualifiedName("upstream3", "write_x")
     names = iter(range(10**9))
-    meter = Quota(read_limits([{"by": ["principal", "tool"], "rate": "100000000/s"}]))
+    meter = PolicyLimiter(parse_limits([{"by": ["principal", "tool"], "rate": "100000000/s"}]))
     rows = {
         "allowed by the last rule": microseconds(lambda: rules.decide(call, "tool", last)),
         "matched by none": microseconds(lambda: rules.decide(call, "tool", none)),
-        "what is required": microseconds(lambda: rules.require(call, "tool", last)),
-        "in a list": microseconds(lambda: rules.sight(call).sees("tool", last)),
+        "what is required": microseconds(lambda: rules.check_requirements(call, "tool", last)),
+        "in a list": microseconds(lambda: rules.visibility(call).is_visible("tool", last)),
         "a name for the first time": microseconds(
-            lambda: rules.decide(call, "tool", Owned("a", f"b{next(names)}")), 5000
+            lambda: rules.decide(call, "tool", QualifiedName("a", f"b{next(names)}")), 5000
         ),
-        "a limit": microseconds(lambda: meter.reach(Passage(call, "tool", last))),
+        "a limit": microseconds(lambda: meter.on_component(PolicyContext(call, "tool", last))),
     }
     print(f"{RULES} rules; µs each")
     for name, found in rows.items():

@@ -15,18 +15,17 @@ from typing import Any
 
 from goals import Goal, limit
 from portico import Server
-from portico.audit.checkpoints import OwnPart
-from portico.audit.hash_chain import ChainHead, link, new_name, origin
-from portico.audit.signing_keys import TrustedKeys, load_or_make
+from portico.audit.checkpoints import ChainProgress
+from portico.audit.hash_chain import ChainHead, chain_hash, genesis_hash, new_chain_id
+from portico.audit.signing_keys import TrustedKeys, load_or_create_key
 from portico.protocol import jsonrpc
-from portico.protocol.jsonrpc import Frame
+from portico.protocol.jsonrpc import JsonRpcMessage
 from portico.rpc.call import Reply
-from portico.rpc.dispatcher import Door, Sender
+from portico.rpc.dispatcher import Dispatcher, PeerInfo
 from portico.server.policy import settings as access_settings
 from portico.store.database import Database
-from portico.transports.event_loop import new_loop
-from portico_gateway.audit import store as tables
-from portico_gateway.audit import writer
+from portico.transports.event_loop import new_event_loop
+from portico_gateway.audit import store as tables, writer
 from portico_gateway.audit.store import verify_store
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
@@ -69,61 +68,61 @@ async def calls(number: int, folder: Path | None) -> float:
         return a + b
 
     if folder is not None:
-        access_settings.apply(server, access_settings.read({"audit": {"data": str(folder)}}))
+        access_settings.apply(server, access_settings.read({"audit": {"data_dir": str(folder)}}))
     async with server.lifespan():
-        door, sender = Door(server), Sender(None, {}, "192.0.2.1")
+        door, sender = Dispatcher(server), PeerInfo(None, {}, "192.0.2.1")
         began = time.process_time()
         for _ in range(number):
-            frame, reply = jsonrpc.decode(LINE), Waiting()
-            assert isinstance(frame, Frame)
-            if door.enter(frame, reply, sender, modern=True) is None:
+            frame, reply = jsonrpc.decode_message(LINE), Waiting()
+            assert isinstance(frame, JsonRpcMessage)
+            if door.dispatch(frame, reply, sender, modern=True) is None:
                 await reply.done
-        if server.protection is not None:
-            await server.protection.witness.writer.written()  # type: ignore[union-attr]
+        if server.policy is not None:
+            await server.policy.audit_hook.writer.written()  # type: ignore[union-attr]
         return (time.process_time() - began) / number * 1e6
 
 
 async def fill(store: str, folder: Path, number: int) -> None:
     """A chain of records as a server writes them, with a checkpoint for every thousand."""
-    key, name = load_or_make(folder), new_name()
+    key, name = load_or_create_key(folder), new_chain_id()
     rest = (
         ',"at":1794815931131551,"method":"tools/call","owner":"benchmark","name":"add","principal":"user-17","client":'
         '"benchmark 1","address":"192.0.2.1","revision":"2026-07-28","decision":"allow","rule":"all","outcome":"ok",'
         '"request":"1","micros":12,"received":221,"sent":190,"digest":"' + "c9aa1f32" * 8 + '"}'
     )
-    before = origin(name)
+    before = genesis_hash(name)
     async with Database(store) as database:
-        await database.migrate(tables.HISTORY, tables.MIGRATIONS)
-        for first in range(1, number + 1, writer.CHECKPOINT_RECORDS):
+        await database.migrate(tables.MIGRATION_HISTORY, tables.MIGRATIONS)
+        for first in range(1, number + 1, writer.RECORDS_PER_CHECKPOINT):
             rows, hashes = [], []
-            for at in range(first, min(first + writer.CHECKPOINT_RECORDS, number + 1)):
+            for at in range(first, min(first + writer.RECORDS_PER_CHECKPOINT, number + 1)):
                 body = f'{{"number":{at}{rest}'
-                before = link(before, body.encode())
+                before = chain_hash(before, body.encode())
                 rows.append((name, at, 1794815931131551, body, before.hex()))
                 hashes.append(before)
             ended = rows[-1][1] == number
-            own = OwnPart(name, ChainHead(rows[-1][1], before.hex(), ended), hashes)
+            own = ChainProgress(name, ChainHead(rows[-1][1], before.hex(), ended), hashes)
 
             def add(tx: Any, rows: Any = rows, own: Any = own, ended: bool = ended) -> None:
-                tables.add_records(tx, rows, ended)
-                tables.add_checkpoint(tx, key, 1794815931131551, own, 0)
+                tables.insert_records(tx, rows, ended)
+                tables.insert_checkpoint(tx, key, 1794815931131551, own, 0)
 
             await database.write(add, isolation="read committed")
 
 
 async def verified(store: str, folder: Path) -> tuple[float, float]:
     """The seconds that it takes, by the clock and of the processor."""
-    keys = TrustedKeys([load_or_make(folder).public])
+    keys = TrustedKeys([load_or_create_key(folder).public])
     async with Database(store) as database:
         began, used = time.perf_counter(), time.process_time()
         report = await database.read(lambda tx: verify_store(tx, keys))
         seconds = time.perf_counter() - began, time.process_time() - used
-    assert not report.found, report.found
+    assert not report.findings, report.findings
     return seconds
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
 
 

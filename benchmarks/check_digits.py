@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 
-from portico.screening import check_digits
-from portico.screening import personal_numbers as ours
+from portico.screening import check_digits, personal_numbers as ours
 
 DIGITS, LETTERS = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Check = Callable[[str], object]
@@ -45,14 +44,14 @@ def account(rng: random.Random) -> str:
 
 
 def vat(country: str) -> Check:
-    return lambda number: check_digits.vat(country, number)
+    return lambda number: check_digits.is_vat_valid(country, number)
 
 
 # Our check, stdnum's module, and the form.
 ROWS: list[tuple[str, Check, str, str]] = [
-    ("Luhn", check_digits.luhn, "luhn", "9" * 16),
-    ("Verhoeff", check_digits.verhoeff, "verhoeff", "9" * 12),
-    ("ISO 7064 11,10", check_digits.mod_11_10, "iso7064.mod_11_10", "9" * 9),
+    ("Luhn", check_digits.is_luhn_valid, "luhn", "9" * 16),
+    ("Verhoeff", check_digits.is_verhoeff_valid, "verhoeff", "9" * 12),
+    ("ISO 7064 11,10", check_digits.is_mod_11_10_valid, "iso7064.mod_11_10", "9" * 9),
     ("us_ssn", ours._ssn, "us.ssn", "9" * 9),
     ("us_itin", ours._itin, "us.itin", "9" * 9),
     ("ca_sin", ours._sin, "ca.sin", "9" * 9),
@@ -81,7 +80,7 @@ ROWS: list[tuple[str, Check, str, str]] = [
     ("VAT PL", vat("PL"), "pl.nip", "9" * 10),
     ("VAT PT", vat("PT"), "pt.nif", "9" * 9),
     ("VAT SE", vat("SE"), "se.vat", "999999999901"),
-    ("IBAN", check_digits.iban, "iban", ""),
+    ("IBAN", check_digits.is_iban_valid, "iban", ""),
 ]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import compiled  # noqa: F401
 from goals import Goal, limit
 from portico import Client, Server
-from portico_services.codemode import Code
+from portico_services.codemode import CodeMode
 from questions import Answers, Question
 
 CALLS = 50
@@ -52,7 +52,7 @@ def server() -> Server:
         """The sum."""
         return a + b
 
-    made.add(Code(spare=2))
+    made.add(CodeMode(warm_workers=2))
     return made
 
 
@@ -77,7 +77,7 @@ def spent(process: int) -> float:
 async def processor_time(turns: int, work: str) -> float:
     """Seconds for one call: looked at by a tool, before the first call and after the last."""
     made, marks = server(), []
-    jails: Any = next(one for one in made.services if isinstance(one, Code))._jails
+    jails: Any = next(one for one in made.services if isinstance(one, CodeMode))._workers
     take, taken = jails.take, []
 
     async def remember() -> Any:
@@ -128,7 +128,7 @@ async def times(turns: int) -> dict[str, float]:
 def traffic() -> dict[str, float]:
     """What a model would have to write and read: arguments and results, without the envelope."""
     script = SCRIPT.format(calls=CALLS)
-    one = len('{"a":25,"b":1}') + len('{"content":[{"type":"text","text":"26"}],"structuredContent":26}')
+    one = len('{"a":25,"b":1}') + len('{"content":[{"type":"text","text":"26"}],"structuredContent":{"result":26}}')
     return {"run_bytes": len(script) + len('{"calls":50}'), "direct_bytes": CALLS * one}
 
 

@@ -18,12 +18,12 @@ from typing import Any
 from goals import Goal, limit
 from portico import Client, Server
 from portico.extend import serve_http
-from portico_console import Console, ConsoleAccess, attach
+from portico_console import Console, ConsoleAccess, attach_console
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVER = ROOT / "tests" / "console" / "varied.py"
+SERVER = ROOT / "tests" / "support" / "programs" / "varied_server.py"
 
 NAME = "console"
 CALLS, LOADS = 4000, 15
@@ -76,15 +76,15 @@ async def calls(number: int) -> dict[str, float]:
     """Of a server without a console, of one with a console, and of that with a page."""
     plain, looked_at = adding(), adding()
     console = Console(looked_at)
-    site = attach(looked_at, ConsoleAccess(), b"benchmark", make=lambda: console)
+    site = attach_console(looked_at, ConsoleAccess(), b"benchmark", make=lambda: console)
     stop, serving, urls = asyncio.Event(), [], []
     for server in (plain, looked_at):
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        serving.append(asyncio.create_task(serve_http(server, port=0, ready=ready.set_result, stop=stop)))
+        serving.append(asyncio.create_task(serve_http(server, port=0, on_ready=ready.set_result, stop=stop)))
         urls.append(await ready)
     assert site._exchange is not None
     async with console.lifespan(), Client(console.server, log_level="debug", timeout=None) as page:
-        console.serve_by(site._exchange)
+        console.attach_exchange(site._exchange)
         without, unseen = await spent(urls[0], number), await spent(urls[1], number)
         watching = asyncio.create_task(page.call_tool("watch", {"topics": TOPICS}))
         await asyncio.sleep(0.3)
@@ -99,7 +99,7 @@ async def calls(number: int) -> dict[str, float]:
 
 def painted(loads: int) -> list[dict[str, float]]:
     sys.path.insert(0, str(ROOT / "tests"))
-    import chromium  # needs what the tests need
+    from support import chromium  # needs what the tests need
 
     command = [sys.executable, "-m", "portico", "serve", str(SERVER), "--transport", "http", "--port", "0"]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

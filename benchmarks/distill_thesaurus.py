@@ -3,7 +3,7 @@
     python benchmarks/distill_thesaurus.py
 
 Every whole word of the vocabulary of all-MiniLM-L6-v2, and those of `thesaurus/technology.txt`, is encoded by the model
-that `portico memory model` fetches (here into `.bench/`), which takes some minutes. What is common to all vectors is
+that `portico memory download-model` fetches (here into `.bench/`), in some minutes. What is common to all vectors is
 taken off, words of one stem are one entry, and of each entry the nearest are kept. What engineers call things stands in
 `technology.txt`, because a model of everyday English does not know that Kafka is a queue.
 
@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from portico_services.memory.search import model_download, model_loader
-from portico_services.memory.search.analyzer import term_of
+from portico_services.memory.search.analyzer import normalize_term
 from portico_services.memory.search.minilm import MiniLM
 
 HERE = Path(__file__).resolve().parent
@@ -44,11 +44,11 @@ def technology() -> tuple[set[str], dict[str, dict[str, float]]]:
     """The words of the table, and by stem those that stand beside it, with how near they are."""
     lines = (HERE / "thesaurus" / "technology.txt").read_text(encoding="utf-8").splitlines()
     rows = [[part.split() for part in line.split(":")] for line in lines if not line.startswith("#")]
-    listed = Counter(term_of(name) for _, names in rows for name in set(names))
+    listed = Counter(normalize_term(name) for _, names in rows for name in set(names))
     near: dict[str, dict[str, float]] = defaultdict(dict)
     for kinds, names in rows:
-        for place, kind in enumerate(map(term_of, kinds)):
-            for other in map(term_of, (*kinds, *names)):
+        for place, kind in enumerate(map(normalize_term, kinds)):
+            for other in map(normalize_term, (*kinds, *names)):
                 # What is of many kinds says less about each.
                 close = (FIRST if place == 0 else HAND) - LESS * max(0, listed[other] - 1)
                 if kind and other and kind != other:
@@ -64,7 +64,7 @@ def vectors(folder: Path, words: list[str]) -> np.ndarray:
             if file["words"].tolist() == words:
                 return file["vectors"]
     encoder = MiniLM(folder)
-    found = np.array(encoder.encode_all(words))
+    found = np.array(encoder.encode(words))
     np.savez(kept, words=np.array(words), vectors=found)
     return found
 
@@ -75,7 +75,7 @@ def stems(words: list[str], encoded: np.ndarray) -> tuple[list[str], np.ndarray]
     encoded /= np.linalg.norm(encoded, axis=1, keepdims=True)
     groups: dict[str, list[int]] = defaultdict(list)
     for number, word in enumerate(words):
-        groups[term_of(word)].append(number)
+        groups[normalize_term(word)].append(number)
     found = np.array([encoded[numbers].mean(0) for numbers in groups.values()])
     return list(groups), found / np.linalg.norm(found, axis=1, keepdims=True)
 
@@ -87,11 +87,11 @@ def rows(table: np.ndarray, lot: int = 256) -> Iterator[np.ndarray]:
 
 
 def main() -> None:
-    folder = model_loader.find(MODELS) or model_download.fetch(MODELS)
+    folder = model_loader.find_model(MODELS) or model_download.download_model(MODELS)
     by_hand, beside = technology()
     vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     whole = [word for word in vocabulary if re.fullmatch("[a-z]{3,}", word)]
-    words = [word for word in dict.fromkeys((*whole, *sorted(by_hand))) if term_of(word)]
+    words = [word for word in dict.fromkeys((*whole, *sorted(by_hand))) if normalize_term(word)]
     terms, table = stems(words, vectors(folder, words))
     lines = []
     for number, (term, closeness) in enumerate(zip(terms, rows(table), strict=True)):

@@ -19,9 +19,9 @@ from driver import DriverError
 from peers import NotInstalled, Peer
 from portico import Client, Server
 from portico_services.system import System
-from portico_services.system.files.name_index import Index
+from portico_services.system.files.name_index import FileNameIndex
 from portico_services.system.files.walk import FileCriteria, walk
-from portico_services.system.path_access import AllowedRoots
+from portico_services.system.path_access import AllowedPaths
 from questions import Answers, Question, take_turns
 from services_table import this_tree
 
@@ -127,7 +127,7 @@ def is_text(pattern: str) -> bool:
 
 
 def index(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
-    kept = Index(AllowedRoots([top]))
+    kept = FileNameIndex(AllowedPaths([top]))
     stack.callback(kept.close)
     began = time.perf_counter()
     kept.start()
@@ -146,7 +146,7 @@ def index(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
 def fs_search(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
     """The tool, from the client's call to its result."""
     runner = stack.enter_context(asyncio.Runner())
-    server, system = Server("bench", version="1.0.0"), System(roots=[top], machine_logs=False)
+    server, system = Server("bench", version="1.0.0"), System(allowed_paths=[top], platform_logs=False)
     server.add(system)
     client = runner.run(Client(server).__aenter__())
     stack.callback(lambda: runner.run(client.__aexit__(None, None, None)))
@@ -165,12 +165,12 @@ def fs_search(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Sear
 
 
 def walking(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
-    roots = AllowedRoots([top])
+    roots = AllowedPaths([top])
 
     def search(pattern: str) -> int:
         wanted = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
         found = 0
-        for row in walk(roots.folder(str(top)), wanted, [], print):
+        for row in walk(roots.open_directory(str(top)), wanted, [], print):
             found += row is not None
             if found == MOST:
                 break

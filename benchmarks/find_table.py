@@ -20,11 +20,12 @@ from msgspec.structs import replace
 import code_mode
 import tool_search
 from goals import Goal, limit
-from portico import Client, Server
-from portico.extend import Handler, SearchFace, Tool
-from portico.search.tool_index import ToolIndex, ToolWords
+from portico import Client, Server, Tool
+from portico.extend import Handler
+from portico.search import ToolSearchServer
+from portico.search.tool_index import ToolDocument, ToolIndex
 from portico_services import assembly
-from portico_services.codemode import CodeFace
+from portico_services.codemode import CodeModeServer
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -61,8 +62,8 @@ def tokens() -> Callable[[str], int]:
 
 def own_tools() -> list[Tool]:
     """The tools of the services that come with Portico, which are as large as those of other servers."""
-    place = assembly.ServicePlace(data=Path(os.devnull), store=":memory:")
-    server = assembly.assemble(list(assembly.HOMES), assembly.read_settings(None, None), place)
+    place = assembly.ServiceEnvironment(data=Path(os.devnull), store=":memory:")
+    server = assembly.build_server(list(assembly.SERVICE_CLASSES), assembly.read_settings(None, None), place)
     return list(server.tools)
 
 
@@ -92,7 +93,7 @@ def speeds(size: Size) -> dict[str, float]:
     import time
 
     tools = [
-        ToolWords(one.name, one.definition.title or "", one.definition.description or "", "", "", one.owner)
+        ToolDocument(one.name, one.definition.title or "", one.definition.description or "", "", "", one.owner)
         for one in own_tools()
     ]
     queries = [one.description for one in tools[: 10 if size.quick else len(tools)]]
@@ -113,8 +114,8 @@ def list_costs() -> dict[str, float]:
     for number in COUNTS:
         server = server_of(number, tools)
         found[f"all_{number}"] = asyncio.run(listed(server, count))
-        found[f"search_{number}"] = asyncio.run(listed(SearchFace(server), count))
-        found[f"code_{number}"] = asyncio.run(listed(CodeFace(server), count))
+        found[f"search_{number}"] = asyncio.run(listed(ToolSearchServer(server), count))
+        found[f"code_{number}"] = asyncio.run(listed(CodeModeServer(server), count))
     return found
 
 

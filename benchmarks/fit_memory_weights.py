@@ -33,7 +33,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from locomo_adapter import Memory, MemoryVectors, draft
-from portico_services.memory.search.features import FEATURES
+from portico_services.memory.search.reranker import FEATURES, feature_rows
 
 WEIGHTS = (
     Path(__file__).resolve().parent.parent / "packages/portico-services/src/portico_services/memory/search/weights.txt"
@@ -67,7 +67,7 @@ def asked(data: Any, store: Memory, *, pooled: bool = False) -> list[Asked]:
     for question in data.questions:
         seen, names = store.look(question.text, None if pooled else question.scope)
         right = np.array([name in question.evidence for name in names], float)
-        features = np.array(seen.features, float).reshape(len(right), width)
+        features = np.array(feature_rows(seen), float).reshape(len(right), width)
         found.append(Asked(question.scope, features, right, len(question.evidence)))
     return found
 

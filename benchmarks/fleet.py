@@ -87,14 +87,14 @@ def _measured(program: str, few: int) -> Costs:
 async def _of_several(call: float, few: int) -> Costs:
     with serving(2) as fleet:
         session = await fleet_costs.of_many_sessions(fleet, 4 * few, CONNECTIONS)
-        handed = await fleet_costs.of_handing(fleet, few) - await fleet_costs.of_session(fleet, few)
+        forwarded = await fleet_costs.of_forwarding(fleet, few) - await fleet_costs.of_session(fleet, few)
         publishing, hearing = await fleet_costs.of_hearing(fleet, few)
         few_told = await fleet_costs.of_events(fleet, 1, few // 5)
         many_told = await fleet_costs.of_events(fleet, 100, few // 5)
     passing, answering = await fleet_costs.of_sending_on(few)
     telling = max(0.0, (many_told - few_told) / 99)
     return Costs(
-        call=call, session=session, handed=handed, passing=passing, answering=answering,
+        call=call, session=session, forwarded=forwarded, passing=passing, answering=answering,
         publishing=max(0.0, publishing), hearing=max(0.0, hearing - telling), telling=telling,
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def told(costs: Costs, store: StoreCosts | None) -> str:
     for name, seconds in {
         "a call that stands alone (2026-07-28)": costs.call,
         "a call in a session, where it is": costs.session,
-        "more, if its connection is handed over for it (same machine)": costs.handed,
+        "more, if another worker of the machine forwards it": costs.forwarded,
         "a call that is sent on: the worker that sends it": costs.passing,
         "a call that is sent on: the session's worker, in all": costs.answering,
         "a change: the worker where it happens": costs.publishing,
@@ -165,7 +165,7 @@ def _by_wrk(program: str) -> Load:
 
 
 def _in_sessions(fleet: Serving, seconds: int) -> tuple[int, float, float]:
-    """Each request for a session by chance, so most connections are handed over for most requests."""
+    """Each request for a session by chance, so half of them are forwarded with two workers."""
     spent = time.process_time()
     calls, took = asyncio.run(_ask_in_sessions(fleet.port, seconds))
     return calls, took, time.process_time() - spent

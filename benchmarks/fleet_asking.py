@@ -58,7 +58,7 @@ def note() -> str:
 
 @server.tool
 async def touch() -> int:
-    server.resource_updated("note://one")
+    server.notify_resource_updated("note://one")
     return 1
 """
 MOST_SAID = 5
@@ -164,7 +164,7 @@ class Line:
 
     async def worker(self) -> int:
         """The process that has this connection."""
-        return int(json.loads(await self.call("pid"))["result"]["structuredContent"])
+        return int(json.loads(await self.call("pid"))["result"]["structuredContent"]["result"])
 
     async def listen(self, uri: str) -> None:
         """Be told of what happens to a resource."""

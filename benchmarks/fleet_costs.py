@@ -70,7 +70,7 @@ async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) ->
         for _ in range(times // connections):
             await lines[number].in_session(ids[number])
 
-    # By the first call each connection is where its session is.
+    # A session is with the worker that its connection is with.
     await asyncio.gather(*(one.in_session(id) for one, id in zip(lines, ids, strict=True)))
     spent = cpu(fleet.workers)
     await asyncio.gather(*map(ask, range(connections)))
@@ -79,17 +79,18 @@ async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) ->
     return spent / (times // connections * connections)
 
 
-async def of_handing(fleet: Serving, times: int) -> float:
-    """The same on a connection that another worker has, which hands it over for this request."""
-    line = await Line.to(fleet.port)
-    by_worker: dict[int, str] = {}
+async def of_forwarding(fleet: Serving, times: int) -> float:
+    """The same on a connection of another worker of the machine, which forwards the request."""
+    lines: list[Line] = []
+    by_worker: dict[int, tuple[Line, str]] = {}
     while len(by_worker) < 2:
+        line = await Line.to(fleet.port)
+        lines.append(line)
         id = await line.begin()
-        by_worker[await line.in_session(id, "pid")] = id
-    # Each of them takes the connection from the other.
-    ids = list(by_worker.values())
-    found = await _each(fleet.workers, times, lambda number: line.in_session(ids[number % 2]))
-    line.close()
+        by_worker[await line.in_session(id, "pid")] = (line, id)
+    (line, _), (_, id) = by_worker.values()
+    found = await _each(fleet.workers, times, lambda _: line.in_session(id))
+    _close(lines)
     return found
 
 

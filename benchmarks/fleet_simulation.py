@@ -29,7 +29,7 @@ class Costs:
 
     call: float  # that stands alone
     session: float  # in a session, where it is
-    handed: float  # more, for a connection that is handed over: of both workers
+    forwarded: float  # more, for a call that a worker of the same machine forwards: of both workers
     passing: float  # of a worker that sends a call on
     answering: float  # of the one that it is sent to
     publishing: float  # a change, for the worker where it happens
@@ -143,7 +143,7 @@ class Fleet:
         elif owner is at:
             at.do(costs.session, then)
         elif owner.machine is at.machine:
-            at.do(costs.handed / 2, lambda: owner.do(costs.handed / 2 + costs.session, then))
+            at.do(costs.forwarded / 2, lambda: owner.do(costs.forwarded / 2 + costs.session, then))
         else:
             self._send_on(at, owner, then)
 
@@ -186,13 +186,11 @@ def closed(plan: Plan, costs: Costs, connections: int, seconds: float, sessions:
 
     def ask(number: int) -> None:
         owner = fleet.chance.choice(owners) if owners else None
-        asker.do(costs.asking, lambda: fleet.call(at[number], owner, lambda: done(number, owner)))
+        asker.do(costs.asking, lambda: fleet.call(at[number], owner, lambda: done(number)))
 
-    def done(number: int, owner: Process | None) -> None:
+    def done(number: int) -> None:
         nonlocal calls
         calls += 1
-        # The connection is where it was handed to.
-        at[number] = owner or at[number]
         ask(number)
 
     for number in range(connections):

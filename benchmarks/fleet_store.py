@@ -13,8 +13,7 @@ from fleet_asking import Line, cpu, serving
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-import debian
-import postgres
+from support import debian, postgres
 
 WORKERS = 2
 IDLE_SECONDS = 10

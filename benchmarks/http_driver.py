@@ -194,5 +194,9 @@ def tree(pid: int) -> Iterator[int]:
     """A process and all that it started."""
     yield pid
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text(encoding="ascii").split():
+        try:
+            children = (thread / "children").read_text(encoding="ascii").split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread ended after it was listed
+        for child in children:
             yield from tree(int(child))

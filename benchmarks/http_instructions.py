@@ -64,12 +64,12 @@ def connections(server: str) -> list[Any]:
         return [Connection() for _ in range(CONNECTIONS)]
     from portico_server import build
 
-    from portico.server.http import exchange
-    from portico.transports.http_server.application import Settings
+    from portico.server.http import build_application
+    from portico.transports.http_server.application import HttpServerSettings
     from portico.transports.http_server.listener import Listener
 
-    listener = Listener(exchange(build(), Settings()))
-    return [listener.made() for _ in range(CONNECTIONS)]
+    listener = Listener(build_application(build(), HttpServerSettings()))
+    return [listener.create_connection() for _ in range(CONNECTIONS)]
 
 
 async def answer(kind: str, number: int) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from driver import DriverError
 from goals import Goal, limit
 from peers import PINS, NotInstalled, Peer, environment, prepare
-from portico_services.livepython.sandbox.landlock import obstacle
-from portico_services.livepython.sandbox.limits import Limits
+from portico_services.livepython.sandbox.landlock import unavailable_reason
+from portico_services.livepython.sandbox.limits import SandboxLimits
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -101,7 +101,7 @@ def judge(answers: Answers, how: LiveSize, aside: Aside) -> list[Goal]:
 
 def live_columns() -> list[Peer]:
     """The jail is the first of them."""
-    hindrance = obstacle(Limits()) or ""
+    hindrance = unavailable_reason(SandboxLimits()) or ""
     eryx = prepare_eryx(Peer("eryx", "pyeryx", "pyeryx"))
     return [
         this_tree("jail", "Portico, jail", program=("portico_live.py", "jail"), reason=hindrance),

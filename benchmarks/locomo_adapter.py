@@ -22,11 +22,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from portico.store.database import Database
 from portico_services.memory.search import model_download, model_loader
-from portico_services.memory.search.embeddings import Meanings, Sense
-from portico_services.memory.search.retrieval import Look, RecallQuery, look
-from portico_services.memory.store.capture import Draft
-from portico_services.memory.store.memory_store import Memories
-from portico_services.memory.store.validation import LONGEST_CONTENT
+from portico_services.memory.search.candidates import CandidateSet, RetrievalRequest, retrieve_candidates
+from portico_services.memory.search.embeddings import EmbeddingIndex, QueryEmbedding
+from portico_services.memory.store.capture import MemoryDraft
+from portico_services.memory.store.memory_store import MemoryStore
+from portico_services.memory.store.validation import MAX_CONTENT_CHARS
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Memory:
         self._loop = asyncio.new_event_loop()
         self._database = Database(url or f"{self._folder.name}/memory.db")
         self._meanings = self._model()
-        self._memories = Memories(self._database, meanings=self._meanings)
+        self._memories = MemoryStore(self._database, embeddings=self._meanings)
         # The name of each memory in the evaluation, by its id.
         self._names: dict[str, str] = {}
         self._run(self._database.open())
@@ -53,23 +53,25 @@ class Memory:
     def add(self, docs: Sequence[Any]) -> None:
         self.keep(docs, [draft(one) for one in docs])
 
-    def keep(self, docs: Sequence[Any], drafts: Sequence[Draft]) -> None:
-        taken = self._run(self._memories.capture_all(drafts))
+    def keep(self, docs: Sequence[Any], drafts: Sequence[MemoryDraft]) -> None:
+        taken = self._run(self._memories.capture_batch(drafts))
         self._names |= {one.record.id: doc.id for one, doc in zip(taken, docs, strict=True)}
 
     def search(self, query: str, k: int, scope: str | None) -> list[str]:
-        wanted = self._memories.filter("").also("project", scope or "*")
+        wanted = self._memories.filter("").with_condition("project", scope or "*")
         page = self._run(self._memories.recall(query, wanted, limit=k))
         return [self._names[hit.record.id] for hit in page.hits]
 
-    def look(self, query: str, scope: str | None) -> tuple[Look, list[str]]:
+    def look(self, query: str, scope: str | None) -> tuple[CandidateSet, list[str]]:
         """What the ranker sees, and the names of those it sees: for whoever fits its weights."""
         sql = "select number from memory_scope where project = :scope"
         scopes = (
-            None if scope is None else self._run(self._memories.read(lambda tx: tx.all(int, sql, {"scope": scope})))
+            None
+            if scope is None
+            else self._run(self._memories.read(lambda tx: tx.fetch_all(int, sql, {"scope": scope})))
         )
-        search = RecallQuery(query, scopes, sense=self._sense(query))
-        seen: Look = self._run(self._memories.read(lambda tx: look(tx, search)))
+        search = RetrievalRequest(query, scopes, query_embedding=self._sense(query))
+        seen: CandidateSet = self._run(self._memories.read(lambda tx: retrieve_candidates(tx, search)))
         return seen, [self._names[memory] for _, memory, *_ in seen.candidates]
 
     def close(self) -> None:
@@ -78,11 +80,11 @@ class Memory:
         self._loop.close()
         self._folder.cleanup()
 
-    def _model(self) -> Meanings | None:
+    def _model(self) -> EmbeddingIndex | None:
         return None
 
-    def _sense(self, query: str) -> Sense | None:
-        return None if self._meanings is None else self._meanings.of_question(query)
+    def _sense(self, query: str) -> QueryEmbedding | None:
+        return None if self._meanings is None else self._meanings.embed_query(query)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
@@ -94,19 +96,19 @@ class MemoryVectors(Memory):
     requires = ("numpy",)
 
     def flush(self) -> None:
-        self._run(self._memories.settled())
+        self._run(self._memories.wait_until_indexed())
 
-    def _model(self) -> Meanings | None:
-        if model_loader.find(MODELS) is None:
-            model_download.fetch(MODELS)
-        return model_loader.meanings(MODELS)
+    def _model(self) -> EmbeddingIndex | None:
+        if model_loader.find_model(MODELS) is None:
+            model_download.download_model(MODELS)
+        return model_loader.load_embedding_index(MODELS)
 
 
-def draft(doc: Any) -> Draft:
+def draft(doc: Any) -> MemoryDraft:
     shown = f" [image: {doc.caption}]" if doc.caption else ""
-    return Draft(
+    return MemoryDraft(
         # Longer ones are refused, and one of BEAM's is; nor can one say nothing.
-        content=(doc.text + shown)[:LONGEST_CONTENT] or "…",
+        content=(doc.text + shown)[:MAX_CONTENT_CHARS] or "…",
         namespace="context",
         project=doc.scope,
         author=doc.speaker or None,

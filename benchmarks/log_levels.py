@@ -21,9 +21,9 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from portico_services.system.logs.entries import LEVELS, LogEntry, Query
-from portico_services.system.logs.text_log import TextLog, rotated
-from portico_services.system.path_access import AllowedRoots
+from portico_services.system.logs.entries import LEVELS, LogEntry, LogQuery
+from portico_services.system.logs.text_log import TextLog, find_rotated_files
+from portico_services.system.path_access import AllowedPaths
 
 TIME_GOAL, LEVEL_GOAL = 0.99, 0.97
 
@@ -98,9 +98,9 @@ def entries(text: bytes) -> Iterator[LogEntry]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_bytes(text)
-        roots = AllowedRoots([folder])
-        log = TextLog("log", "", roots, partial(rotated, roots, str(path)))
-        found = [entry for entry in log.newest_first(Query(), None, []) if isinstance(entry, LogEntry)]
+        roots = AllowedPaths([folder])
+        log = TextLog("log", "", roots, partial(find_rotated_files, roots, str(path)))
+        found = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if isinstance(entry, LogEntry)]
     yield from reversed(found)
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import apt
 from driver import DriverError
 from peers import Peer
-from portico_services.system.cursors import Cursors
+from portico_services.system.cursors import EncryptedCursorCodec
 from portico_services.system.files.queries import FileQueries
 from portico_services.system.files.walk import FileCriteria
-from portico_services.system.logs.discovery import at_path
-from portico_services.system.logs.entries import Query
-from portico_services.system.logs.log_registry import Logs
-from portico_services.system.path_access import AllowedRoots
+from portico_services.system.logs.discovery import log_from_path
+from portico_services.system.logs.entries import LogQuery
+from portico_services.system.logs.log_registry import LogRegistry
+from portico_services.system.path_access import AllowedPaths
 from questions import Answers, Question, take_turns
 
 LOG_QUESTIONS = (
@@ -43,8 +43,8 @@ def ask_logs(answers: Answers, peers: list[Peer], rounds: int, folder: Path, meg
     log, tree = folder / "large.log", folder / "tree"
     write_log(log, megabytes * 1_000_000)
     grow(tree, files)
-    logs = Logs(lambda: {"log": at_path("log", str(log))}, Cursors())
-    contents = FileQueries(AllowedRoots([tree]), Cursors())
+    logs = LogRegistry(lambda: {"log": log_from_path("log", str(log))}, EncryptedCursorCodec())
+    contents = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec())
     size = log.stat().st_size / 1e6
     asks: dict[str, dict[str, Callable[[], float]]] = {
         "portico": {
@@ -59,7 +59,7 @@ def ask_logs(answers: Answers, peers: list[Peer], rounds: int, folder: Path, meg
             "contents": lambda: files / spent_by([*peers[-1].program, "-riIlF", NEEDLE, str(tree)]),
         },
     }
-    logs.query("log", Query(), limit=1)  # counted once
+    logs.query("log", LogQuery(), limit=1)  # counted once
     take_turns(
         answers,
         rounds,
@@ -95,21 +95,21 @@ def _children() -> float:
 # What is asked
 
 
-def ask_minute(logs: Logs) -> None:
+def ask_minute(logs: LogRegistry) -> None:
     start = int((BEGIN + timedelta(hours=1)).timestamp()) * 1_000_000
-    page = logs.query("log", Query(start=start, end=start + 59_999_999), limit=1000)
+    page = logs.query("log", LogQuery(start=start, end=start + 59_999_999), limit=1000)
     if not page.entries or page.timed_out:
         raise DriverError("the minute was not found")
 
 
-def ask_text(logs: Logs) -> None:
-    page = logs.query("log", Query(contains=NOWHERE), limit=10)
+def ask_text(logs: LogRegistry) -> None:
+    page = logs.query("log", LogQuery(contains=NOWHERE), limit=10)
     while page.cursor is not None:
-        page = logs.query("log", Query(contains=NOWHERE), limit=10, cursor=page.cursor)
+        page = logs.query("log", LogQuery(contains=NOWHERE), limit=10, cursor=page.cursor)
 
 
-def ask_total(logs: Logs) -> None:
-    if not logs.query("log", Query(), limit=1).counted:
+def ask_total(logs: LogRegistry) -> None:
+    if not logs.query("log", LogQuery(), limit=1).counted:
         raise DriverError("the entries were not counted")
 
 

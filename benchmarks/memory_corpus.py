@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-from portico.search.text import STOP
-from portico_services.memory.store.capture import Draft
-from portico_services.memory.store.namespaces import WRITABLE
+from portico.search.text import STOPWORDS
+from portico_services.memory.store.capture import MemoryDraft
+from portico_services.memory.store.namespaces import WRITABLE_NAMESPACES
 
 PROJECTS = 10
 TEMPLATES = (
@@ -38,17 +38,17 @@ QUESTIONS = (
 class Corpus:
     def __init__(self, seed: int = 7) -> None:
         counts = Counter(re.findall(r"[a-z]{3,}", " ".join(topics.values()).lower()))
-        self._words = [word for word in counts if word not in STOP]
+        self._words = [word for word in counts if word not in STOPWORDS]
         self._often = list(itertools.accumulate(counts[word] for word in self._words))
         self._random = random.Random(seed)
 
-    def drafts(self, count: int) -> Iterator[Draft]:
+    def drafts(self, count: int) -> Iterator[MemoryDraft]:
         """In ten projects with all of their namespaces; two fifths in no thread and of nobody."""
         for number in range(count):
             author = self._random.choice(("Ann", "Ben", "Cleo", None, None))
-            yield Draft(
+            yield MemoryDraft(
                 content=self.text(),
-                namespace=WRITABLE[number // PROJECTS % len(WRITABLE)],
+                namespace=WRITABLE_NAMESPACES[number // PROJECTS % len(WRITABLE_NAMESPACES)],
                 project=f"project-{number % PROJECTS}",
                 author=author,
                 thread=f"t{number // 200}" if author else None,
@@ -72,6 +72,6 @@ class Corpus:
     def question(self, text: str) -> str:
         """In some words of a text."""
         template = self._random.choice(QUESTIONS)
-        known = [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in STOP]
+        known = [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in STOPWORDS]
         chosen = self._random.sample(known, min(len(known), template.count("{}")))
         return template.format(*chosen, "it", "it", "it")

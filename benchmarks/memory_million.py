@@ -27,14 +27,14 @@ from memory_speed import resident, start
 from portico.store.database import Database
 from portico.store.sqlite_transaction import SqliteTransaction
 from portico.store.transaction import Transaction
-from portico.transports.event_loop import new_loop
+from portico.transports.event_loop import new_event_loop
 from portico_services import timestamps
 from portico_services.memory import export_import
 from portico_services.memory.extras import graph
 from portico_services.memory.store import capture, mutations, statistics
-from portico_services.memory.store.capture import Draft
-from portico_services.memory.store.memory_store import Memories
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.capture import MemoryDraft
+from portico_services.memory.store.memory_store import MemoryStore
+from portico_services.memory.store.records import MemoryRecord
 
 LOT = 20_000
 QUESTIONS = 20
@@ -48,15 +48,15 @@ FILTERS = (
 Call = Callable[[], Awaitable[object]]
 
 
-def memories_of(count: int) -> Iterator[list[Record]]:
+def memories_of(count: int) -> Iterator[list[MemoryRecord]]:
     """Lots of them: a few with what is rare, half with what is common, some deleted or archived, a second apart."""
-    corpus, dice, now = Corpus(), random.Random(3), timestamps.now()
+    corpus, dice, now = Corpus(), random.Random(3), timestamps.now_ms()
     for first in range(0, count, LOT):
         drafts = enumerate(corpus.drafts(min(LOT, count - first)), first)
         yield [_record(draft, number, count, dice, now) for number, draft in drafts]
 
 
-def _record(draft: Draft, number: int, count: int, dice: random.Random, now: int) -> Record:
+def _record(draft: MemoryDraft, number: int, count: int, dice: random.Random, now: int) -> MemoryRecord:
     rare = number % (count // 8) == 5
     tags = {f"tag-{int(2000 * dice.random() ** 3)}" for _ in range(dice.randrange(3))}
     tags |= {"rare"} if rare else {"common"} if dice.random() < 0.5 else set()
@@ -68,26 +68,26 @@ def _record(draft: Draft, number: int, count: int, dice: random.Random, now: int
         branch="rare" if rare else f"branch-{number % 50}" if dice.random() < 0.1 else None,
         source=f"ticket-{dice.randrange(count // 20)}" if dice.random() < 0.2 else None,
     )
-    record = capture.record_of(made, now - (count - number) * 1000)
+    record = capture.build_record(made, now - (count - number) * 1000)
     status = dice.choices(("active", "archived", "deleted"), (95, 2, 3))[0]
     return replace(record, status=status, deleted_at=now if status == "deleted" else None)
 
 
 async def fill(url: str, count: int) -> None:
     async with Database(url) as database:
-        memories = Memories(database)
+        memories = MemoryStore(database)
         await memories.open()
         await memories.close()
         if database.engine == "postgresql":
             for lot in memories_of(count):
                 await database.write(partial(_insert, lot))
             # As after any large import.
-            await memories.loaded(count)
+            await memories.note_bulk_load(count)
     if database.engine == "sqlite":
         _fill_file(url.removeprefix("sqlite://"), count)
 
 
-def _insert(lot: list[Record], tx: Transaction) -> None:
+def _insert(lot: list[MemoryRecord], tx: Transaction) -> None:
     mutations.insert(tx, lot)
 
 
@@ -98,7 +98,7 @@ def _fill_file(path: str, count: int) -> None:
         connection.execute(f"pragma {pragma}")
     for lot in memories_of(count):
         connection.execute("begin immediate")
-        mutations.insert(SqliteTransaction(connection, path, writes=True), lot)
+        mutations.insert(SqliteTransaction(connection, path, is_write=True), lot)
         connection.execute("commit")
     connection.close()
 
@@ -107,7 +107,7 @@ async def measure(url: str) -> dict[str, float]:
     corpus, found = Corpus(seed=9), {}
     asked = [corpus.question(draft.content) for draft in corpus.drafts(QUESTIONS)]
     async with Database(url) as database:
-        memories = Memories(database)
+        memories = MemoryStore(database)
         await memories.open()
         for text in FILTERS:
             wanted = memories.filter(text if "project:" in text else f"project:* {text}")
@@ -120,24 +120,25 @@ async def measure(url: str) -> dict[str, float]:
     return found
 
 
-def _others(memories: Memories, asked: list[str]) -> dict[str, list[Call]]:
-    everywhere, now = memories.filter("project:*"), timestamps.now()
+def _others(memories: MemoryStore, asked: list[str]) -> dict[str, list[Call]]:
+    everywhere, now = memories.filter("project:*"), timestamps.now_ms()
     read: dict[str, Callable[[Transaction], object]] = {
-        "status": statistics.counts,
-        "namespaces": statistics.by_namespace,
-        "topics": partial(statistics.topics, limit=100),
-        "graph": partial(graph.entities, kind=None, limit=50),
+        "status": statistics.collect_counts,
+        "namespaces": statistics.count_by_namespace,
+        "topics": partial(statistics.list_topics, limit=100),
+        "graph": partial(graph.list_entities, kind=None, limit=50),
         "graph around one": partial(graph.neighbours, name="ann", depth=1, limit=50),
-        "graph path": partial(graph.path, start="ann", end="zoe rare"),
+        "graph path": partial(graph.shortest_path, start="ann", end="zoe rare"),
     }
     calls: dict[str, list[Call]] = {name: [partial(memories.read, fn)] * QUESTIONS for name, fn in read.items()}
     calls["as_of"] = [partial(memories.recall, query, everywhere, as_of=now - 400_000_000) for query in asked]
     behind = (now - 999_000_000, "0")
     calls["export, a page near the end"] = [
-        partial(export_import.export, memories, everywhere, "jsonl", limit=100, after=behind)
+        partial(export_import.export_memories, memories, everywhere, "jsonl", limit=100, after=behind)
     ] * QUESTIONS
     calls["capture"] = [
-        partial(memories.capture, replace(draft, project="new")) for draft in Corpus(seed=timestamps.now()).drafts(100)
+        partial(memories.capture, replace(draft, project="new"))
+        for draft in Corpus(seed=timestamps.now_ms()).drafts(100)
     ]
     return calls
 
@@ -190,7 +191,7 @@ def main() -> None:
         store = options.store or f"{folder}/memory.db"
         if not options.filled:
             asyncio.run(fill(store, options.memories))
-        with asyncio.Runner(loop_factory=new_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             found = runner.run(measure(store))
         found["start to the first recall"] = asyncio.run(start(store, folder))
         found["start to the first recall and the list of tools"] = asyncio.run(start(store, folder, listed=True))

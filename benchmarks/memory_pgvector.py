@@ -24,7 +24,7 @@ import numpy as np
 
 from portico.extend import Transaction
 from portico.store.database import Database
-from portico_services.memory.search.embeddings import Meanings, Sense, _packed, _signs
+from portico_services.memory.search.embeddings import EmbeddingIndex, QueryEmbedding, _int8_quantize, binary_quantize
 
 WIDTH, CENTRES, NEAREST, LOT, WRITTEN, QUESTIONS = 384, 2_000, 64, 64, 1_024, 100
 # As migration 0003 has them.
@@ -90,32 +90,32 @@ def drawn(count: int, seed: int) -> Any:
 
 
 def keep_ours(tx: Transaction, first: int, vectors: Any) -> None:
-    rows = [(first + place, "m", *_packed(one)) for place, one in enumerate(vectors)]
-    tx.many("insert into memory_vector (seat, model, scale, vector) values (?, ?, ?, ?)", rows)
-    signs = [(first + place, "m", _signs(one).tobytes()) for place, one in enumerate(vectors)]
-    tx.many("insert into memory_sign (seat, model, signs) values (?, ?, ?)", signs)
+    rows = [(first + place, "m", *_int8_quantize(one)) for place, one in enumerate(vectors)]
+    tx.execute_many("insert into memory_vector (seat, model, scale, vector) values (?, ?, ?, ?)", rows)
+    signs = [(first + place, "m", binary_quantize(one).tobytes()) for place, one in enumerate(vectors)]
+    tx.execute_many("insert into memory_sign (seat, model, signs) values (?, ?, ?)", signs)
 
 
 def keep_theirs(tx: Transaction, first: int, vectors: Any) -> None:
     rows = [(first + place, str(one.tolist())) for place, one in enumerate(vectors)]
-    tx.many("insert into pgvector_one (seat, vector) values (?, cast(? as halfvec))", rows)
+    tx.execute_many("insert into pgvector_one (seat, vector) values (?, cast(? as halfvec))", rows)
 
 
-def find_ours(tx: Transaction, meanings: Meanings, vector: Any) -> list[int]:
-    sense = Sense(meanings, vector)
-    close = sense.closeness(tx, sense.nearest(tx, None, NEAREST))
+def find_ours(tx: Transaction, meanings: EmbeddingIndex, vector: Any) -> list[int]:
+    sense = QueryEmbedding(meanings, vector)
+    close = sense.cosine_similarity(tx, sense.nearest_neighbours(tx, None, NEAREST))
     return sorted(close, key=close.__getitem__, reverse=True)
 
 
 def find_theirs(tx: Transaction, vector: Any) -> list[int]:
     sql = f"select seat from pgvector_one order by vector <=> cast(:vector as halfvec) limit {NEAREST}"
-    return tx.all(int, sql, {"vector": str(vector.tolist())})
+    return tx.fetch_all(int, sql, {"vector": str(vector.tolist())})
 
 
 async def compare(url: str, count: int) -> None:
     everyone, more, questions = drawn(count, 1), drawn(WRITTEN, 2), drawn(QUESTIONS, 3)
     exact = np.argsort(-(questions @ everyone.T), axis=1)[:, :10]
-    meanings = Meanings("m", lambda: None)  # type: ignore[arg-type, return-value]
+    meanings = EmbeddingIndex("m", lambda: None)  # type: ignore[arg-type, return-value]
     async with Database(url) as database:
 
         async def run(sql: str) -> None:
@@ -138,7 +138,7 @@ async def compare(url: str, count: int) -> None:
             return find_ours(tx, meanings, vector)
 
         await run(f"{DROPPED};{OURS};{THEIRS}")
-        clock = Clock(await database.write(lambda tx: tx.all(int, "select pg_backend_pid()")[0]))
+        clock = Clock(await database.write(lambda tx: tx.fetch_all(int, "select pg_backend_pid()")[0]))
         with clock.running():
             await kept(keep_ours, 0, everyone, 5_000)
         print(f"ours, each of {count:,} in lots of 5,000: {clock.told(count)}", flush=True)
@@ -151,7 +151,7 @@ async def compare(url: str, count: int) -> None:
                 await kept(keep, count, more, LOT)
             print(f"{name}, one more in lots of {LOT}: {clock.told(WRITTEN)}", flush=True)
         with clock.running():
-            await database.read(lambda tx: meanings.refreshed(tx))
+            await database.read(lambda tx: meanings.refresh_signatures(tx))
         print(f"ours, the signs of all, once: {clock.told(1)}", flush=True)
         for name, find in (("ours", ours), ("pgvector", find_theirs)):
             await asked(find)

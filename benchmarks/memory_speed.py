@@ -29,12 +29,12 @@ import compiled  # noqa: F401
 from memory_corpus import Corpus
 from portico import Client
 from portico.store.database import Database
-from portico.transports.event_loop import new_loop
+from portico.transports.event_loop import new_event_loop
 from portico_services import timestamps
 from portico_services.memory import export_import
-from portico_services.memory.store.capture import Draft, record_of
-from portico_services.memory.store.memory_store import Memories
-from portico_services.memory.store.screening import Guard
+from portico_services.memory.store.capture import MemoryDraft, build_record
+from portico_services.memory.store.memory_store import MemoryStore
+from portico_services.memory.store.screening import ContentScreen
 from portico_services.memory.sync import serialization
 
 BATCH = 5000
@@ -43,7 +43,7 @@ BATCH = 5000
 async def measure(url: str, count: int, questions: int) -> dict[str, float]:
     corpus = Corpus()
     async with Database(url) as database:
-        memories = Memories(database)
+        memories = MemoryStore(database)
         await memories.open()
         found, some = await _fill(memories, corpus, count)
         found |= await _captures(memories, list(corpus.drafts(questions)))
@@ -63,35 +63,35 @@ async def measure(url: str, count: int, questions: int) -> dict[str, float]:
     return found | {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-async def _fill(memories: Memories, corpus: Corpus, count: int) -> tuple[dict[str, float], list[Draft]]:
+async def _fill(memories: MemoryStore, corpus: Corpus, count: int) -> tuple[dict[str, float], list[MemoryDraft]]:
     """How many in a second, and microseconds that each took to work; and some of them, to be asked for."""
     taken = worked = 0.0
-    kept: list[Draft] = []
+    kept: list[MemoryDraft] = []
     for start in range(0, count, BATCH):
         drafts = list(corpus.drafts(min(BATCH, count - start)))
         kept += drafts[:: max(1, count // 4000)]
         began, busy = time.perf_counter(), time.process_time()
-        await memories.capture_all(drafts)
+        await memories.capture_batch(drafts)
         taken += time.perf_counter() - began
         worked += time.process_time() - busy
     return {"bulk": count / taken, "bulk_cpu": worked / count * 1e6}, kept
 
 
-async def _captures(memories: Memories, drafts: list[Draft]) -> dict[str, float]:
-    guard = Guard("redact")
+async def _captures(memories: MemoryStore, drafts: list[MemoryDraft]) -> dict[str, float]:
+    guard = ContentScreen("redact")
 
-    async def capture(draft: Draft) -> None:
-        guard.passed(draft.content)
+    async def capture(draft: MemoryDraft) -> None:
+        guard.screen_text(draft.content)
         await memories.capture(draft)
 
     return await timed("capture", [lambda one=one: capture(one) for one in drafts], warm=30)
 
 
-async def _import(memories: Memories, drafts: list[Draft]) -> dict[str, float]:
-    now = timestamps.now()
-    text = serialization.dumped([record_of(one, now) for one in drafts], "jsonl")
+async def _import(memories: MemoryStore, drafts: list[MemoryDraft]) -> dict[str, float]:
+    now = timestamps.now_ms()
+    text = serialization.dump([build_record(one, now) for one in drafts], "jsonl")
     began, busy = time.perf_counter(), time.process_time()
-    brought = await export_import.bring(memories, text, "jsonl", screen=Guard("redact").passed)
+    brought = await export_import.import_memories(memories, text, "jsonl", screen=ContentScreen("redact").screen_text)
     taken, worked = time.perf_counter() - began, time.process_time() - busy
     return {"import": brought.added / taken, "import_cpu": worked / brought.added * 1e6}
 
@@ -115,7 +115,7 @@ async def timed(key: str, calls: list[Callable[[], Awaitable[object]]], warm: in
 
 def serving(store: str, folder: str, *, validate: bool = True) -> Client:
     command = [sys.executable, "-m", "portico", "serve", "--services", "memory", "--store", store]
-    return Client(command, env={**os.environ, "PORTICO_DATA": folder}, validate=validate)
+    return Client(command, env={**os.environ, "PORTICO_DATA": folder}, validate_results=validate)
 
 
 async def start(store: str, folder: str, *, listed: bool = False) -> float:
@@ -125,7 +125,7 @@ async def start(store: str, folder: str, *, listed: bool = False) -> float:
     for _ in range(5):
         began = time.perf_counter()
         async with serving(store, folder, validate=listed) as client:
-            await client.call_tool("memory_recall", {"query": "the parser of the configuration"}, returns=dict)
+            await client.call_tool("memory_recall", {"query": "the parser of the configuration"}, result_type=dict)
             taken.append((time.perf_counter() - began) * 1000)
     return min(taken)
 
@@ -185,7 +185,7 @@ def main() -> None:
     count = 1_000_000 if options.large else options.memories
     with tempfile.TemporaryDirectory(prefix="portico-speed-") as folder:
         store = options.store or f"{folder}/memory.db"
-        with asyncio.Runner(loop_factory=new_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             found = runner.run(measure(store, count, options.questions))
         found["start_none"] = asyncio.run(start(f"{folder}/empty.db", folder))
         found["start_many"] = asyncio.run(start(store, folder))

@@ -21,35 +21,35 @@ from pathlib import Path
 from memory_corpus import Corpus
 from portico.store.database import Database
 from portico_services.memory.search import model_download, model_loader
-from portico_services.memory.search.embeddings import PIECES, Meanings, embed_pending, passage
+from portico_services.memory.search.embeddings import MAX_PASSAGE_TOKENS, EmbeddingIndex, build_passage, embed_pending
 from portico_services.memory.search.minilm import MiniLM
 from portico_services.memory.search.minilm_int8 import Int8MiniLM
-from portico_services.memory.search.wordpiece import WordPieces
-from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.search.wordpiece import WordPieceTokenizer
+from portico_services.memory.store.memory_store import MemoryStore
 
 MODELS = Path(__file__).resolve().parent.parent / ".bench"
 
 
-def ask(meanings: Meanings, questions: list[str]) -> list[float]:
+def ask(meanings: EmbeddingIndex, questions: list[str]) -> list[float]:
     """The milliseconds of each, sorted."""
-    meanings.of_question(questions[0])
+    meanings.embed_query(questions[0])
     taken = []
     for question in questions:
         began = time.process_time()
-        meanings.of_question(question)
+        meanings.embed_query(question)
         taken.append((time.process_time() - began) * 1e3)
     return sorted(taken)
 
 
-async def ingest(meanings: Meanings, count: int, threads: bool) -> tuple[float, float]:
+async def ingest(meanings: EmbeddingIndex, count: int, threads: bool) -> tuple[float, float]:
     """How many in a second of CPU time, and of the clock."""
     with tempfile.TemporaryDirectory(prefix="portico-vectors-") as folder:
         async with Database(f"{folder}/memory.db") as database:
-            memories = Memories(database)
+            memories = MemoryStore(database)
             await memories.open()
             corpus = Corpus()
             drafts = list(corpus.drafts(count * 3))
-            await memories.capture_all([one for one in drafts if (one.thread is not None) == threads][:count])
+            await memories.capture_batch([one for one in drafts if (one.thread is not None) == threads][:count])
             await memories.close()
             began, clock = time.process_time(), time.perf_counter()
             while await embed_pending(database, meanings):
@@ -62,22 +62,25 @@ def main() -> None:
     parser.add_argument("--memories", type=int, default=512)
     parser.add_argument("--questions", type=int, default=200)
     options = parser.parse_args()
-    folder = model_loader.find(MODELS) or model_download.fetch(MODELS)
+    folder = model_loader.find_model(MODELS) or model_download.download_model(MODELS)
     if importlib.util.find_spec("numpy") is None:
         raise SystemExit("numpy is not installed: pip install 'portico-services[memory-vectors]'")
     kinds: dict[str, type[MiniLM] | type[Int8MiniLM]] = {"numpy": MiniLM}
     if importlib.util.find_spec("ctranslate2") is not None:
         kinds["eight bits"] = Int8MiniLM
-    corpus, pieces = Corpus(), WordPieces(folder / "vocab.txt")
+    corpus, pieces = Corpus(), WordPieceTokenizer(folder / "vocab.txt")
     texts = [corpus.text() for _ in range(options.questions)]
     questions = [corpus.question(text) for text in texts]
 
     def mean(some: list[str]) -> float:
-        return sum(len(pieces.numbers(one, PIECES)) for one in some) / len(some)
+        return sum(len(pieces.encode(one, MAX_PASSAGE_TOKENS)) for one in some) / len(some)
 
-    print(f"a question has {mean(questions):.0f} pieces, a memory {mean([passage(text, None) for text in texts]):.0f}")
+    print(
+        f"a question has {mean(questions):.0f} pieces, a memory "
+        f"{mean([build_passage(text, None) for text in texts]):.0f}"
+    )
     for kind, encoder in kinds.items():
-        meanings = Meanings(MiniLM.name, partial(encoder, folder))
+        meanings = EmbeddingIndex(MiniLM.name, partial(encoder, folder))
         taken = ask(meanings, questions)
         half, most = taken[len(taken) // 2], taken[len(taken) * 9 // 10]
         print(f"{kind}, question: p50 {half:.1f} ms, p90 {most:.1f} ms")

@@ -26,14 +26,14 @@ def measure(path: str) -> dict[str, Any]:
     from portico.jsonschema import validation
     from portico.server.providers.openapi import document  # noqa: F401
 
-    validation.compiled({})
+    validation.compile_validator({})
     if Path(path).suffix != ".json":
         import yaml  # noqa: F401
     import portico.server.providers.openapi.tools  # noqa: F401
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
-    server = Server.from_openapi(path, url="https://api.example.com", page_size=100)
+    server = Server.from_openapi(path, base_url="https://api.example.com", list_page_size=100)
     imported = time.process_time() - began
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

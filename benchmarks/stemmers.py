@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 
-from portico.search.text import stem, words
+from portico.search.text import stem, tokenize_words
 
 Stem = Callable[[str], str]
 
@@ -45,7 +45,7 @@ def together(stems: list[str], vocabulary: list[str]) -> set[tuple[str, str]]:
 
 def main() -> None:
     text = " ".join(Path(name).read_text(encoding="utf-8") for name in sys.argv[1:])
-    counts = Counter(words(text.lower()))
+    counts = Counter(tokenize_words(text.lower()))
     vocabulary = sorted(word for word in counts if word.isascii() and word.isalpha() and len(word) > 2)
     ours, our_time = measured(stem.__wrapped__, vocabulary)
     our_pairs = together(ours, vocabulary)

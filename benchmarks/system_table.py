@@ -25,11 +25,11 @@ from journal_made import make_journal
 from log_search import LOG_QUESTIONS, ask_logs, log_columns
 from peers import ROOT, NotInstalled, Peer, prepare
 from portico_services.system.anonymizer import Anonymizer
-from portico_services.system.logs.discovery import FolderLog
-from portico_services.system.logs.entries import LEVELS, Query, iso
+from portico_services.system.logs.discovery import DirectoryLog
+from portico_services.system.logs.entries import LEVELS, LogQuery, format_iso
 from portico_services.system.logs.journal.file import JournalFile
 from portico_services.system.logs.journal.log import JournalLog
-from portico_services.system.path_access import AllowedRoots
+from portico_services.system.path_access import AllowedPaths
 from portico_services.system.registry.hive import Hive
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
@@ -193,7 +193,7 @@ def read_fields(path: Path) -> None:
     with mapped(path) as image:
         file = JournalFile(image)
         for offset in file.entries.backwards(len(file.entries)):
-            file.fields(file.head(offset))
+            file.fields(file.entry_header(offset))
 
 
 def read_json(path: Path) -> None:
@@ -203,7 +203,7 @@ def read_json(path: Path) -> None:
         file = JournalFile(image)
         counter = file.seqnum_id.hex()
         for offset in file.entries.backwards(len(file.entries)):
-            head = file.head(offset)
+            head = file.entry_header(offset)
             fields: dict[str, Any] = dict(file.fields(head))
             fields["__CURSOR"] = f"s={counter};i={head[2]:x};b={head[5].hex()};m={head[4]:x};t={head[3]:x}"
             fields["__REALTIME_TIMESTAMP"] = str(head[3])
@@ -213,8 +213,8 @@ def read_json(path: Path) -> None:
 
 
 def read_entries(path: Path) -> None:
-    log = JournalLog("made", "", AllowedRoots([path.parent]), [str(path)])
-    for _ in log.newest_first(Query(), None, []):
+    log = JournalLog("made", "", AllowedPaths([path.parent]), [str(path)])
+    for _ in log.scan_newest_first(LogQuery(), None, []):
         pass
 
 
@@ -300,7 +300,7 @@ def privacy(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: 
 
     def hide(level: str) -> float:
         anonymizer = Anonymizer(level)
-        return 1e6 * spent(lambda: anonymizer.hide(rows), how.least) / len(rows)
+        return 1e6 * spent(lambda: anonymizer.anonymize(rows), how.least) / len(rows)
 
     asks = {("portico", level): lambda level=level: hide(level) for level in ("anonymize", "strict")}
     take_turns(answers, rounds, turns([ours], asks))
@@ -309,15 +309,15 @@ def privacy(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: 
 
 def shown_entries(source: Path, most: int) -> list[dict[str, Any]]:
     """As eventlog_query shows them."""
-    log = FolderLog("syslog", "", AllowedRoots([source]), str(source))
-    found = [entry for entry in log.newest_first(Query(), None, []) if entry]
+    log = DirectoryLog("syslog", "", AllowedPaths([source]), str(source))
+    found = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if entry]
     return [
         {
             "id": entry.id,
             "level": LEVELS[entry.level],
             "source": entry.source,
             "message": entry.message,
-            "timestamp": iso(entry.time),
+            "timestamp": format_iso(entry.time),
             "computer": entry.computer,
         }
         for entry in found[:most]

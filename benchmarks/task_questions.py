@@ -83,8 +83,7 @@ def _program(peer: Peer, folder: str, stack: ExitStack) -> list[str]:
 
 def _postgres(stack: ExitStack) -> str:
     # Of the tests: they know how to start one.
-    import debian
-    import postgres
+    from support import debian, postgres
 
     try:
         url: str = stack.enter_context(postgres.server()).create_database()

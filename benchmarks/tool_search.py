@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from portico.jsonschema import fields
+from portico.jsonschema import list_fields
 from portico.search import tool_index as ranking
-from portico.search.tool_index import ToolIndex, ToolWords
+from portico.search.tool_index import ToolDocument, ToolIndex
 
 Search = Callable[[str, int], list[int]]
 
@@ -44,7 +44,7 @@ class Task(NamedTuple):
 
 
 class Bench(NamedTuple):
-    tools: list[ToolWords]
+    tools: list[ToolDocument]
     # By index in the file; those without annotated tools are left out.
     tasks: dict[int, Task]
 
@@ -66,15 +66,15 @@ def load(path: Path) -> Bench:
     return Bench(tools, tasks)
 
 
-def _words(server: dict, tool: dict) -> ToolWords:
+def _words(server: dict, tool: dict) -> ToolDocument:
     """As a gateway has them: the server's alias is its name."""
-    parts = fields(tool["inputSchema"])
-    return ToolWords(
+    parts = list_fields(tool["inputSchema"])
+    return ToolDocument(
         name=tool["name"],
         title=((tool.get("annotations") or {}).get("title")) or "",
         description=tool.get("description") or "",
         parameters=" ".join(one.name for one in parts),
-        explanations=" ".join(str(one.schema.get("description", "")) for one in parts),
+        parameter_descriptions=" ".join(str(one.schema.get("description", "")) for one in parts),
         server=next(iter(server["tools"])),
     )
 
@@ -85,7 +85,7 @@ def _items(text: str) -> list[str]:
     return list(dict.fromkeys(one for one in found if one))
 
 
-def recall(tasks: Sequence[Task], tools: Sequence[ToolWords], search: Search) -> tuple[float, float, float]:
+def recall(tasks: Sequence[Task], tools: Sequence[ToolDocument], search: Search) -> tuple[float, float, float]:
     """The mean over the tasks: of the question at 10, of the steps at 5, of the steps in one call."""
     questions, steps, calls = [], [], []
     for task in tasks:
@@ -102,7 +102,7 @@ def recall(tasks: Sequence[Task], tools: Sequence[ToolWords], search: Search) ->
 class Ours:
     """As find_tools answers: to one query, or to all steps of a task at once."""
 
-    def __init__(self, tools: Sequence[ToolWords]) -> None:
+    def __init__(self, tools: Sequence[ToolDocument]) -> None:
         self.index = ToolIndex(tools)
 
     def __call__(self, query: str, most: int) -> list[int]:
@@ -114,14 +114,16 @@ ours = Ours
 
 def together(search: Search, queries: Sequence[str], most: int) -> list[list[int]]:
     if isinstance(search, Ours):
-        return search.index.search_together(queries, most)
+        return search.index.search_many(queries, most)
     return [search(query, most) for query in queries]
 
 
-def plain(tools: Sequence[ToolWords], k1: float = 1.5, b: float = 0.75) -> Search:
+def plain(tools: Sequence[ToolDocument], k1: float = 1.5, b: float = 0.75) -> Search:
     """BM25 as the textbooks have it, over everything that is said of a tool."""
     bags = [
-        Counter(re.findall(r"[a-z0-9]+", " ".join((t.name, t.description, t.parameters, t.explanations)).lower()))
+        Counter(
+            re.findall(r"[a-z0-9]+", " ".join((t.name, t.description, t.parameters, t.parameter_descriptions)).lower())
+        )
         for t in tools
     ]
     usual = sum(bag.total() for bag in bags) / len(bags)
@@ -150,19 +152,19 @@ def milliseconds(index: ToolIndex, queries: Sequence[str]) -> float:
     return min(rounds)
 
 
-def grown(tools: Sequence[ToolWords], count: int) -> list[ToolWords]:
+def grown(tools: Sequence[ToolDocument], count: int) -> list[ToolDocument]:
     """More tools of the same kind: each with words of two others, so that none is said twice."""
     chance = random.Random(7)
     found = list(tools)
     while len(found) < count:
         one, two = chance.choice(tools), chance.choice(tools)
         found.append(
-            ToolWords(
+            ToolDocument(
                 f"{one.name}_{len(found)}",
                 two.title,
                 f"{two.description} {one.description[:80]}",
                 one.parameters,
-                one.explanations,
+                one.parameter_descriptions,
                 two.server,
             )
         )

@@ -19,9 +19,9 @@ from portico.store.database import Database
 from portico.store.transaction import Transaction
 from portico_services import timestamps
 from portico_services.workitems import claims
-from portico_services.workitems.edits import TaskDraft
-from portico_services.workitems.item_store import WorkItems
-from portico_services.workitems.listing import Wanted
+from portico_services.workitems.edits import WorkItemDraft
+from portico_services.workitems.item_store import WorkItemStore
+from portico_services.workitems.listing import ListQuery
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -104,11 +104,11 @@ def _judged(answers: Answers, peer: Peer, finished: str) -> list[Goal]:
 
 
 def _postgres(stack: ExitStack) -> tuple[str, str]:
-    import postgres  # of the tests: it knows how to start one
+    from support import debian, postgres  # of the tests: they know how to start one
 
     try:
         server = stack.enter_context(postgres.server())
-    except postgres.NotInstalled as why:
+    except debian.NotInstalled as why:
         raise NotInstalled(str(why)) from None
     return server.create_database(), server.create_database()
 
@@ -123,19 +123,19 @@ async def _measured(stores: tuple[str, str], how: WorkSize, rounds: int) -> dict
     await _load(stores[1], {"completed": how.finished, "pending": how.open})
     async with Database(stores[0]) as fresh, Database(stores[1]) as worn:
         for _ in range(rounds):
-            await _turns({"none": WorkItems(fresh), "finished": WorkItems(worn)}, how.calls, found)
+            await _turns({"none": WorkItemStore(fresh), "finished": WorkItemStore(worn)}, how.calls, found)
         for _ in range(rounds):
-            await _rates(WorkItems(fresh), how.calls, found)
-        await WorkItems(worn).index_all()
+            await _rates(WorkItemStore(fresh), how.calls, found)
+        await WorkItemStore(worn).index_pending()
         for _ in range(rounds):
-            await _queries(WorkItems(worn), str(how.finished), found)
+            await _queries(WorkItemStore(worn), str(how.finished), found)
     return {key: tuple(values) for key, values in found.items()}
 
 
 async def _load(store: str, counts: dict[str, int]) -> None:
     """By a connection of its own: when it is closed SQLite has put its log away."""
     async with Database(store) as database:
-        await WorkItems(database).open()
+        await WorkItemStore(database).open()
         for status, count in counts.items():
             await _fill(database, status, count)
 
@@ -144,19 +144,19 @@ async def _fill(database: Database, status: str, count: int) -> None:
     numbers, digits = _NUMBERS[database.engine].format(count=count), _DIGITS[database.engine]
     moment = "null" if status == "pending" else "1600000000000 + n"
     sql = _INSERT.format(numbers=numbers, digits=digits, mark=_MARKS[status], status=status, moment=moment)
-    await database.write(lambda tx: tx.run(sql))
+    await database.write(lambda tx: tx.execute(sql))
     await database.write(
-        lambda tx: tx.run(
+        lambda tx: tx.execute(
             "insert into work_item_unindexed (item) select id from work_item where true on conflict do nothing"
         )
     )
     if database.engine == "postgresql":
         # As its own upkeep does sooner or later; also off the way, so that it does not fall into what is measured.
-        await database.write(lambda tx: tx.run("analyze work_item"))
-        await database.write(lambda tx: tx.run("checkpoint"))
+        await database.write(lambda tx: tx.execute("analyze work_item"))
+        await database.write(lambda tx: tx.execute("checkpoint"))
 
 
-async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[float]]) -> None:
+async def _turns(of: dict[str, WorkItemStore], calls: int, found: dict[str, list[float]]) -> None:
     """The median of so many, of the statements and of all of it.
 
     The stores take turns, a few calls each, so that a busy moment falls on both alike.
@@ -166,7 +166,7 @@ async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[flo
 
     def claim(taken: list[float], tx: Transaction) -> None:
         began = time.perf_counter()
-        assert claims.claim(tx, "bench", timestamps.now(), None) is not None
+        assert claims.claim_next(tx, "bench", timestamps.now_ms(), None) is not None
         taken.append(time.perf_counter() - began)
 
     for _ in range(max(1, calls // FEW)):
@@ -180,10 +180,10 @@ async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[flo
         found[f"whole_{name}"].append(statistics.median(whole[name]) * 1e3)
 
 
-async def _queries(items: WorkItems, last: str, found: dict[str, list[float]]) -> None:
+async def _queries(items: WorkItemStore, last: str, found: dict[str, list[float]]) -> None:
     """The median of a few calls each."""
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        key: partial(items.page, Wanted(query=query.format(last=last))) for key, query in _QUERIES.items()
+        key: partial(items.list_page, ListQuery(query=query.format(last=last))) for key, query in _QUERIES.items()
     }
     for key, call in {**calls, "query_next": partial(items.next, "bench", query="nowhere")}.items():
         taken = []
@@ -194,9 +194,9 @@ async def _queries(items: WorkItems, last: str, found: dict[str, list[float]]) -
         found[key].append(statistics.median(taken) * 1e3)
 
 
-async def _rates(items: WorkItems, calls: int, found: dict[str, list[float]]) -> None:
+async def _rates(items: WorkItemStore, calls: int, found: dict[str, list[float]]) -> None:
     async def create() -> None:
-        await items.create(TaskDraft(description="Fix the parser", context="src/parser.py"))
+        await items.create(WorkItemDraft(description="Fix the parser", context="src/parser.py"))
 
     async def claim() -> None:
         assert await items.next("bench", lease=600) is not None

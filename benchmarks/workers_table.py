@@ -27,20 +27,18 @@ QUESTIONS = (
     Question("work_share", "the same: what wrk takes of the cores", "%"),
     Question("work_least", "the same: what the worker had that had least of their CPU", "%", more_is_better=True),
     Question("session", "tools/call in a session, on a connection of its worker: CPU", "µs"),
-    Question("handed", "the same, on a connection that is handed over for it: CPU", "µs"),
+    Question("forwarded", "the same, forwarded by another worker of the machine: CPU of both", "µs"),
     Question("sent", "the same, sent on to another machine: CPU of both", "µs"),
     *(Question(f"event_{many}", f"an event to {many} listeners: CPU of all workers", "µs") for many in (1, 10, 100)),
     Question("adopting", "taking over a session, with the first call in it: CPU", "µs"),
     Question("private", "memory that a worker shares with no other process", "MB"),
 )
-SEVERAL = ("handed", "sent")
+SEVERAL = ("forwarded", "sent")
 LOADED = ("rate", "asking", "call", "capacity", "least", "work", "work_call", "work_share", "work_least")
 LEGEND = (
     "wrk runs on the same cores, so two workers get what it leaves them: of calls that do nothing the rate is what is"
     " left of the machine, and the CPU is what a machine with more cores would give. A tool that works reads 30 kB of"
-    " JSON and sums it up. For a connection that is handed over two sessions of two"
-    " workers take turns on one, which no client does: a client's is handed over once. An event is without the call"
-    " that makes it; listeners are at all workers.",
+    " JSON and sums it up. An event is without the call that makes it; listeners are at all workers.",
 )
 
 
@@ -94,7 +92,7 @@ async def _costs(fleet: Serving, count: int, quick: bool) -> dict[str, Any]:
         "private": private(fleet.workers) / count / 1e6,
     }
     if count > 1:
-        found["handed"] = await fleet_costs.of_handing(fleet, few) * 1e6
+        found["forwarded"] = await fleet_costs.of_forwarding(fleet, few) * 1e6
     for many in fleet_costs.LISTENERS:
         found[f"event_{many}"] = await fleet_costs.of_events(fleet, many, few // 5) * 1e6
     found["adopting"] = await fleet_costs.of_adopting(fleet, few) * 1e6

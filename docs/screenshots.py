@@ -25,7 +25,7 @@ SIZE = {"width": 1100, "height": 690}
 LARGEST = 150_000
 sys.path.insert(0, str(ROOT / "tests"))
 
-import chromium  # noqa: E402
+from support import chromium  # noqa: E402
 
 MEMORIES = [
     ("decisions", "The audit tables live in PostgreSQL, so that all workers write one chain.", ["audit", "database"]),
@@ -82,7 +82,7 @@ async def load(url: str, token: str, seconds: float) -> None:
 def tools(page: Page) -> None:
     page.get_by_role("link", name="Tools").click()
     page.get_by_role("searchbox").fill("")
-    page.get_by_role("button", name="Go to, or run").click()
+    page.get_by_role("button", name="Search or run a command").click()
     page.keyboard.type("tools_search")
     page.keyboard.press("Enter")
     page.get_by_label("query").fill("remember what was decided")
@@ -93,8 +93,8 @@ def tools(page: Page) -> None:
 
 
 def memory(page: Page) -> None:
-    page.get_by_role("link", name="Memories").click()
-    page.get_by_label("Search the memories").fill("database")
+    page.get_by_role("link", name="Memory").click()
+    page.get_by_label("Search memories").fill("database")
     page.get_by_text("strong: database").first.wait_for()
 
 
@@ -105,12 +105,12 @@ def board(page: Page) -> None:
 
 def wire(page: Page) -> None:
     memory(page)
-    page.get_by_role("link", name="Messages").click()
+    page.get_by_role("link", name="Traffic").click()
     page.locator("details.trip", has_text="tools/call memory_recall").first.locator("summary").first.click()
 
 
 def plots(page: Page) -> None:
-    page.get_by_role("link", name="Calls and times").click()
+    page.get_by_role("link", name="Metrics").click()
     page.get_by_text("memory_recall").first.wait_for()
     page.wait_for_timeout(1500)
 
@@ -120,7 +120,7 @@ def app(page: Page) -> None:
     page.get_by_role("button", name="Run Ctrl ↵").click()
     card = page.get_by_role("region", name="Run")
     card.frame_locator("iframe").frame_locator("iframe").get_by_role("button", name="Roll again").click()
-    card.get_by_role("button", name="Allow it").wait_for()
+    card.get_by_role("button", name="Allow").wait_for()
     page.locator(".note").first.wait_for(state="detached")
     page.locator(".detail").evaluate("one => one.scrollTo(0, one.scrollHeight)")
 
@@ -196,7 +196,7 @@ def asyncio_run_aside(work: Any, page: Page) -> None:
     """Playwright has a loop of its own in this thread; the load has one in another, while the page looks on."""
     import threading
 
-    page.get_by_role("link", name="Calls and times").click()
+    page.get_by_role("link", name="Metrics").click()
     thread = threading.Thread(target=asyncio.run, args=(work,))
     thread.start()
     while thread.is_alive():

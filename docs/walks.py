@@ -10,8 +10,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -19,15 +19,22 @@ from typing import Any
 import msgspec
 
 import portico
+import portico_gateway
 from portico import Client, Server
-from portico.server.http import exchange
+from portico.protocol import jsonrpc
+from portico.rpc.call import Reply
+from portico.rpc.dispatcher import Dispatcher
+from portico.server.http import build_application
 from portico.transports import stdio
-from portico.transports.http_server.application import Settings
+from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import Listener
+from portico_gateway import Gateway
 
 SOURCE = str(Path(portico.__file__).parent) + os.sep
+GATEWAY_SOURCE = str(Path(portico_gateway.__file__).parent.parent) + os.sep
 PAGE = Path(__file__).parent / "architecture.md"
-WARM_UP = 3
+# Enough for the ids of requests to have as many digits as in the last one.
+WARM_UP = 12
 PATIENCE_SECONDS = 10.0
 
 
@@ -41,12 +48,12 @@ def server() -> Server:
     return made
 
 
-def message(id: int) -> bytes:
+def message(id: int, tool: str = "add") -> bytes:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": meta}
+    params = {"name": tool, "arguments": {"a": 1, "b": 2}, "_meta": meta}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 
 
@@ -59,7 +66,7 @@ class Profile:
     @contextmanager
     def on(self) -> Iterator[None]:
         def hook(frame: FrameType, event: str, _: Any) -> None:
-            if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
+            if event == "call" and frame.f_code.co_filename.startswith((SOURCE, GATEWAY_SOURCE)):
                 self.codes.append(frame.f_code)
 
         sys.setprofile(hook)
@@ -72,7 +79,10 @@ class Profile:
         """One line for each stay in a file: the file, and the functions in it."""
         stays: list[tuple[str, list[str]]] = []
         for code in self.codes:
-            file, name = code.co_filename.removeprefix(SOURCE).replace(os.sep, "/"), code.co_name
+            file, name = (
+                code.co_filename.removeprefix(SOURCE).removeprefix(GATEWAY_SOURCE).replace(os.sep, "/"),
+                code.co_name,
+            )
             if name.startswith("<"):
                 continue
             if stays and stays[-1][0] == file:
@@ -115,8 +125,8 @@ async def over_stdio() -> Profile:
 
 
 async def over_http() -> Profile:
-    listener = Listener(exchange(server(), Settings()))
-    ((host, port), *_) = await listener.start("127.0.0.1", 0)
+    listener = Listener(build_application(server(), HttpServerSettings()))
+    ((host, port), *_) = await listener.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(host, port)
 
     async def ask(id: int) -> None:
@@ -138,15 +148,16 @@ async def over_http() -> Profile:
         await listener.stop(0)
 
 
-async def of_a_client() -> Profile:
-    """The server is in another thread, where the profile does not look."""
+@asynccontextmanager
+async def served_in_a_thread() -> AsyncIterator[str]:
+    """Serve over HTTP in another thread, which the profile does not cover; yields the URL."""
     started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     here, over = asyncio.get_running_loop(), asyncio.Event()
     there: list[Any] = []
 
     async def serve() -> None:
-        listener, stop = Listener(exchange(server(), Settings())), asyncio.Event()
-        ((_, port), *_) = await listener.start("127.0.0.1", 0)
+        listener, stop = Listener(build_application(server(), HttpServerSettings())), asyncio.Event()
+        ((_, port), *_) = await listener.listen("127.0.0.1", 0)
         there.extend([asyncio.get_running_loop(), stop])
         here.call_soon_threadsafe(started.set_result, port)
         await stop.wait()
@@ -156,15 +167,43 @@ async def of_a_client() -> Profile:
     threading.Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
     port = await started
     try:
-        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
-            await client.list_tools()
-            return await profiled(lambda id: client.call_tool("add", {"a": id, "b": 1}))
+        yield f"http://127.0.0.1:{port}/mcp"
     finally:
         there[0].call_soon_threadsafe(there[1].set)
         await over.wait()
 
 
-WALKS = {"stdio": over_stdio, "http": over_http, "client": of_a_client}
+async def of_a_client() -> Profile:
+    async with served_in_a_thread() as url, Client(url) as client:
+        await client.list_tools()
+        return await profiled(lambda id: client.call_tool("add", {"a": id, "b": 1}))
+
+
+async def of_a_gateway() -> Profile:
+    """From the dispatcher of the gateway to its HTTP connection to the upstream, and back."""
+    async with served_in_a_thread() as url:
+        gateway = Gateway({"up": url})
+        async with gateway.lifespan():
+            await gateway.list_tools()
+            answered = asyncio.Event()
+
+            class GatewayReply(Reply):
+                def finish(self, message: bytes | None) -> None:
+                    answered.set()
+
+            door = Dispatcher(gateway)
+
+            async def ask(id: int) -> None:
+                answered.clear()
+                frame = jsonrpc.decode_message(message(id, "up_add"))
+                assert door.dispatch(frame, GatewayReply(), modern=True) is None
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await answered.wait()
+
+            return await profiled(ask)
+
+
+WALKS = {"stdio": over_stdio, "http": over_http, "client": of_a_client, "gateway": of_a_gateway}
 
 
 async def walks() -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from portico import Client, Error, ProtocolError, SyncClient, ToolError
+from portico import Client, PorticoError, ProtocolError, SyncClient, ToolError
 
 HERE = Path(__file__).parent
 
@@ -38,7 +38,7 @@ def think(request: Any) -> str:
 
 async def look_around(target: Any) -> list[str]:
     async with Client(target) as client:
-        print(client.server_info, client.revision, client.instructions)
+        print(client.server_info, client.protocol_version, client.instructions)
         tools = await client.list_tools()
         async for prompt in client.iter_prompts():
             print(prompt.name)
@@ -47,7 +47,7 @@ async def look_around(target: Any) -> list[str]:
 
 async def ask(target: Any) -> Forecast:
     async with Client(target, elicitation_handler=answer, sampling_handler=think, roots=["file:///home/me"]) as client:
-        result = await client.call_tool("forecast", {"city": "Rome"}, timeout=30, returns=Forecast)
+        result = await client.call_tool("forecast", {"city": "Rome"}, timeout=30, result_type=Forecast)
         forecast: Forecast = result.data
         return forecast
 
@@ -75,7 +75,7 @@ async def carefully(target: Any, tool: str) -> str:
         return f"the tool said no: {refusal}"
     except ProtocolError as failure:
         return f"the server said no: {failure}"
-    except Error as failure:
+    except PorticoError as failure:
         return f"nobody could be asked: {failure}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from portico import Context, Server
-from portico.auth import Principal, RequestCredentials, ResourceServer, TokenInvalid
+from portico.auth import InvalidToken, Principal, RequestCredentials, ResourceServer
 from portico.extend import Call
 
 server = Server(
@@ -16,10 +16,10 @@ server = Server(
     auth=ResourceServer(
         "https://login.acme.example",
         public_url="https://mcp.acme.example",
-        required=["orders:read"],
-        implies={"orders:write": ["orders:read"]},
+        required_scopes=["orders:read"],
+        implied_scopes={"orders:write": ["orders:read"]},
     ),
-    headers=["x-tenant"],
+    request_headers=["x-tenant"],
 )
 
 
@@ -51,7 +51,7 @@ KEYS = {"3f9a": "billing"}
 async def by_key(credentials: RequestCredentials) -> Principal:
     """A verifier of one's own: from what a request shows to who that is."""
     if credentials.token not in KEYS:
-        raise TokenInvalid("there is no such key")
+        raise InvalidToken("there is no such key")
     return Principal(KEYS[credentials.token], frozenset({"orders:read"}))
 
 

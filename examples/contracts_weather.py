@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from portico import Context, Server
-from portico_services.contracts.api import ContractContext, Contracts, MCPToolResult, failed
+from portico_services.contracts.api import ContractContext, Contracts, MCPToolResult, typed_error
 
 server = Server("weather", version="1.3.0")
-server.add(Contracts(rate=5, burst=20))
+server.add(Contracts(rate_limit=5, rate_burst=20))
 
 RAIN = {"Oslo": 3.2, "Rome": 0.0}
 
@@ -36,8 +36,8 @@ NOTES = {
 async def rain(city: Annotated[str, "A city, by its English name"], ctx: Context) -> Rain:
     """How much it rains somewhere today."""
     if city not in RAIN:
-        return failed("ResourceNotFound", f"Nothing is known about {city}.", {"city": city, "known": list(RAIN)})
-    about = ContractContext.read(ctx.meta)
+        return typed_error("ResourceNotFound", f"Nothing is known about {city}.", {"city": city, "known": list(RAIN)})
+    about = ContractContext.from_meta(ctx.meta)
     if about is not None:
         await ctx.info(f"asked by {about.caller}, as part of {about.correlation_id}")
     return Rain(city, RAIN[city])

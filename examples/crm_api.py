@@ -22,7 +22,7 @@ DOCUMENT = {
     },
 }
 
-server = Server.from_openapi(DOCUMENT, url="https://crm.example.com/v1", auth="the key")
+server = Server.from_openapi(DOCUMENT, base_url="https://crm.example.com/v1", auth="the key")
 
 if __name__ == "__main__":
     server.run()

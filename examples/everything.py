@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from portico import Audio, Context, File, Image, ProtocolError, Server, Skills, TaskConfig, ToolError
-from portico.extend import EmbeddedResource, PromptMessage, TextContent, TextContents
+from portico.types import EmbeddedResource, PromptMessage, TextContent, TextResourceContents
 
 server = Server(
     "everything",
@@ -245,7 +245,7 @@ async def test_input_required_result_sampling(ctx: Context) -> str:
 @server.tool
 async def test_input_required_result_list_roots(ctx: Context) -> str:
     """Ask which folders the user works in."""
-    roots = await ctx.roots(key="client_roots")
+    roots = await ctx.list_roots(key="client_roots")
     return f"{len(roots)} roots: {', '.join(root.uri for root in roots)}"
 
 
@@ -270,7 +270,7 @@ async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
     name, greeting, roots = await asyncio.gather(
         ctx.elicit("What is your name?", Name, key="user_name"),
         ctx.sample("Generate a greeting", max_tokens=50, key="greeting"),
-        ctx.roots(key="client_roots"),
+        ctx.list_roots(key="client_roots"),
     )
     return f"{greeting.text} {name.data.name if name.data else 'stranger'}, you have {len(roots)} roots."
 
@@ -287,10 +287,10 @@ async def test_input_required_result_multi_round(ctx: Context) -> str:
 async def test_input_required_result_capabilities(ctx: Context) -> str:
     """Ask only for what the client says it can answer."""
     said = []
-    if ctx.capabilities.can_elicit("form"):
+    if ctx.client_capabilities.supports_elicitation("form"):
         answer = await ctx.elicit("What is your name?", Name, key="user_name")
         said.append(f"elicitation: {answer.action}")
-    if ctx.capabilities.sampling is not None:
+    if ctx.client_capabilities.sampling is not None:
         sample = await ctx.sample("Generate a greeting", max_tokens=50, key="greeting")
         said.append(f"sampling: {sample.text}")
     return ", ".join(said) or "This client cannot be asked anything."
@@ -338,8 +338,8 @@ def test_x_mcp_header(region: Region) -> str:
     return f"Routed to {region}."
 
 
-# What can change while the server runs: listeners are told. `inline` keeps a quick `def` out of the worker threads,
-# so that the lists are changed by the thread that also reads them.
+# What can change while the server runs: listeners are told. `run_in_thread=False` keeps a quick `def` out of the worker
+# threads, so that the lists are changed by the thread that also reads them.
 
 
 def test_added_tool() -> str:
@@ -352,7 +352,7 @@ def test_added_prompt() -> str:
     return "I am here."
 
 
-@server.tool(inline=True)
+@server.tool(run_in_thread=False)
 def test_trigger_tool_change() -> str:
     """Add a tool, or remove it again."""
     if "test_added_tool" in server.tools:
@@ -362,7 +362,7 @@ def test_trigger_tool_change() -> str:
     return "Added test_added_tool."
 
 
-@server.tool(inline=True)
+@server.tool(run_in_thread=False)
 def test_trigger_prompt_change() -> str:
     """Add a prompt, or remove it again."""
     if "test_added_prompt" in server.prompts:
@@ -418,11 +418,11 @@ async def multi_input(ctx: Context) -> str:
     return f"{one.data.name if one.data else 'Somebody'} and {other.data.name if other.data else 'somebody'}"
 
 
-@server.tool(task=TaskConfig(detached=True))
+@server.tool(task=TaskConfig(detachable=True))
 async def test_tool_with_task(ctx: Context) -> str:
     """Asks first, and then becomes a task."""
     answer = await ctx.elicit("What is your name?", Name, key="user_name")
-    await ctx.detach()
+    await ctx.continue_as_task()
     await asyncio.sleep(0.1)
     return f"Done, {answer.data.name if answer.data else 'somebody'}."
 
@@ -441,7 +441,7 @@ def static_binary() -> bytes:
 
 @server.resource("test://watched-resource", mime_type="text/plain")
 def watched_resource() -> str:
-    """A resource to subscribe to; `server.resource_updated(uri)` is how subscribers would hear of a change."""
+    """A resource to subscribe to; `server.notify_resource_updated(uri)` is how subscribers would hear of a change."""
     return "Watch this space."
 
 
@@ -483,7 +483,9 @@ def test_prompt_with_embedded_resource(
     resourceUri: Annotated[str, "URI of the resource to embed"],
 ) -> list[PromptMessage]:
     """A prompt with a resource in it."""
-    resource = TextContents(uri=resourceUri, mime_type="text/plain", text="Embedded resource content for testing.")
+    resource = TextResourceContents(
+        uri=resourceUri, mime_type="text/plain", text="Embedded resource content for testing."
+    )
     return [
         PromptMessage("user", EmbeddedResource(resource=resource)),
         PromptMessage("user", TextContent(text="Please process the embedded resource above.")),

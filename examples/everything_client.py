@@ -21,33 +21,27 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from portico import Client, Error
+from portico import Client, PorticoError
 from portico.auth import (
     AuthorizationCode,
     ClientCredentials,
-    Credentials,
-    EnterpriseManaged,
+    ClientRegistration,
+    EnterpriseManagedAuthorization,
     Grant,
     IdentityProvider,
+    InvalidRedirect,
     IssuerMismatch,
     OAuth,
-    RedirectRejected,
-    Registration,
     ResourceMismatch,
     ScopeRejected,
     SigningKey,
+    TokenStorage,
     WorkloadIdentity,
+    headless_login,
 )
-from portico.extend import (
-    NEWEST_HANDSHAKE,
-    CreateMessageParams,
-    ElicitParams,
-    SkillMismatch,
-    headless,
-    list_skills,
-    read_skill,
-    read_skill_file,
-)
+from portico.client.skills import SkillVerificationError, list_skills, read_skill, read_skill_file
+from portico.extend import LATEST_HANDSHAKE_VERSION
+from portico.types import CreateMessageParams, ElicitParams
 
 REDIRECT_URI = "http://localhost:8976/callback"
 
@@ -71,7 +65,9 @@ class Run:
 
     def client(self, **options: Any) -> Client:
         """A client finds the revision out by itself. Here it is told, to be seen as a client of that time is."""
-        return Client(self.url, name="everything-client", version="1.0.0", revision=self.revision, **options)
+        return Client(
+            self.url, client_name="everything-client", client_version="1.0.0", protocol_version=self.revision, **options
+        )
 
     def logged_in(self, grant: Grant, *, dpop: bool | None = None) -> Client:
         """A client of a server that wants to know who is asking.
@@ -79,9 +75,9 @@ class Run:
         `Client(url, auth=grant)` would do, and remember what it was given; here everything is forgotten in the end.
         Nobody is there to click, either: this authorization server redirects by itself.
         """
-        memory = Credentials()
-        oauth = OAuth(self.url, grant, clock=time.time, credentials=memory, dpop=dpop, revision=self.revision)
-        return self.client(auth=oauth, browser=headless)
+        memory = TokenStorage()
+        oauth = OAuth(self.url, grant, clock=time.time, storage=memory, dpop=dpop, protocol_version=self.revision)
+        return self.client(auth=oauth, open_browser=headless_login)
 
 
 Scenario = Callable[[Run], Coroutine[Any, Any, None]]
@@ -103,7 +99,7 @@ def scenario(*names: str) -> Callable[[Scenario], Scenario]:
 async def say_hello(run: Run) -> None:
     async with run.client() as client:
         expect(client.server_info is not None, "the server does not say who it is")
-        expect(client.revision == run.revision, f"the server speaks {client.revision}")
+        expect(client.protocol_version == run.revision, f"the server speaks {client.protocol_version}")
 
 
 @scenario("tools_call")
@@ -187,7 +183,7 @@ async def say_what_we_can_do(run: Run) -> None:
 
     options = {"sampling_handler": think, "elicitation_handler": dict, "roots": ["file:///tmp"]}
     # This server has tools, and does not declare them.
-    async with run.client(undeclared=True, **options) as client:
+    async with run.client(ignore_capabilities=True, **options) as client:
         await client.list_tools()
 
 
@@ -261,7 +257,7 @@ async def log_in_with_a_document(run: Run) -> None:
 
 @scenario("auth/pre-registration")
 async def log_in_as_a_registered_client(run: Run) -> None:
-    client = Registration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
+    client = ClientRegistration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
     await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI, client=client)))
 
 
@@ -276,14 +272,14 @@ async def bind_tokens_to_a_key(run: Run) -> None:
 
 @scenario("auth/client-credentials-basic")
 async def log_in_with_a_secret(run: Run) -> None:
-    client = Registration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
+    client = ClientRegistration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
     await use_the_tool(run.logged_in(ClientCredentials(client)))
 
 
 @scenario("auth/client-credentials-jwt")
 async def log_in_with_a_key(run: Run) -> None:
     key = SigningKey(run.context["private_key_pem"], run.context["signing_algorithm"])
-    client = Registration(client_id=run.context["client_id"], key=key)
+    client = ClientRegistration(client_id=run.context["client_id"], key=key)
     await use_the_tool(run.logged_in(ClientCredentials(client)))
 
 
@@ -292,24 +288,24 @@ async def log_in_by_way_of_the_enterprise(run: Run) -> None:
     """The user is logged in at the enterprise already, which decides what else they may use."""
     provider = IdentityProvider(
         run.context["idp_issuer"],
-        Registration(client_id=run.context["idp_client_id"], token_endpoint_auth_method="none"),
+        ClientRegistration(client_id=run.context["idp_client_id"], token_endpoint_auth_method="none"),
         run.context["idp_token_endpoint"],
     )
-    client = Registration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
-    await use_the_tool(run.logged_in(EnterpriseManaged(provider, client, run.context["idp_id_token"])))
+    client = ClientRegistration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
+    await use_the_tool(run.logged_in(EnterpriseManagedAuthorization(provider, client, run.context["idp_id_token"])))
 
 
 @scenario("auth/wif-jwt-bearer")
 async def log_in_as_a_workload(run: Run) -> None:
     """The platform that we run on vouches for us."""
-    client = Registration(client_id=run.context["client_id"], token_endpoint_auth_method="none")
+    client = ClientRegistration(client_id=run.context["client_id"], token_endpoint_auth_method="none")
     await use_the_tool(run.logged_in(WorkloadIdentity(run.context["valid_jwt"], client)))
 
 
 # Servers that cheat, and are not believed
 
 
-async def refuse(client: Client, because: type[Error]) -> None:
+async def refuse(client: Client, because: type[PorticoError]) -> None:
     try:
         await use_the_tool(client)
     except because as reason:
@@ -336,7 +332,7 @@ async def notice_metadata_of_another_issuer(run: Run) -> None:
 
 @scenario("auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/iss-unexpected", "auth/iss-normalized")
 async def notice_a_login_somewhere_else(run: Run) -> None:
-    await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), RedirectRejected)
+    await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), InvalidRedirect)
 
 
 # Skills
@@ -358,7 +354,7 @@ async def notice_a_forged_skill(run: Run) -> None:
         (skill,) = await list_skills(client)
         try:
             await read_skill(client, skill)
-        except SkillMismatch as reason:
+        except SkillVerificationError as reason:
             print(f"refused, as it should be: {reason}", file=sys.stderr)
             return
         # Where the skill is what was listed, one would go on like this.
@@ -371,11 +367,11 @@ def main() -> int:
     if len(sys.argv) != 2 or name not in SCENARIOS:
         print(f"usage: MCP_CONFORMANCE_SCENARIO=… {sys.argv[0]} URL\nknown: {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
-    revision = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", NEWEST_HANDSHAKE)
+    revision = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", LATEST_HANDSHAKE_VERSION)
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
     try:
         asyncio.run(SCENARIOS[name](Run(sys.argv[1], revision, context)))
-    except (Error, NotAsExpected) as reason:
+    except (PorticoError, NotAsExpected) as reason:
         print(f"{name}: {reason}", file=sys.stderr)
         return 1
     return 0

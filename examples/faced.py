@@ -4,7 +4,7 @@ portico serve examples/faced.py --port 8080
 """
 
 from portico import Server
-from portico.extend import SearchFace
+from portico.search import ToolSearchServer
 
 server = Server("weather")
 
@@ -15,7 +15,9 @@ def forecast(city: str, days: int = 3) -> str:
     return f"{days} days of sun in {city}"
 
 
-server.add_face(SearchFace(server, always=["forecast"]))  # /mcp/search, where it is served over HTTP
+server.add_tool_search_endpoint(
+    ToolSearchServer(server, pinned_tools=["forecast"])
+)  # /mcp/search, where it is served over HTTP
 
 if __name__ == "__main__":
     server.run()

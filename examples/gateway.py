@@ -20,7 +20,7 @@ def remember(text: str) -> str:
 
 
 server = Gateway({"notes": notes_server})
-server.add("weather", [sys.executable, str(Path(__file__).with_name("weather.py"))], timeout=20)
+server.add_upstream("weather", [sys.executable, str(Path(__file__).with_name("weather.py"))], timeout=20)
 
 if __name__ == "__main__":
     server.run()

@@ -10,18 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico import Server, Service, ToolError, tool
-from portico.extend import (
-    Call,
-    Component,
-    Database,
-    Handler,
-    InvalidParams,
-    StoreError,
-    Tool,
-    ToolAnnotations,
-    Transaction,
-)
+from portico import Server, Service, Tool, ToolError, tool
+from portico.errors import InvalidParams, StoreError
+from portico.extend import Call, Component, Database, Handler, Transaction
+from portico.types import ToolAnnotations
 
 ORDERS = {"newest": "id desc", "oldest": "id", "by_name": "name, id"}
 
@@ -46,8 +38,8 @@ class Guestbook(Service):
             await self._database.write(create)
             yield
 
-    def offers(self) -> Iterator[Component]:
-        yield from super().offers()
+    def components(self) -> Iterator[Component]:
+        yield from super().components()
         for name, order in ORDERS.items():
             read = partial(self._read, order)
             about = f"The entries of the guest book, {name.replace('_', ' ')}."
@@ -58,20 +50,24 @@ class Guestbook(Service):
         """Write into the guest book."""
         try:
             await self._database.write(
-                lambda tx: tx.run(
+                lambda tx: tx.execute(
                     "insert into entries (name, text) values (:name, :text)", {"name": name, "text": text}
                 )
             )
         except StoreError as failure:
-            raise ToolError("The guest book is full.", kind="StoreError", retryable=True) from failure
+            raise ToolError("The guest book is full.", error_type="StoreError", retryable=True) from failure
         return f"Thank you, {name}."
 
     async def _read(self, order: str) -> list[Entry]:
-        return await self._database.read(lambda tx: tx.all(Entry, f"select name, text from entries order by {order}"))
+        return await self._database.read(
+            lambda tx: tx.fetch_all(Entry, f"select name, text from entries order by {order}")
+        )
 
 
 def create(tx: Transaction) -> None:
-    tx.script("create table if not exists entries (id integer primary key, name text not null, text text not null)")
+    tx.execute_script(
+        "create table if not exists entries (id integer primary key, name text not null, text text not null)"
+    )
 
 
 def without_links(handler: Handler) -> Handler:

@@ -64,7 +64,7 @@ def file(path: str) -> bytes:
 def give_back(number: int) -> str:
     """Give a book back. Whoever has subscribed to it hears of that."""
     BOOKS[number].lent = False
-    server.resource_updated(f"library://books/{number}")
+    server.notify_resource_updated(f"library://books/{number}")
     return f"Thank you for {BOOKS[number].title}."
 
 

@@ -6,7 +6,7 @@ portico serve examples/live_application.py
 from dataclasses import dataclass, field
 
 from portico import Server
-from portico_services.livepython import Attached, attach
+from portico_services.livepython import AttachedPython, attach
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Order:
 orders = {17: Order("Ada", ["tea", "milk"]), 18: Order("Bob")}
 
 server = Server("shop", version="1.0.0")
-server.add(Attached(globals()))
+server.add(AttachedPython(globals()))
 
 
 def work() -> None:

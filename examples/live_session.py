@@ -4,10 +4,10 @@ portico serve examples/live_session.py
 """
 
 from portico import Server
-from portico_services.livepython import Live
+from portico_services.livepython import LivePython
 
 server = Server("live", version="1.0.0", instructions="Evaluate Python; names stay from call to call.")
-server.add(Live(timeout=5, memory=512 * 2**20, sessions=8))
+server.add(LivePython(timeout=5, memory_bytes=512 * 2**20, max_sessions=8))
 
 if __name__ == "__main__":
     server.run()

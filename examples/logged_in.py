@@ -6,7 +6,15 @@ import os
 import time
 
 from portico import Client
-from portico.auth import AuthorizationCode, ClientCredentials, Credentials, File, OAuth, Registration, WorkloadIdentity
+from portico.auth import (
+    AuthorizationCode,
+    ClientCredentials,
+    ClientRegistration,
+    FileStorage,
+    OAuth,
+    TokenStorage,
+    WorkloadIdentity,
+)
 
 URL = "https://example.com/mcp"
 
@@ -20,12 +28,12 @@ def at_a_browser() -> Client:
 
 
 def as_a_registered_client() -> Client:
-    registered = Registration(client_id="my-agent", client_secret=os.environ["EXAMPLE_SECRET"])
+    registered = ClientRegistration(client_id="my-agent", client_secret=os.environ["EXAMPLE_SECRET"])
     return Client(URL, auth=AuthorizationCode("http://127.0.0.1:8976/callback", client=registered))
 
 
 def on_its_own_behalf() -> Client:
-    registered = Registration(client_id="my-agent", client_secret=os.environ["EXAMPLE_SECRET"])
+    registered = ClientRegistration(client_id="my-agent", client_secret=os.environ["EXAMPLE_SECRET"])
     return Client(URL, auth=ClientCredentials(registered))
 
 
@@ -38,7 +46,7 @@ def with_everything_said() -> Client:
         URL,
         AuthorizationCode("http://127.0.0.1:8976/callback", metadata={"client_name": "My agent"}),
         clock=time.time,
-        credentials=Credentials(File("credentials.json")),
+        storage=TokenStorage(FileStorage("credentials.json")),
         scopes=["notes:read"],
         dpop=True,
     )

@@ -1,7 +1,7 @@
 """Three servers behind one gateway, and two tools in front of all of theirs.
 
 python examples/many_tools.py
-portico serve examples/many_tools.py --face search
+portico serve examples/many_tools.py --tool-search
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from portico import Client
-from portico.extend import SearchFace
+from portico.search import ToolSearchServer
 from portico_gateway import Gateway
 
 DATA = mkdtemp(prefix="many-tools-")
@@ -34,18 +34,18 @@ async def answer(question: object) -> dict[str, str]:
 
 
 async def main() -> None:
-    face = Client(SearchFace(server), elicitation_handler=answer)
-    async with Client(server) as everything, face as client:
+    search_client = Client(ToolSearchServer(server), elicitation_handler=answer)
+    async with Client(server) as everything, search_client as client:
         await everything.list_tools()
-        await server.settle(30)
-        print("all tools:", len(await everything.list_tools(fresh=True)))
+        await server.wait_until_listed(30)
+        print("all tools:", len(await everything.list_tools(refresh=True)))
         print("listed:", *[tool.name for tool in await client.list_tools()])
-        found = await client.call_tool(
+        result = await client.call_tool(
             "find_tools", {"queries": ["tomorrow's weather", "remember a decision", "what to do next"], "limit": 1}
         )
-        print(found.text)
-        said = await client.call_tool("call_tool", {"name": "weather_forecast", "arguments": {"city": "Oslo"}})
-        print(said.text)
+        print(result.text)
+        forecast = await client.call_tool("call_tool", {"name": "weather_forecast", "arguments": {"city": "Oslo"}})
+        print(forecast.text)
 
 
 if __name__ == "__main__":

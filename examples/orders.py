@@ -70,7 +70,7 @@ async def place_order(
     return receipts[-1]
 
 
-@server.tool(name="catalogue.prices", description="What everything costs.", inline=True)
+@server.tool(name="catalogue.prices", description="What everything costs.", run_in_thread=False)
 def prices() -> dict[str, float]:
     return PRICES
 

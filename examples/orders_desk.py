@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from portico import Server
-from portico.extend import set_access
+from portico.extend import configure_access
 
 server = Server("desk")
 ORDERS = {"A-17": "a lamp", "A-18": "two chairs"}
@@ -27,7 +27,7 @@ def delete_order(order: str) -> str:
     return f"The order {order} is forgotten." if ORDERS.pop(order, None) else "There is no such order."
 
 
-set_access(server, Path(__file__).with_name("access.toml"))
+configure_access(server, Path(__file__).with_name("access.toml"))
 
 if __name__ == "__main__":
     server.run()

@@ -26,13 +26,13 @@ def grind(seconds: float, ctx: Context) -> str:
     """Work that blocks. It is in a thread, so everything else goes on; it looks whether anybody still waits."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if ctx.cancelled:
+        if ctx.is_cancelled:
             return "nobody waits any more"
         time.sleep(0.05)
     return "done"
 
 
-@server.tool(inline=True)
+@server.tool(run_in_thread=False)
 def add(a: int, b: int) -> int:
     """Add two numbers, right on the loop: quicker than finding a thread for it."""
     return a + b

@@ -1,7 +1,7 @@
 """Work that takes longer than a call: a task, which survives the end of its process.
 
 portico serve examples/reports.py --transport http --store reports.db
-portico work examples/reports.py --store reports.db                      workers alone, in as many processes as you like
+portico worker examples/reports.py --store reports.db                    workers alone, in as many processes as you like
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def write(topic: str, number: int) -> str:
     return f"{number}. More about {topic}"
 
 
-@server.tool(task=TaskConfig(mode="required", retries=3, backoff=1.0, concurrency=2, priority=5, ttl=3600))
+@server.tool(task=TaskConfig(mode="required", max_retries=3, retry_delay=1.0, max_concurrency=2, priority=5, ttl=3600))
 async def send_report(topic: str, ctx: Context) -> str:
     """Send a report to everybody, after somebody has said yes."""
     sure = await ctx.elicit(f"Send the report about {topic} to everybody?", bool)
@@ -44,11 +44,11 @@ async def send_report(topic: str, ctx: Context) -> str:
     return "sent"
 
 
-@server.tool(task=TaskConfig(detached=True))
+@server.tool(task=TaskConfig(detachable=True))
 async def order_report(ctx: Context) -> str:
     """Ask what is wanted while somebody is there, and write it when they have gone."""
     topic = await ctx.elicit("What should it be about?", str)
-    await ctx.detach()
+    await ctx.continue_as_task()
     return await ctx.step("write", lambda: write(topic.data, 1))
 
 

@@ -7,7 +7,7 @@ from base64 import b64decode
 from dataclasses import dataclass
 
 from portico import File, Image, Server, ToolResult
-from portico.extend import ResourceLink
+from portico.types import ResourceLink
 
 server = Server("results", version="1.0.0")
 
@@ -34,7 +34,7 @@ async def point() -> Point:
 
 @server.tool
 async def primes() -> list[int]:
-    """Not an object: structured too, and wrapped for clients before 2026-07-28."""
+    """Return the first primes: not an object, so the structured content is `{"result": …}`."""
     return [2, 3, 5, 7]
 
 

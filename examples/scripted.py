@@ -1,6 +1,6 @@
 """A shop whose prices a script adds up: fifty calls are one.
 
-portico serve examples/scripted.py --face code
+portico serve examples/scripted.py --code-mode
 python examples/scripted.py try
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from portico import Client, Server
-from portico_services.codemode import CodeFace
+from portico_services.codemode import CodeModeServer
 
 server = Server("shop", version="1.0.0")
 
@@ -22,7 +22,7 @@ def price(item: str) -> int:
 
 
 async def main() -> None:
-    async with Client(CodeFace(server)) as client:
+    async with Client(CodeModeServer(server)) as client:
         code = "from tools import price\nsum(await asyncio.gather(*[price(one) for one in data]))"
         said = await client.call_tool("run", {"code": code, "data": ["pen", "ink"]})
         print(said.structured)  # {'calls': 2, 'value': 6}

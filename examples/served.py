@@ -18,7 +18,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-app = server.asgi()
+app = server.http_app()
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def together() -> object:
     """The same server as a part of a FastAPI application."""
     from fastapi import FastAPI
 
-    tools = server.asgi()
+    tools = server.http_app()
     api = FastAPI(lifespan=tools.lifespan)
     api.mount("/tools", tools)
     return api

@@ -10,7 +10,7 @@ from portico import Server, Skills
 server = Server("skillful", version="1.0.0", instructions="Read skill://commit-messages/SKILL.md before you commit.")
 
 
-@server.tool(inline=True)
+@server.tool(run_in_thread=False)
 def check_subject(line: str) -> list[str]:
     """What is wrong with the first line of a commit message; an empty list if nothing is."""
     wrong = []

@@ -9,7 +9,7 @@ from portico import Server
 from portico_services.system import System
 
 server = Server("machine", version="1.0.0", instructions="Look before you conclude: logs, files, registry, processes.")
-server.add(System(roots=[Path(__file__).parent]))
+server.add(System(allowed_paths=[Path(__file__).parent]))
 
 if __name__ == "__main__":
     server.run()

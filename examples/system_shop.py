@@ -28,10 +28,10 @@ atexit.register(shutil.rmtree, shop, ignore_errors=True)
 server = Server("shop", version="1.0.0")
 server.add(
     System(
-        roots=[shop / "orders"],
+        allowed_paths=[shop / "orders"],
         logs={"shop": shop / "shop.log"},
-        machine_logs=False,
-        levels={"reg": "read-write", "process": "disabled"},
+        platform_logs=False,
+        access_levels={"registry": "read-write", "processes": "disabled"},
         privacy="off",
         deny=["*.draft"],
     )

@@ -14,15 +14,15 @@ def portico_server() -> Any:
 
 
 @pytest.fixture
-def portico_options() -> dict[str, Any]:
+def portico_client_options() -> dict[str, Any]:
     return {"elicitation_handler": lambda question: {"value": "fahrenheit"}}
 
 
-@pytest.mark.revision("2025-06-18", "2025-11-25", "2026-07-28")
+@pytest.mark.protocol_version("2025-06-18", "2025-11-25", "2026-07-28")
 async def test_the_unit_is_asked_for(portico_client: Client, portico_transcript: Any) -> None:
     result = await portico_client.call_tool("forecast", {"city": "Oslo"})
     assert result.data["unit"] == "fahrenheit"
-    assert portico_transcript.sent("tools/call")[0]["arguments"] == {"city": "Oslo"}
+    assert portico_transcript.params_of("tools/call")[0]["arguments"] == {"city": "Oslo"}
 
 
 async def test_the_promises_are_the_same(portico_contract: Any) -> None:

@@ -9,7 +9,7 @@ import workshop
 from progress import server as progress
 
 from portico import Client, ProtocolError, ToolError
-from portico.extend import ElicitParams, Filter
+from portico.types import ElicitParams, SubscriptionFilter
 
 ELICITING = ["2025-06-18", "2025-11-25", "2026-07-28"]
 
@@ -24,7 +24,7 @@ def answer(question: ElicitParams) -> dict[str, object] | None:
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_a_seat_is_reserved_once_on_every_revision(revision: str) -> None:
     travel.reserved.clear()
-    async with Client(travel.server, revision=revision, elicitation_handler=answer) as client:
+    async with Client(travel.server, protocol_version=revision, elicitation_handler=answer) as client:
         result = await client.call_tool("book", {"destination": "Bergen"})
     assert result.text == "Reservation 1 is paid."
     assert travel.reserved == ["Bergen, window"]
@@ -50,14 +50,14 @@ async def test_the_model_is_a_function_here() -> None:
 async def test_progress_and_log_messages_can_be_heard() -> None:
     steps, said = [], []
     async with Client(progress, log_level="info", log_handler=lambda message: said.append(message.data)) as client:
-        await client.call_tool("count", {"to": 2, "pause": 0}, on_progress=lambda *step: steps.append(step))
+        await client.call_tool("count", {"to": 2, "pause": 0}, progress_handler=lambda *step: steps.append(step))
     assert steps == [(1, 2, "at 1"), (2, 2, "at 2")]
     assert said == ["counted to 2"]
 
 
 async def test_a_change_is_heard() -> None:
     heard = asyncio.Event()
-    changes = Filter(resource_subscriptions=["library://books/3"])
+    changes = SubscriptionFilter(resource_subscriptions=["library://books/3"])
 
     def listen(method: str, params: object) -> None:
         if method == "notifications/resources/updated":

@@ -12,7 +12,7 @@ async def test_the_unit_is_the_one_that_was_chosen() -> None:
 
 
 async def test_the_oldest_clients_read_why_they_cannot_be_asked() -> None:
-    async with Client(server, revision="2024-11-05") as client:
+    async with Client(server, protocol_version="2024-11-05") as client:
         result = await client.call_tool("forecast", {"city": "Oslo"}, raise_on_error=False)
         assert result.is_error
         assert "elicitation" in result.text

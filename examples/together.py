@@ -16,13 +16,13 @@ numbers = Server("numbers", version="1.0.0")
 words = Server("words", version="1.0.0")
 
 
-@numbers.tool(inline=True)
+@numbers.tool(run_in_thread=False)
 def double(number: float) -> float:
     """Twice a number."""
     return 2 * number
 
 
-@words.tool(inline=True)
+@words.tool(run_in_thread=False)
 def shout(text: str) -> str:
     """The same, louder."""
     return text.upper()

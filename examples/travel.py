@@ -51,7 +51,7 @@ async def plan(destination: str, ctx: Context) -> str:
 @server.tool
 async def summarise(text: str, ctx: Context) -> str:
     """Shorten a text: with the client's model where there is one, by cutting it where there is none."""
-    if ctx.capabilities.sampling is None:
+    if ctx.client_capabilities.sampling is None:
         return text[:40]
     said = await ctx.sample(text, system_prompt="Summarise in one sentence.", model_preferences="small")
     return said.text
@@ -60,7 +60,7 @@ async def summarise(text: str, ctx: Context) -> str:
 @server.tool
 async def itineraries(ctx: Context) -> str:
     """The folders in which the user may keep itineraries."""
-    roots = await ctx.roots()
+    roots = await ctx.list_roots()
     return ", ".join(root.name or root.uri for root in roots) or "The user works in no folder."
 
 
@@ -75,10 +75,10 @@ async def connect_account(ctx: Context) -> str:
 async def about_me(ctx: Context) -> dict[str, str | None]:
     """What a body knows of the call it answers."""
     return {
-        "revision": ctx.revision,
-        "client": ctx.client.name if ctx.client else None,
-        "form": "yes" if ctx.capabilities.can_elicit("form") else "no",
-        "url": "yes" if ctx.capabilities.can_elicit("url") else "no",
+        "revision": ctx.protocol_version,
+        "client": ctx.client_info.name if ctx.client_info else None,
+        "form": "yes" if ctx.client_capabilities.supports_elicitation("form") else "no",
+        "url": "yes" if ctx.client_capabilities.supports_elicitation("url") else "no",
     }
 
 

@@ -3,7 +3,7 @@
 import logging
 
 from portico import Server
-from portico.extend import log_requests
+from portico.extend import enable_request_log
 
 server = Server("watched")
 
@@ -16,5 +16,5 @@ async def add(a: int, b: int) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    log_requests()  # before the server is run
+    enable_request_log()  # before the server is run
     server.run()

@@ -10,7 +10,7 @@ server = Server("weather", version="1.0.0")
 
 @server.tool
 async def forecast(ctx: Context, city: str, days: int = 3) -> dict[str, str]:
-    """The weather of the coming days."""
+    """Forecast the weather of the next days."""
     unit = await ctx.elicit("Which unit?", ["celsius", "fahrenheit"])
     return {"city": city, "summary": f"{days} days of sun", "unit": unit.data or "celsius"}
 

@@ -41,7 +41,7 @@ class Parts(Service):
 drilling = Service("drilling")
 
 
-@drilling.tool(inline=True)
+@drilling.tool(run_in_thread=False)
 def drill(diameter: float) -> str:
     """Drill a hole."""
     return f"A hole of {diameter} mm."
@@ -58,7 +58,7 @@ server = Server("workshop", version="1.0.0", lifespan=open_doors)
 server.add(Parts())
 
 
-@server.tool(inline=True)
+@server.tool(run_in_thread=False)
 def plug_in(machine: bool) -> str:
     """Plug the drill in, or pull the plug: its tools come and go."""
     if machine:

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico.auth.flow import Fetched
+from portico.auth.flow import FetchResponse
 from portico.auth.verifiers import jws
-from portico.auth.verifiers.base import TokenInvalid
-from portico.frontmatter import parse
+from portico.auth.verifiers.base import InvalidToken
+from portico.frontmatter import parse_frontmatter
 from portico.protocol.errors import UsageError
 from portico.protocol.json_depth import MAX_JSON_DEPTH, DepthExceeded, check_depth, decode_bounded, exceeds_depth
 from portico.server.providers.openapi.document import read_document
-from portico.testing.recording.file import TapeWriter
+from portico.testing.recording.file import Recorder
 from portico_gateway.authserver import clients
 from portico_gateway.gateway import tool_pinning
 from portico_services.contracts import loader, lockfile
@@ -73,17 +73,17 @@ def test_wide_documents_are_read() -> None:
 
 
 def _jwt_part(text: str) -> Any:
-    return jws._document(urlsafe_b64encode(f'{{"a":{text}}}'.encode()).decode().rstrip("="))
+    return jws._decode_object(urlsafe_b64encode(f'{{"a":{text}}}'.encode()).decode().rstrip("="))
 
 
 OPENAPI = '{"openapi":"3.1.0","info":{"title":"a","version":"1"},"paths":{},"components":{"schemas":{"a":%s}}}'
 REFUSED: dict[str, tuple[Callable[[str], Any], type[Exception]]] = {
     "openapi": (lambda text: read_document((OPENAPI % text).encode()), UsageError),
-    "token": (_jwt_part, TokenInvalid),
-    "lock": (lambda text: lockfile.read(f'{{"lock":1,"tools":{text}}}'), ValueError),
-    "contract": (lambda text: loader.from_text(f'{{"tools":[{text}]}}'), loader.UnreadableContract),
-    "memory": (lambda text: serialization.from_page(f"---\nid: {text}\n---\nx\n"), Exception),
-    "frontmatter": (lambda text: parse(f"---\na: {text.replace('1', '2')}\n---\n"), UsageError),
+    "token": (_jwt_part, InvalidToken),
+    "lock": (lambda text: lockfile.load_lockfile(f'{{"lock":1,"tools":{text}}}'), ValueError),
+    "contract": (lambda text: loader.load_text(f'{{"tools":[{text}]}}'), loader.InvalidContract),
+    "memory": (lambda text: serialization.from_markdown_file(f"---\nid: {text}\n---\nx\n"), Exception),
+    "frontmatter": (lambda text: parse_frontmatter(f"---\na: {text.replace('1', '2')}\n---\n"), UsageError),
 }
 
 
@@ -99,12 +99,12 @@ def test_documents_nested_too_deeply_are_refused(name: str, levels: int) -> None
 @pytest.mark.parametrize("levels", LEVELS)
 def test_oauth_documents_nested_too_deeply_are_ignored(levels: int, tmp_path: Path) -> None:
     body = f'{{"a":{nested(levels)}}}'.encode()
-    assert Fetched(200, (), body).document() is None
-    assert clients._read(body[: clients.LONGEST_DOCUMENT]) is None
+    assert FetchResponse(200, (), body).json_object() is None
+    assert clients._read(body[: clients.MAX_DOCUMENT_BYTES]) is None
     (tmp_path / "lock").write_bytes(b'{"lock":1,"upstreams":%b}' % body)
     with pytest.raises(UsageError):
         tool_pinning._read(tmp_path / "lock")
-    tape = TapeWriter(str(tmp_path / "tape"))
+    tape = Recorder(str(tmp_path / "tape"))
     tape.write("server", body)
     tape.close()
     assert len((tmp_path / "tape").read_text().splitlines()) == 2

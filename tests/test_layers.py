@@ -6,16 +6,19 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import sources
+from support import sources
 
 # By the beginning of a module's name. Imports of another part point to a lower floor.
 FLOORS = {
     "_lazy": -1,
+    "caching": -1,
+    "text": -1,
     "protocol.json_depth": -1,
     "rpc.supervision": -1,
     "protocol": 0,
     "protocol.translation": 0.5,
     "jsonschema": 0,
+    "settings_file": 0.5,
     "_options": 1,
     "definitions": 1,
     "safe_open": 1,
@@ -43,7 +46,7 @@ FLOORS = {
     "search.signatures": 4.3,
     "search.tool_search": 4.3,
     "search.tool_search_base": 4.3,
-    "search.visible_tools": 4.3,
+    "search.searchable_tools": 4.3,
     "client": 4.4,
     "errors": 4.5,
     "extend": 4.5,

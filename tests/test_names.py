@@ -1,41 +1,28 @@
-"""The names we do not use, because they say nothing; and the words the project does not say of itself."""
+"""Names: modules have docstrings, class names are unique, times have units, public names exist."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import sources
+from support import sources
 
-ROOT = sources.ROOT
-EMPTY_WORDS = {"utils", "util", "helpers", "helper", "common", "shared", "core", "misc", "v2", "new"}
 PYTHON = sources.MODULES
+EMPTY_WORDS = {"utils", "util", "helpers", "misc"}
 
 
-def test_modules_and_folders_are_named_for_what_they_do() -> None:
+def test_module_names_state_a_subject() -> None:
     names = map(sources.dotted, PYTHON)
     assert not [name for name in names if set(name.split(".")) & EMPTY_WORDS]
 
 
-# Not ours to choose: the contract that `portico_services.contracts.api` implements has them, and FastMCP the last.
-GIVEN_NAMES = {"MCPToolCall", "MCPToolResult", "MCPErrorDetail", "MCPType"}
-
-
-def test_classes_are_nouns_without_prefix() -> None:
-    for name, homes in _classes().items():
-        prefixed = re.match(r"(MCP|Portico|Base|Abstract)[A-Z]", name)
-        assert not prefixed or name in GIVEN_NAMES, f"{homes[0]}: {name}"
-        assert not re.search(r"(Manager|Helper|Util|Utils|Impl)$", name.rstrip("_")), f"{homes[0]}: {name}"
-
-
-def test_every_module_says_what_it_is() -> None:
-    silent = [path for path in PYTHON if sources.tree(path).body and not ast.get_docstring(sources.tree(path))]
-    assert not silent
+def test_every_module_has_a_docstring() -> None:
+    undocumented = [path for path in PYTHON if sources.tree(path).body and not ast.get_docstring(sources.tree(path))]
+    assert not undocumented
 
 
 def test_every_public_name_can_be_imported() -> None:
@@ -48,55 +35,55 @@ def test_every_public_name_can_be_imported() -> None:
 @pytest.mark.parametrize(
     "name", ["portico", "portico.auth", "portico_services.contracts.api", "portico_services.livepython"]
 )
-def test_public_names_are_listed_before_they_are_loaded(name: str) -> None:
+def test_lazy_packages_list_their_public_names(name: str) -> None:
     package = import_module(name)
     assert set(package.__all__) <= set(dir(package))
-    for one in package.__all__:
-        assert getattr(package, one) is not None
+    for public_name in package.__all__:
+        assert getattr(package, public_name) is not None
     with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'"):
         package.nothing  # noqa: B018
 
 
-# What shares a name all the same.
+# Class names that may occur in several modules.
 SHARED = {
-    # The specification's terms: the message, and what a server offers or a client holds.
+    # Terms of the specification: the message, the definition in a server, and the object in a client.
     "CallToolResult",
     "Prompt",
     "Resource",
     "Task",
     "Tool",
-    # Public names, each of its own package.
+    # Public names of different packages.
     "File",
     "Memory",
-    # FastMCP's word for a prefix, and where memories are.
+    # FastMCP's term for a prefix, and the scope of a memory.
     "Namespace",
 }
 
 
 def _classes() -> dict[str, list[str]]:
-    """Every class name, without leading underscores, and the modules that define it."""
-    homes: dict[str, list[str]] = {}
+    """Return every class name, without leading underscores, and the modules that define it."""
+    modules: dict[str, list[str]] = {}
     for path in PYTHON:
         if sources.dotted(path).startswith("portico.compat."):
-            # Its names are those of other projects.
+            # Named after the classes of other projects.
             continue
         names = {node.name.lstrip("_") for node in sources.nodes(path) if isinstance(node, ast.ClassDef)}
         for name in names:
-            homes.setdefault(name, []).append(sources.dotted(path))
-    return homes
+            modules.setdefault(name, []).append(sources.dotted(path))
+    return modules
 
 
-def test_a_class_name_stands_in_one_module() -> None:
-    twice = {name: homes for name, homes in _classes().items() if len(homes) > 1 and name not in SHARED}
-    assert not twice
+def test_class_names_are_unique() -> None:
+    repeated = {name: modules for name, modules in _classes().items() if len(modules) > 1 and name not in SHARED}
+    assert not repeated
 
 
-# What takes a time, and at which place; it may always be called `timeout=`, too.
+# Functions that take a time, with its position. All of them also accept `timeout=`.
 WAITS = {"timeout": 0, "wait": 0, "wait_for": 1, "sleep": 0, "call_later": 0, "settimeout": 0}
 
 
 def _times(path: Path) -> Iterator[ast.expr]:
-    """Every expression that says how long to wait."""
+    """Yield every expression for a time to wait."""
     for node in sources.nodes(path):
         if isinstance(node, ast.Call):
             place = WAITS.get(sources.called(node))
@@ -105,7 +92,7 @@ def _times(path: Path) -> Iterator[ast.expr]:
             yield from (keyword.value for keyword in node.keywords if keyword.arg == "timeout")
 
 
-def test_times_say_their_unit() -> None:
+def test_time_constants_state_their_unit() -> None:
     unclear = {
         f"{sources.dotted(path)}: {node.id}"
         for path in PYTHON

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import sources
+from support import sources
+from support.paths import ROOT
 
-PACKAGES = Path(__file__).parent.parent / "packages"
+PACKAGES = ROOT / "packages"
 # By the name that is imported.
 FOLDERS = {folder.name.replace("-", "_"): folder for folder in sorted(PACKAGES.iterdir()) if folder.is_dir()}
 # A dotted name of a module, with or without an object in it.
@@ -69,7 +70,7 @@ def test_the_four_packages_depend_on_the_sdk_only() -> None:
         ("def f():\n    from portico_gateway.audit import hook", "portico_gateway.audit"),
         ("x = LazyModule('portico_gateway.audit.hook')", "portico_gateway.audit.hook"),
         ("x = 'portico_gateway.cli:COMMANDS'", "portico_gateway.cli:COMMANDS"),
-        ("x = 'portico_gateway_clashes'", None),
+        ("x = 'portico_gateway_name_conflicts'", None),
         ("'''The text names portico_gateway.audit.'''", None),
     ],
 )
@@ -88,8 +89,8 @@ from portico.server.server import Server
 from portico_console import Console
 
 async def main():
-    console = Console(Server("alone"), mode="console", opens=True)
-    async with console.subject.lifespan(), console.lifespan(), Client(console.server) as client:
+    console = Console(Server("alone"), mode="console", can_open_targets=True)
+    async with console.inspected_server.lifespan(), console.lifespan(), Client(console.server) as client:
         assert (await client.call_tool("list_items", {"target": "self", "kind": "tools"})).structured["items"] == []
         names = {tool.name for tool in await client.list_tools()}
         assert "call_tool" in names and not names & {"audit", "explain", "upstreams", "lint"}, names
@@ -97,3 +98,42 @@ async def main():
 asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+_REQUIREMENT = re.compile(r"(portico[\w-]*)(?:\[([\w,-]+)\])?")
+
+
+def extras_reached(package: str, extra: str) -> set[tuple[str, str]]:
+    """Return the packages of this repository that an extra installs, each with its extras ("" is the package)."""
+    reached: set[tuple[str, str]] = set()
+    waiting = [(package, extra)]
+    while waiting:
+        name, wanted = here = waiting.pop()
+        if here in reached:
+            continue
+        reached.add(here)
+        project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
+        for requirement in project["optional-dependencies"][wanted] if wanted else project["dependencies"]:
+            if match := _REQUIREMENT.match(requirement):
+                waiting += [(match[1].replace("-", "_"), extra) for extra in {"", *(match[2] or "").split(",")}]
+    return reached
+
+
+def test_all_is_every_extra_of_every_package() -> None:
+    reached = extras_reached("portico", "all")
+    # `portico[gateway]` and its like are the package itself.
+    reached |= {("portico", name.removeprefix("portico_")) for name, extra in reached if not extra}
+    for package, folder in FOLDERS.items():
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        assert {(package, extra) for extra in project.get("optional-dependencies", ())} <= reached
+
+
+def test_make_serve_installs_no_development_dependencies() -> None:
+    root = PACKAGES.parent
+    # With every target out of date, as in a fresh clone.
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "serve"], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert "requirements/serve.txt" in done.stdout and "requirements/dev.txt" not in done.stdout
+    served = (root / "requirements" / "serve.txt").read_text()
+    assert not re.search(r"^-r |\b(all|dev|testing|port)\b[],]", served, re.MULTILINE)

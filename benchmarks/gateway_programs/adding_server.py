@@ -19,6 +19,6 @@ async def add_async(a: int, b: int) -> TextContent:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        server.run("http", host="127.0.0.1", port=int(sys.argv[1]), quiet=True)
+        server.run("http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False)
     else:
         server.run()

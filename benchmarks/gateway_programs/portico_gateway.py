@@ -13,4 +13,4 @@ if __name__ == "__main__":
     port, file, *store = sys.argv[1:]
     gateway = Gateway(json.loads(Path(file).read_text(encoding="utf-8")))
     gateway.store = store[0] if store else None
-    gateway.run("http", host="127.0.0.1", port=int(port), quiet=True)
+    gateway.run("http", host="127.0.0.1", port=int(port), show_banner=False)

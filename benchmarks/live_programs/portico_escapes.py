@@ -11,13 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "services" / "live"))
-
-from escapes import ALL
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from portico import Client, Server
-from portico_services.livepython import Live
+from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox.limits import MIB
+from support.escapes import ALL
 
 REVISION = "2025-11-25"  # one that has pings
 BREATH = 0.002  # seconds between two pings
@@ -49,9 +48,9 @@ async def main(folder):
     (Path(folder) / "canary").write_text("I am well.")
     escapes = chosen(int(sys.argv[1])) if len(sys.argv) > 1 else ALL
     server = Server("live", version="1")
-    server.add(Live(scratch=200 * MIB))
+    server.add(LivePython(scratch_bytes=200 * MIB))
     waits = {}
-    async with Client(server, revision=REVISION) as client:
+    async with Client(server, protocol_version=REVISION) as client:
         for escape in escapes:
             asked = {"expression": placed(escape.code, folder), "timeout": escape.seconds, "session": "s"}
             trying = asyncio.ensure_future(client.call_tool("evaluate", asked, raise_on_error=False))

@@ -15,13 +15,13 @@ async def clock(coroutine):
 
 async def main():
     warm_calls, sessions = sizes()
-    how = {"jail": {}, "cold": {"spare": 0}, "strict": {"strict": True, "python": sys.argv[-1]}}[sys.argv[3]]
+    how = {"jail": {}, "cold": {"warm_workers": 0}, "strict": {"sandbox": "wasm", "python": sys.argv[-1]}}[sys.argv[3]]
     began = time.perf_counter()
     from portico import Client, Server
-    from portico_services.livepython import Live
+    from portico_services.livepython import LivePython
 
     server = Server("live", version="1")
-    server.add(Live(**how))
+    server.add(LivePython(**how))
     async with Client(server) as client:
 
         def evaluate(session):

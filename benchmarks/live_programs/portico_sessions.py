@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from portico import Client, Server
-from portico_services.livepython import Live
+from portico_services.livepython import LivePython
 
 
 def memory_of(pids):
@@ -33,7 +33,7 @@ def below(pid):
 async def main():
     sessions = int(sys.argv[1])
     server = Server("live", version="1")
-    server.add(Live(sessions=sessions, spare=0))
+    server.add(LivePython(max_sessions=sessions, warm_workers=0))
     async with Client(server) as client:
         for number in range(sessions):
             await client.call_tool("evaluate", {"expression": "x = list(range(1000))", "session": f"s{number}"})

@@ -35,11 +35,15 @@ class Meta(msgspec.Struct):
     server: Implementation = msgspec.field(name="io.modelcontextprotocol/serverInfo")
 
 
+class Structured(msgspec.Struct):
+    result: int
+
+
 class Result(msgspec.Struct, rename={"meta": "_meta", "structured": "structuredContent", "is_error": "isError"}):
     result_type: str = msgspec.field(name="resultType")
     meta: Meta
     content: list[Text]
-    structured: int
+    structured: Structured
     is_error: bool
 
 
@@ -57,4 +61,5 @@ _encode = msgspec.json.Encoder().encode
 def answer(body: bytes) -> bytes:
     request = _decode(body)
     total = request.params.arguments.a + request.params.arguments.b
-    return _encode(Response(request.id, Result("complete", SERVER, [Text(str(total))], total, False)))
+    result = Result("complete", SERVER, [Text(str(total))], Structured(total), False)
+    return _encode(Response(request.id, result))

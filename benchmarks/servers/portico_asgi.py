@@ -2,4 +2,4 @@
 
 from portico_server import build
 
-app = build().asgi()
+app = build().http_app()

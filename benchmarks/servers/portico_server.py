@@ -16,7 +16,7 @@ def named(server):
         """Add two numbers on the loop."""
         return a + b
 
-    @server.tool(inline=True)
+    @server.tool(run_in_thread=False)
     def add_inline(a: int, b: int) -> int:
         """Add two numbers without leaving the loop."""
         return a + b

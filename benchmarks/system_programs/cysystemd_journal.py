@@ -6,7 +6,7 @@ from walking import main
 
 def read(path):
     reader = JournalReader()
-    reader.open_files(path)
+    reader.max_open_files(path)
     reader.seek_head()
     count = 0
     for record in reader:

@@ -1,4 +1,6 @@
-"""Writes the specification and the lock of each service here: `make specifications`, or this file with their names."""
+"""Write the specification and the lock file of each service into this directory: `make specifications`.
+
+With arguments, `python docs/specifications/write.py memory live` writes only these services."""
 
 from __future__ import annotations
 
@@ -9,33 +11,39 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from portico.server.server import Server
+from portico import Client, Server
 from portico_services import assembly
+from portico_services.cli.contracts import list_components
 from portico_services.contracts import invoker, lockfile, spec_parser
-from portico_services.contracts.definitions import Contract
-from portico_services.contracts.spec_writer import render
-from portico_services.settings import ServeSettings
+from portico_services.contracts.definitions import ServerContract
+from portico_services.contracts.spec_writer import render_specification
+from portico_services.settings import SettingsFile
 
 HERE = Path(__file__).parent
-# Some do not list everything unless they are asked to.
+# These services list all their tools only in the `all` profile.
 _WHOLE = {"live": "live:all", "memory": "memory:all"}
 
 
 def served(name: str, folder: Path) -> Server:
-    """What `portico serve --services NAME` serves, with all its tools."""
-    place = assembly.ServicePlace(data=folder, store=str(folder / "store.db"))
-    return assembly.assemble([_WHOLE.get(name, name)], ServeSettings(), place)
+    """Return the server that `portico serve --services NAME` would run, with all tools listed."""
+    place = assembly.ServiceEnvironment(data=folder, store=str(folder / "store.db"))
+    return assembly.build_server([_WHOLE.get(name, name)], SettingsFile(), place)
 
 
-async def contract_of(server: Server) -> Contract:
-    found = await invoker.contract_from(server)
-    return replace(found, instructions=server.instructions or "", offers=await invoker.offers_from(server))
+async def contract_of(server: Server) -> ServerContract:
+    contract = await invoker.fetch_contract(server)
+    async with Client(server) as client:
+        components = await list_components(client)
+    return replace(contract, instructions=server.instructions or "", offers=components)
 
 
-def files(name: str, contract: Contract) -> dict[Path, str]:
-    """What stands in the service's folder here."""
+def files(name: str, contract: ServerContract) -> dict[Path, str]:
+    """Return the text of each file in the service's directory here, by path."""
     folder = HERE / name
-    return {folder / spec_parser.FILE: render(contract), folder / lockfile.FILE: lockfile.write(contract)}
+    return {
+        folder / spec_parser.SPEC_FILE_NAME: render_specification(contract),
+        folder / lockfile.LOCKFILE_NAME: lockfile.dump_lockfile(contract),
+    }
 
 
 def _write(names: list[str]) -> None:
@@ -47,4 +55,4 @@ def _write(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _write(sys.argv[1:] or list(assembly.HOMES))
+    _write(sys.argv[1:] or list(assembly.SERVICE_CLASSES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
@@ -13,7 +12,10 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+from support.paths import ROOT
+from support.scripts import load_scripts
+
+FOLDER = ROOT / "benchmarks"
 NAMES = ("driver", "peers", "counts", "questions", "goals", "table")
 
 # Speaks both eras. Its argument is the way in which it misbehaves.
@@ -43,16 +45,8 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[SimpleNamespace]:
-    """The scripts under the names they have for each other, which are too plain to be left in sys.modules."""
-    kept = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-        sys.modules.update(kept)
+    with load_scripts(NAMES, FOLDER) as scripts:
+        yield scripts
 
 
 def fake(bench: SimpleNamespace, how: str = "", **options: Any) -> Any:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+from support.paths import ROOT
+from support.scripts import load_scripts
+
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def simulation() -> Iterator[Any]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield importlib.import_module("fleet_simulation")
-    finally:
-        sys.path.remove(str(FOLDER))
-        sys.modules.pop("fleet_simulation", None)
+    with load_scripts(["fleet_simulation"], FOLDER) as scripts:
+        yield scripts.fleet_simulation
 
 
 @pytest.fixture(scope="module")
 def costs(simulation: Any) -> Any:
     return simulation.Costs(
-        call=0.001, session=0.002, handed=0.004, passing=0.004, answering=0.004, publishing=0.001, hearing=0.001,
+        call=0.001, session=0.002, forwarded=0.004, passing=0.004, answering=0.004, publishing=0.001, hearing=0.001,
         telling=0.0001, asking=0.0005,
     )  # fmt: skip
 
@@ -43,7 +39,7 @@ def test_a_loaded_fleet_answers_what_its_cores_and_its_asker_can(
     assert simulation.closed(plan, costs, connections=64, seconds=5) == pytest.approx(expected, rel=0.05)
 
 
-def test_connections_that_are_handed_over_cost_what_they_cost(simulation: Any, costs: Any) -> None:
+def test_forwarded_calls_cost_what_they_cost(simulation: Any, costs: Any) -> None:
     """Of two workers, each second call is for the other one."""
     plan = simulation.Plan(workers=2, cores=4)
     found = simulation.closed(plan, costs, connections=64, seconds=5, sessions=64)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import select
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +15,10 @@ import pytest
 
 from portico import Server
 from portico.rpc.channel import Channel
+from support.paths import ROOT
+from support.scripts import load_scripts
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 NAMES = ("driver", "peers", "counts", "questions", "goals", "table", "wrk", "bare")
 NAMES += ("http_driver", "http_peers", "http_questions", "http_table")
 
@@ -57,18 +57,8 @@ TROUBLE = {"connect": 0, "read": 0, "write": 0, "status": 0, "timeout": 0}
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[SimpleNamespace]:
-    """The scripts under the names they have for each other, which are too plain to be left in sys.modules."""
-    kept = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
-    folders = [str(FOLDER), str(FOLDER / "servers")]
-    sys.path[:0] = folders
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})
-    finally:
-        for folder in folders:
-            sys.path.remove(folder)
-        for name in NAMES:
-            sys.modules.pop(name, None)
-        sys.modules.update(kept)
+    with load_scripts(NAMES, FOLDER, FOLDER / "servers") as scripts:
+        yield scripts
 
 
 def fake(bench: SimpleNamespace, how: str = "", tool: str | None = "add", **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -13,31 +12,23 @@ from typing import Any
 
 import pytest
 
-from portico_services.livepython.sandbox.landlock import obstacle
-from portico_services.livepython.sandbox.limits import Limits
+from portico_services.livepython.sandbox.landlock import unavailable_reason
+from portico_services.livepython.sandbox.limits import SandboxLimits
+from support.paths import ROOT
+from support.scripts import load_scripts
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 NAMES = ("peers", "questions", "goals", "table", "driver", "apt", "services_table", "journal_made", "file_search")
 NAMES += ("system_table", "live_table", "run")
 NOTHING = "nothing to be had here"
 
-jail_only = pytest.mark.skipif(obstacle(Limits()) is not None, reason="the jail cannot be built here")
+jail_only = pytest.mark.skipif(unavailable_reason(SandboxLimits()) is not None, reason="the jail cannot be built here")
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[SimpleNamespace]:
-    """The scripts under the names they have for each other, which are too plain to be left in sys.modules."""
-    names = {path.stem for path in FOLDER.glob("*.py")}
-    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    paths = sys.path[:]
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})
-    finally:
-        sys.path[:] = paths
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update(kept)
+    with load_scripts(NAMES, FOLDER) as scripts:
+        yield scripts
 
 
 @pytest.fixture
@@ -306,7 +297,7 @@ def test_the_live_table_says_what_is_absent_and_measures_the_rest(bench: SimpleN
 def test_where_there_is_no_jail_the_table_says_why(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny: Any
 ) -> None:
-    monkeypatch.setattr(bench.live_table, "obstacle", lambda _: "this kernel has no Landlock")
+    monkeypatch.setattr(bench.live_table, "unavailable_reason", lambda _: "this kernel has no Landlock")
     table = bench.live_table.measure(tiny)
     assert "Portico, jail: not installed: this kernel has no Landlock" in report(bench, table, tiny).splitlines()
     assert {goal.verdict for goal in table.goals} == {"not measured"}

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from suite import Suite, install
-
-from node import NotInstalled
+from support.conformance.suite import Suite, install
+from support.node import NotInstalled
 
 
 @pytest.fixture(scope="session")

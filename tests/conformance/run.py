@@ -1,6 +1,6 @@
 """The official conformance suite against examples/everything.py and examples/everything_client.py: one table.
 
-    python tests/conformance/run.py [--leg NAME] [--url URL] [--command COMMAND] [--strict] [--keep]
+    PYTHONPATH=tests python tests/conformance/run.py [--leg NAME] [--url URL] [--command COMMAND] [--strict] [--keep]
 
 The suite and its Node are installed under `.conformance/` on first use, at the versions pinned here. What must pass
 is in legs.py; what is known to fail, leg by leg, in expected/. Ends with 0 if all is as it must be, and with 1 if not.
@@ -16,14 +16,11 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # for node.py
-
-from legs import AUTHORIZATION_LEGS, CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
-from suite import install
-from under_test import Client, NotServing, Server, facing, our_client, reached, serving
-from verdict import report, table
-
-from node import NotInstalled
+from support.conformance.legs import AUTHORIZATION_LEGS, CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
+from support.conformance.suite import install
+from support.conformance.under_test import Client, NotServing, Server, facing, our_client, reached, serving
+from support.conformance.verdict import report, table
+from support.node import NotInstalled
 
 NOTHING_EXPECTED = "server: []\nclient: []\n"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from legs import CLIENT_LEGS, Leg
-from suite import Suite
-from under_test import our_client
-from verdict import report
+
+from support.conformance.legs import CLIENT_LEGS, Leg
+from support.conformance.suite import Suite
+from support.conformance.under_test import our_client
+from support.conformance.verdict import report
 
 
 @pytest.mark.parametrize("leg", CLIENT_LEGS, ids=lambda leg: leg.name)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from legs import AUTHORIZATION_LEGS, GATEWAY_LEGS, SERVER_LEGS, Leg
-from suite import Suite
-from under_test import Face, Server, facing, serving
-from verdict import report
+
+from support.conformance.legs import AUTHORIZATION_LEGS, GATEWAY_LEGS, SERVER_LEGS, Leg
+from support.conformance.suite import Suite
+from support.conformance.under_test import Face, Server, facing, serving
+from support.conformance.verdict import report
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child import Child
-from legs import EXPECTED, LEGS, Leg, expected_failures
-from suite import how_it_ended
-from verdict import Ending, Outcome, judge, read, report, table
+
+from support.conformance.child import Child
+from support.conformance.legs import EXPECTED, LEGS, Leg, expected_failures
+from support.conformance.suite import how_it_ended
+from support.conformance.verdict import Ending, Outcome, judge, read, report, table
 
 LEG = Leg("small", "server", (), {"ping": 2, "tools-list": 1, "tasks-status-notifications": 0}, frozenset({"ping"}))
 PATIENCE = 10.0

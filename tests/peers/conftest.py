@@ -41,10 +41,9 @@ try:
 
     ABSENT = ""
 except ImportError as missing:
-    ABSENT = f"The peers are not installed ({missing}); `make test` does it, in an environment of their own."
+    ABSENT = f"The peers are not installed ({missing}); `make test-all` does it, in an environment of their own."
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]  # for node.py and node_scripts.py
 SERVERS = {
     "everything": f"{HERE.parent.parent / 'examples' / 'everything.py'}",
     "small": f"{HERE / 'server.py'}:server",
@@ -308,7 +307,7 @@ def serving(server: str, *options: str) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
     process = subprocess.Popen(
         [
-            *(sys.executable, *command(server), "--transport", "http", "--port", "0", "--open"),
+            *(sys.executable, *command(server), "--transport", "http", "--port", "0", "--no-auth"),
             *(options or os.environ.get("SERVE_OPTIONS", "").split()),
         ],
         stdin=subprocess.DEVNULL,
@@ -343,9 +342,8 @@ def serving(server: str, *options: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from node_scripts import PINS, Scripts
-
-    import node
+    from support import node
+    from support.node_scripts import PINS, Scripts
 
     try:
         return Scripts(node.install(PINS, "typescript"), tmp_path_factory.mktemp("typescript"))

@@ -1,11 +1,9 @@
 """examples/everything.py with tools that come and go, for several processes: `many.py`, or `many:app` for uvicorn."""
 
-import sys
+import runpy
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
-from everything import server
+server = runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "everything.py"))["server"]
 
 __all__ = ["app", "server"]
 
@@ -19,15 +17,15 @@ def extra() -> str:
 @server.tool
 def grow() -> str:
     """Offer one tool more, in all processes."""
-    server.add(extra, everywhere=True)
+    server.add(extra, replicate=True)
     return "grown"
 
 
 @server.tool
 def shrink() -> str:
     """Undo it."""
-    server.remove("extra", everywhere=True)
+    server.remove("extra", replicate=True)
     return "shrunk"
 
 
-app = server.asgi()
+app = server.http_app()

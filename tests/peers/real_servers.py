@@ -22,11 +22,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-import node
 from portico import Client
-from portico.protocol.errors import Error, ProtocolError, ToolError
+from portico.protocol.errors import PorticoError, ProtocolError, ToolError
+from support import node
 
 HOME = Path(os.environ.get("PORTICO_REAL_SERVERS") or node.CACHE / "real-servers")
 ERAS = ("2026-07-28", "2025-11-25")
@@ -353,7 +351,7 @@ async def listed(url: str, servers: list[RealServer]) -> dict[str, int]:
     until = time.monotonic() + LISTING_SECONDS
     async with Client(url, timeout=CALL_SECONDS) as client:
         while True:
-            names = [tool.name for tool in await client.list_tools(fresh=True)]
+            names = [tool.name for tool in await client.list_tools(refresh=True)]
             found = {one.alias: sum(name.startswith(f"{one.alias}_") for name in names) for one in servers}
             say(f"listed: {sum(1 for number in found.values() if number)} of {len(servers)}, {len(names)} tools")
             if all(found.values()) or time.monotonic() > until:
@@ -370,7 +368,7 @@ async def called(client: Client, server: RealServer, work: Path) -> str:
     except ProtocolError as refusal:
         # An error that the server gave is its answer; that there is no such tool would be ours.
         return f"{'failed' if 'Unknown tool' in str(refusal) else 'says no'}: {short(str(refusal))}"
-    except (Error, ToolError) as failure:
+    except (PorticoError, ToolError) as failure:
         return f"failed: {short(str(failure))}"
     what = short(result.text or f"{len(result.content)} parts")
     if not result.is_error:
@@ -389,7 +387,7 @@ async def measure(servers: list[RealServer], work: Path) -> list[Outcome]:
         tools = await listed(url, servers)
         said: dict[str, dict[str, str]] = {one.alias: {} for one in servers}
         for era in ERAS:
-            async with Client(url, revision=era, timeout=CALL_SECONDS) as client:  # type: ignore[arg-type]
+            async with Client(url, protocol_version=era, timeout=CALL_SECONDS) as client:  # type: ignore[arg-type]
                 for one in servers:
                     said[one.alias][era] = await called(client, one, work)
                     say(f"{era} {one.alias}: {said[one.alias][era]}")
@@ -399,7 +397,7 @@ async def measure(servers: list[RealServer], work: Path) -> list[Outcome]:
 
 async def spoken(url: str) -> dict[str, str]:
     """The revision that the gateway speaks with each, as `portico gateway status` tells it."""
-    words = [sys.executable, "-m", "portico", "gateway", "status", url, "--json"]
+    words = [sys.executable, "-m", "portico", "gateway", "status", url, "--format", "jsonl"]
     process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     out, _ = await process.communicate()
     try:

@@ -12,7 +12,7 @@ from portico import Context, Server
 
 server = Server("small", version="2.1.0", instructions="For tests.")
 # By itself, because the official client looks for the schema of a tool that it calls on the first page only.
-paged = Server("paged", version="1.0.0", page_size=3)
+paged = Server("paged", version="1.0.0", list_page_size=3)
 
 # A file, so that all workers of a server know of it.
 STOPPED = Path(tempfile.gettempdir()) / f"stopped-{os.getppid()}"
@@ -40,6 +40,41 @@ async def multiply(a: int, b: int) -> int:
 def weather(city: str) -> Weather:
     """Say how warm it is."""
     return Weather(city, 21.5)
+
+
+@server.tool
+def give_text() -> str:
+    return "words"
+
+
+@server.tool
+def give_number() -> int:
+    return 3
+
+
+@server.tool
+def give_list() -> list[int]:
+    return [1, 2]
+
+
+@server.tool
+def give_nothing() -> None:
+    return None
+
+
+@server.tool
+def give_object() -> Weather:
+    return Weather("Paris", 21.5)
+
+
+@server.tool
+def give_either() -> Weather | list[int]:
+    return Weather("Paris", 21.5)
+
+
+@server.tool
+def give_maybe() -> int | None:
+    return None
 
 
 @server.tool
@@ -73,9 +108,9 @@ def block(ctx: Context) -> str:
     ctx.report_progress(1)
     end = time.monotonic() + 10
     nothing = threading.Event()
-    while not ctx.cancelled and time.monotonic() < end:
+    while not ctx.is_cancelled and time.monotonic() < end:
         nothing.wait(0.01)
-    if ctx.cancelled:
+    if ctx.is_cancelled:
         STOPPED.touch()
     return "late"
 
@@ -95,11 +130,11 @@ def was_stopped() -> bool:
 @server.tool
 def touch(uri: str) -> str:
     """Say that a resource has changed."""
-    server.resource_updated(uri)
+    server.notify_resource_updated(uri)
     return "touched"
 
 
-@server.tool(inline=True)
+@server.tool(run_in_thread=False)
 def grow() -> str:
     """Offer one tool, one prompt and one resource more."""
     number = len(server.tools)

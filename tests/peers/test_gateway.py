@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_scripts import Conversation
+
+from support.node_scripts import Conversation
 
 HERE = Path(__file__).resolve().parent
 SERVED = [str(HERE.parent.parent / "examples" / "everything.py"), f"{HERE / 'server.py'}:server"]
@@ -25,7 +26,7 @@ def gateway_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]
     """`gateway_file("2025-11-25")`: a gateway to the server, with which it speaks that revision."""
 
     def write(revision: str, served: str = SERVED[0]) -> str:
-        own = {"prefix": "", "revision": revision}
+        own = {"prefix": "", "protocol_version": revision}
         entry = {"command": sys.executable, "args": ["-m", "portico", "serve", served], "portico": own}
         file = tmp_path_factory.mktemp("gateway") / "mcp.json"
         file.write_text(json.dumps({"mcpServers": {"one": entry}}), encoding="utf-8")

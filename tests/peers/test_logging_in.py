@@ -13,9 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-import logins
-import node
-from logins import REDIRECT_URI, Kept, Visitor, notes, served
+from support import logins, node
+from support.logins import REDIRECT_URI, Kept, Visitor, notes, served
 
 try:
     import httpx2
@@ -24,7 +23,7 @@ try:
     from mcp.client.streamable_http import streamable_http_client
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata
 except ImportError:
-    pytest.skip("The peers are not installed; `make test` does it.", allow_module_level=True)
+    pytest.skip("The peers are not installed; `make test-all` does it.", allow_module_level=True)
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 60.0

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "access"))
 
 try:
     import fastmcp
@@ -26,14 +22,13 @@ try:
 except ImportError as missing:
     pytest.skip(f"The peers are not installed ({missing})", allow_module_level=True)
 
-from access_desk import REDIRECT_URI, free_port, login_provider, oauth_for, served, standing_face, visitor
-
-import oidc
-from logins import Kept
-from node import NotInstalled
 from portico import Client, Context, Server
-from portico.auth import AuthorizationFailed
+from portico.auth import AuthorizationError
 from portico.compat.fastmcp import OIDCProxy, get_access_token
+from support import oidc
+from support.access_desk import REDIRECT_URI, free_port, login_provider, oauth_for, served, standing_face, visitor
+from support.logins import Kept
+from support.node import NotInstalled
 
 PATIENCE = 60.0
 
@@ -161,8 +156,8 @@ async def test_a_login_in_fastmcp_s_words_lets_clients_of_all_kinds_in(login: st
         provider = OAuthClientProvider(url, said, Kept(), person.open, person.come_back)
         async with asyncio.timeout(PATIENCE), fastmcp.Client(url, auth=provider) as theirs:
             assert (await theirs.call_tool("whoami", {})).data == "anna"
-        async with Client(url, auth=oauth_for(url), browser=visitor()) as ours:
+        async with Client(url, auth=oauth_for(url), open_browser=visitor()) as ours:
             assert (await ours.call_tool("whoami", {})).data == "anna"
-        with pytest.raises(AuthorizationFailed):
+        with pytest.raises(AuthorizationError):
             async with Client(url, auth="made-up"):
                 pass

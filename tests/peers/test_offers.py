@@ -2,11 +2,12 @@
 
 import runpy
 from base64 import b64decode
-from pathlib import Path
 
 import pytest
 
-EVERYTHING = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "everything.py"))
+from support.paths import ROOT
+
+EVERYTHING = runpy.run_path(str(ROOT / "examples" / "everything.py"))
 
 
 async def test_tools_are_listed_with_their_schemas_and_always_in_one_order(connect):

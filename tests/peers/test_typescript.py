@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from node_scripts import PINS, Conversation, Ended, Scripts
+
+from support.node_scripts import PINS, Conversation, Ended, Scripts
 
 HERE = Path(__file__).resolve().parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
@@ -92,6 +93,16 @@ def test_a_value_is_structured_from_2025_06_18_on_and_text_always(leg, said):
     assert said["structured"] == (weather if leg.revision >= "2025-06-18" else None)
 
 
+def test_results_of_every_kind_are_read(leg, said):
+    """The clients validate structured content by the schema in the list."""
+    weather = {"city": "Paris", "degrees": 21.5}
+    kinds = {"text": "words", "number": 3, "list": [1, 2], "either": weather, "maybe": None}
+    structured = {kind: {"result": value} for kind, value in kinds.items()} | {"object": weather, "nothing": "none"}
+    assert said["kinds of results"] == (
+        structured if leg.revision >= "2025-06-18" else dict.fromkeys(structured, "none")
+    )
+
+
 def test_a_tool_that_says_no_gives_a_result(said):
     assert said["tool says no"]["isError"] is True
     assert said["tool says no"]["content"][0]["text"] == "This tool intentionally returns an error for testing."
@@ -164,7 +175,7 @@ def test_a_tool_asks_the_user_from_2025_06_18_on(leg, said):
         assert said["two rounds"] == "Alice likes blue."
     else:
         answer, asked = said["elicitation"]
-        assert "does not support it: elicitation" in answer
+        assert "that the client does not support: elicitation" in answer
         assert asked is None
 
 

@@ -17,13 +17,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-import first_sdk
 import pytest
-from node_scripts import Conversation
 
-import debian
-import nginx
-import node
+from support import debian, first_sdk, nginx, node
+from support.node_scripts import Conversation
 
 HERE = Path(__file__).resolve().parent
 CONNECTIONS = 10
@@ -73,7 +70,7 @@ def fleet(request, postgres_server, tmp_path_factory) -> Iterator[str]:
     url = postgres_server.create_database()
     folders = [str(tmp_path_factory.mktemp(name)) for name in ("one", "two")]
     # Processes that share PostgreSQL need a key that is not stored there.
-    shared = {"PORTICO_STORE": url, "PORTICO_SEALING_KEYS": "a key for these tests"}
+    shared = {"PORTICO_STORE": url, "PORTICO_ENCRYPTION_KEYS": "a key for these tests"}
     envs = [{**shared, "TMPDIR": folder} for folder in folders]
     serve = partial(running, "portico", "serve", "many.py:server", "--transport", "http", "--port", "0")
     with ExitStack() as stack:

@@ -169,7 +169,7 @@ async def test_a_refusal_names_what_blocks_and_what_helps(bossman: Any) -> None:
     first = json.loads(await text("create_task", description="first"))["id"]
     second = json.loads(await text("create_task", description="second", blocked_by=[first]))["id"]
     assert (await text("update_task", id=second, status="completed")) == (
-        f"error: task is waiting: {second} (blocked by {first}: complete that first, or take the blocker off with "
+        f"error: task is waiting: {second} (blocked by {first}: complete that first, or remove the blocker with "
         "remove_blocker)"
     )
 

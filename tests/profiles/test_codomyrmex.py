@@ -1,7 +1,7 @@
 """Codomyrmex's message protocol, with `--profile codomyrmex`.
 
 Its messages themselves, `MCPToolCall` and `MCPToolResult` with the document's samples and what they must refuse, are
-tried in tests/services/contracts/test_models.py; here they meet the wire.
+tried in packages/portico-services/tests/contracts/test_models.py; here they meet the wire.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pytest
 from portico import Client, Server, UsageError
 from portico_services import assembly, settings
 from portico_services.contracts.api import MCPToolCall, MCPToolResult, call
-from portico_services.contracts.definitions import is_invocation
-from portico_services.rate_limit import too_often
+from portico_services.contracts.definitions import is_invocation_name
+from portico_services.rate_limit import rate_limit_message
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
@@ -36,7 +36,7 @@ async def codomyrmex(serve: Serve) -> Any:
 async def test_tools_are_listed_by_their_invocation_names(codomyrmex: Any) -> None:
     tools = await codomyrmex.tools()
     assert "contracts.spec_list" in tools
-    assert all(is_invocation(name) for name in tools)
+    assert all(is_invocation_name(name) for name in tools)
     for name in tools:
         MCPToolCall(tool_name=name, arguments={})
 
@@ -155,7 +155,7 @@ server = Server("my_module")
 async def number(value: str, code: int = 0) -> str:
     if not value:
         details = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
-        raise ToolError("a number, please; look_up has some", kind="ValidationError", details=details)
+        raise ToolError("a number, please; look_up has some", error_type="ValidationError", details=details)
     return value
 
 @server.tool
@@ -214,7 +214,7 @@ async def test_a_call_that_names_no_tool_is_refused_in_its_own_words(plain_words
 
 
 async def test_every_service_can_be_listed_by_dotted_names_and_logged(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "dotted.toml").write_text("[shapes.tasks]\ndotted = true\nlog_calls = true\n")
+    (tmp_path / "dotted.toml").write_text("[compat.tasks]\ndotted_names = true\nlog_calls = true\n")
     child = await serve(None, "--services", "tasks,contracts", "--config", tmp_path / "dotted.toml")
     await child.open("2025-03-26")
     names = list(await child.tools())
@@ -227,7 +227,7 @@ async def test_every_service_can_be_listed_by_dotted_names_and_logged(serve: Ser
 
 
 async def test_a_level_that_is_said_counts(serve: Serve) -> None:
-    child = await serve("codomyrmex", LOG_LEVEL="warning")
+    child = await serve("codomyrmex", PORTICO_LOG_LEVEL="warning")
     await child.open("2025-03-26")
     await child.call("contracts.spec_list")
     assert "spec_list" not in (await child.end())[2]
@@ -244,8 +244,8 @@ def limited() -> Server:
     async def inside() -> str:
         return "here"
 
-    said = settings.of({"shapes": {"own": {"dotted": True, "rate": 0.001, "burst": 2}}})
-    assembly.dress(server, said)
+    said = settings.merge_settings({"compat": {"target": {"dotted_names": True, "rate_limit": 0.001, "rate_burst": 2}}})
+    assembly.apply_compat(server, said)
     return server
 
 
@@ -261,8 +261,8 @@ async def test_calls_that_reach_outside_are_held_back() -> None:
 
 
 def test_there_is_always_something_to_wait_for() -> None:
-    assert too_often("mine.outside", 0.004) == "mine.outside was called too often. Wait 0.1 s."
-    assert too_often("mine.outside", 2.0) == "mine.outside was called too often. Wait 2 s."
+    assert rate_limit_message("mine.outside", 0.004) == "Rate limit of mine.outside exceeded. Retry in 0.1 s."
+    assert rate_limit_message("mine.outside", 2.0) == "Rate limit of mine.outside exceeded. Retry in 2 s."
 
 
 async def test_all_versions_of_a_tool_are_dressed() -> None:
@@ -270,7 +270,7 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
     for version in ("1.0.0", "2.0.0"):
         server.tool(name="look", version=version)(lambda version=version: version)
     server.tool(name="other")(lambda: "x")
-    assembly.dress(server, settings.of({"shapes": {"own": {"dotted": True}}}))
+    assembly.apply_compat(server, settings.merge_settings({"compat": {"target": {"dotted_names": True}}}))
     async with Client(server) as client:
         assert [tool.name for tool in await client.list_tools()] == ["mine.look", "mine.other"]
         said = [(await client.call_tool(name, {})).text for name in ("mine.look", "look", "mine.look@1.0.0")]
@@ -278,8 +278,8 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
 
 
 def test_a_profile_that_has_nothing_for_other_servers_says_so() -> None:
-    with pytest.raises(UsageError, match=r"no \[shapes.own\]"):
-        assembly.dress(Server("mine"), assembly.read_settings("bossman", None))
+    with pytest.raises(UsageError, match=r"\[compat.target\] is missing"):
+        assembly.apply_compat(Server("mine"), assembly.read_settings("bossman", None))
 
 
 async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
@@ -300,7 +300,7 @@ async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
 
 async def test_the_request_log_reports_an_error_as_one(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
-    child = await serve("codomyrmex", tmp_path / "my.py", LOG_LEVEL="info")
+    child = await serve("codomyrmex", tmp_path / "my.py", PORTICO_LOG_LEVEL="info")
     await child.open("2025-03-26")
     await child.call("my_module.slow_down")
     await child.call("my_module.nothing")

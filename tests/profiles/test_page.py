@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from portico.server.settings import ServerIdentity, Serving
+from portico.server.settings import ServerSection, ServeSection
 from portico_services.profiles import loader
-from portico_services.profiles.settings import ServiceShape
-from portico_services.settings import ServeSettings
+from portico_services.settings import CompatSection, SettingsFile
+from support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
 SAMPLES = [
     sample
@@ -36,12 +35,12 @@ def test_there_are_samples() -> None:
 
 
 def test_every_profile_has_a_row() -> None:
-    for name in loader.names():
+    for name in loader.list_profiles():
         assert f"\n| `{name}` |" in PAGE
 
 
 def test_every_setting_is_explained() -> None:
-    for struct in (ServeSettings, ServerIdentity, Serving, ServiceShape):
+    for struct in (SettingsFile, ServerSection, ServeSection, CompatSection):
         for name in struct.__struct_fields__:
             assert f"`{name}`" in PAGE or f"[{name}" in PAGE, name
 

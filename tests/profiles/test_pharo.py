@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from support.paths import ROOT
+
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
 Serve = Callable[..., Awaitable[Any]]
-PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "profiles.md").read_text()
+PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
 
 INITIALIZE = {
     "jsonrpc": "2.0",

@@ -18,13 +18,13 @@ import pytest
 from portico import Context, Server, Service, ToolError, ToolResult
 from portico.cli.completion import complete
 from portico.protocol.errors import UsageError
-from portico.protocol.versions import REVISIONS
+from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.server.components.tools import Tool
 from portico_services import assembly, settings
-from portico_services.assembly import ServicePlace
+from portico_services.assembly import ServiceEnvironment
 from portico_services.profiles import adapter, loader
-from portico_services.profiles.envelope import ERROR
-from portico_services.profiles.settings import ServiceShape
+from portico_services.profiles.envelope import ERROR_META_KEY
+from portico_services.settings import CompatSection
 
 Serve = Callable[..., Awaitable[Any]]
 Connect = Callable[..., Any]
@@ -38,8 +38,8 @@ def portico(*words: str | Path, cwd: Path | None = None) -> subprocess.Completed
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> ServicePlace:
-    return ServicePlace(data=tmp_path / "data", store=str(tmp_path / "store.db"))
+def place(tmp_path: Path) -> ServiceEnvironment:
+    return ServiceEnvironment(data=tmp_path / "data", store=str(tmp_path / "store.db"))
 
 
 # The command
@@ -49,29 +49,29 @@ def test_the_list_has_a_line_for_each() -> None:
     done = portico("profiles", "list")
     assert done.returncode == 0
     _, *rows = done.stdout.splitlines()
-    assert [row.split()[0] for row in rows] == NAMES == loader.names()
+    assert [row.split()[0] for row in rows] == NAMES == loader.list_profiles()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_show_prints_the_file_with_its_comments(name: str) -> None:
     done = portico("profiles", "show", name)
     assert done.returncode == 0
-    assert done.stdout == (loader.HOME / f"{name}.toml").read_text()
+    assert done.stdout == (loader.PROFILES_DIR / f"{name}.toml").read_text()
     assert done.stdout.startswith("# ")
-    assert tomllib.loads(done.stdout)["about"]
+    assert tomllib.loads(done.stdout)["description"]
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["profiles", "show", "nobody"], "there is no profile 'nobody'; there are bossman, codomyrmex"),
+        (["profiles", "show", "nobody"], "unknown profile 'nobody' (expected one of bossman, codomyrmex"),
         (["profiles", "show", "./nobody.toml"], "nobody.toml cannot be read: No such file or directory"),
         (["profiles", "show"], "`show` needs a name: bossman"),
         (["profiles", "list", "subcog"], "portico profiles show subcog"),
-        (["serve", "--profile", "subcogg"], "there is no profile 'subcogg'"),
+        (["serve", "--profile", "subcogg"], "unknown profile 'subcogg' (did you mean 'subcog'?)"),
         (
             ["serve", "--profile", "subcog", "examples/hello.py"],
-            "these settings are for the services that come with Portico",
+            "these settings apply to Portico's built-in services",
         ),
     ],
 )
@@ -109,14 +109,16 @@ async def test_the_command_line_goes_before_the_configuration_and_that_before_th
     assert "create_task" in await child.tools()
 
 
-def test_how_much_of_a_service_is_offered_is_said_on_the_command_line(place: ServicePlace) -> None:
-    said = settings.of({"services": {"memory": {"offered": "usual"}}})
-    names = [{tool.name for tool in assembly.assemble([one], said, place).tools} for one in ("memory", "memory:all")]
+def test_how_much_of_a_service_is_offered_is_said_on_the_command_line(place: ServiceEnvironment) -> None:
+    said = settings.merge_settings({"services": {"memory": {"tools": "default"}}})
+    names = [
+        {tool.name for tool in assembly.build_server([one], said, place).tools} for one in ("memory", "memory:all")
+    ]
     assert names[0] < names[1]
 
 
 async def test_a_longer_message_can_be_allowed(serve: Serve) -> None:
-    child = await serve("bossman", "--max-message", "2000000")
+    child = await serve("bossman", "--max-message-size", "2000000")
     long = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "x" * 1_500_000}})
     assert await child.exchange(long) == '{"jsonrpc":"2.0","id":1,"result":{}}'
 
@@ -124,8 +126,8 @@ async def test_a_longer_message_can_be_allowed(serve: Serve) -> None:
 async def test_a_profile_of_ones_own_is_named_by_its_path(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "mine.toml").write_text(
-        'about = "Mine"\n[server]\nname = "mine"\n[serve]\nservices = ["live"]\n'
-        '[shapes.live]\ntools = { evaluate = "run" }\nschemes = { python = "mine" }\n'
+        'description = "Mine"\n[server]\nname = "mine"\n[serve]\nservices = ["live"]\n'
+        '[compat.live]\ntools = { evaluate = "run" }\nuri_schemes = { python = "mine" }\n'
     )
     child = await serve("./mine.toml")
     assert (await child.open("2025-11-25"))["serverInfo"]["name"] == "mine"
@@ -142,17 +144,17 @@ async def test_a_profile_of_ones_own_is_named_by_its_path(serve: Serve, tmp_path
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("[sever]\n", "unknown key 'sever'"),
-        ("[server]\nnam = 'x'\n", "unknown key 'server.nam'"),
-        ("[server]\nname = ''\n", "$.server.name"),
-        ("[server.capabilities]\ntoys = {}\n", "there is no capability 'toys'"),
-        ("[serve]\nlifecycle = 'loose'\n", "$.serve.lifecycle"),
-        ("[serve]\nmax_message = 0\n", "$.serve.max_message"),
-        ("[services.nobody]\n", "unknown services.nobody"),
-        ("[shapes.nobody]\n", "unknown shapes.nobody"),
-        ("[shapes.live]\nenvelop = true\n", "unknown key 'shapes.envelop'"),
-        ("[shapes.live]\nis_error = 'never'\n", "is_error"),
-        ("= 1\n", "is not TOML"),
+        ("[sever]\n", "sever: unknown key (did you mean 'server'?)"),
+        ("[server]\nnam = 'x'\n", "[server] nam: unknown key (did you mean 'name'?)"),
+        ("[server]\nname = ''\n", "[server] name: expected a string of length >= 1, got ''"),
+        ("[server.capabilities]\ntoys = {}\n", "[server.capabilities] toys: unknown key (did you mean 'tools'?)"),
+        ("[serve]\nlifecycle = 'loose'\n", "[serve] lifecycle: expected one of auto, strict, lenient, got 'loose'"),
+        ("[serve]\nmax_message_size = 0\n", "[serve] max_message_size: expected an integer >= 1, got 0"),
+        ("[services.nobody]\n", "[services] nobody: unknown key (expected one of memory, tasks, "),
+        ("[compat.nobody]\n", "[compat] nobody: unknown key (expected one of memory, tasks, "),
+        ("[compat.live]\nenvelop = true\n", "[compat.live] envelop: unknown key (did you mean 'envelope'?)"),
+        ("[compat.live]\ninclude_is_error = 'never'\n", "expected one of always, on_failure, got 'never'"),
+        ("= 1\n", "invalid TOML"),
     ],
 )
 def test_what_nobody_understands_is_a_mistake(tmp_path: Path, text: str, said: str) -> None:
@@ -167,14 +169,14 @@ def test_what_nobody_understands_is_a_mistake(tmp_path: Path, text: str, said: s
 def test_tables_are_put_together_and_all_else_is_replaced() -> None:
     below = {"server": {"capabilities": {"tools": {"listChanged": False}, "logging": {}}}, "serve": {"services": ["a"]}}
     above = {"server": {"capabilities": {"tools": {"x": 1}, "logging": False}}, "serve": {"services": ["b"]}}
-    found = settings.of(below, above)
+    found = settings.merge_settings(below, above)
     assert found.server.capabilities == {"tools": {"listChanged": False, "x": 1}, "logging": False}
     assert found.serve.services == ["b"]
 
 
-async def test_a_capability_can_be_taken_away(place: ServicePlace, connect: Connect) -> None:
-    said = settings.of({"server": {"capabilities": {"tools": True, "prompts": False}, "instructions": ""}})
-    wire = connect(assembly.assemble([], said, place))
+async def test_a_capability_can_be_taken_away(place: ServiceEnvironment, connect: Connect) -> None:
+    said = settings.merge_settings({"server": {"capabilities": {"tools": True, "prompts": False}, "instructions": ""}})
+    wire = connect(assembly.build_server([], said, place))
     opened = await wire.initialize("2025-11-25")
     assert opened["capabilities"] == {"tools": {}}
     assert "instructions" not in opened
@@ -182,16 +184,16 @@ async def test_a_capability_can_be_taken_away(place: ServicePlace, connect: Conn
 
 def test_a_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert list(adapter.shaped([], ServiceShape(tools=["nobody"]))) == []
-    assert "there is no tool 'nobody' to be listed" in caplog.text
+        assert list(adapter.adapt_components([], CompatSection(tools=["nobody"]))) == []
+    assert "compat: unknown tool 'nobody' in tools" in caplog.text
 
 
 # Every profile
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_the_names_of_the_system_are_listed(name: str, place: ServicePlace) -> None:
-    server = assembly.assemble(None, assembly.read_settings(name, None), place)
+def test_only_the_names_of_the_system_are_listed(name: str, place: ServiceEnvironment) -> None:
+    server = assembly.build_server(None, assembly.read_settings(name, None), place)
     listed = [tool.name for tool in server.tools]
     assert listed
     for tool in server.tools:
@@ -203,15 +205,15 @@ def test_only_the_names_of_the_system_are_listed(name: str, place: ServicePlace)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, place: ServicePlace) -> None:
+def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, place: ServiceEnvironment) -> None:
     said = assembly.read_settings(name, None)
-    server = assembly.assemble(None, said, place)
+    server = assembly.build_server(None, said, place)
     texts = [msgspec.json.encode(tool.definition).decode() for tool in server.tools]
     if server.capabilities.resources is not None:
         texts += [str(one.definition.description) for one in (*server.resources, *server.templates)]
     if server.capabilities.prompts is not None:
         texts += [str(one.definition.description) for one in server.prompts]
-    ours = {tool.name for tool in assembly.assemble(said.serve.services, settings.of(), place).tools}
+    ours = {tool.name for tool in assembly.build_server(said.serve.services, settings.merge_settings(), place).tools}
     ours -= {tool.name for tool in server.tools}
     mentioned = {one for one in ours for text in texts if re.search(rf"(?<![\w.]){one}\b", text)}
     assert not mentioned
@@ -219,10 +221,10 @@ def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, pla
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_profile_uses_every_setting_that_it_names(
-    name: str, caplog: pytest.LogCaptureFixture, place: ServicePlace
+    name: str, caplog: pytest.LogCaptureFixture, place: ServiceEnvironment
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assembly.assemble(None, assembly.read_settings(name, None), place)
+        assembly.build_server(None, assembly.read_settings(name, None), place)
     assert not caplog.records
 
 
@@ -237,8 +239,10 @@ def test_no_code_knows_a_profile_by_its_name() -> None:
 # Without a profile
 
 
-async def test_other_names_and_schemes_are_understood_and_not_listed(place: ServicePlace, connect: Connect) -> None:
-    server = assembly.assemble(["memory", "live"], settings.of(), place)
+async def test_other_names_and_schemes_are_understood_and_not_listed(
+    place: ServiceEnvironment, connect: Connect
+) -> None:
+    server = assembly.build_server(["memory", "live"], settings.merge_settings(), place)
     async with server.lifespan():
         wire = connect(server)
         await wire.initialize("2025-11-25")
@@ -262,7 +266,7 @@ async def test_other_names_and_schemes_are_understood_and_not_listed(place: Serv
 
 async def test_a_service_that_is_removed_takes_its_schemes_with_it() -> None:
     server, service = Server("s"), Service("notes")
-    service.schemes = {"memo": "notes"}
+    service.scheme_aliases = {"memo": "notes"}
 
     @service.resource("notes://{name}")
     def note(name: str) -> str:
@@ -272,7 +276,7 @@ async def test_a_service_that_is_removed_takes_its_schemes_with_it() -> None:
     assert server.registry.resource("memo://one")[1] == {"name": "one"}
     server.remove("notes")
     assert server.registry.resource("memo://one") == (None, {})
-    server.registry.schemes = {"a": "b", "b": "a"}
+    server.registry.scheme_aliases = {"a": "b", "b": "a"}
     assert server.registry.resource("a://x") == (None, {})
 
 
@@ -301,7 +305,9 @@ class Odd(Service):
         raise ToolError("Not now; ask works.")
 
     def says_no(self) -> Any:
-        return ToolResult(content="Long words.", is_error=True, meta={ERROR: {"brief": "no", "error_type": "X"}})
+        return ToolResult(
+            content="Long words.", is_error=True, meta={ERROR_META_KEY: {"brief": "no", "error_type": "X"}}
+        )
 
     def counts(self) -> list[int]:
         return [1, 2]
@@ -309,7 +315,7 @@ class Odd(Service):
 
 def odd(**shape: Any) -> Server:
     server = Server("odd", version="1")
-    for offered in adapter.shaped(Odd().offers(), ServiceShape(**shape)):
+    for offered in adapter.adapt_components(Odd().components(), CompatSection(**shape)):
         server.add(offered)
     return server
 
@@ -321,25 +327,25 @@ async def called(wire: Any, revision: str, tool: str, **arguments: Any) -> Any:
 
 async def opened(connect: Connect, server: Server, revision: str) -> Any:
     wire = connect(server)
-    if revision != REVISIONS[-1]:
+    if revision != SUPPORTED_PROTOCOL_VERSIONS[-1]:
         await wire.initialize(revision)
     return wire
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_success_can_go_without_saying(connect: Connect, revision: str) -> None:
-    wire = await opened(connect, odd(is_error="failures"), revision)
+    wire = await opened(connect, odd(include_is_error="on_failure"), revision)
     result = await called(wire, revision, "works")
     assert "isError" not in result
     assert ("structuredContent" in result) is (revision >= "2025-06-18")
-    if revision == REVISIONS[-1]:
+    if revision == SUPPORTED_PROTOCOL_VERSIONS[-1]:
         assert result["resultType"] == "complete"
         assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "odd"
     assert (await called(wire, revision, "refuses"))["isError"] is True
 
 
 @pytest.mark.broken_frames("the profile wants members that no revision has")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_an_envelope_is_there_as_long_as_there_is_no_structured_content(connect: Connect, revision: str) -> None:
     wire = await opened(connect, odd(envelope=True), revision)
     result = await called(wire, revision, "works", number=3)
@@ -355,16 +361,16 @@ async def test_an_envelope_is_there_as_long_as_there_is_no_structured_content(co
     assert (await called(wire, revision, "counts"))["data"] == {"result": [1, 2]}
 
 
-@pytest.mark.parametrize("revision", REVISIONS[2:])
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS[2:])
 async def test_an_envelope_can_be_asked_for_later_on(connect: Connect, revision: str) -> None:
     wire = await opened(connect, odd(envelope=True), revision)
-    modern = revision == REVISIONS[-1]
-    meta = {**(wire.envelope() if modern else {}), adapter.ENVELOPE: True}
+    modern = revision == SUPPORTED_PROTOCOL_VERSIONS[-1]
+    meta = {**(wire.envelope() if modern else {}), adapter.ENVELOPE_META_KEY: True}
     result = (await wire.request("tools/call", {"name": "works", "_meta": meta}))["result"]
-    assert result["_meta"][adapter.ENVELOPE]["data"] == {"number": 1}
+    assert result["_meta"][adapter.ENVELOPE_META_KEY]["data"] == {"number": 1}
     assert ("io.modelcontextprotocol/serverInfo" in result["_meta"]) is modern
     failed = (await wire.request("tools/call", {"name": "refuses", "_meta": meta}))["result"]
-    assert failed["_meta"][adapter.ENVELOPE]["error"]["message"] == "Not now; ask works."
+    assert failed["_meta"][adapter.ENVELOPE_META_KEY]["error"]["message"] == "Not now; ask works."
 
 
 @pytest.mark.broken_frames("the profile wants members that no revision has")
@@ -383,7 +389,7 @@ async def test_an_unexpected_failure_is_enveloped_and_says_nothing_of_itself(
 async def test_failures_are_worded_as_is_wanted(connect: Connect) -> None:
     wire = await opened(
         connect,
-        odd(error_prefix="error: ", brief_errors=True, tools={"works": "work", "refuses": "no", "says_no": "n"}),
+        odd(error_prefix="error: ", short_errors=True, tools={"works": "work", "refuses": "no", "says_no": "n"}),
         "2025-11-25",
     )
     assert (await called(wire, "2025-11-25", "no"))["content"][0]["text"] == "error: Not now; ask work."
@@ -417,7 +423,9 @@ async def test_one_service_can_have_strict_arguments(connect: Connect, strict: b
 
 def test_schemas_can_be_plain() -> None:
     plain = next(
-        one for one in adapter.shaped(Odd().offers(), ServiceShape(plain_schemas=True)) if isinstance(one, Tool)
+        one
+        for one in adapter.adapt_components(Odd().components(), CompatSection(simple_schemas=True))
+        if isinstance(one, Tool)
     )
     assert plain.definition.input_schema["properties"] == {
         "number": {"type": "number", "default": 1, "multipleOf": 1},
@@ -426,7 +434,7 @@ def test_schemas_can_be_plain() -> None:
 
 
 async def test_a_plain_schema_takes_the_same_arguments(connect: Connect) -> None:
-    wire = await opened(connect, odd(plain_schemas=True), "2025-11-25")
+    wire = await opened(connect, odd(simple_schemas=True), "2025-11-25")
     for arguments in ({"number": 2}, {"number": 2.0}, {"number": 2, "word": None}, {"number": 2, "word": "x"}):
         assert (await called(wire, "2025-11-25", "works", **arguments))["structuredContent"] == {"number": 2}
 
@@ -435,6 +443,8 @@ async def test_a_plain_schema_takes_the_same_arguments(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("level, left", [("read-write", "read-only"), ("disabled", "disabled"), ("wrong", "disabled")])
-def test_read_only_takes_away_and_gives_nothing(place: ServicePlace, level: str, left: str) -> None:
-    service: Any = assembly.make("system", {"levels": {"fs": level}}, msgspec.structs.replace(place, read_only=True))
-    assert service.levels["fs"] == left
+def test_read_only_takes_away_and_gives_nothing(place: ServiceEnvironment, level: str, left: str) -> None:
+    service: Any = assembly.create_service(
+        "system", {"access_levels": {"files": level}}, msgspec.structs.replace(place, read_only=True)
+    )
+    assert service.access_levels["files"] == left

@@ -352,7 +352,7 @@ async def test_every_level_of_the_log_says_something(subcog: Any) -> None:
     heard = [one["params"] for one in subcog.child.aside if one.get("method") == "notifications/message"]
     assert {one["logger"] for one in heard} == {"subcog"}
     by_level = {level: [one["data"] for one in heard if one["level"] == level] for level in ("debug", "info")}
-    assert "Found 1" in " ".join(by_level["debug"]) and "subcog_recall begins, with query" in by_level["debug"]
+    assert "Found 1" in " ".join(by_level["debug"]) and "subcog_recall called with query" in by_level["debug"]
     assert f"Captured memory {said['id']}" in by_level["info"]
     assert {"warning", "error"} <= {one["level"] for one in heard}
     assert AWS_KEY not in json.dumps(heard) and "Use PostgreSQL" not in json.dumps(heard)

@@ -58,8 +58,8 @@ def config(tmp_path: Path) -> Path:
     path.write_text(
         "[services.system]\n"
         f"logs = {{ System = {str(tmp_path / 'system.jsonl')!r} }}\n"
-        f"roots = [{str(tmp_path / 'notes')!r}]\n"
-        'machine_logs = false\nprivacy = "off"\n'
+        f"allowed_paths = [{str(tmp_path / 'notes')!r}]\n"
+        'platform_logs = false\nprivacy = "off"\n'
     )
     return path
 
@@ -103,7 +103,7 @@ async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Pat
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.txt").write_text(name)
-    child = await serve("sysmcp", "--root", tmp_path / "one", "--root", tmp_path / "two")
+    child = await serve("sysmcp", "--allow-path", tmp_path / "one", "--allow-path", tmp_path / "two")
     await child.ask(OPEN)
     found = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
     assert sorted(one["name"] for one in found) == ["one.txt", "two.txt"]
@@ -117,10 +117,10 @@ async def test_where_no_folder_is_named_the_refusal_says_how_in_the_words_of_the
     await child.ask(OPEN)
     for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
         message = (await child.call(tool, **arguments))["result"]["error"]["message"]
-        assert "portico serve --root PATH" in message
-        assert "roots=" not in message
+        assert "portico serve --allow-path PATH" in message
+        assert "allowed_paths=" not in message
     message = (await child.call("reg_write", path="HKCU\\Software\\X", name="n", value=1))["result"]["error"]["message"]
-    assert "levels=" not in message and "[services.system]" in message
+    assert "access_levels=" not in message and "[services.system]" in message
 
 
 # tools/list
@@ -246,7 +246,7 @@ async def test_all_six_tools_do_their_work(sysmcp: Any, tmp_path: Path) -> None:
 
 async def test_a_registry_that_may_be_written_is_read_again(serve: Serve, tmp_path: Path) -> None:
     config = tmp_path / "writing.toml"
-    config.write_text('[services.system]\nlevels = { reg = "read-write" }\n')
+    config.write_text('[services.system]\naccess_levels = { registry = "read-write" }\n')
     child = await serve("sysmcp", "--config", config)
     await child.ask(OPEN)
     where = {"path": "HKEY_CURRENT_USER\\Software\\A", "name": "x"}
@@ -271,8 +271,8 @@ async def test_later_revisions_have_structured_content_instead(serve: Serve, con
 async def test_a_service_is_removed_and_added_without_a_new_connection(
     connect: Callable[..., Any], tmp_path: Path
 ) -> None:
-    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
-    server = assembly.assemble(None, assembly.read_settings("sysmcp", None), place)
+    place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "store.db"))
+    server = assembly.build_server(None, assembly.read_settings("sysmcp", None), place)
     wire = connect(server)
     await wire.ask("2024-11-05", "initialize", OPEN["params"])
 
@@ -290,7 +290,7 @@ async def test_a_service_is_removed_and_added_without_a_new_connection(
 
 
 async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
-    child = await serve("sysmcp", "--operator")
+    child = await serve("sysmcp", "--service-admin")
     await child.ask(OPEN)
     switches = ["service_list", "service_enable", "service_disable"]
     assert list(await child.tools()) == [*LISTED, *switches]
@@ -306,7 +306,7 @@ async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
 
 
 async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Serve, config: Path) -> None:
-    child = await serve("sysmcp", "--config", config, LOG_LEVEL="debug")
+    child = await serve("sysmcp", "--config", config, PORTICO_LOG_LEVEL="debug")
     await child.ask(OPEN)
     await child.tools()
     await child.call("eventlog_query", logName="System", limit="invalid")
@@ -322,12 +322,12 @@ async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Ser
     assert [line.split()[0] for line in said("incoming message")] == ["initialize", "tools/list"] + ["tools/call"] * 3
     assert '"logName":"System"' in said("incoming message")[2].replace(" ", "")
     assert said("handler invocation")[2] == "tools/call eventlog_query at 2024-11-05"
-    assert said("tool discovery") == [f"tools/list gave {len(LISTED)}: {', '.join(LISTED)}"]
+    assert said("tool discovery") == [f"tools/list returned {len(LISTED)}: {', '.join(LISTED)}"]
     (invalid,) = said("validation error")
     assert invalid.startswith("tools/call eventlog_query: ") and "limit" in invalid
     opened, found, refused = said("execution result")
-    assert opened.startswith("initialize gave ") and "SysMCP" in opened
-    assert found.startswith("tools/call eventlog_query gave ") and "Event 522" in found
-    assert refused.startswith("tools/call fs_stat refused, PermissionError: ") and "outside" in refused
+    assert opened.startswith("initialize returned ") and "SysMCP" in opened
+    assert found.startswith("tools/call eventlog_query returned ") and "Event 522" in found
+    assert refused.startswith("tools/call fs_stat failed, PermissionError: ") and "outside" in refused
     assert [line.split(" took ")[0] for line in said("performance")][1:3] == ["tools/list", "tools/call eventlog_query"]
     assert "Said" not in log and "server/discover" not in log

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import sources
 from portico.extend import Call, Handler
 from portico_services import assembly
+from support import sources
+from support.paths import ROOT
 
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
-ROOT = Path(__file__).parents[2]
 Serve = Callable[..., Awaitable[Any]]
 # The last words of what gives a line to a shell.
 SHELLS = {"create_subprocess_shell", "getoutput", "getstatusoutput", "popen", "system"}
@@ -80,8 +80,8 @@ async def test_a_failure_inside_is_an_internal_error_that_says_nothing_of_itself
     connect: Callable[..., Any], tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of the handshake and of listing what there is."""
-    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
-    server = assembly.assemble(None, assembly.read_settings("sysmcp", None), place)
+    place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "store.db"))
+    server = assembly.build_server(None, assembly.read_settings("sysmcp", None), place)
 
     def failing(handler: Handler) -> Handler:
         async def answer(call: Call) -> Any:

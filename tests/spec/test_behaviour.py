@@ -24,19 +24,23 @@ from portico.protocol.client_features import (
 from portico.protocol.content import TextContent
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import (
-    CLIENT_CAPABILITIES,
-    PROTOCOL_VERSION,
-    SERVER_INFO,
-    SUBSCRIPTION_ID,
+    CLIENT_CAPABILITIES_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    SUBSCRIPTION_ID_META_KEY,
     ServerCapabilities,
 )
-from portico.protocol.subscriptions import Filter
-from portico.protocol.tools import CallToolResult, ListToolsResult
-from portico.protocol.tools import Tool as Definition
-from portico.protocol.versions import HANDSHAKE, MODERN, NEWEST_HANDSHAKE, REVISIONS
+from portico.protocol.subscriptions import SubscriptionFilter
+from portico.protocol.tools import CallToolResult, ListToolsResult, Tool as Definition
+from portico.protocol.versions import (
+    FIRST_MODERN_VERSION,
+    HANDSHAKE_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    SUPPORTED_PROTOCOL_VERSIONS,
+)
 from portico.rpc.call import Call
 from portico.server.components.tools import Tool
-from portico.transports.http_server.application import Exchange, Settings
+from portico.transports.http_server.application import HttpApplication, HttpServerSettings
 from portico.transports.http_server.listener import Listener
 
 SERVED = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
@@ -120,7 +124,7 @@ CACHEABLE = (
 async def test_the_era_is_decided_before_the_method(connect: Connect, method: str) -> None:
     """What 2026-07-28 has removed is unknown to whoever speaks it, however well an older client may say it."""
     params = {
-        "protocolVersion": NEWEST_HANDSHAKE,
+        "protocolVersion": LATEST_HANDSHAKE_VERSION,
         "capabilities": {},
         "clientInfo": {"name": "c", "version": "1"},
         "level": "info",
@@ -135,8 +139,8 @@ async def test_the_era_is_decided_before_the_method(connect: Connect, method: st
 async def test_a_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
     """An `initialize` in a modern envelope leaves no trace on the stream."""
     wire = connect(small())
-    await wire.modern("initialize", {"protocolVersion": NEWEST_HANDSHAKE, "capabilities": {}})
-    assert (await wire.initialize(NEWEST_HANDSHAKE))["protocolVersion"] == NEWEST_HANDSHAKE
+    await wire.modern("initialize", {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}})
+    assert (await wire.initialize(LATEST_HANDSHAKE_VERSION))["protocolVersion"] == LATEST_HANDSHAKE_VERSION
 
 
 @pytest.mark.requirement("lifecycle.version-counter")
@@ -147,7 +151,7 @@ async def test_initialize_never_negotiates_a_modern_revision(connect: Connect, a
 
 
 @pytest.mark.requirement("lifecycle.version-echo")
-@pytest.mark.parametrize("revision", HANDSHAKE)
+@pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 async def test_initialize_echoes_a_revision_it_knows(connect: Connect, revision: str) -> None:
     """A known handshake revision is agreed to as it is."""
     assert (await connect(small()).initialize(revision))["protocolVersion"] == revision
@@ -156,14 +160,18 @@ async def test_initialize_echoes_a_revision_it_knows(connect: Connect, revision:
 @pytest.mark.requirement("modern.failed-probe")
 @pytest.mark.parametrize(
     "probe",
-    [{}, {"_meta": {PROTOCOL_VERSION: "2099-01-01", CLIENT_CAPABILITIES: {}}}, {"_meta": {CLIENT_CAPABILITIES: {}}}],
+    [
+        {},
+        {"_meta": {PROTOCOL_VERSION_META_KEY: "2099-01-01", CLIENT_CAPABILITIES_META_KEY: {}}},
+        {"_meta": {CLIENT_CAPABILITIES_META_KEY: {}}},
+    ],
     ids=["bare", "of an unknown revision", "without a revision"],
 )
 async def test_a_failed_probe_does_not_spoil_the_handshake(connect: Connect, probe: Any) -> None:
     """A client may try the new way, fail, and open the stream the old way; we answer both and live on."""
     wire = connect(small())
     assert "error" in await wire.request("server/discover", probe)
-    assert (await wire.initialize(NEWEST_HANDSHAKE))["protocolVersion"] == NEWEST_HANDSHAKE
+    assert (await wire.initialize(LATEST_HANDSHAKE_VERSION))["protocolVersion"] == LATEST_HANDSHAKE_VERSION
     assert (await wire.request("ping"))["result"] == {}
 
 
@@ -185,7 +193,9 @@ async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "tools/list":
             raise ProtocolError("Session not found", code=-32001)
-        return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+        return DiscoverResult(
+            supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+        )
 
     async with Client(handler) as client:
         with pytest.raises(ProtocolError) as raised:
@@ -216,7 +226,7 @@ async def test_capabilities_are_not_remembered_between_modern_requests(connect: 
 async def test_a_session_lends_nothing_to_a_modern_request(connect: Connect) -> None:
     """Neither the capabilities nor the log level of the handshake hold for a request that stands alone."""
     wire = connect(small())
-    await wire.initialize(NEWEST_HANDSHAKE, {"elicitation": {}})
+    await wire.initialize(LATEST_HANDSHAKE_VERSION, {"elicitation": {}})
     assert (await wire.modern("tools/call", {"name": "book"}))["error"]["code"] == -32021
     await wire.modern("tools/call", {"name": "quiet"})
     assert wire.aside == []
@@ -251,8 +261,8 @@ async def test_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None
     """`serverInfo` stands in `_meta`, not beside the capabilities."""
     result = (await connect(small()).modern("server/discover"))["result"]
     assert "serverInfo" not in result
-    assert result["_meta"][SERVER_INFO] == {"name": "small", "version": "1.0.0"}
-    assert result["supportedVersions"] == [MODERN]
+    assert result["_meta"][SERVER_INFO_META_KEY] == {"name": "small", "version": "1.0.0"}
+    assert result["supportedVersions"] == [FIRST_MODERN_VERSION]
     assert result["instructions"] == "Ask."
 
 
@@ -261,7 +271,7 @@ async def test_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None
 async def test_every_modern_result_says_whose_it_is(connect: Connect, method: str, params: Any) -> None:
     """All results carry the server's name and version in `_meta`."""
     result = (await connect(small()).modern(method, params))["result"]
-    assert result["_meta"][SERVER_INFO]["name"] == "small"
+    assert result["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
 @pytest.mark.requirement("modern.server-info")
@@ -269,19 +279,19 @@ async def test_also_a_failed_tool_says_whose_it_is(connect: Connect) -> None:
     """An isError result is a result like any other."""
     result = (await connect(small()).modern("tools/call", {"name": "add", "arguments": {"a": 1}}))["result"]
     assert result["isError"] is True
-    assert result["_meta"][SERVER_INFO]["name"] == "small"
+    assert result["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
 @pytest.mark.requirement("modern.server-info")
 async def test_also_a_question_says_whose_it_is(connect: Connect) -> None:
     """An input_required result is a result like any other."""
     said = await connect(small()).modern("tools/call", {"name": "book"}, capabilities=EVERYTHING)
-    assert said["result"]["_meta"][SERVER_INFO]["name"] == "small"
+    assert said["result"]["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
 @pytest.mark.requirement("modern.nothing-for-older-clients")
 @pytest.mark.parametrize("method, params", [("ping", {}), ("logging/setLevel", {"level": "info"}), *REQUESTS])
-@pytest.mark.parametrize("revision", HANDSHAKE)
+@pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 async def test_older_clients_get_nothing_of_the_newest_envelope(
     connect: Connect, revision: str, method: str, params: Any
 ) -> None:
@@ -293,7 +303,7 @@ async def test_older_clients_get_nothing_of_the_newest_envelope(
 
 
 @pytest.mark.requirement("ping.empty")
-@pytest.mark.parametrize("revision", HANDSHAKE)
+@pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize("method", ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"])
 async def test_an_empty_result_is_empty(connect: Connect, revision: str, method: str) -> None:
     """`{}` and nothing else."""
@@ -380,7 +390,7 @@ async def test_an_error_without_an_id_is_accepted(connect: Connect, id: dict[str
         ("notifications/roots/list_changed", None),
         ("notifications/made/up", {"a": 1}),
         ("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}),
-        ("tools/list", {"_meta": {PROTOCOL_VERSION: "v999", CLIENT_CAPABILITIES: {}}}),
+        ("tools/list", {"_meta": {PROTOCOL_VERSION_META_KEY: "v999", CLIENT_CAPABILITIES_META_KEY: {}}}),
         ("tools/list", {"_meta": 1}),
     ],
 )
@@ -389,7 +399,7 @@ async def test_a_notification_is_never_answered(connect: Connect, opened: bool, 
     """Known or unknown, well formed or not: without an id there is nothing to say."""
     wire = connect(small())
     if opened:
-        await wire.initialize(NEWEST_HANDSHAKE)
+        await wire.initialize(LATEST_HANDSHAKE_VERSION)
     wire.notify(method, params)
     assert (await wire.request("ping"))["result"] == {}
     assert wire.aside == []
@@ -408,7 +418,9 @@ class Asking:
 
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+            return DiscoverResult(
+                supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+            )
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         self.calls.append((call.id, msgspec.json.decode(call.params)))
@@ -564,7 +576,7 @@ async def test_a_state_that_was_touched_is_refused(connect: Connect, change: Cal
 async def test_a_state_has_an_end(connect: Connect) -> None:
     """Past its time it is refused, with the advice to begin again."""
     server = tables()
-    server.seal.lifetime = -1.0
+    server.state_sealer.ttl = -1.0
     wire = connect(server)
     state = await asked_for_state(wire)
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
@@ -640,26 +652,28 @@ async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: C
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+            return DiscoverResult(
+                supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+            )
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         for progress in (1.0, 2.0):
             assert call.progress_token is not None
-            call.reply.emit(
+            call.reply.notify(
                 notifications.PROGRESS,
                 notifications.ProgressParams(progress_token=call.progress_token, progress=progress),
             )
         if b"inputResponses" not in bytes(call.params):
             return question("a")
-        call.reply.emit(
+        call.reply.notify(
             notifications.PROGRESS, notifications.ProgressParams(progress_token=call.progress_token, progress=3.0)
         )
         return CallToolResult(content=[], is_error=False)
 
     seen: list[float] = []
-    client = Client(handler, revision="2025-11-25", elicitation_handler=lambda asked: ElicitResult("decline"))
+    client = Client(handler, protocol_version="2025-11-25", elicitation_handler=lambda asked: ElicitResult("decline"))
     async with client:
-        await client.call_tool("t", on_progress=lambda progress, total, message: seen.append(progress))
+        await client.call_tool("t", progress_handler=lambda progress, total, message: seen.append(progress))
     assert seen == sorted(set(seen))
     assert seen[-1] == 3.0
 
@@ -711,7 +725,7 @@ async def test_a_notification_names_its_listener_as_it_named_itself(connect: Con
     grow(server)
     changed = await wire.receive()
     for said in (acknowledged, changed):
-        named = said["params"]["_meta"][SUBSCRIPTION_ID]
+        named = said["params"]["_meta"][SUBSCRIPTION_ID_META_KEY]
         assert (type(named), named) == (type(id), id)
 
 
@@ -751,7 +765,7 @@ async def test_a_change_made_on_one_connection_reaches_the_listeners_of_all(conn
     one, other, old = connect(server), connect(server), connect(server)
     one.send(listening(one, "a", toolsListChanged=True))
     await one.receive()
-    await old.initialize(NEWEST_HANDSHAKE)
+    await old.initialize(LATEST_HANDSHAKE_VERSION)
     assert (await old.request("ping"))["result"] == {}
     await other.modern("tools/call", {"name": "learn"})
     assert (await one.receive())["method"] == "notifications/tools/list_changed"
@@ -763,11 +777,11 @@ async def test_a_change_made_on_one_connection_reaches_the_listeners_of_all(conn
 
 
 @pytest.mark.requirement("jsonrpc.null-is-not-absence")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_nothing_optional_is_null(connect: Connect, revision: str) -> None:
     """What is not there is left out, the next cursor first of all."""
     wire = connect(small())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         assert None not in (await wire.initialize(revision)).values()
     for method, params in REQUESTS:
         result = (await wire.ask(revision, method, params))["result"]
@@ -782,7 +796,9 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+            return DiscoverResult(
+                supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+            )
         asked.append(msgspec.json.decode(call.params).get("cursor", "none"))
         tool = Definition(name=f"t{len(asked)}", input_schema=OBJECT)
         following: Any = ["", "x", UNSET][len(asked) - 1]
@@ -796,18 +812,20 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
 
 @pytest.mark.broken_frames("a server that writes null for what it does not have")
 @pytest.mark.requirement("pagination.end")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
     """Some servers write the end of the list as null; a client takes it as the end."""
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+            return DiscoverResult(
+                supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+            )
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         return Raw(b'{"tools":[],"nextCursor":null}')
 
-    async with Client(handler, revision=revision) as client:
+    async with Client(handler, protocol_version=revision) as client:
         assert await client.list_tools() == []
 
 
@@ -820,6 +838,10 @@ def structured() -> Server:
     @server.tool
     async def found(there: bool) -> Point | None:
         return Point(1, 2) if there else None
+
+    @server.tool(output_schema={"type": ["object", "null"]})
+    async def nullable() -> Any:
+        return None
 
     @server.tool
     async def many() -> list[int]:
@@ -842,9 +864,9 @@ def structured() -> Server:
 
 @pytest.mark.requirement("tools.structured-null")
 async def test_null_is_something_and_absence_is_nothing(connect: Connect) -> None:
-    """On 2026-07-28 a structured null is said, and a tool without structure says none."""
+    """On 2026-07-28 a structured null is sent as null, and a tool without structured content sends no member."""
     wire = connect(structured())
-    nothing = (await wire.modern("tools/call", {"name": "found", "arguments": {"there": False}}))["result"]
+    nothing = (await wire.modern("tools/call", {"name": "nullable", "arguments": {}}))["result"]
     words = (await wire.modern("tools/call", {"name": "words"}))["result"]
     assert nothing["structuredContent"] is None
     assert "structuredContent" not in words
@@ -886,12 +908,12 @@ async def test_the_oldest_clients_get_text_only(connect: Connect, revision: str)
 
 
 @pytest.mark.requirement("tools.output-errors")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("name", ["fails", "fails_in_full"])
 async def test_an_error_owes_nothing_to_the_output_schema(connect: Connect, revision: str, name: str) -> None:
     """isError comes with its text and without structured content, since several clients check it all the same."""
     wire = connect(structured())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
     result = (await wire.ask(revision, "tools/call", {"name": name}))["result"]
     assert result["isError"] is True
@@ -912,7 +934,7 @@ async def test_a_client_takes_an_error_from_a_tool_with_an_output_schema() -> No
 async def test_wrong_arguments_are_for_the_model_to_read(connect: Connect, revision: str) -> None:
     """From 2025-11-25 on they are a result, so that the model sees them and tries again."""
     wire = connect(small())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
     said = await wire.ask(revision, "tools/call", {"name": "add", "arguments": {"a": "x", "c": 1}})
     text = said["result"]["content"][0]["text"]
@@ -938,11 +960,11 @@ async def test_wrong_arguments_are_a_protocol_error_where_they_used_to_be(connec
 
 
 @pytest.mark.requirement("tools.unknown-name")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_an_unknown_tool_is_a_protocol_error(connect: Connect, revision: str) -> None:
     """No tool ran, so there is no result; the nearest name is offered."""
     wire = connect(small())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
     error = (await wire.ask(revision, "tools/call", {"name": "ad"}))["error"]
     assert (error["code"], error["message"]) == (-32602, "Unknown tool: ad")
@@ -965,7 +987,7 @@ KEYWORDS: dict[str, Any] = {
 
 @pytest.mark.requirement("tools.schema-untouched")
 @pytest.mark.parametrize("mounted", [False, True], ids=["own", "mounted"])
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> None:
     """Every keyword comes out on the other side, also those that we have never heard of."""
     inner = Server("inner")
@@ -974,7 +996,7 @@ async def test_a_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> N
     if mounted:
         server = Server("outer")
         server.mount(inner)
-    async with Client(server, revision=revision) as client:
+    async with Client(server, protocol_version=revision) as client:
         [tool] = await client.list_tools()
     assert tool.input_schema == KEYWORDS
     assert tool.output_schema == (KEYWORDS if revision >= "2025-06-18" else None)
@@ -1002,7 +1024,7 @@ def test_a_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made(
 
 @pytest.mark.requirement("tools.remote-ref")
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> None:
     """A server's schema may point anywhere; its client reads it, calls the tool, and does not go there.
 
@@ -1011,7 +1033,9 @@ async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> Non
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+            return DiscoverResult(
+                supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+            )
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         if call.method == "tools/list":
@@ -1019,13 +1043,13 @@ async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> Non
             return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
         return CallToolResult(content=[], structured_content={"a": 1}, is_error=False)
 
-    async with Client(handler, revision=revision) as client:
+    async with Client(handler, protocol_version=revision) as client:
         [tool] = await client.list_tools()
         if revision >= "2025-06-18":
-            with pytest.raises(errors.ProtocolError, match="output schema cannot be used"):
+            with pytest.raises(errors.ProtocolError, match="unusable output schema"):
                 await client.call_tool("far", {"a": 1})
     assert tool.input_schema == REMOTE
-    async with Client(handler, revision=revision, validate=False) as client:
+    async with Client(handler, protocol_version=revision, validate_results=False) as client:
         await client.list_tools()
         await client.call_tool("far", {"a": 1})
 
@@ -1105,15 +1129,15 @@ async def test_the_page_of_a_mounted_tool_is_found_under_its_outward_uri() -> No
 
 
 @pytest.mark.requirement("resources.missing-modern", "resources.missing-handshake")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("uri", ["small://nowhere", "nothing://at/all"], ids=["of a template", "of nobody"])
 async def test_a_missing_resource_is_an_error(connect: Connect, revision: str, uri: str) -> None:
     """Never an empty answer; -32002 until 2025-11-25 and -32602 since, with the URI in either case."""
     wire = connect(small())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
     error = (await wire.ask(revision, "resources/read", {"uri": uri}))["error"]
-    assert error["code"] == (-32602 if revision == MODERN else -32002)
+    assert error["code"] == (-32602 if revision == FIRST_MODERN_VERSION else -32002)
     assert error["data"]["uri"] == uri
 
 
@@ -1122,11 +1146,11 @@ async def test_a_missing_resource_is_an_error(connect: Connect, revision: str, u
 
 @pytest.mark.requirement("tasks.only-where-offered")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/list", "tasks/result", "tasks/cancel", "tasks/update"])
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_tasks_are_not_there_until_they_are(connect: Connect, revision: str, method: str) -> None:
     """What is not offered is not found, whoever asks."""
     wire = connect(small())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
     said = await wire.ask(revision, method, {"taskId": "1"})
     assert said["error"]["code"] == -32601
@@ -1142,11 +1166,11 @@ async def test_a_call_is_answered_with_a_result_and_not_with_a_task(connect: Con
 
 
 @pytest.mark.requirement("jsonrpc.unknown-method")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_an_unknown_method_is_only_unknown(connect: Connect, revision: str) -> None:
     """It is refused by its name, and the conversation goes on."""
     wire = connect(small())
-    if revision != MODERN:
+    if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
     error = (await wire.ask(revision, "made/up", {"a": [1]}))["error"]
     assert error["code"] == -32601
@@ -1168,7 +1192,9 @@ async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
+            return DiscoverResult(
+                supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
+            )
         return Raw(b'{"resultType":"postponed","content":[],"isError":false}')
 
     async with Client(handler) as client:
@@ -1177,7 +1203,7 @@ async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
 
 
 @pytest.mark.requirement("sampling.stop-reason-open")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_why_a_model_stopped_is_an_open_word(revision: str) -> None:
     """`stopReason` may be anything a provider thinks of."""
     server = Server("stopping")
@@ -1189,13 +1215,13 @@ async def test_why_a_model_stopped_is_an_open_word(revision: str) -> None:
     def answer(asked: Any) -> CreateMessageResult:
         return CreateMessageResult(role="assistant", content=TextContent(text="…"), model="m", stop_reason="bored")
 
-    async with Client(server, revision=revision, sampling_handler=answer) as client:
+    async with Client(server, protocol_version=revision, sampling_handler=answer) as client:
         assert (await client.call_tool("think")).text == "bored"
 
 
 @pytest.mark.requirement("logging.any-json")
 @pytest.mark.parametrize("data", ["text", 1, 1.5, True, None, [1, {"a": None}], {"deep": {"er": []}}])
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_what_is_logged_may_be_any_json(revision: str, data: Any) -> None:
     """`data` is not a text by nature, and null is a value."""
     server = Server("talkative")
@@ -1208,11 +1234,11 @@ async def test_what_is_logged_may_be_any_json(revision: str, data: Any) -> None:
     heard: list[Any] = []
     arrived = asyncio.Event()
 
-    def listen(said: notifications.MessageParams) -> None:
+    def listen(said: notifications.LogMessageParams) -> None:
         heard.append((said.level, said.logger, said.data))
         arrived.set()
 
-    async with Client(server, revision=revision, log_handler=listen, log_level="debug") as client:
+    async with Client(server, protocol_version=revision, log_handler=listen, log_level="debug") as client:
         await client.call_tool("say")
         async with asyncio.timeout(5):
             await arrived.wait()
@@ -1227,7 +1253,7 @@ async def test_a_client_hears_of_notifications_it_does_not_know(heard: Any) -> N
     def herald(handler: Any) -> Any:
         async def announce(call: Call) -> Any:
             if call.method == "tools/call":
-                call.reply.emit("notifications/of/tomorrow", {"a": 1})
+                call.reply.notify("notifications/of/tomorrow", {"a": 1})
             return await handler(call)
 
         return announce
@@ -1253,14 +1279,14 @@ def test_the_names_of_tools_are_checked_when_they_are_given() -> None:
 @pytest.mark.requirement("subscriptions.filter-open")
 async def test_a_filter_wants_what_it_says(connect: Connect) -> None:
     """Our own client's filter travels as the revision writes it."""
-    assert msgspec.json.encode(Filter(tools_list_changed=True)) == b'{"toolsListChanged":true}'
+    assert msgspec.json.encode(SubscriptionFilter(tools_list_changed=True)) == b'{"toolsListChanged":true}'
 
 
 # What a client does of itself
 
 
 @pytest.mark.requirement("jsonrpc.own-ids")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_each_request_of_a_client_has_an_id_of_its_own(revision: str) -> None:
     """One after the other and side by side, over the whole conversation."""
     ids: list[Any] = []
@@ -1270,7 +1296,7 @@ async def test_each_request_of_a_client_has_an_id_of_its_own(revision: str) -> N
         if direction == "sent" and "method" in frame and "id" in frame:
             ids.append(frame["id"])
 
-    async with Client(small(), revision=revision, trace=watch) as client:
+    async with Client(small(), protocol_version=revision, on_message_bytes=watch) as client:
         for _ in range(3):
             await client.list_tools()
         await asyncio.gather(*(client.call_tool("add", {"a": 1, "b": one}) for one in range(5)))
@@ -1279,26 +1305,29 @@ async def test_each_request_of_a_client_has_an_id_of_its_own(revision: str) -> N
 
 
 @pytest.mark.requirement("ping.client")
-@pytest.mark.parametrize("revision", HANDSHAKE)
+@pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 async def test_a_client_answers_a_ping(revision: str) -> None:
     answers: list[bytes] = []
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(tools={}), ttl_ms=0, cache_scope="private"
+                supported_versions=[FIRST_MODERN_VERSION],
+                capabilities=ServerCapabilities(tools={}),
+                ttl_ms=0,
+                cache_scope="private",
             )
         # No body can; the stream that it is answered on can.
         answers.append(bytes(await call.reply._ask("ping", None)))
         return CallToolResult(content=[], is_error=False)
 
-    async with Client(handler, revision=revision) as client:
+    async with Client(handler, protocol_version=revision) as client:
         await client.call_tool("any")
     assert answers == [b"{}"]
 
 
 @pytest.mark.requirement("http.accept")
-@pytest.mark.parametrize("revision", REVISIONS[1:])
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS[1:])
 async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> None:
     heads: list[dict[bytes, bytes]] = []
     server = small()
@@ -1308,10 +1337,10 @@ async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> No
             heads.append(dict(call.headers))
         return await server(call)
 
-    listener = Listener(Exchange(seen, Settings(), dict))
-    ((_, port, *_),) = await listener.start("127.0.0.1", 0)
+    listener = Listener(HttpApplication(seen, HttpServerSettings(), dict))
+    ((_, port, *_),) = await listener.listen("127.0.0.1", 0)
     try:
-        async with Client(f"http://127.0.0.1:{port}/mcp", revision=revision) as client:
+        async with Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision) as client:
             await client.list_tools()
             await client.call_tool("add", {"a": 1, "b": 2})
     finally:
@@ -1349,13 +1378,13 @@ async def test_a_server_cancels_nothing_but_subscriptions(connect: Connect) -> N
             "params": {"notifications": {"toolsListChanged": True}, "_meta": listening},
         }
     )
-    assert (await wire.receive())["method"] == notifications.ACKNOWLEDGED
+    assert (await wire.receive())["method"] == notifications.SUBSCRIPTIONS_ACKNOWLEDGED
     call = {"name": "wait", "arguments": {}, "_meta": wire.envelope()}
     wire.send({"jsonrpc": "2.0", "id": "waits", "method": "tools/call", "params": call})
     await begun.wait()
     wire.notify(notifications.CANCELLED, {"requestId": "waits"})
     assert (await wire.modern("tools/call", {"name": "slow", "arguments": {}}))["result"]["isError"]
-    await wire.channel.end(0)
+    await wire.channel.shutdown(0)
     said = wire.aside
     while not wire.is_silent:
         said.append(await wire.receive())
@@ -1364,35 +1393,35 @@ async def test_a_server_cancels_nothing_but_subscriptions(connect: Connect) -> N
 
 
 @pytest.mark.requirement("tools.unique")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_names_of_tools_have_a_case(revision: str) -> None:
     server = Server("cased")
     server.tool(name="Add")(lambda: "large")
     server.tool(name="add")(lambda: "small")
-    async with Client(server, revision=revision) as client:
+    async with Client(server, protocol_version=revision) as client:
         assert {tool.name for tool in await client.list_tools()} == {"Add", "add"}
         assert (await client.call_tool("Add")).text == "large"
         assert (await client.call_tool("add")).text == "small"
 
 
 @pytest.mark.requirement("prompts.list-changed")
-@pytest.mark.parametrize("revision", HANDSHAKE)
+@pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 async def test_a_prompt_that_comes_or_goes_is_told_of(connect: Connect, revision: str) -> None:
     server = small()
     wire = connect(server)
     await wire.initialize(revision)
     await wire.request("prompts/list")
     server.prompt(name="newcomer")(lambda: "hello")
-    assert (await wire.receive())["method"] == notifications.PROMPTS_CHANGED
+    assert (await wire.receive())["method"] == notifications.PROMPTS_LIST_CHANGED
     server.remove("newcomer")
-    assert (await wire.receive())["method"] == notifications.PROMPTS_CHANGED
+    assert (await wire.receive())["method"] == notifications.PROMPTS_LIST_CHANGED
 
 
 @pytest.mark.requirement("tools.declared")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_server_declares_what_it_has(connect: Connect, revision: str) -> None:
     wire = connect(small())
-    if revision == MODERN:
+    if revision == FIRST_MODERN_VERSION:
         said = (await wire.modern("server/discover"))["result"]["capabilities"]
     else:
         said = (await wire.initialize(revision))["capabilities"]

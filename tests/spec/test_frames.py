@@ -13,26 +13,31 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-import frames
-from frames import complaints
 from portico import Audio, Context, File, Image, Server, ToolError, ToolResult
 from portico.protocol.client_features import SamplingMessage
 from portico.protocol.content import (
     Annotations,
     AudioContent,
-    BlobContents,
+    BlobResourceContents,
     EmbeddedResource,
     ImageContent,
     ResourceLink,
     TextContent,
-    TextContents,
+    TextResourceContents,
 )
-from portico.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID, Icon
+from portico.protocol.meta import (
+    CLIENT_CAPABILITIES_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    SUBSCRIPTION_ID_META_KEY,
+    Icon,
+)
 from portico.protocol.prompts import PromptMessage
 from portico.protocol.tools import Tool
 from portico.protocol.versions import (
-    HANDSHAKE,
-    REVISIONS,
+    HANDSHAKE_VERSIONS,
+    SUPPORTED_PROTOCOL_VERSIONS,
     V2024_11_05,
     V2025_03_26,
     V2025_06_18,
@@ -40,7 +45,10 @@ from portico.protocol.versions import (
     V2026_07_28,
 )
 from portico.rpc.channel import Channel
-from portico.rpc.handshake.session import Session
+from portico.rpc.handshake.session import HandshakeSession
+from portico.server.options import CacheHint
+from support import frames
+from support.frames import complaints
 
 pytestmark = pytest.mark.skipif(not frames.SCHEMAS.is_dir(), reason=frames.ABSENT)
 
@@ -103,9 +111,8 @@ def rich_server() -> Server:
         website_url="https://rich.test",
         icons=ICONS,
         instructions="Try everything.",
-        page_size=20,
-        ttl_ms=1000,
-        cache_scope="public",
+        list_page_size=20,
+        cache=CacheHint(1000, "public"),
     )
     _tools(server)
     _tools_that_ask(server)
@@ -161,11 +168,11 @@ def _tools(server: Server) -> None:
             ImageContent(data="aGk=", mime_type="image/png", annotations=NOTES, meta=OWN),
             AudioContent(data="aGk=", mime_type="audio/wav", annotations=NOTES, meta=OWN),
             EmbeddedResource(
-                resource=TextContents(uri="note://1", mime_type="text/plain", text="t", meta=OWN),
+                resource=TextResourceContents(uri="note://1", mime_type="text/plain", text="t", meta=OWN),
                 annotations=NOTES,
                 meta=OWN,
             ),
-            EmbeddedResource(resource=BlobContents(uri="note://2", blob="aGk=", meta=OWN)),
+            EmbeddedResource(resource=BlobResourceContents(uri="note://2", blob="aGk=", meta=OWN)),
         ]
 
     @server.tool
@@ -262,7 +269,7 @@ def _tools_that_ask(server: Server) -> None:
 
     @server.tool
     async def looks_at_roots(ctx: Context) -> str:
-        return ", ".join(root.uri for root in await ctx.roots())
+        return ", ".join(root.uri for root in await ctx.list_roots())
 
 
 def _resources(server: Server) -> None:
@@ -280,8 +287,8 @@ def _resources(server: Server) -> None:
     @server.resource("note://several")
     def several() -> list[Any]:
         return [
-            TextContents(uri="note://several/1", mime_type="text/plain", text="1", meta=OWN),
-            BlobContents(uri="note://several/2", blob=base64.b64encode(b"2").decode(), meta=OWN),
+            TextResourceContents(uri="note://several/1", mime_type="text/plain", text="1", meta=OWN),
+            BlobResourceContents(uri="note://several/2", blob=base64.b64encode(b"2").decode(), meta=OWN),
         ]
 
     @server.resource("note://refuses")
@@ -311,7 +318,7 @@ def _prompts(server: Server) -> None:
             PromptMessage("user", TextContent(text="hi", annotations=NOTES, meta=OWN)),
             PromptMessage("assistant", ImageContent(data="aGk=", mime_type="image/png", meta=OWN)),
             PromptMessage("user", AudioContent(data="aGk=", mime_type="audio/wav", meta=OWN)),
-            PromptMessage("user", EmbeddedResource(resource=TextContents(uri="note://1", text="t", meta=OWN))),
+            PromptMessage("user", EmbeddedResource(resource=TextResourceContents(uri="note://1", text="t", meta=OWN))),
             PromptMessage("user", link),
         ]
 
@@ -338,13 +345,13 @@ class Peer:
 
     def __post_init__(self) -> None:
         self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.session = Session(self.server)
+        self.session = HandshakeSession(self.server)
         self.channel = Channel(self.server, self._hear, session=self.session)
         self.session.stream = self.channel
         self._last = 0
 
     async def __aenter__(self) -> "Peer":
-        if self.revision in HANDSHAKE:
+        if self.revision in HANDSHAKE_VERSIONS:
             who = {"name": "eager", "version": "1"}
             opening = {"protocolVersion": self.revision, "capabilities": EVERYTHING, "clientInfo": who}
             await self.request("initialize", opening)
@@ -352,7 +359,7 @@ class Peer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.channel.end(0)
+        await self.channel.shutdown(0)
         self.session.close()
 
     def _hear(self, message: bytes) -> None:
@@ -366,8 +373,8 @@ class Peer:
             self._hear(reply)
 
     def meta(self, **more: Any) -> dict[str, Any]:
-        modern = {PROTOCOL_VERSION: self.revision, CLIENT_CAPABILITIES: EVERYTHING}
-        return {**(modern if self.revision not in HANDSHAKE else {}), **more}
+        modern = {PROTOCOL_VERSION_META_KEY: self.revision, CLIENT_CAPABILITIES_META_KEY: EVERYTHING}
+        return {**(modern if self.revision not in HANDSHAKE_VERSIONS else {}), **more}
 
     def start(self, method: str, params: dict[str, Any] | None = None, meta: dict[str, Any] | None = None) -> int:
         self._last += 1
@@ -429,7 +436,7 @@ EXCHANGES: dict[str, tuple[Exchange, tuple[str, ...]]] = {}
 
 def exchange(*revisions: str) -> Callable[[Exchange], Exchange]:
     def add(fn: Exchange) -> Exchange:
-        EXCHANGES[fn.__name__] = (fn, revisions or REVISIONS)
+        EXCHANGES[fn.__name__] = (fn, revisions or SUPPORTED_PROTOCOL_VERSIONS)
         return fn
 
     return add
@@ -439,13 +446,13 @@ def _simple(name: str, method: str, params: dict[str, Any] | None = None, revisi
     async def asked(peer: Peer) -> None:
         await peer.request(method, params)
 
-    EXCHANGES[name] = (asked, revisions or REVISIONS)
+    EXCHANGES[name] = (asked, revisions or SUPPORTED_PROTOCOL_VERSIONS)
 
 
-_simple("the_handshake", "ping", revisions=HANDSHAKE)
-_simple("set_level", "logging/setLevel", {"level": "warning"}, HANDSHAKE)
-_simple("subscribe", "resources/subscribe", {"uri": "note://text"}, HANDSHAKE)
-_simple("unsubscribe", "resources/unsubscribe", {"uri": "note://text"}, HANDSHAKE)
+_simple("the_handshake", "ping", revisions=HANDSHAKE_VERSIONS)
+_simple("set_level", "logging/setLevel", {"level": "warning"}, HANDSHAKE_VERSIONS)
+_simple("subscribe", "resources/subscribe", {"uri": "note://text"}, HANDSHAKE_VERSIONS)
+_simple("unsubscribe", "resources/unsubscribe", {"uri": "note://text"}, HANDSHAKE_VERSIONS)
 _simple("discover", "server/discover", revisions=(V2026_07_28,))
 _simple("tools", "tools/list")
 _simple("resources", "resources/list")
@@ -508,19 +515,19 @@ async def pages_of_tools(peer: Peer) -> None:
 
 @exchange()
 async def progress_and_log(peer: Peer) -> None:
-    if peer.revision in HANDSHAKE:
+    if peer.revision in HANDSHAKE_VERSIONS:
         await peer.request("logging/setLevel", {"level": "debug"})
         await peer.call("reports", progressToken="p-1")
     else:
-        await peer.call("reports", progressToken=7, **{LOG_LEVEL: "debug"})
+        await peer.call("reports", progressToken=7, **{LOG_LEVEL_META_KEY: "debug"})
     said = [frame["method"] for frame in peer.frames if "method" in frame]
     assert said == ["notifications/progress"] * 2 + ["notifications/message"] * 3
 
 
-@exchange(*HANDSHAKE)
+@exchange(*HANDSHAKE_VERSIONS)
 async def changes(peer: Peer) -> None:
     await peer.request("resources/subscribe", {"uri": "note://text"})
-    peer.server.resource_updated("note://text")
+    peer.server.notify_resource_updated("note://text")
     await peer.notice("notifications/resources/updated")
     for method in _change_everything(peer.server):
         await peer.notice(method)
@@ -537,13 +544,13 @@ async def changes_to_a_listener(peer: Peer) -> None:
     id = peer.start("subscriptions/listen", {"notifications": wanted})
     first = await peer.until(lambda frame: True)
     assert first["method"] == "notifications/subscriptions/acknowledged"
-    peer.server.resource_updated("note://text")
+    peer.server.notify_resource_updated("note://text")
     await peer.notice("notifications/resources/updated")
     for method in _change_everything(peer.server):
         await peer.notice(method)
     # 2026-07-28, basic/patterns/subscriptions: each event carries the id of its listen request, in the same type.
-    assert all(frame["params"]["_meta"][SUBSCRIPTION_ID] == id for frame in peer.frames)
-    await peer.channel.end(PATIENCE)
+    assert all(frame["params"]["_meta"][SUBSCRIPTION_ID_META_KEY] == id for frame in peer.frames)
+    await peer.channel.shutdown(PATIENCE)
     assert [frame.get("method", frame.get("id")) for frame in peer.frames[-2:]] == [id, "notifications/cancelled"]
 
 
@@ -600,7 +607,7 @@ async def test_results_of_2026_07_28_say_what_they_are_whose_they_are_and_how_lo
         hinted = method in CACHEABLE and result["resultType"] == "complete"
         assert ("ttlMs" in result, "cacheScope" in result) == (hinted, hinted)
         if method != "subscriptions/listen":
-            assert result["_meta"][SERVER_INFO]["name"] == "rich"
+            assert result["_meta"][SERVER_INFO_META_KEY]["name"] == "rich"
 
 
 @pytest.mark.requirement("schema.frames")
@@ -616,7 +623,7 @@ async def test_no_word_of_2026_07_28_is_said_to_a_handshake_revision(name: str, 
 
 
 @pytest.mark.requirement("ping.empty")
-@pytest.mark.parametrize("revision", HANDSHAKE)
+@pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 async def test_empty_results_are_empty_objects_for_the_handshake_revisions(revision: str) -> None:
     """EmptyResult of 2024-11-05 to 2025-11-25; strict peers close it."""
     async with Peer(revision) as peer:
@@ -700,7 +707,7 @@ async def test_audio_is_said_in_words_to_2024_11_05(revision: str, kinds: list[s
 
 
 @pytest.mark.requirement("tools.structured-since", "content.link-since")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_resource_link_is_said_in_words_before_2025_06_18_and_keeps_its_address(revision: str) -> None:
     """`ResourceLink` came with 2025-06-18, its icons with 2025-11-25."""
     async with Peer(revision) as peer:
@@ -744,7 +751,7 @@ def test_the_checker_sees_what_it_is_for() -> None:
     """A member that a revision does not know is found, wherever it stands, and one that it knows is not."""
     tool = {"name": "t", "title": "T", "icons": [], "inputSchema": {"type": "object", "additionalProperties": False}}
     frame = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [tool], "ttlMs": 0}}
-    found = {revision: complaints(frame, revision, "tools/list") for revision in HANDSHAKE}
+    found = {revision: complaints(frame, revision, "tools/list") for revision in HANDSHAKE_VERSIONS}
     assert found[V2024_11_05] == ["$.result.tools[0].title", "$.result.tools[0].icons", "$.result.ttlMs"]
     assert found[V2025_06_18] == ["$.result.tools[0].icons", "$.result.ttlMs"]
     assert found[V2025_11_25] == ["$.result.ttlMs"]

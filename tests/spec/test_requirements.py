@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from portico.protocol.versions import REVISIONS
+from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from spec.requirements import REQUIREMENTS
+from support.paths import ROOT, find_test_files
 
 HERE = Path(__file__).parent
-FILES = sorted(HERE.parent.rglob("test_*.py"))
+FILES = find_test_files()
 OURS = sorted({*HERE.glob("test_*.py")} - {Path(__file__)})
 
 
@@ -30,7 +31,7 @@ def test_every_requirement_has_a_test() -> None:
     assert not REQUIREMENTS.keys() - named
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE.parent)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_test_names_is_a_requirement(path: Path) -> None:
     for name, ids in named_in(path):
         assert not ids - REQUIREMENTS.keys(), name
@@ -44,7 +45,7 @@ def test_every_test_of_the_specification_names_a_requirement(path: Path) -> None
 @pytest.mark.parametrize("id", REQUIREMENTS)
 def test_a_requirement_says_where_it_stands(id: str) -> None:
     since, until, page, section, sentence = REQUIREMENTS[id]
-    assert REVISIONS.index(since) <= REVISIONS.index(until)
+    assert SUPPORTED_PROTOCOL_VERSIONS.index(since) <= SUPPORTED_PROTOCOL_VERSIONS.index(until)
     assert page.partition("/")[0] in ("basic", "server", "client")
     assert section
     assert sentence[0].isupper() or sentence[0] == "`"

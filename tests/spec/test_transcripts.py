@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import pytest
 
 from portico import Client, Context, Server, Service
-from portico.protocol.meta import SERVER_INFO
-from portico.protocol.versions import REVISIONS
+from portico.protocol.meta import SERVER_INFO_META_KEY
+from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 
 Connect = Callable[..., Any]
 Spawn = Callable[..., Any]
@@ -66,7 +66,7 @@ def tasks() -> Server:
     """The same by hand, for what needs no process."""
     server = Server("bossman", version="0.1.0")
 
-    @server.tool(inline=True)
+    @server.tool(run_in_thread=False)
     def create_task(description: Annotated[str, "Task description"]) -> str:
         """Create a new task"""
         return f'{{"id":"task_1","description":"{description}","status":"pending"}}'
@@ -96,9 +96,9 @@ async def test_the_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> Non
 
 
 @pytest.mark.requirement("tools.closed-schema")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_the_schema_is_closed_on_every_revision(revision: str) -> None:
-    async with Client(tasks(), revision=revision) as client:
+    async with Client(tasks(), protocol_version=revision) as client:
         [tool] = await client.list_tools()
     assert tool.input_schema == SAMPLE_SCHEMA
 
@@ -134,7 +134,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing(connect: Conne
     await wire.initialize("2025-03-26")
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     assert (await wire.request("initialize", params))["error"]["code"] == -32600
-    assert wire.session.revision == "2025-03-26"
+    assert wire.session.protocol_version == "2025-03-26"
     assert "result" in await wire.request("tools/list")
 
 
@@ -174,7 +174,7 @@ async def test_a_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_fil
 
 
 @pytest.mark.requirement("tools.unknown-name")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_an_unknown_tool_is_invalid_params(connect: Connect, revision: str) -> None:
     wire = connect(tasks())
     if revision != "2026-07-28":
@@ -544,7 +544,7 @@ async def test_without_services_the_list_is_empty(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("tools.list-changed")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_service_that_is_unregistered_takes_its_tools_with_it(connect: Connect, revision: str) -> None:
     server = system()
     wire = connect(server)
@@ -568,7 +568,7 @@ async def test_a_service_that_is_unregistered_takes_its_tools_with_it(connect: C
 
 @pytest.mark.requirement("stdio.stdout-is-protocol")
 async def test_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> None:
-    child = await spawn("serve", tasks_file, env={"LOG_LEVEL": "debug"})
+    child = await spawn("serve", tasks_file, env={"PORTICO_LOG_LEVEL": "debug"})
     await child.initialize("2025-03-26")
     await child.request("tools/list")
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
@@ -583,7 +583,7 @@ async def test_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> Non
 @pytest.mark.requirement("stdio.stdout-is-protocol")
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "ERROR"])
 async def test_standard_output_is_the_protocols_at_every_level(spawn: Spawn, tasks_file: Path, level: str) -> None:
-    child = await spawn("serve", tasks_file, env={"LOG_LEVEL": level})
+    child = await spawn("serve", tasks_file, env={"PORTICO_LOG_LEVEL": level})
     await child.initialize("2025-03-26")
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
     code, rest, errors = await child.end()
@@ -618,7 +618,7 @@ async def test_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path)
     assert result["resultType"] == "complete"
     assert result["content"][0]["text"] == '{"id":"task_1","description":"Fix parser bug","status":"pending"}'
     assert result["isError"] is False
-    assert result["_meta"][SERVER_INFO] == {"name": "bossman", "version": "0.1.0"}
+    assert result["_meta"][SERVER_INFO_META_KEY] == {"name": "bossman", "version": "0.1.0"}
 
 
 @pytest.mark.requirement("modern.era-before-method")

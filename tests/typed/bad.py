@@ -5,7 +5,8 @@ from __future__ import annotations
 from portico import Client, Context, Server, SyncClient, tool
 from portico import Serverr  # error
 from portico.extend import Handlerr  # error
-from portico.extend import Tool, serve_http
+from portico import Tool
+from portico.extend import serve_http
 from portico.jsonschema import complaintz  # error
 from portico_services.memory import Memori  # error
 
@@ -18,7 +19,7 @@ def hello() -> str:
 
 
 server.tool(titel="Hello", timout=3)  # error
-server.tool("hello", inline="yes")  # error
+server.tool("hello", run_in_thread="yes")  # error
 server.tool(timeout="3")  # error
 server.tool(task="sometimes")  # error
 tool(alias=["b"])  # error
@@ -31,8 +32,8 @@ server.run("http", prot=8080)  # error
 server.run("htttp")  # error
 server.run(port=8080)  # error
 server.run("http", port="8080")  # error
-server.asgi(host="127.0.0.1")  # error
-server.asgi().no_such_member()  # error
+server.http_app(host="127.0.0.1")  # error
+server.http_app().no_such_member()  # error
 Client(server, timout=3)  # error
 Client(server, timeout="3")  # error
 SyncClient(server, timout=3)  # error
@@ -45,7 +46,7 @@ async def ask(ctx: Context, client: Client) -> None:
     choice = await ctx.elicit("Which?", ["shirt", "sock"])
     print((choice.data or "").no_such_member())  # error
     await ctx.elicit("How many?", int, kye="a")  # error
-    result = await client.call_tool("add", returns=int)
+    result = await client.call_tool("add", result_type=int)
     print(result.data.no_such_member())  # error
     await client.call_tool("add", return_type=int)  # error
     await serve_http(server, prot=1)  # error

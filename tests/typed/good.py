@@ -7,26 +7,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
-from portico import Client, Context, Server, Service, SyncClient, TaskConfig, ToolError, prompt, resource, tool
-from portico.extend import (
-    Call,
-    Database,
-    Elicitation,
-    Handler,
-    HandlerMiddleware,
-    Icon,
+from portico import (
+    Client,
+    Context,
     Prompt,
-    PromptMessage,
     Resource,
-    TextContent,
+    Server,
+    Service,
+    SyncClient,
+    TaskConfig,
     Tool,
-    ToolAnnotations,
-    Transaction,
-    serve_http,
+    ToolError,
+    prompt,
+    resource,
+    tool,
 )
-from portico.jsonschema import complaints
+from portico.extend import Call, Database, Handler, HandlerMiddleware, Transaction, serve_http
+from portico.jsonschema import validate
+from portico.types import Elicitation, Icon, PromptMessage, TextContent, ToolAnnotations
 from portico_services.contracts import Contracts
-from portico_services.livepython import Live
+from portico_services.livepython import LivePython
 from portico_services.memory import Memory
 from portico_services.system import System
 from portico_services.workitems import Tasks
@@ -62,7 +62,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@server.tool("minus", title="Take away", inline=True, annotations=ToolAnnotations(read_only_hint=True))
+@server.tool("minus", title="Take away", run_in_thread=False, annotations=ToolAnnotations(read_only_hint=True))
 def take_away(a: int, b: int) -> int:
     return a - b
 
@@ -80,11 +80,11 @@ async def buy(product: str, ctx: Context) -> str:
     assert_type(await ctx.elicit("The form", {"type": "object"}), Elicitation[dict[str, Any]])
     unit = await ctx.elicit("Which unit?", Literal["celsius", "fahrenheit"])
     if unit.action != "accept":
-        raise ToolError("Nothing was said.", kind="Declined", details={"product": product})
+        raise ToolError("Nothing was said.", error_type="Declined", details={"product": product})
     return str(unit.data)
 
 
-@server.tool(task=TaskConfig(retries=3))
+@server.tool(task=TaskConfig(max_retries=3))
 async def report() -> str:
     return "…"
 
@@ -122,36 +122,36 @@ class Notes(Service):
 
 
 server.add(Notes())
-server.add(Tool(add, name="plus", inline=True))
+server.add(Tool(add, name="plus", run_in_thread=False))
 server.add(Resource(lambda: "", "a://b", title="B"))
 server.add(Prompt(advice, description="…"))
-for service in (Memory(), Tasks(), System(), Live(), Contracts()):
+for service in (Memory(), Tasks(), System(), LivePython(), Contracts()):
     server.add(service)
 assert_type(add(1, 2), int)
 
 
 async def ask() -> None:
     async with Client("http://127.0.0.1:8080/mcp", timeout=3, headers={"a": "b"}) as client:
-        assert_type((await client.call_tool("add", {"a": 1, "b": 2}, returns=int)).data, int)
-        assert_type((await client.call_tool("trip", returns=Trip, timeout=30)).data, Trip)
-        assert_type((await client.call_tool("trips", returns=list[Trip])).data, list[Trip])
+        assert_type((await client.call_tool("add", {"a": 1, "b": 2}, result_type=int)).data, int)
+        assert_type((await client.call_tool("trip", result_type=Trip, timeout=30)).data, Trip)
+        assert_type((await client.call_tool("trips", result_type=list[Trip])).data, list[Trip])
         task = await client.start_task("report", ttl=60)
-        assert_type((await task.result(returns=str)).data, str)
+        assert_type((await task.result(result_type=str)).data, str)
     with SyncClient(server, timeout=3, log_level="debug") as sync:
-        assert_type(sync.call_tool("add", {"a": 1, "b": 2}, returns=int).data, int)
+        assert_type(sync.call_tool("add", {"a": 1, "b": 2}, result_type=int).data, int)
         sync.call_tool("add").data.anything_goes()
 
 
 async def keep(database: Database) -> None:
     def write(tx: Transaction) -> int:
-        return tx.run("delete from notes")
+        return tx.execute("delete from notes")
 
     await database.write(write)
-    print(complaints({"type": "string"}, 3))
+    print(validate({"type": "string"}, 3))
 
 
 async def serve() -> None:
-    await serve_http(server, host="127.0.0.1", port=0, ready=print)
+    await serve_http(server, host="127.0.0.1", port=0, on_ready=print)
     scope: dict[str, Any] = {"type": "http"}
 
     async def receive() -> dict[str, Any]:
@@ -159,10 +159,10 @@ async def serve() -> None:
 
     async def send(message: Any) -> None: ...
 
-    await server.asgi(path="/mcp", token="…")(scope, receive, send)
+    await server.http_app(path="/mcp", token="…")(scope, receive, send)
 
 
 if __name__ == "__main__":
     server.run()
-    server.run("http", host="0.0.0.0", port=8080, insecure=True, most_in_flight=100)
-    server.run("stdio", grace=3.0)
+    server.run("http", host="0.0.0.0", port=8080, insecure=True, max_concurrent_requests=100)
+    server.run("stdio", shutdown_timeout=3.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import node
+from support import node
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

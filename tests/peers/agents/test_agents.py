@@ -33,7 +33,7 @@ def url() -> Iterator[str]:
         child.communicate(timeout=PATIENCE)
 
 
-@pytest.mark.skipif(PYTHON is None, reason="The agents are not installed; `make test` does it, in .venv/agents.")
+@pytest.mark.skipif(PYTHON is None, reason="The agents are not installed; `make test-all` does it, in .venv/agents.")
 @pytest.mark.parametrize("agent", ["langchain", "pydantic_ai", "openai", "google_adk"])
 def test_an_agent_finds_a_tool_and_calls_it(agent: str, url: str, tmp_path: Path) -> None:
     # What they would like to send home has nowhere to go.

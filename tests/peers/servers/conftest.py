@@ -25,12 +25,13 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 
-import node
 from portico import Client
+from support import node
 
 HERE = Path(__file__).resolve().parent
-PATIENCE = 10.0
-STARTING = 30.0
+# The first request over stdio includes the start of the server, which takes 15 s on a machine with a load of 15.
+PATIENCE = 60.0
+STARTING = 90.0
 MODERN = "2026-07-28"
 PYTHON = ("official", "fast", "lowlevel")
 # The program in Go wants a cluster to talk to; this one refuses at once.
@@ -261,16 +262,16 @@ class Talk:
         self.reset()
         self.client = Client(
             target,
-            revision=revision or None,
+            protocol_version=revision or None,
             sampling_handler=self._sample,
             elicitation_handler=self._elicit,
             elicitation_modes=("form", "url"),
             # Some of them declare less than they have, and what they say to the rest is theirs to say.
-            undeclared=True,
+            ignore_capabilities=True,
             roots=["file:///project"],
             log_handler=self._log,
             message_handler=self._message,
-            trace=self._trace,
+            on_message_bytes=self._trace,
             timeout=PATIENCE,
             env=None if isinstance(target, str) else ENVIRONMENT | options.pop("env", {}),
             **options,
@@ -286,7 +287,7 @@ class Talk:
 
     @property
     def modern(self) -> bool:
-        return self.client.revision >= MODERN
+        return self.client.protocol_version >= MODERN
 
     async def _sample(self, params: Any) -> str:
         self.asked.append(params)
@@ -321,7 +322,7 @@ async def connection(leg: Leg, target: Callable[[Leg], str | list[str]]) -> Asyn
     """Opened by one task and closed by another."""
     talk = Talk(target(leg), leg.revision)
     async with asyncio.timeout(STARTING):
-        await talk.client.open()
+        await talk.client.connect()
     yield talk
     async with asyncio.timeout(STARTING):
         await talk.client.close()

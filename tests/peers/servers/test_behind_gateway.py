@@ -31,7 +31,7 @@ async def say_paris(params: Any) -> CreateMessageResult:
 def able(gateway: Gateway, revision: Any) -> Client:
     return Client(
         gateway,
-        revision=revision,
+        protocol_version=revision,
         elicitation_handler=fill_in,
         sampling_handler=say_paris,
         roots=["file:///project"],
@@ -57,7 +57,7 @@ async def test_what_the_everything_server_asks_is_asked_of_the_client(revision, 
 async def test_several_servers_are_called_through_one_gateway(revision, servers, tmp_path):
     filesystem = [*servers.command("filesystem")[:-1], str(tmp_path)]
     behind = {"files": filesystem, "memory": servers.command("memory")[:-1], "python": servers.command("official")}
-    async with Client(Gateway(behind), revision=revision) as client:
+    async with Client(Gateway(behind), protocol_version=revision) as client:
         aliases = {tool.name.partition("_")[0] for tool in await client.list_tools()}
         assert str(tmp_path) in (await client.call_tool("files_list_allowed_directories")).text
         assert "entities" in (await client.call_tool("memory_read_graph")).structured

@@ -14,7 +14,7 @@ from portico import Client, ToolError
 from portico.client.subscriptions import Change
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
-from portico.protocol.errors import BadStatus, Closed, ProtocolError, TimedOut
+from portico.protocol.errors import ConnectionClosed, HttpStatusError, ProtocolError, RequestTimeout
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,7 +45,7 @@ class Weather:
 
 
 async def test_the_newest_revision_that_both_know_is_found(leg, client):
-    assert client.revision == (leg.revision or "2025-11-25")
+    assert client.protocol_version == (leg.revision or "2025-11-25")
     assert (client.server_info.name, client.server_info.version) == ("mcp-servers/everything", "2.0.0")
     assert client.instructions.startswith("# Everything Server")
     assert client.server_capabilities.resources == {"subscribe": True, "listChanged": True}
@@ -56,13 +56,13 @@ async def test_the_newest_revision_that_both_know_is_found(leg, client):
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_a_revision_that_is_insisted_on_is_spoken_or_nothing_is(transport, revision, servers, running):
     where = servers.command(SERVER) if transport == "stdio" else running(SERVER, transport)
-    client = Client(where, revision=revision)
+    client = Client(where, protocol_version=revision)
     if revision == "2025-11-25":
         async with client:
-            assert client.revision == revision
+            assert client.protocol_version == revision
     else:
-        with pytest.raises(ProtocolError, match="does not speak 2026-07-28"):
-            await client.open()
+        with pytest.raises(ProtocolError, match="does not support the protocol version 2026-07-28"):
+            await client.connect()
 
 
 async def test_an_entry_of_an_mcp_json_is_a_target(servers, running):
@@ -79,7 +79,9 @@ async def test_an_entry_of_an_mcp_json_is_a_target(servers, running):
 async def test_tools_are_listed_with_those_that_need_us(talk):
     tools = {tool.name: tool for tool in await talk.client.list_tools()}
     assert {*tools} >= ALWAYS
-    assert {*tools} & {*WHEN_WE_CAN} == {name for name, since in WHEN_WE_CAN.items() if since <= talk.client.revision}
+    assert {*tools} & {*WHEN_WE_CAN} == {
+        name for name, since in WHEN_WE_CAN.items() if since <= talk.client.protocol_version
+    }
     assert tools["echo"].annotations.read_only_hint is True
     assert tools["get-sum"].input_schema["required"] == ["a", "b"]
     assert [tool.name async for tool in talk.client.iter_tools()] == [*tools]
@@ -116,7 +118,7 @@ async def test_structured_content_is_given_and_made_into_a_type(client):
     result = await client.call_tool("get-structured-content", {"location": "Chicago"})
     assert result.data == {"temperature": 36, "conditions": "Light rain / drizzle", "humidity": 82}
     assert json.loads(result.text) == result.structured
-    typed = await client.call_tool("get-structured-content", {"location": "Chicago"}, returns=Weather)
+    typed = await client.call_tool("get-structured-content", {"location": "Chicago"}, result_type=Weather)
     assert typed.data == Weather(36, "Light rain / drizzle", 82)
 
 
@@ -140,14 +142,14 @@ async def test_progress_is_reported_to_who_asked(client):
     await client.call_tool(
         "trigger-long-running-operation",
         {"duration": 0.03, "steps": 3},
-        on_progress=lambda *said: heard.append(said),
+        progress_handler=lambda *said: heard.append(said),
     )
     assert heard == [(1, 3, None), (2, 3, None), (3, 3, None)]
 
 
 async def test_a_call_that_takes_too_long_is_cancelled_and_the_next_one_answered(talk):
     slow = talk.client.call_tool("trigger-long-running-operation", {"duration": 0.5, "steps": 1}, timeout=0.05)
-    with pytest.raises(TimedOut, match=r"tools/call was not answered within 0\.05 s"):
+    with pytest.raises(RequestTimeout, match=r"tools/call was not answered within 0\.05 s"):
         await slow
     assert (await talk.client.call_tool("echo", {"message": "still there"})).data == "Echo: still there"
     assert any(b"notifications/cancelled" in message for message in talk.sent)
@@ -221,12 +223,12 @@ async def test_a_page_that_has_to_be_seen_first_is_in_the_error(leg, talk):
 async def test_roots_are_given_and_given_again_when_they_have_changed(talk):
     client = talk.client
     assert "file:///project" in (await client.call_tool("get-roots-list")).text
-    before, client.inputs.roots = client.inputs.roots, ["file:///one", "file:///two"]
+    before, client.input_handlers.roots = client.input_handlers.roots, ["file:///one", "file:///two"]
     try:
         await client.notify("notifications/roots/list_changed")
         await talk.until(lambda: ("info", "Roots updated: 2 root(s) received from client") in talk.logs)
     finally:
-        client.inputs.roots = before
+        client.input_handlers.roots = before
         await client.notify("notifications/roots/list_changed")
         await talk.until(lambda: ("info", "Roots updated: 1 root(s) received from client") in talk.logs)
 
@@ -353,7 +355,7 @@ async def test_a_server_that_was_restarted_gets_a_new_session(start, talking):
     """It says 400 where it should say 404, as many do."""
     with start(SERVER, "http") as url:
         talk = talking(url, log_level="debug")
-        await talk.client.open()
+        await talk.client.connect()
         await talk.client.subscribe(TEXT)
     try:
         with start(SERVER, "http", int(url.split(":")[2].split("/")[0])):
@@ -370,11 +372,11 @@ async def test_a_server_that_was_restarted_gets_a_new_session(start, talking):
 
 async def test_a_server_that_cannot_be_started_says_why(servers):
     node, script, _ = servers.command(SERVER)
-    with pytest.raises(Closed, match="Unknown transport: carrier-pigeon"):
-        await Client([node, script, "carrier-pigeon"]).open()
+    with pytest.raises(ConnectionClosed, match="Unknown transport: carrier-pigeon"):
+        await Client([node, script, "carrier-pigeon"]).connect()
 
 
 async def test_a_place_where_no_server_is_says_so(running):
     url = running(SERVER, "http").replace("/mcp", "/nowhere")
-    with pytest.raises(BadStatus, match="HTTP status 404"):
-        await Client(url).open()
+    with pytest.raises(HttpStatusError, match="HTTP status 404"):
+        await Client(url).connect()

@@ -31,7 +31,7 @@ async def test_an_argument_is_repeated_in_a_header_where_the_tool_wants_it(clien
 
 async def test_a_value_need_not_be_an_object_on_2026_07_28(talk):
     if talk.modern:
-        result = await talk.client.call_tool("numbers", returns=list[int])
+        result = await talk.client.call_tool("numbers", result_type=list[int])
         assert result.structured == result.data == [1, 2, 3]
     else:
         with pytest.raises(ProtocolError, match="invalid result"):
@@ -39,7 +39,7 @@ async def test_a_value_need_not_be_an_object_on_2026_07_28(talk):
 
 
 async def test_a_result_that_breaks_the_tool_s_own_promise_is_refused(client):
-    with pytest.raises(ProtocolError, match='liar gave a result that breaks its own output schema: "many"'):
+    with pytest.raises(ProtocolError, match='liar returned a result that violates its output schema: "many"'):
         await client.call_tool("liar")
 
 

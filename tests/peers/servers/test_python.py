@@ -12,7 +12,7 @@ import pytest
 from portico import ToolError
 from portico.client.subscriptions import Change
 from portico.protocol.client_features import ElicitResult
-from portico.protocol.errors import Closed, ProtocolError
+from portico.protocol.errors import ConnectionClosed, ProtocolError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,7 +37,7 @@ class Forecast:
 
 async def test_the_newest_revision_that_both_know_is_found(leg, client):
     found = "2025-11-25" if leg.transport == "sse" else "2026-07-28"
-    assert client.revision == (leg.revision or found)
+    assert client.protocol_version == (leg.revision or found)
     assert (client.server_info.name, client.server_info.version) == (leg.server, "1.2.3")
     assert client.instructions == "A server of others."
     assert client.server_capabilities.completions == {}
@@ -47,10 +47,10 @@ async def test_the_newest_revision_that_both_know_is_found(leg, client):
 @pytest.mark.parametrize("server", ["official", "fast"])
 async def test_a_revision_that_is_insisted_on_is_spoken_or_nothing_is(server, running, talking):
     async with talking(running(server, "http"), "2026-07-28").client as client:
-        assert client.revision == "2026-07-28"
+        assert client.protocol_version == "2026-07-28"
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
-    with pytest.raises(ProtocolError, match="does not speak 2026-07-28"):
-        await talking(running(server, "sse"), "2026-07-28").client.open()
+    with pytest.raises(ProtocolError, match="does not support the protocol version 2026-07-28"):
+        await talking(running(server, "sse"), "2026-07-28").client.connect()
 
 
 # Tools
@@ -70,7 +70,7 @@ async def test_a_value_is_decoded_by_the_schema_of_the_tool(leg, client):
     result = await client.call_tool("forecast", {"city": "Paris"})
     assert result.structured == {"city": "Paris", "day": "2026-07-28", "degrees": 21.5}
     assert result.data == {"city": "Paris", "day": datetime.date(2026, 7, 28), "degrees": 21.5}
-    typed = await client.call_tool("forecast", {"city": "Paris"}, returns=Forecast)
+    typed = await client.call_tool("forecast", {"city": "Paris"}, result_type=Forecast)
     assert typed.data == Forecast("Paris", datetime.date(2026, 7, 28), 21.5)
 
 
@@ -114,7 +114,7 @@ async def test_headers_are_found_out_when_the_tools_were_not_listed(talking, tar
 
 async def test_progress_is_reported_to_who_asked(client):
     heard: list[tuple[float, float | None, str | None]] = []
-    await client.call_tool("count", {"to": 3}, on_progress=lambda *said: heard.append(said))
+    await client.call_tool("count", {"to": 3}, progress_handler=lambda *said: heard.append(said))
     assert heard == [(1, 3, "1 of 3"), (2, 3, "2 of 3"), (3, 3, "3 of 3")]
 
 
@@ -259,7 +259,7 @@ async def test_a_server_that_has_died_is_started_again(servers, talking):
     """With its last words in the error. Before 2026-07-28 too, where it does not know logs: they are not asked for."""
     talk = talking(servers.command("official"), "2025-11-25", log_level="warning")
     async with talk.client as client:
-        with pytest.raises(Closed, match="may have been heard") as raised:
+        with pytest.raises(ConnectionClosed, match="may have executed it") as raised:
             await client.call_tool("die")
         assert "out of memory" in str(raised.value)
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
@@ -270,7 +270,7 @@ async def test_a_server_that_was_restarted_is_found_again(start, talking):
     with start("official", "http") as url:
         talks = [talking(url, revision) for revision in ("", "2025-11-25")]
         for talk in talks:
-            await talk.client.open()
+            await talk.client.connect()
     try:
         with start("official", "http", int(url.split(":")[2].split("/")[0])):
             for talk in talks:

@@ -11,7 +11,7 @@ import pytest
 from portico import Client, ToolError
 from portico.client.subscriptions import Change
 from portico.protocol.content import EmbeddedResource, ImageContent
-from portico.protocol.errors import Closed
+from portico.protocol.errors import ConnectionClosed
 
 REVISIONS = ["", "2024-11-05", "2025-03-26", "2025-06-18"]
 GRAPH = "memory://knowledge-graph"
@@ -24,7 +24,7 @@ async def test_a_memory_is_filled_and_searched_and_outlives_its_server(revision,
     file = tmp_path / "memory.jsonl"
     relation = {"from": "Ada", "to": "Bert", "relationType": "knows"}
     async with talking(servers.command("memory"), revision, env={"MEMORY_FILE_PATH": str(file)}).client as client:
-        assert client.revision == (revision or "2025-11-25")
+        assert client.protocol_version == (revision or "2025-11-25")
         assert client.server_capabilities.logging is None
         made = await client.call_tool("create_entities", {"entities": [ADA, BERT]})
         assert made.data == {"entities": [ADA, BERT]}
@@ -54,8 +54,8 @@ async def test_files_are_written_found_and_read(revision, servers, tmp_path):
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
     (tmp_path / "data.bin").write_bytes(b"\x00\x01")
     file = str(tmp_path / "note.txt")
-    async with Client([*servers.command("filesystem")[:2], str(tmp_path)], revision=revision or None) as client:
-        assert client.revision == (revision or "2025-11-25")
+    async with Client([*servers.command("filesystem")[:2], str(tmp_path)], protocol_version=revision or None) as client:
+        assert client.protocol_version == (revision or "2025-11-25")
         tools = {tool.name: tool for tool in await client.list_tools()}
         assert tools["write_file"].annotations.destructive_hint is True
         await client.call_tool("write_file", {"path": file, "content": "one\ntwo ☂"})
@@ -78,21 +78,21 @@ async def test_the_client_s_roots_are_what_the_server_may_touch(servers, talking
     one.mkdir()
     two.mkdir()
     talk = talking(servers.command("filesystem")[:2])
-    talk.client.inputs.roots = [one.as_uri()]
+    talk.client.input_handlers.roots = [one.as_uri()]
 
     async def allowed() -> str:
         return (await talk.client.call_tool("list_allowed_directories")).text
 
     async with talk.client as client:
         await eventually(allowed, f"Allowed directories:\n{one}")
-        client.inputs.roots = [two.as_uri()]
+        client.input_handlers.roots = [two.as_uri()]
         await client.notify("notifications/roots/list_changed")
         await eventually(allowed, f"Allowed directories:\n{two}")
 
 
 async def test_a_server_that_will_not_start_says_why(servers, tmp_path):
-    with pytest.raises(Closed, match="None of the specified directories are accessible"):
-        await Client([*servers.command("filesystem")[:2], str(tmp_path / "nothing")]).open()
+    with pytest.raises(ConnectionClosed, match="None of the specified directories are accessible"):
+        await Client([*servers.command("filesystem")[:2], str(tmp_path / "nothing")]).connect()
 
 
 def test_a_lock_file_names_no_registry(servers):

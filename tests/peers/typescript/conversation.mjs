@@ -203,6 +203,14 @@ async function aboutSmall(peer, person, heard, modern) {
   // The clients check a result against the schema in the list, if they have seen it.
   const before = (await client.listTools()).tools.length;
   await step("structured", async () => (await call("weather", { city: "Paris" })).structuredContent ?? null);
+  await step("kinds of results", async () => {
+    const kinds = {};
+    for (const kind of ["text", "number", "list", "nothing", "object", "either", "maybe"]) {
+      const result = await call(`give_${kind}`);
+      kinds[kind] = result.isError ? "failed" : (result.structuredContent ?? "none");
+    }
+    return kinds;
+  });
   await step("text of a value", async () => JSON.parse(text(await call("weather", { city: "Paris" }))));
   await step("fifty calls", async () => {
     const calls = Array.from({ length: 50 }, (_, at) => call(at % 2 ? "add" : "multiply", { a: at, b: 2 }));

@@ -1,22 +1,21 @@
-"""A page for people: look at a server, try it, watch it. What the page asks is answered by a Server of its own."""
+"""Browser console: inspect, call and monitor a server. A dedicated Server provides the page's API."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from portico_console.console import Console as Console
     from portico_console.session_auth import ConsoleAccess as ConsoleAccess
-    from portico_console.site import ConsoleSite as ConsoleSite
-    from portico_console.site import attach as attach
+    from portico_console.site import ConsoleSite as ConsoleSite, attach_console as attach_console
 
 _HOMES = {
-    "portico_console.site": ("ConsoleSite", "attach"),
+    "portico_console.site": ("ConsoleSite", "attach_console"),
     "portico_console.console": ("Console",),
     "portico_console.session_auth": ("ConsoleAccess",),
 }
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,8 +1,8 @@
-"""The frame that an app of a server's runs in (MCP Apps, 2026-01-26, "Sandbox proxy").
+"""Sandboxed frame for a server's apps (MCP Apps, 2026-01-26, "Sandbox proxy").
 
-The specification wants two frames: a proxy of another origin than the host, and in it the app. There is one listener
-here, so the proxy's origin is none at all: a document in a sandbox has an opaque one, which no cookie, no storage and
-no other document belongs to. Its policy is in the header, and what it writes into the frame below inherits it.
+The specification requires two frames: a proxy with another origin than the host, and the app inside it. There is only
+one listener here, so the proxy has an opaque origin: a sandboxed document shares no cookie, storage or origin with
+other documents. Its policy is set by the header, and the frame that it writes inherits it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Struct
 
-from portico.protocol.apps import ORIGIN
-from portico.transports.http_server.messages import TEXT, Answer, Pairs, Request
-from portico_console.session_auth import APART
+from portico.protocol.apps import CSP_ORIGIN_PATTERN
+from portico.transports.http_server.messages import TEXT_HEADERS, HeaderPairs, HttpRequest, HttpResponse
+from portico_console.session_auth import BASE_SECURITY_HEADERS
 
-FRAME = "/console/frame"
-MOST_ORIGINS = 64
-# Scripts, and forms that scripts see to: to send one is not allowed by the policy.
+SANDBOX_PATH = "/console/frame"
+# Response headers have size limits in browsers and proxies; an app with more origins is blocked from the rest.
+MAX_CSP_ORIGINS = 64
+# Scripts, and forms that scripts handle; the policy forbids submitting them.
+# Without allow-same-origin: the document has an opaque origin and cannot reach the console's cookies or storage.
+# Without allow-top-navigation it cannot replace the page.
 _SANDBOX = "allow-scripts allow-forms"
-_NONE = "'none'"
-_HEADERS: Pairs = (
+_CSP_NONE = "'none'"
+_HEADERS: HeaderPairs = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    *APART,
+    *BASE_SECURITY_HEADERS,
     (b"x-frame-options", b"SAMEORIGIN"),
     (b"x-dns-prefetch-control", b"off"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -34,20 +37,24 @@ _HEADERS: Pairs = (
 _page: list[bytes] = []
 
 
-class PagePolicy(Struct, rename="camel"):
-    """What a page says in `_meta.ui.csp`: the origins that it wants."""
+class AppContentSecurityPolicy(Struct, rename="camel"):
+    """The origins that a page requests in `_meta.ui.csp`."""
 
     connect_domains: list[str] = []
     resource_domains: list[str] = []
     frame_domains: list[str] = []
     base_uri_domains: list[str] = []
 
-    def header(self) -> str:
-        """The policy. It begins where the specification does when nothing is said, without the 'self' that would be
-        our own files; what is no origin is left out, and so is closed."""
+    def to_header(self) -> str:
+        """Return the Content-Security-Policy header.
+
+        It starts from the specification's default, without 'self', which would allow our own files. Invalid origins are
+        omitted and therefore blocked.
+        """
+        # Every origin is validated before it becomes part of a header; a quote or semicolon would add directives.
         resources = _origins(self.resource_domains)
         allowed = {
-            "default-src": _NONE,
+            "default-src": _CSP_NONE,
             "script-src": f"'unsafe-inline' {resources}",
             "style-src": f"'unsafe-inline' {resources}",
             "img-src": f"data: {resources}",
@@ -56,19 +63,19 @@ class PagePolicy(Struct, rename="camel"):
             "connect-src": _origins(self.connect_domains),
             "frame-src": _origins(self.frame_domains),
             "base-uri": _origins(self.base_uri_domains),
-            "object-src": _NONE,
-            "form-action": _NONE,
+            "object-src": _CSP_NONE,
+            "form-action": _CSP_NONE,
             "frame-ancestors": "'self'",
             "sandbox": _SANDBOX,
         }
-        return "; ".join(f"{name} {value.strip() or _NONE}" for name, value in allowed.items())
+        return "; ".join(f"{name} {value.strip() or _CSP_NONE}" for name, value in allowed.items())
 
     def connections(self) -> str:
-        """Return the `Connection-Allowlist` header (WICG draft): a list of URL patterns, and nothing beyond them.
+        """Return the `Connection-Allowlist` header (WICG draft), a list of the only allowed URL patterns.
 
-        The Content Security Policy has no directive for WebRTC, and it judges a navigation only after a connection
-        was opened for it. This header covers both, and the documents below inherit it. Redirects are allowed where
-        there are hosts at all: those may redirect to themselves, and the policy above still judges where they lead.
+        The Content Security Policy has no directive for WebRTC, and it applies to a navigation only after a connection
+        was opened for it. This header covers both, and nested documents inherit it. Redirects are allowed if there are
+        hosts at all: a host may redirect to itself, and the policy above still applies to the destination.
         """
         hosts = dict.fromkeys(
             f'"{origin}"'
@@ -79,20 +86,21 @@ class PagePolicy(Struct, rename="camel"):
 
 
 def _origins(named: list[str]) -> str:
-    return " ".join(one for one in named[:MOST_ORIGINS] if re.fullmatch(ORIGIN, one))
+    return " ".join(item for item in named[:MAX_CSP_ORIGINS] if re.fullmatch(CSP_ORIGIN_PATTERN, item))
 
 
-async def frame(request: Request) -> Answer:
-    """The proxy, with the policy that the console asks for in `csp`. To any other visitor it is an empty page."""
-    said = parse_qs(request.query, max_num_fields=4).get("csp", ["{}"])[0]
+async def serve_sandbox(request: HttpRequest) -> HttpResponse:
+    """Serve the proxy page with the policy in the `csp` parameter. Without a console it is an empty page."""
+    # Limited fields: parsing a long query of thousands of parameters takes time that anyone could spend.
+    csp_text = parse_qs(request.query, max_num_fields=4).get("csp", ["{}"])[0]
     try:
-        policy = msgspec.json.decode(said, type=PagePolicy)
+        policy = msgspec.json.decode(csp_text, type=AppContentSecurityPolicy)
     except msgspec.DecodeError:
-        return Answer(400, TEXT, b"csp is what a page says in _meta.ui.csp\n")
+        return HttpResponse(400, TEXT_HEADERS, b"csp is what a page says in _meta.ui.csp\n")
     if not _page:
         _page.append(Path(__file__).with_name("frame.html").read_bytes())
     policies = (
-        (b"content-security-policy", policy.header().encode()),
+        (b"content-security-policy", policy.to_header().encode()),
         (b"connection-allowlist", policy.connections().encode()),
     )
-    return Answer(200, (*_HEADERS, *policies), _page[0])
+    return HttpResponse(200, (*_HEADERS, *policies), _page[0])

@@ -1,4 +1,4 @@
-"""The Console: a Server for the page, and what it stands on."""
+"""The Console: a Server for the page, with the services it needs."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from typing import Any, Literal
 from portico import __version__
 from portico.cli.reloader import Reloader
 from portico.plugins import find_plugin
-from portico.protocol.versions import REVISIONS, Revision
+from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS, ProtocolVersion
 from portico.server.components.results import ToolResult
 from portico.server.context.context import Context
 from portico.server.server import Server
-from portico.transports.http_server.application import Exchange
-from portico_console.activity import HappeningService
-from portico_console.live_updates import Changing, LookedAt, WatchService
-from portico_console.message_log import WireLog
-from portico_console.message_tools import WireService
-from portico_console.oauth_tools import OAuthService
-from portico_console.saved_calls import SavedCalls
-from portico_console.server_requests import Questions
+from portico.transports.http_server.application import HttpApplication
+from portico_console.activity import ActivityService
+from portico_console.live_updates import ChangeTopic, LiveUpdateService, PolledTopic
+from portico_console.message_log import MessageLog
+from portico_console.message_tools import MessageService, OAuthDebugService
+from portico_console.saved_calls import SavedCallsService
+from portico_console.server_requests import ServerRequests
 from portico_console.session_auth import visitor_of
-from portico_console.target_tools import AuthFor, OpeningService, TargetService
-from portico_console.targets import ConsoleTarget, Targets, as_handler, kind_of
-from portico_console.task_tools import JobsService
-from portico_console.tool_responses import shown
+from portico_console.target_tools import TargetConnectionService, TargetService, TokenLookup
+from portico_console.targets import ConsoleTarget, Targets, as_handler, detect_target_kind
+from portico_console.task_tools import ProtocolTasksService
+from portico_console.tool_responses import structured_response
 from portico_console.traffic_tap import ExchangeTap, UpstreamTap
 
 ConsoleMode = Literal["serve", "console", "dev"]
 
-_INSTRUCTIONS = """\
-The console of a Portico server: what its page asks. list_targets says which servers can be looked at; list_items,
-call_tool, read_resource and get_prompt are for those. watch tells what happens, for as long as it is listened to.
-"""
+_INSTRUCTIONS = (
+    "The console of a Portico server, used by its web page. list_targets lists the servers that can be inspected; "
+    "list_items,\ncall_tool, read_resource and get_prompt work on those. watch streams events until the page "
+    "disconnects.\n"
+)
 
 
 class Console:
-    """What can be looked at, and the Server that shows it: `Client(Console(server).server)`.
+    """The inspected servers and the Server that exposes them to the page: `Client(Console(server).server)`.
 
-    * **subject** – the Server that it belongs to, if it belongs to one.
-    * **mode** – what it was started as, for the page.
-    * **opens** – whether other servers may be opened: commands are run for that.
-    * **auth_for** – finds the token for a URL.
-    * **saved** – the file of saved calls.
-    * **reloader** – loads the subject from its file, and knows how that went.
+    * **subject** – the Server that the console belongs to, if any.
+    * **mode** – the command that started it, for the page.
+    * **can_open_targets** – whether other servers may be opened, which runs commands.
+    * **token_for** – returns the token for a URL.
+    * **saved_calls_file** – the file of saved calls.
+    * **reloader** – loads the subject from its file and reports the result.
     """
 
     def __init__(
@@ -55,132 +55,137 @@ class Console:
         subject: Any = None,
         *,
         mode: ConsoleMode = "serve",
-        opens: bool = False,
-        auth_for: AuthFor | None = None,
+        can_open_targets: bool = False,
+        token_for: TokenLookup | None = None,
         reloader: Reloader | None = None,
-        saved: Path | None = None,
+        saved_calls_file: Path | None = None,
     ) -> None:
-        self.subject = subject
-        # The view of a gateway, from portico-gateway.
+        self.inspected_server = subject
+        # The upstreams view of a gateway, from portico-gateway.
         self._upstreams: Any = None
-        # Those that were named on the command line, which are opened with it.
-        self.named: list[ConsoleTarget] = []
+        # The targets of the command line, which are opened with the console.
+        self.initial_targets: list[ConsoleTarget] = []
         self.mode: ConsoleMode = mode
-        self.wire = WireLog()
-        self.questions = Questions()
-        self.targets = Targets(self.wire, self.questions)
-        self.parts: list[str] = ["wire"]
+        self.message_log = MessageLog()
+        self.server_requests = ServerRequests()
+        self.targets = Targets(self.message_log, self.server_requests)
+        self.features: list[str] = ["wire"]
         self.server = Server(
             "portico-console", version=__version__, title="Portico console", instructions=_INSTRUCTIONS
         )
-        self.server.add(TargetService(self.targets, self.questions))
+        self.server.add(TargetService(self.targets, self.server_requests))
         if find_plugin("services") is None:
             self.server.remove("lint")
-        self._wire_service = WireService(self.wire)
+        self._wire_service = MessageService(self.message_log)
         self.server.add(self._wire_service)
-        self.watching = WatchService(self)
-        self.server.add(self.watching)
+        self.live_updates = LiveUpdateService(self)
+        self.server.add(self.live_updates)
         self.server.tool(annotations={"readOnlyHint": True})(self.about)
-        if opens:
-            self.server.add(OpeningService(self.targets, auth_for))
-            self.parts.append("open")
-            self.add_part("oauth", OAuthService())
-        self.add_part("saved", SavedCalls(self.targets, saved))
-        self._opens = opens
+        if can_open_targets:
+            self.server.add(TargetConnectionService(self.targets, token_for))
+            self.features.append("open")
+            self.add_feature("oauth", OAuthDebugService())
+        self.add_feature("saved", SavedCallsService(self.targets, saved_calls_file))
+        self._opens = can_open_targets
         if reloader is not None:
-            self._show_file(reloader)
+            self._add_reload_state(reloader)
         if subject is not None:
             title = subject.info.title or subject.name
             self.targets.add(as_handler(subject), subject.name, "self", id="self", title=title)
             if isinstance(subject, Server):
-                self._add_parts(subject)
+                self._add_server_features(subject)
 
     async def about(self, ctx: Context) -> ToolResult:
-        """What this console is, and which parts it has."""
-        info = self.server.info if self.subject is None else self.subject.info
+        """Return the name, version, mode and features of this console."""
+        info = self.server.info if self.inspected_server is None else self.inspected_server.info
         principal = visitor_of(ctx)
-        return shown(
+        return structured_response(
             {
                 "name": info.title or info.name,
                 "version": info.version,
                 "portico": __version__,
                 "mode": self.mode,
-                "revisions": sorted(REVISIONS, reverse=True),
-                "parts": self.parts,
+                "revisions": sorted(SUPPORTED_PROTOCOL_VERSIONS, reverse=True),
+                "parts": self.features,
                 "can_open": self._opens,
-                "url": self.targets.get("self").url if self.subject is not None else "",
+                "url": self.targets.get("self").url if self.inspected_server is not None else "",
                 "principal": None if principal is None else {"id": principal.id, "scopes": principal.scopes},
             }
         )
 
-    def serve_by(self, exchange: Exchange, url: str = "") -> None:
-        """It is reached through the same exchange as its subject, which can be looked at as well."""
-        self.watching.draining = lambda: exchange.draining
-        if self.subject is None:
+    def attach_exchange(self, exchange: HttpApplication, url: str = "") -> None:
+        """Connect the console to the HTTP application of its subject, which it then also monitors."""
+        self.live_updates.draining = lambda: exchange.draining
+        if self.inspected_server is None:
             return
-        self.watching.wire.taps.append(ExchangeTap(exchange, self.wire))
+        self.live_updates.message_topic.taps.append(ExchangeTap(exchange, self.message_log))
         self.targets.get("self").url = url
-        happening = HappeningService(exchange)
+        happening = ActivityService(exchange)
         if self._upstreams is not None:
             self._upstreams.exchange = exchange
         self.server.add(happening)
-        self.parts += ["metrics", "sessions"]
-        self.watching.topics["metrics"] = happening.sampler
-        self.watching.topics["sessions"] = LookedAt(happening.look_at_sessions)
-        if exchange.elsewhere is not None:
-            self.parts.append("workers")
-            self._wire_service.one_worker = True
+        self.features += ["metrics", "sessions"]
+        self.live_updates.topics["metrics"] = happening.sampler
+        self.live_updates.topics["sessions"] = PolledTopic(happening.snapshot_sessions)
+        if exchange.cluster is not None:
+            self.features.append("workers")
+            self._wire_service.covers_one_worker_only = True
         else:
             self.server.remove("workers")
 
-    def _add_parts(self, subject: Server) -> None:
-        """Add the views for what this server has; those of upstreams, audit and policy come from portico-gateway."""
+    def _add_server_features(self, subject: Server) -> None:
+        """Add the views for features of this server. Views of upstreams, audit and policy come from portico-gateway."""
         gateway = find_plugin("gateway")
         for view in () if gateway is None else gateway.console_views(subject):
-            self.add_part(view.name, view)
+            self.add_feature(view.name, view)
             if view.name == "upstreams":
                 self._upstreams = view
-                self.watching.topics["upstreams"] = LookedAt(view.status)
-                self.watching.wire.taps.append(UpstreamTap(view.connections, self.wire))
+                self.live_updates.topics["upstreams"] = PolledTopic(view.status)
+                self.live_updates.message_topic.taps.append(UpstreamTap(view.connections, self.message_log))
         if subject.tasks is not None:
-            tasks = JobsService(subject)
-            self.add_part("jobs", tasks)
-            self.watching.topics["jobs"] = Changing(tasks.listeners, dict)
+            tasks = ProtocolTasksService(subject)
+            self.add_feature("jobs", tasks)
+            self.live_updates.topics["jobs"] = ChangeTopic(tasks.listeners, dict)
 
-    def add_part(self, name: str, service: Any) -> None:
-        """More that can be looked at."""
-        self.parts.append(name)
+    def add_feature(self, name: str, service: Any) -> None:
+        """Add a feature and the service that implements it."""
+        self.features.append(name)
         self.server.add(service)
 
-    def _show_file(self, reloader: Reloader) -> None:
+    def _add_reload_state(self, reloader: Reloader) -> None:
         async def dev_state() -> ToolResult:
-            """How the file of the server is: whether it was loaded, and what is wrong with it."""
-            return shown(reloader.state)
+            """Return whether the server's file was loaded, and the error otherwise."""
+            return structured_response(reloader.state)
 
         self.server.tool(annotations={"readOnlyHint": True})(dev_state)
-        self.watching.topics["dev"] = Changing(reloader.listeners, lambda: reloader.state)
-        self.parts.append("dev")
+        self.live_updates.topics["dev"] = ChangeTopic(reloader.listeners, lambda: reloader.state)
+        self.features.append("dev")
 
-    def name_target(self, spec: str | Sequence[str], revision: Revision | None = None, **options: Any) -> None:
-        """A target that is opened with the console."""
+    def add_initial_target(
+        self, spec: str | Sequence[str], revision: ProtocolVersion | None = None, **options: Any
+    ) -> None:
+        """Add a target that is opened with the console."""
         text = spec if isinstance(spec, str) else shlex.join(spec)
-        kind = kind_of(text) if isinstance(spec, str) else "command"
-        found = self.targets.add(spec, text, kind, **options)
-        found.state.wanted = revision
-        self.named.append(found)
+        kind = detect_target_kind(text) if isinstance(spec, str) else "command"
+        result = self.targets.add(spec, text, kind, **options)
+        result.state.wanted = revision
+        self.initial_targets.append(result)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """The time in which it can be used."""
+        """Open the server and the initial targets while the console is in use."""
         async with self.server.lifespan():
-            if self.subject is not None:
+            if self.inspected_server is not None:
                 await self.targets.get("self").open(None)
-            # A server that takes long to start does not keep the page waiting.
-            opening = [asyncio.ensure_future(one.open(one.state.wanted)) for one in self.named]
+            # In the background: a server that starts slowly does not delay the page.
+            opening = [
+                asyncio.ensure_future(initial_target.open(initial_target.state.wanted))
+                for initial_target in self.initial_targets
+            ]
             try:
                 yield
             finally:
-                self.watching.end()
-                for one in opening:
-                    one.cancel()
+                self.live_updates.end()
+                for initial_target in opening:
+                    initial_target.cancel()
                 await self.targets.close_all()

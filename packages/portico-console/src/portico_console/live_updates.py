@@ -1,4 +1,4 @@
-"""What happens, told to a page for as long as it listens."""
+"""Live updates, streamed to a page while it is connected."""
 
 from __future__ import annotations
 
@@ -12,156 +12,165 @@ from portico.protocol.errors import ToolError
 from portico.server.components.results import ToolResult
 from portico.server.context.context import Context
 from portico.server.registry.service import Service, tool
-from portico_console.message_log import short
+from portico_console.message_log import truncate_message
 from portico_console.session_auth import visitor_of
-from portico_console.tool_responses import say, shown
+from portico_console.tool_responses import emit_event, structured_response
 
 if TYPE_CHECKING:
     from portico_console.console import Console
 
-LONGEST_SECONDS, JUDGED_SECONDS = 600.0, 10.0
-# How often something is said at most, and how long a page may wait to hear that there is no more.
-BEAT_SECONDS = 0.2
-MOST_AT_ONCE = 100
-MOST_WATCHING = 64
+# Streams are renewed, so that a proxy with an idle limit, or a page that vanished without closing, does not hold one
+# forever.
+MAX_STREAM_SECONDS, AUTH_RECHECK_SECONDS = 600.0, 10.0
+# The interval between updates, which is also the longest delay before a page learns that the stream ended.
+UPDATE_INTERVAL_SECONDS = 0.2
+# The rest follows with the next update: a busy server must not make the page decode thousands of messages at once.
+MAX_MESSAGES_PER_UPDATE = 100
+MAX_STREAMS = 64
 
 
-class Topic:
-    """Something that can be watched. It is asked for news at each beat, and says None where there are none."""
+class UpdateTopic:
+    """A subject of updates. It is polled at each interval and returns None if nothing changed."""
 
-    def begin(self) -> Any:
-        """A page watches: what it has seen so far."""
+    def subscribe(self) -> Any:
+        """Start a subscription and return its initial position."""
         return None
 
-    def news(self, seen: Any) -> tuple[Any, Any]:
-        """What there is to say, or None; and what that watcher has seen now."""
+    def poll(self, seen: Any) -> tuple[Any, Any]:
+        """Return the new data, or None, and the subscriber's new position."""
         raise NotImplementedError
 
-    def end(self) -> None:
-        """One watches no more."""
+    def unsubscribe(self) -> None:
+        """End a subscription."""
 
 
-class WatchService(Service):
-    """The one long call of a page."""
+class LiveUpdateService(Service):
+    """The long-running call that streams updates to a page."""
 
     name = "watching"
 
     def __init__(self, console: Console) -> None:
         super().__init__()
-        self.wire = WireTopic(console)
-        self._questions = console.questions
-        self.topics: dict[str, Topic] = {
-            "targets": Changing(console.targets.listeners, lambda: {"targets": console.targets.states()}),
-            "questions": Changing(console.questions.listeners, lambda: {"questions": console.questions.waiting()}),
-            "wire": self.wire,
+        self.message_topic = MessageTopic(console)
+        self._questions = console.server_requests
+        self.topics: dict[str, UpdateTopic] = {
+            "targets": ChangeTopic(console.targets.listeners, lambda: {"targets": console.targets.states()}),
+            "questions": ChangeTopic(
+                console.server_requests.listeners, lambda: {"questions": console.server_requests.pending_for()}
+            ),
+            "wire": self.message_topic,
         }
-        # Whether there is to be an end to everything.
+        # Whether the server is shutting down.
         self.draining: Callable[[], bool] = lambda: False
         self._watching = 0
         self._ended = False
 
     def end(self) -> None:
+        """End all streams."""
         self._ended = True
 
     @tool(annotations={"readOnlyHint": True})
     async def watch(self, topics: list[str], ctx: Context) -> ToolResult:
-        """Tell what happens, in log messages: their logger is the topic. It ends when the page leaves."""
+        """Stream events as log messages whose logger is the topic, until the page disconnects."""
         unknown = [name for name in topics if name not in self.topics]
         if unknown:
-            raise ToolError(f"{unknown[0][:40]!r} cannot be watched here; there are {', '.join(self.topics)}")
-        if self._watching >= MOST_WATCHING:
-            raise ToolError("too many pages are watching; close one first")
+            raise ToolError(f"unknown topic {unknown[0][:40]!r} (expected one of {', '.join(self.topics)})")
+        # Each stream polls five times a second; the limit keeps forgotten tabs from slowing down the server.
+        if self._watching >= MAX_STREAMS:
+            raise ToolError("too many pages are connected; close one first")
         self._watching += 1
         try:
-            async with self._watched(dict.fromkeys(topics)) as seen:
-                return shown({"ended": await self._tell(ctx, seen)})
+            async with self._subscribe(dict.fromkeys(topics)) as seen:
+                return structured_response({"ended": await self._publish(ctx, seen)})
         finally:
             self._watching -= 1
 
     @asynccontextmanager
-    async def _watched(self, names: dict[str, None]) -> AsyncIterator[dict[str, Any]]:
+    async def _subscribe(self, names: dict[str, None]) -> AsyncIterator[dict[str, Any]]:
         seen: dict[str, Any] = {}
         try:
             for name in names:
-                seen[name] = self.topics[name].begin()
+                seen[name] = self.topics[name].subscribe()
             yield seen
         finally:
             for name in seen:
-                self.topics[name].end()
+                self.topics[name].unsubscribe()
 
-    async def _tell(self, ctx: Context, seen: dict[str, Any]) -> str:
-        # Who came with a token is asked for it again: it may have been taken back.
+    async def _publish(self, ctx: Context, seen: dict[str, Any]) -> str:
+        # Visitors with a token must reconnect regularly, so that a revoked token takes effect.
         principal = visitor_of(ctx)
-        until = time.monotonic() + (LONGEST_SECONDS if principal is None else JUDGED_SECONDS)
+        until = time.monotonic() + (MAX_STREAM_SECONDS if principal is None else AUTH_RECHECK_SECONDS)
         while time.monotonic() < until:
             for name in seen:
-                said, seen[name] = self.topics[name].news(seen[name])
-                if said is not None and name == "questions" and principal is not None:
-                    said = {"questions": self._questions.waiting(principal.identity)}
-                if said is not None:
-                    say(ctx, name, said)
+                update, seen[name] = self.topics[name].poll(seen[name])
+                # A visitor sees only the requests of their own calls; the owner sees all.
+                if update is not None and name == "questions" and principal is not None:
+                    update = {"questions": self._questions.pending_for(principal.identity)}
+                if update is not None:
+                    emit_event(ctx, name, update)
             if self._ended or self.draining():
                 return "server"
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(UPDATE_INTERVAL_SECONDS)
         return "time"
 
 
-class Changing(Topic):
-    """Something that tells of its changes; at first as it is."""
+class ChangeTopic(UpdateTopic):
+    """Topic of an object that reports its changes; a new subscriber receives the current state."""
 
     def __init__(self, listeners: list[Callable[[], None]], look: Callable[[], Any]) -> None:
         self._look = look
         self._changes = 1
-        listeners.append(self._changed)
+        listeners.append(self._wake_listeners)
 
-    def _changed(self) -> None:
+    def _wake_listeners(self) -> None:
         self._changes += 1
 
-    def begin(self) -> int:
+    def subscribe(self) -> int:
         return 0
 
-    def news(self, seen: int) -> tuple[Any, int]:
+    def poll(self, seen: int) -> tuple[Any, int]:
         return (None, seen) if seen == self._changes else (self._look(), self._changes)
 
 
-class LookedAt(Topic):
-    """Something that has to be looked at to know whether it has changed: now and then."""
+class PolledTopic(UpdateTopic):
+    """Topic that is polled at intervals to detect changes."""
 
-    def __init__(self, look: Callable[[], Any], seconds: float = 1.0) -> None:
-        self._look, self._seconds = look, seconds
+    def __init__(self, poll: Callable[[], Any], seconds: float = 1.0) -> None:
+        self._look, self._seconds = poll, seconds
 
-    def begin(self) -> tuple[float, Any]:
+    def subscribe(self) -> tuple[float, Any]:
         return 0.0, None
 
-    def news(self, seen: tuple[float, Any]) -> tuple[Any, Any]:
+    def poll(self, seen: tuple[float, Any]) -> tuple[Any, Any]:
         now = time.monotonic()
         if now < seen[0]:
             return None, seen
-        found = self._look()
-        return (None if found == seen[1] else found), (now + self._seconds, found)
+        result = self._look()
+        return (None if result == seen[1] else result), (now + self._seconds, result)
 
 
-class WireTopic(Topic):
-    """The messages. While a page watches, those of clients are noted too."""
+class MessageTopic(UpdateTopic):
+    """Topic of logged messages. While a page is subscribed, messages of clients are logged too."""
 
     def __init__(self, console: Console) -> None:
-        self._wire = console.wire
-        # Attached when the first page watches, removed when the last one leaves.
+        self._wire = console.message_log
+        # Attached with the first subscriber, removed with the last one.
         self.taps: list[Any] = []
 
-    def begin(self) -> int:
+    def subscribe(self) -> int:
+        # Logging all traffic costs time and memory, so it is on only while a page shows it.
         for tap in self.taps:
             tap.attach()
         return self._wire.last
 
-    def news(self, seen: int) -> tuple[Any, int]:
+    def poll(self, seen: int) -> tuple[Any, int]:
         for tap in self.taps:
-            tap.look()
+            tap.refresh()
         if self._wire.last <= seen:
             return None, seen
-        found = list(self._wire.find(seen))[:MOST_AT_ONCE]
-        return {"messages": [short(one) for one in found]}, found[-1].id if found else seen
+        result = list(self._wire.find(seen))[:MAX_MESSAGES_PER_UPDATE]
+        return {"messages": [truncate_message(item) for item in result]}, result[-1].id if result else seen
 
-    def end(self) -> None:
+    def unsubscribe(self) -> None:
         for tap in self.taps:
-            tap.remove()
+            tap.detach()

@@ -1,4 +1,4 @@
-"""What was said: a ring of messages, each with its hop, its time and its round trip."""
+"""Ring buffer of messages, each with its hop, time and round trip."""
 
 from __future__ import annotations
 
@@ -13,57 +13,72 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-MOST_MESSAGES = 2000
-MOST_BYTES = 32 * 1024 * 1024
-MOST_OPEN = 1000
-# Of an id: the other side may have chosen it to fill our memory.
-LONGEST_ID = 200
-# Of a message that is longer, the list shows the beginning.
-SHOWN = 8 * 1024
-# Of all headers of a message, and of one.
-LONGEST_HEADERS = 8 * 1024
-LONGEST_HEADER = 2000
+from portico.caching import LruCache
+
+MAX_MESSAGES = 2000
+MAX_LOG_BYTES = 32 * 1024 * 1024
+MAX_OPEN_REQUESTS = 1000
+# The peer chooses ids, so their length is limited to bound memory.
+MAX_ID_CHARS = 200
+# Longer messages are truncated in lists.
+PREVIEW_CHARS = 8 * 1024
+# Limits for all headers of a message, and for a single one.
+MAX_HEADERS_CHARS = 8 * 1024
+MAX_HEADER_CHARS = 2000
 
 Hop = Literal["client", "target", "upstream"]
-Way = Literal["sent", "received"]
+Direction = Literal["sent", "received"]
 HeaderList = Sequence[tuple[str, str]]
 
-# What opens a door is not shown, in whatever header it stands.
+# Headers whose names contain one of these are redacted, because they carry credentials.
+# Matched as parts of names, since vendors invent headers such as X-Vendor-Api-Key. A false positive hides a harmless
+# value, a false negative shows a credential.
 _SECRET = (
-    "authorization", "cookie", "token", "secret", "-key", "apikey", "password", "dpop", "portico-console", "jwt",
-    "assertion", "credential", "client-cert",
-)  # fmt: skip
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+    "-key",
+    "apikey",
+    "password",
+    "dpop",
+    "portico-console",
+    "jwt",
+    "assertion",
+    "credential",
+    "client-cert",
+)
 _SECRET_FIELD = re.compile(
     r"([?&][^=&#]*(?:token|secret|key|password|code|assertion|sig)[^=&#]*=)[^&#]*", re.IGNORECASE
 )
-_HIDDEN = "•••"
+_REDACTED = "•••"
 
 
-class HttpPart(Struct, frozen=True):
-    """The HTTP around a message."""
+class HttpMetadata(Struct, frozen=True):
+    """The HTTP request or response around a message."""
 
     method: str | None = None
     path: str | None = None
     headers: HeaderList = ()
 
 
-class WireMessage(Struct, kw_only=True):
-    """One message, or an HTTP request without one."""
+class LoggedMessage(Struct, kw_only=True):
+    """A message, or an HTTP request without one."""
 
     id: int
     at: float
     hop: Hop
     peer: str
-    # Seen from here.
-    way: Way
-    # What a request, all that is said on its way, and its response share.
+    # From the point of view of this process.
+    way: Direction
+    # Shared by a request, its notifications and its response.
     trip: str
     kind: Literal["request", "response", "notification", "http"]
     method: str | None = None
     rpc_id: int | str | None = None
     name: str | None = None
     status: int | None = None
-    http: HttpPart | None = None
+    http: HttpMetadata | None = None
     seconds: float | None = None
     error: bool = False
     size: int = 0
@@ -71,7 +86,7 @@ class WireMessage(Struct, kw_only=True):
     cut: bool = False
 
 
-class _About(Struct):
+class _MessageHeader(Struct):
     method: str | UnsetType = UNSET
     id: int | str | UnsetType | None = UNSET
     params: Raw | UnsetType = UNSET
@@ -83,7 +98,7 @@ class _ProgressMeta(Struct):
     progress: int | str | None = msgspec.field(name="progressToken", default=None)
 
 
-class _AboutName(Struct):
+class _ParamsHeader(Struct):
     name: Any = None
     uri: Any = None
     progress: int | str | None = msgspec.field(name="progressToken", default=None)
@@ -94,74 +109,88 @@ class _MaybeError(Struct):
     is_error: Any = msgspec.field(name="isError", default=False)
 
 
-_about = msgspec.json.Decoder(_About)
-_named = msgspec.json.Decoder(_AboutName)
+_about = msgspec.json.Decoder(_MessageHeader)
+_named = msgspec.json.Decoder(_ParamsHeader)
 _result = msgspec.json.Decoder(_MaybeError)
 
 
-class WireLog:
-    """The last messages. Who wants to hear of new ones gives a function."""
+class MessageLog:
+    """The most recent messages. Listeners are called for each new one."""
 
-    def __init__(self, most: int = MOST_MESSAGES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_LOG_BYTES) -> None:
         self.dropped = 0
         self.listeners: list[Callable[[], None]] = []
-        self._most, self._most_bytes = most, most_bytes
-        self._messages: deque[WireMessage] = deque()
+        self._most, self._most_bytes = max_messages, max_bytes
+        self._messages: deque[LoggedMessage] = deque()
         self._bytes = 0
         self._ids = count(1)
-        # Requests that have no answer yet, and what tells of their progress: the trip, and when it began.
-        self._open: dict[tuple[str, str, Any], tuple[str, float]] = {}
-        self._progress: dict[tuple[str, Any], str] = {}
-        # The heads of responses whose messages have not come yet, by their trips.
-        self._heads: dict[str, tuple[int, HttpPart]] = {}
+        # Pending requests and their progress tokens: the round trip, and its start time.
+        # Bounded: a peer that never answers must not grow the log's memory. A response whose request was evicted
+        # starts a trip of its own.
+        self._open: LruCache[tuple[str, str, Any], tuple[str, float]] = LruCache(MAX_OPEN_REQUESTS)
+        self._progress: LruCache[tuple[str, Any], str] = LruCache(MAX_OPEN_REQUESTS)
+        # HTTP response heads whose messages have not arrived yet, by round trip.
+        self._heads: LruCache[str, tuple[int, HttpMetadata]] = LruCache(MAX_OPEN_REQUESTS)
 
     def add(
         self,
         hop: Hop,
         peer: str,
-        way: Way,
+        direction: Direction,
         data: bytes,
         *,
-        http: HttpPart | None = None,
+        http: HttpMetadata | None = None,
         status: int | None = None,
-        trip: str | None = None,
-        began: float | None = None,
-    ) -> WireMessage:
-        """Note a message. `trip` and `began` are for those who know better than the message what it belongs to."""
-        message = WireMessage(
-            id=next(self._ids), at=time.time(), hop=hop, peer=peer, way=way, trip=trip or "", kind="http", http=http,
-            status=status, size=len(data), text=data.decode("utf-8", "replace").rstrip("\n"),
-        )  # fmt: skip
-        self._read(message, data)
-        if way == "received" and http is None and message.trip in self._heads:
+        exchange_id: str | None = None,
+        started_at: float | None = None,
+    ) -> LoggedMessage:
+        """Log a message. `exchange_id` and `started_at` override the round trip derived from the message."""
+        message = LoggedMessage(
+            id=next(self._ids),
+            at=time.time(),
+            hop=hop,
+            peer=peer,
+            way=direction,
+            trip=exchange_id or "",
+            kind="http",
+            http=http,
+            status=status,
+            size=len(data),
+            text=data.decode("utf-8", "replace").rstrip("\n"),
+        )
+        self._parse_message(message, data)
+        # The head arrives before the body and is logged with it as one message.
+        if direction == "received" and http is None and message.trip in self._heads:
             message.status, message.http = self._heads.pop(message.trip)
             status = message.status
-        if began is not None and message.kind == "response":
-            message.seconds = message.at - began
+        if started_at is not None and message.kind == "response":
+            message.seconds = message.at - started_at
         message.trip = message.trip or str(message.id)
         message.error = message.error or (status or 0) >= 400
-        self._keep(message)
+        self._append(message)
         return message
 
-    def sent_by(self, peer: str, http: HttpPart, body: bytes) -> WireMessage | None:
-        """A message that was noted just now gets its HTTP; None if it was not noted."""
+    def attach_http(self, peer: str, http: HttpMetadata, body: bytes) -> LoggedMessage | None:
+        """Attach HTTP metadata to a message that was just logged; return None if it was not logged."""
         text = body.decode("utf-8", "replace")
+        # The message was logged a moment ago by the connection's trace, so the search ends after a few steps.
         for message in reversed(self._messages):
             if message.peer == peer and message.way == "sent" and message.http is None and message.text == text:
                 message.http = http
                 return message
         return None
 
-    def answered(self, asked: WireMessage, status: int, http: HttpPart) -> None:
-        """A response has begun. If it has a message, that is still to come."""
-        if asked.kind == "request":
-            _remember(self._heads, asked.trip, (status, http))
+    def on_response(self, request: LoggedMessage, status: int, http: HttpMetadata) -> None:
+        """Record the head of a response; its message, if any, follows."""
+        if request.kind == "request":
+            self._heads[request.trip] = (status, http)
         else:
-            self.add(asked.hop, asked.peer, "received", b"", http=http, status=status, trip=asked.trip)
+            self.add(request.hop, request.peer, "received", b"", http=http, status=status, exchange_id=request.trip)
 
-    def _read(self, message: WireMessage, data: bytes) -> None:
-        """What a message says of itself. It may be anything: then it is shown as it is."""
+    def _parse_message(self, message: LoggedMessage, data: bytes) -> None:
+        """Parse the JSON-RPC members of a message. Invalid data is logged as it is."""
         try:
+            # Decodes the members of the envelope only; params and results stay raw.
             about = _about.decode(data)
         except (msgspec.DecodeError, RecursionError):
             return
@@ -169,48 +198,50 @@ class WireLog:
         if isinstance(about.method, str):
             message.kind = "notification" if about.id is UNSET else "request"
             message.method, message.rpc_id = about.method[:200], _short_id(id)
-            named = _decoded(_named, about.params) or _AboutName()
+            named = _try_decode(_named, about.params) or _ParamsHeader()
             what = named.name if named.name is not None else named.uri
             message.name = what[:1000] if isinstance(what, str) else None
-            self._follow(message, named)
+            self._track_request(message, named)
         elif about.id is not UNSET or about.error is not UNSET:
             message.kind, message.rpc_id = "response", _short_id(id)
-            result = None if about.error is not UNSET else _decoded(_result, about.result)
+            result = None if about.error is not UNSET else _try_decode(_result, about.result)
             message.error = about.error is not UNSET or (result is not None and result.is_error is True)
-            self._answer(message)
+            self._match_response(message)
 
-    def _follow(self, message: WireMessage, named: _AboutName) -> None:
+    def _track_request(self, message: LoggedMessage, named: _ParamsHeader) -> None:
         if message.kind == "notification":
             progress = _short_id(named.progress)
             trip = self._progress.get((message.peer, progress)) if progress is not None else None
             message.trip = message.trip or trip or ""
             return
         message.trip = message.trip or str(message.id)
-        _remember(self._open, (message.peer, message.way, message.rpc_id), (message.trip, message.at))
+        # The direction is part of the key, because both sides number their requests from 1.
+        self._open[message.peer, message.way, message.rpc_id] = (message.trip, message.at)
         if named.meta is not None and named.meta.progress is not None:
-            _remember(self._progress, (message.peer, _short_id(named.meta.progress)), message.trip)
+            self._progress[message.peer, _short_id(named.meta.progress)] = message.trip
 
-    def _answer(self, message: WireMessage) -> None:
-        asked = "received" if message.way == "sent" else "sent"
-        found = self._open.pop((message.peer, asked, message.rpc_id), None)
-        if found is not None:
-            message.trip = message.trip or found[0]
-            message.seconds = message.at - found[1]
+    def _match_response(self, message: LoggedMessage) -> None:
+        request_direction = "received" if message.way == "sent" else "sent"
+        result = self._open.pop((message.peer, request_direction, message.rpc_id), None)
+        if result is not None:
+            message.trip = message.trip or result[0]
+            message.seconds = message.at - result[1]
 
-    def _keep(self, message: WireMessage) -> None:
+    def _append(self, message: LoggedMessage) -> None:
         self._messages.append(message)
-        # As it is in memory, where one character of a text can make it four times as long.
+        # The size in memory: a single non-Latin character can quadruple the size of a string.
         self._bytes += sys.getsizeof(message.text)
         while len(self._messages) > self._most or (self._bytes > self._most_bytes and len(self._messages) > 1):
             self._bytes -= sys.getsizeof(self._messages.popleft().text)
             self.dropped += 1
-        for told in self.listeners:
-            told()
+        for listener in self.listeners:
+            listener()
 
-    # Looking
+    # Queries
 
     @property
     def last(self) -> int:
+        """Return the id of the newest message, or 0."""
         return self._messages[-1].id if self._messages else 0
 
     def find(
@@ -221,68 +252,70 @@ class WireLog:
         peer: str | None = None,
         text: str | None = None,
         errors: bool = False,
-    ) -> Iterator[WireMessage]:
-        """Those that fit, the oldest first."""
-        wanted = None if text is None else text.lower()
-        for one in self._messages:
-            if one.id <= after or (hop and one.hop != hop) or (peer and one.peer != peer) or (errors and not one.error):
+    ) -> Iterator[LoggedMessage]:
+        """Iterate over the matching messages, oldest first."""
+        needle = None if text is None else text.lower()
+        for message in self._messages:
+            if (
+                message.id <= after
+                or (hop and message.hop != hop)
+                or (peer and message.peer != peer)
+                or (errors and not message.error)
+            ):
                 continue
-            if wanted is None or wanted in one.text.lower() or wanted in (one.method or "").lower():
-                yield one
+            if needle is None or needle in message.text.lower() or needle in (message.method or "").lower():
+                yield message
 
-    def get(self, id: int) -> WireMessage | None:
-        return next((one for one in self._messages if one.id == id), None)
+    def get(self, id: int) -> LoggedMessage | None:
+        """Return a message by id, or None if it was dropped."""
+        return next((message for message in self._messages if message.id == id), None)
 
     def clear(self) -> None:
         self._messages.clear()
         self._bytes = 0
 
 
-def short(message: WireMessage) -> WireMessage:
-    """The same, with the beginning of what is long."""
-    if len(message.text) <= SHOWN:
+def truncate_message(message: LoggedMessage) -> LoggedMessage:
+    """Return the message, with its text truncated if it is long."""
+    if len(message.text) <= PREVIEW_CHARS:
         return message
-    return msgspec.structs.replace(message, text=message.text[:SHOWN], cut=True)
+    return msgspec.structs.replace(message, text=message.text[:PREVIEW_CHARS], cut=True)
 
 
-def http_part(pairs: Iterable[tuple[str, str]], method: str | None = None, path: str | None = None) -> HttpPart:
-    """Without what opens a door, and with no more than a person wants to read."""
-    shown: list[tuple[str, str]] = []
-    left = LONGEST_HEADERS
+def make_http_metadata(
+    pairs: Iterable[tuple[str, str]], method: str | None = None, path: str | None = None
+) -> HttpMetadata:
+    """Return HTTP metadata with credentials redacted and long headers truncated."""
+    visible_headers: list[tuple[str, str]] = []
+    # A peer may send many headers; the log keeps a bounded part of them for each message.
+    left = MAX_HEADERS_CHARS
     for name, value in pairs:
-        shown.append((name[:LONGEST_HEADER], _shown(name, value)))
-        left -= len(shown[-1][0]) + len(shown[-1][1])
+        visible_headers.append((name[:MAX_HEADER_CHARS], _redact_header(name, value)))
+        left -= len(visible_headers[-1][0]) + len(visible_headers[-1][1])
         if left < 0:
             break
-    return HttpPart(method, None if path is None else _without_secrets(path)[:LONGEST_HEADER], shown)
+    return HttpMetadata(method, None if path is None else _without_secrets(path)[:MAX_HEADER_CHARS], visible_headers)
 
 
-def _shown(name: str, value: str) -> str:
+def _redact_header(name: str, value: str) -> str:
     lowered = name.lower()
+    # The first characters suffice to tell sessions apart, and do not allow anyone to take one over.
     if lowered == "mcp-session-id":
         return f"{value[:8]}…"
     if any(part in lowered for part in _SECRET):
-        return _HIDDEN
-    return (_without_secrets(value) if lowered in ("location", "referer") else value)[:LONGEST_HEADER]
+        return _REDACTED
+    return (_without_secrets(value) if lowered in ("location", "referer") else value)[:MAX_HEADER_CHARS]
 
 
 def _without_secrets(url: str) -> str:
-    return _SECRET_FIELD.sub(rf"\g<1>{_HIDDEN}", url)
+    return _SECRET_FIELD.sub(rf"\g<1>{_REDACTED}", url)
 
 
 def _short_id(id: Any) -> Any:
-    return id[:LONGEST_ID] if isinstance(id, str) else id
+    return id[:MAX_ID_CHARS] if isinstance(id, str) else id
 
 
-def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
-    """The oldest goes: what has no answer after so many others has none to come."""
-    known.pop(key, None)
-    if len(known) >= MOST_OPEN:
-        del known[next(iter(known))]
-    known[key] = value
-
-
-def _decoded(decoder: Any, raw: Raw | UnsetType) -> Any:
+def _try_decode(decoder: Any, raw: Raw | UnsetType) -> Any:
     if raw is UNSET:
         return None
     try:

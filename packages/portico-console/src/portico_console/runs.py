@@ -1,4 +1,4 @@
-"""One thing that is being asked of a target, and what is said on the way to its answer."""
+"""Requests to a target, with the notifications and input requests before their responses."""
 
 from __future__ import annotations
 
@@ -13,172 +13,195 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client.client import Client
-from portico.client.input_handlers import Inputs
+from portico.client.input_handlers import InputHandlers
 from portico.protocol import notifications
 from portico.protocol.client_features import InputRequiredResult, ListRootsResult, Root
-from portico.protocol.errors import Error, MissingCapability, ProtocolError, ToolError
+from portico.protocol.errors import MissingClientCapability, PorticoError, ProtocolError, ToolError
 from portico.protocol.jsonrpc import encode
 from portico.protocol.methods import METHODS
 from portico.protocol.tasks import EXTENSION
-from portico.rpc.call import Call, Listening
+from portico.rpc.call import Call, CallbackReply
 
-MOST_ROUNDS = 20
+MAX_INPUT_ROUNDS = 20
 
-Emit = Callable[[str, Any], None]
+EventCallback = Callable[[str, Any], None]
 """Says something to the page: what it is about, and what there is to say."""
 
 
-class RunFailure(Struct):
-    """A JSON-RPC error, or what else has kept a request from being answered."""
+class ConsoleRunError(Struct):
+    """A JSON-RPC error, or another reason why a request failed."""
 
     code: int | None
     message: str
     data: Any = None
 
 
-class RunOutcome(Struct, kw_only=True):
+class ConsoleRunResult(Struct, kw_only=True):
     run: str
     ok: bool
     result: Raw | None = None
-    error: RunFailure | None = None
+    error: ConsoleRunError | None = None
     seconds: float
     rounds: int
-    # On the wire.
+    # Round trips in the message log.
     trips: list[str] = []
 
 
-class PageRun:
-    """A request that the page has made."""
+class ConsoleRun:
+    """A request that the page made."""
 
-    def __init__(self, id: str, emit: Emit, progress: Callable[[Any], None], asker: str | None = None) -> None:
+    def __init__(self, id: str, emit: EventCallback, progress: Callable[[Any], None], asker: str | None = None) -> None:
         self.id = id
-        # Who has made it; None is the owner of this process.
-        self.asker = asker
+        # The identity of the caller; None for the owner of this process.
+        self.principal = asker
         self.rounds = 0
-        # What is waited for, and whether a person has given that up.
-        self.asking: asyncio.Task[Raw] | None = None
-        self.given_up = False
+        # The running request, and whether the user cancelled it.
+        self.task: asyncio.Task[Raw] | None = None
+        self.is_cancelled = False
         self._emit = emit
         self._progress = progress
         emit("run", {"run": id})
 
     def cancel(self) -> bool:
-        """Give up waiting. The target is told."""
-        self.given_up = self.asking is not None and self.asking.cancel()
-        return self.given_up
+        """Cancel the request. The target receives a cancellation notification."""
+        self.is_cancelled = self.task is not None and self.task.cancel()
+        return self.is_cancelled
 
-    def say(self, topic: str, data: Any) -> None:
+    def emit(self, topic: str, data: Any) -> None:
+        """Send an event to the page."""
         self._emit(topic, data)
 
-    def hear(self, method: str, params: Raw) -> None:
-        """A notification of the target."""
+    def on_notification(self, method: str, params: Raw) -> None:
+        """Forward a progress or log notification of the target to the page."""
         try:
-            said = METHODS[method].decode(params) if method in (notifications.PROGRESS, notifications.MESSAGE) else None
+            notification = (
+                METHODS[method].decode(params)
+                if method in (notifications.PROGRESS, notifications.LOG_MESSAGE)
+                else None
+            )
         except ProtocolError:
             return
         if method == notifications.PROGRESS:
-            self._progress(said)
-        elif said is not None:
-            self._emit("log", {"run": self.id, "level": said.level, "logger": said.logger, "data": said.data})
+            self._progress(notification)
+        elif notification is not None:
+            self._emit(
+                "log",
+                {"run": self.id, "level": notification.level, "logger": notification.logger, "data": notification.data},
+            )
 
 
-# Whose questions are asked, where the question comes in the result of its own call.
-current_run: ContextVar[PageRun | None] = ContextVar("current_run", default=None)
+# The run whose result contains an input request, so that the request can be attributed to it.
+current_run: ContextVar[ConsoleRun | None] = ContextVar("current_run", default=None)
 
 
-async def carry_out(
-    client: Client, run: PageRun, method: str, params: dict[str, Any], seconds: float | None
-) -> RunOutcome:
-    """The outcome, whatever it is. What a target does wrong is an outcome too."""
+async def execute(
+    client: Client, run: ConsoleRun, method: str, params: dict[str, Any], timeout: float | None
+) -> ConsoleRunResult:
+    """Run a request and return its result. Failures of the target are results too."""
     began = time.perf_counter()
     current_run.set(run)
     result, failure = None, None
-    run.asking = asyncio.get_running_loop().create_task(_rounds(client, run, method, params))
+    run.task = asyncio.get_running_loop().create_task(_run_rounds(client, run, method, params))
     try:
-        async with asyncio.timeout(seconds):
-            result = await run.asking
+        async with asyncio.timeout(timeout):
+            result = await run.task
     except asyncio.CancelledError:
-        if not run.given_up:
+        # The page itself went away, so the cancellation must reach the caller; only a cancelled run is a result.
+        if not run.is_cancelled:
             raise
-        failure = RunFailure(None, "it was cancelled")
+        failure = ConsoleRunError(None, "cancelled")
     except ProtocolError as wrong:
-        failure = RunFailure(getattr(wrong, "code", None), str(wrong), getattr(wrong, "data", None))
-    except Error as wrong:
-        failure = RunFailure(None, str(wrong))
+        failure = ConsoleRunError(getattr(wrong, "code", None), str(wrong), getattr(wrong, "data", None))
+    except PorticoError as wrong:
+        failure = ConsoleRunError(None, str(wrong))
     except TimeoutError:
-        failure = RunFailure(None, f"there was no answer within {seconds:g} s")
+        failure = ConsoleRunError(None, f"no response within {timeout:g} s")
     took = time.perf_counter() - began
     ok = failure is None and not _is_error(result)
-    return RunOutcome(run=run.id, ok=ok, result=result, error=failure, seconds=took, rounds=run.rounds)
+    return ConsoleRunResult(run=run.id, ok=ok, result=result, error=failure, seconds=took, rounds=run.rounds)
 
 
-async def _rounds(client: Client, run: PageRun, method: str, params: dict[str, Any]) -> Raw:
-    asked = params
-    for _ in range(MOST_ROUNDS):
+async def _run_rounds(client: Client, run: ConsoleRun, method: str, params: dict[str, Any]) -> Raw:
+    round_params = params
+    for _ in range(MAX_INPUT_ROUNDS):
         run.rounds += 1
-        call = Call(method=method, params=Raw(encode(asked)), id=0, progress_token=run.id, reply=Listening(run.hear))
+        call = Call(
+            method=method,
+            params=Raw(encode(round_params)),
+            id=0,
+            progress_token=run.id,
+            reply=CallbackReply(run.on_notification),
+        )
         try:
-            said: Raw = await client(call)
-        except MissingCapability as missing:
-            if EXTENSION not in missing.extensions or method != "tools/call":
+            response: Raw = await client(call)
+        # The console does not declare the tasks extension for ordinary calls, so a tool that requires it answers with
+        # this error and is called again as a task.
+        except MissingClientCapability as missing:
+            if EXTENSION not in missing.required_extensions or method != "tools/call":
                 raise
-            return await _as_task(client, run, params)
-        if _kind(said) != "input_required":
-            return said
-        asked = {**params, **await _answers(client, said)}
-    raise ProtocolError(f"it still asks after {MOST_ROUNDS} rounds")
+            return await _run_as_task(client, run, params)
+        if _kind(response) != "input_required":
+            return response
+        # The original params are sent again with the answers (2026-07-28, Multi Round-Trip Requests); answers of
+        # earlier rounds are in the server's requestState.
+        round_params = {**params, **await _collect_inputs(client, response)}
+    raise ProtocolError(f"the server still requires input after {MAX_INPUT_ROUNDS} rounds")
 
 
-async def _as_task(client: Client, run: PageRun, params: dict[str, Any]) -> Raw:
-    """A tool that runs as nothing but a task."""
+async def _run_as_task(client: Client, run: ConsoleRun, params: dict[str, Any]) -> Raw:
+    """Run a tool that requires task execution."""
     task = await client.start_task(params["name"], params.get("arguments"))
-    run.say("log", {"run": run.id, "level": "info", "logger": "task", "data": f"it runs as the task {task.id}"})
+    run.emit("log", {"run": run.id, "level": "info", "logger": "task", "data": f"running as task {task.id}"})
     try:
         result = await task.result(timeout=None, raise_on_error=False)
     except asyncio.CancelledError:
+        # Shielded: the task at the server must be cancelled even while this coroutine is being cancelled.
         await asyncio.shield(task.cancel())
         raise
     plain = {"content": result.content, "structuredContent": result.structured, "isError": result.is_error}
     return Raw(encode({name: value for name, value in plain.items() if value is not None}))
 
 
-async def _answers(client: Client, said: Raw) -> dict[str, Any]:
+async def _collect_inputs(client: Client, result: Raw) -> dict[str, Any]:
     try:
-        asked = msgspec.json.decode(said, type=InputRequiredResult)
+        input_required = msgspec.json.decode(result, type=InputRequiredResult)
     except (msgspec.DecodeError, RecursionError):
-        raise ProtocolError("it asks for input in a way that cannot be read") from None
+        raise ProtocolError("the server returned an invalid input_required result") from None
     again: dict[str, Any] = {}
-    if asked.input_requests is not UNSET:
-        answer = partial(client.inputs.answer, revision=client.revision)
+    if input_required.input_requests is not UNSET:
+        answer = partial(client.input_handlers.handle, revision=client.protocol_version)
         again["inputResponses"] = {
-            key: await answer(one.method, Raw(encode(one.params or {}))) for key, one in asked.input_requests.items()
+            key: await answer(input_request.method, Raw(encode(input_request.params or {})))
+            for key, input_request in input_required.input_requests.items()
         }
-    if asked.request_state is not UNSET:
-        again["requestState"] = asked.request_state
+    if input_required.request_state is not UNSET:
+        again["requestState"] = input_required.request_state
+    # Without either member the next round would be identical to this one, forever.
     if not again:
-        raise ProtocolError("it asks for input, and says not for which")
+        raise ProtocolError("the server returned input_required without inputRequests or requestState")
     return again
 
 
-class PageInputs(Inputs):
-    """The same as any client's, and roots are asked for as well."""
+class ConsoleInputs(InputHandlers):
+    """Input handlers that also ask the user for roots."""
 
     def __init__(self, roots: Callable[[], Any], sampling: Any, elicitation: Any, **options: Any) -> None:
         super().__init__(sampling, elicitation, [], **options)
         self._ask_roots = roots
 
-    async def answer(self, method: str, params: Raw, revision: Any) -> Any:
+    async def handle(self, method: str, params: Raw, revision: Any) -> Any:
         if method == "roots/list":
-            return as_roots(await self._ask_roots())
-        return await super().answer(method, params, revision)
+            return parse_roots(await self._ask_roots())
+        return await super().handle(method, params, revision)
 
 
-def as_roots(content: Any) -> ListRootsResult:
-    given = content.get("roots", []) if isinstance(content, dict) else []
+def parse_roots(content: Any) -> ListRootsResult:
+    """Convert a user's response to roots. Raises ToolError if it is invalid."""
+    entries = content.get("roots", []) if isinstance(content, dict) else []
     try:
-        return ListRootsResult(msgspec.convert(given, list[Root]))
+        return ListRootsResult(msgspec.convert(entries, list[Root]))
     except msgspec.ValidationError as wrong:
-        raise ToolError(f"these are no roots: {wrong}") from None
+        raise ToolError(f"invalid roots: {wrong}") from None
 
 
 class _ResultKind(Struct):
@@ -189,17 +212,19 @@ class _ResultError(Struct):
     is_error: Any = msgspec.field(default=False, name="isError")
 
 
-def _kind(said: Raw) -> Any:
+def _kind(result: Raw) -> Any:
     try:
-        return msgspec.json.decode(said, type=_ResultKind).result_type
+        # A result that cannot be decoded is shown as it is: the console is used to debug servers that send such
+        # results.
+        return msgspec.json.decode(result, type=_ResultKind).result_type
     except (msgspec.DecodeError, RecursionError):
         return "complete"
 
 
-def _is_error(said: Raw | None) -> bool:
-    if said is None:
+def _is_error(result: Raw | None) -> bool:
+    if result is None:
         return False
     try:
-        return msgspec.json.decode(said, type=_ResultError).is_error is True
+        return msgspec.json.decode(result, type=_ResultError).is_error is True
     except (msgspec.DecodeError, RecursionError):
         return False

@@ -1,4 +1,4 @@
-"""Calls that people want to make again: kept in a file, and written down for a shell or a test."""
+"""Saved calls: stored in a file, and exported as shell commands, tests or code."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from portico.protocol.errors import ToolError
-from portico.protocol.header_params import encode as mirrored
-from portico.protocol.versions import MODERN
+from portico.protocol.header_params import encode_header_value as mirrored
+from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.server.components.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico_console.targets import ConsoleTarget, Targets
-from portico_console.tool_responses import shown
+from portico_console.tool_responses import structured_response
 
-MOST_SAVED = 1000
-LONGEST_SAVED = 256 * 1024
+MAX_SAVED_CALLS = 1000
+MAX_SAVED_CALL_BYTES = 256 * 1024
 
-AskedMethod = Literal["tools/call", "resources/read", "prompts/get"]
-CopyForm = Literal["curl", "portico", "pytest", "python", "json"]
+SavedMethod = Literal["tools/call", "resources/read", "prompts/get"]
+CopyFormat = Literal["curl", "portico", "pytest", "python", "json"]
 
 
-class CallToSave(Struct, kw_only=True):
+class SavedCallInput(Struct, kw_only=True):
     title: str
     target: str
-    method: AskedMethod
+    method: SavedMethod
     name: str
     arguments: dict[str, Any] = {}
 
 
-class SavedCall(CallToSave, kw_only=True):
+class SavedCall(SavedCallInput, kw_only=True):
     id: str
     at: float
 
 
-class SavedCalls(Service):
-    """The saved calls of this user. Without a file they last as long as the console."""
+class SavedCallsService(Service):
+    """The saved calls of this user. Without a file they are lost when the console ends."""
 
     name = "saved"
 
@@ -61,13 +62,17 @@ class SavedCalls(Service):
             except FileNotFoundError:
                 self._saved = []
             except (OSError, msgspec.DecodeError) as wrong:
-                raise ToolError(f"{self._file.name} cannot be read, so nothing is saved over it: {wrong}") from None
+                # A file of a newer version or with a typing mistake may still be repaired by its user; saving over it
+                # would destroy it.
+                raise ToolError(f"cannot read {self._file.name}, so it is not overwritten: {wrong}") from None
         return self._saved
 
     def _write(self, saved: list[SavedCall]) -> None:
         self._saved = saved
         if self._file is None:
             return
+        # Write a new file and replace the old one, so that a crash leaves one or the other. Mode 0600: arguments of
+        # saved calls may be confidential.
         fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,52 +81,47 @@ class SavedCalls(Service):
             os.replace(fresh, self._file)
         except OSError as wrong:
             raise ToolError(
-                f"it is kept until the console ends: the file cannot be written: {wrong.strerror}"
+                f"saved only until the console ends, because the file cannot be written: {wrong.strerror}"
             ) from None
 
     @tool(annotations={"readOnlyHint": True})
     async def list_saved(self) -> ToolResult:
-        """The calls that were saved."""
-        return shown({"saved": self._read()})
+        """List the saved calls."""
+        return structured_response({"saved": self._read()})
 
     @tool
-    async def save_call(self, call: CallToSave) -> ToolResult:
-        """Keep a call, to make it again."""
+    async def save_call(self, call: SavedCallInput) -> ToolResult:
+        """Save a call for later use."""
         saved = self._read()
-        if len(saved) >= MOST_SAVED or len(msgspec.json.encode(call)) > LONGEST_SAVED:
-            raise ToolError(f"no more than {MOST_SAVED} calls of {LONGEST_SAVED // 1024} KB each are saved")
-        given = {name: getattr(call, name) for name in call.__struct_fields__}
-        made = SavedCall(id=secrets.token_hex(6), at=time.time(), **given)
+        if len(saved) >= MAX_SAVED_CALLS or len(msgspec.json.encode(call)) > MAX_SAVED_CALL_BYTES:
+            raise ToolError(f"at most {MAX_SAVED_CALLS} calls of {MAX_SAVED_CALL_BYTES // 1024} KB each can be saved")
+        made = SavedCall(id=secrets.token_hex(6), at=time.time(), **asdict(call))
         self._write([*saved, made])
-        return shown(made)
+        return structured_response(made)
 
     @tool
     async def delete_saved(self, id: str) -> ToolResult:
-        """Forget a saved call."""
-        left = [one for one in self._read() if one.id != id]
+        """Delete a saved call."""
+        left = [item for item in self._read() if item.id != id]
         if len(left) == len(self._read()):
-            raise ToolError(f"there is no saved call {id[:40]!r}")
+            raise ToolError(f"unknown saved call {id[:40]!r}")
         self._write(left)
-        return shown({"saved": left})
+        return structured_response({"saved": left})
 
     @tool(annotations={"readOnlyHint": True})
     async def copy_as(
-        self, target: str, method: AskedMethod, name: str, form: CopyForm, arguments: dict[str, Any] | None = None
+        self, target: str, method: SavedMethod, name: str, form: CopyFormat, arguments: dict[str, Any] | None = None
     ) -> ToolResult:
-        """A call written down: for curl, for the shell, for a test, as Python or as JSON. Tokens are left out."""
-        write = _FORMS[form]
-        return shown({"text": write(self._targets.get(target), method, name, arguments or {})})
-
-
-def _params(method: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"uri": name} if method == "resources/read" else {"name": name, "arguments": arguments}
+        """Export a call for curl, `portico`, pytest, Python or JSON. Tokens are omitted."""
+        write = _EXPORTERS[form]
+        return structured_response({"text": write(self._targets.get(target), method, name, arguments or {})})
 
 
 def _as_json(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
-    params = _params(method, name, arguments)
-    if (target.state.revision or MODERN) >= MODERN:
+    params: dict[str, Any] = {"uri": name} if method == "resources/read" else {"name": name, "arguments": arguments}
+    if (target.state.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION:
         params["_meta"] = {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/protocolVersion": FIRST_MODERN_VERSION,
             "io.modelcontextprotocol/clientInfo": {"name": "curl", "version": "0"},
             "io.modelcontextprotocol/clientCapabilities": {},
         }
@@ -130,55 +130,63 @@ def _as_json(target: ConsoleTarget, method: str, name: str, arguments: dict[str,
 
 
 def _json(value: Any) -> str:
-    """Encode as JSON with every invisible character escaped: some of them act on a terminal or a line editor."""
+    """Encode as JSON with invisible characters escaped: some of them affect a terminal or a line editor."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _as_curl(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
     if target.state.kind not in ("url", "self"):
-        raise ToolError("curl speaks to servers at a URL; this one is started as a command. Copy it as `portico call`")
-    if (target.state.revision or MODERN) < MODERN:
-        raise ToolError("before 2026-07-28 a call needs a session, which takes curl several steps; use `portico call`")
+        raise ToolError(
+            "curl requires a server at a URL, but this one is started as a command. Copy it as `portico call`"
+        )
+    if (target.state.protocol_version or FIRST_MODERN_VERSION) < FIRST_MODERN_VERSION:
+        raise ToolError(
+            "before 2026-07-28 a call requires a session, which takes several curl commands; use `portico call`"
+        )
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": MODERN,
+        "MCP-Protocol-Version": FIRST_MODERN_VERSION,
         "Mcp-Method": method,
         "Mcp-Name": mirrored(name),
     }
-    given = [f"  -H {_quote(f'{header}: {value}')} \\" for header, value in headers.items()]
+    header_lines = [f"  -H {_quote(f'{header}: {value}')} \\" for header, value in headers.items()]
+    # The token stays out of the text, which is pasted into chats and bug reports.
     if target.options.get("auth") is not None or target.state.kind == "self":
-        # In double quotes, so that the shell fills in the token, which is not written down.
-        given.append('  -H "Authorization: Bearer $TOKEN" \\')
+        # In double quotes, so that the shell inserts the token, which is not exported.
+        header_lines.append('  -H "Authorization: Bearer $TOKEN" \\')
     body = _quote(_as_json(target, method, name, arguments))
     # Without --globoff curl expands brackets and braces in a URL; -d would read a file for a leading @.
-    return "\n".join([f"curl --globoff {_quote(_place(target))} \\", *given, f"  --data-raw {body}"])
+    return "\n".join([f"curl --globoff {_quote(_target_url(target))} \\", *header_lines, f"  --data-raw {body}"])
 
 
 def _quote(text: str) -> str:
-    """Quote a word for sh, bash and zsh. Raises ToolError for control characters, which no quotes make harmless."""
+    """Quote a word for sh, bash and zsh. Raises ToolError for control characters, which quoting cannot make safe."""
+    # A pasted escape sequence or newline could run a command before the user has read it.
     if not text.isprintable():
         raise ToolError(
-            f"{ascii(text)[:80]} cannot be written for a shell: it has control characters. Copy it as Python or JSON"
+            f"{ascii(text)[:80]} contains control characters and cannot be written for a shell. Copy it as "
+            "Python or JSON"
         )
-    # zsh expands a leading =, and all shells a leading ~, even where shlex would not quote.
+    # zsh expands a leading =, and all shells expand a leading ~, even where shlex would not quote.
     return (
         text if re.fullmatch(r"[A-Za-z0-9_./:][A-Za-z0-9_@%+=:,./-]*", text) else "'" + text.replace("'", "'\\''") + "'"
     )
 
 
 def _operand(text: str) -> str:
-    """Quote a word that `portico` must not read as an option."""
+    """Quote a word that `portico` must not parse as an option."""
+    # A name chosen by a server must not become an option of the command that the user runs.
     if text.startswith("-"):
-        raise ToolError(f"{ascii(text)[:80]} would be read as an option of `portico`. Copy it as Python or JSON")
+        raise ToolError(f"{ascii(text)[:80]} would be parsed as an option of `portico`. Copy it as Python or JSON")
     return _quote(text)
 
 
 def _pair(name: str, value: Any) -> str:
-    """Write an argument of a prompt as `portico prompt` reads it.
+    """Format a prompt argument for `portico prompt`.
 
-    `name=@file` and `name=-` are read from elsewhere, so such a value is written as JSON: `name:="@…"`.
+    `name=@file` and `name=-` read other sources, so such a value is written as JSON: `name:="@…"`.
     """
     if "=" in name or name.endswith(":") or not all(name.split(".")):
         raise ToolError(f"the name {ascii(name)[:80]} cannot be written as name=value. Copy it as Python or JSON")
@@ -188,8 +196,8 @@ def _pair(name: str, value: Any) -> str:
 
 
 def _as_portico(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
-    revision = f" --revision {target.state.wanted}" if target.state.wanted else ""
-    place, child = _place(target), ""
+    revision = f" --protocol-version {target.state.wanted}" if target.state.wanted else ""
+    place, child = _target_url(target), ""
     if target.state.kind == "command":
         place, child = "", " -- " + " ".join(map(_quote, shlex.split(target.state.spec)))
     place = f" {_operand(place)}" if place else ""
@@ -198,15 +206,15 @@ def _as_portico(target: ConsoleTarget, method: str, name: str, arguments: dict[s
     if method == "prompts/get":
         pairs = "".join(f" {_pair(key, value)}" for key, value in arguments.items())
         return f"portico prompt{place} {_operand(name)}{pairs}{revision}{child}"
-    given = f" --json {_quote(_json(arguments))}" if arguments else ""
-    return f"portico call{place} {_operand(name)}{given}{revision}{child}"
+    argument_option = f" --arguments {_quote(_json(arguments))}" if arguments else ""
+    return f"portico call{place} {_operand(name)}{argument_option}{revision}{child}"
 
 
 def _as_python(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
     return (
         "import asyncio\n\nfrom portico import Client\n\n\nasync def main() -> None:\n"
         f"    async with Client({_target(target)}) as client:\n"
-        f"        result = await {_asking(method, name, arguments)}\n"
+        f"        result = await {_client_call_source(method, name, arguments)}\n"
         "        print(result)\n\n\nasyncio.run(main())\n"
     )
 
@@ -222,29 +230,29 @@ def _as_pytest(target: ConsoleTarget, method: str, name: str, arguments: dict[st
         "import asyncio\n\nfrom portico import Client\n\n\n"
         f"def test_{words}() -> None:\n    async def ask():\n"
         f"        async with Client({_target(target)}) as client:\n"
-        f"            return await {_asking(method, name, arguments)}\n\n"
+        f"            return await {_client_call_source(method, name, arguments)}\n\n"
         f"    result = asyncio.run(ask())\n{check}\n"
     )
 
 
 def _target(target: ConsoleTarget) -> str:
-    place: Any = target.state.spec if target.state.kind != "self" else _place(target)
+    place: Any = target.state.spec if target.state.kind != "self" else _target_url(target)
     if target.state.kind == "command":
         place = shlex.split(target.state.spec)
-    wanted = f", revision={target.state.wanted!r}" if target.state.wanted else ""
-    return f"{place!r}{wanted}"
+    version_argument = f", protocol_version={target.state.wanted!r}" if target.state.wanted else ""
+    return f"{place!r}{version_argument}"
 
 
-def _asking(method: str, name: str, arguments: dict[str, Any]) -> str:
+def _client_call_source(method: str, name: str, arguments: dict[str, Any]) -> str:
     if method == "resources/read":
         return f"client.read_resource({name!r})"
     verb = "call_tool" if method == "tools/call" else "get_prompt"
     return f"client.{verb}({name!r}, {arguments!r})"
 
 
-def _place(target: ConsoleTarget) -> str:
-    """Where a shell finds it; of this server itself, where it is served."""
+def _target_url(target: ConsoleTarget) -> str:
+    """Return the target's address for a shell; for this server itself, its URL."""
     return target.url or target.state.spec
 
 
-_FORMS = {"curl": _as_curl, "portico": _as_portico, "pytest": _as_pytest, "python": _as_python, "json": _as_json}
+_EXPORTERS = {"curl": _as_curl, "portico": _as_portico, "pytest": _as_pytest, "python": _as_python, "json": _as_json}

@@ -1,4 +1,4 @@
-"""What servers ask of people, until a person has answered in the page."""
+"""Server-to-client requests that wait for a user's response in the page."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from msgspec import Struct
 from portico.protocol.client_features import CreateMessageParams, CreateMessageResult, ElicitParams, ElicitResult
 from portico.protocol.errors import ToolError
 
-MOST_QUESTIONS = 200
-# Of all that wait: servers choose how much they say.
-MOST_BYTES = 32 * 1024 * 1024
-ANSWER_SECONDS = 600.0
+MAX_PENDING_REQUESTS = 200
+# Limit on all pending requests, because servers choose their size.
+MAX_PENDING_BYTES = 32 * 1024 * 1024
+RESPONSE_TIMEOUT_SECONDS = 600.0
 
-QuestionKind = Literal["elicitation", "sampling", "roots"]
-Action = Literal["accept", "decline", "cancel"]
+ServerRequestKind = Literal["elicitation", "sampling", "roots"]
+ElicitationAction = Literal["accept", "decline", "cancel"]
 
 
-class OpenQuestion(Struct, kw_only=True):
+class ServerRequest(Struct, kw_only=True):
     id: str
     target: str
     run: str | None
-    kind: QuestionKind
+    kind: ServerRequestKind
     mode: str = "form"
     message: str = ""
     schema: dict[str, Any] | None = None
@@ -36,93 +36,95 @@ class OpenQuestion(Struct, kw_only=True):
     asked: float
 
 
-class PageAnswer(Struct, frozen=True):
-    action: Action
+class UserResponse(Struct, frozen=True):
+    action: ElicitationAction
     content: Any = None
 
 
-class WaitingQuestion(Struct):
-    """A question, whose it is to answer (None: the owner's of this process), and how much it says."""
+class PendingServerRequest(Struct):
+    """A request, the identity that may respond (None: the owner of this process), and its size."""
 
-    question: OpenQuestion
+    question: ServerRequest
     asker: str | None
     size: int
-    answered: asyncio.Future[PageAnswer]
+    answered: asyncio.Future[UserResponse]
 
 
-class Questions:
-    """Those that wait. One that is not answered is cancelled in the end."""
+class ServerRequests:
+    """Pending server requests. Requests without a response are cancelled after a timeout."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._ids = count(1)
-        self._waiting: dict[str, WaitingQuestion] = {}
+        self._waiting: dict[str, PendingServerRequest] = {}
 
-    def waiting(self, who: str | None = None) -> list[OpenQuestion]:
-        """Those that `who` may answer: the owner all, others those that came of their own calls."""
-        return [one.question for one in self._waiting.values() if who is None or one.asker == who]
+    def pending_for(self, principal: str | None = None) -> list[ServerRequest]:
+        """Return the requests that a principal may answer: the owner all, others those of their own calls."""
+        return [value.question for value in self._waiting.values() if principal is None or value.asker == principal]
 
-    async def ask(
+    async def wait_for_response(
         self,
         target: str,
         run: str | None,
-        kind: QuestionKind,
-        asked: Any,
-        told: Callable[[OpenQuestion], None],
-        asker: str | None = None,
-    ) -> PageAnswer:
-        """Wait for a person. `told` is for who has begun the call that led to it."""
-        size = len(msgspec.json.encode(asked))
-        kept = sum(one.size for one in self._waiting.values())
-        if len(self._waiting) >= MOST_QUESTIONS or kept + size > MOST_BYTES:
-            return PageAnswer("cancel")
-        question = OpenQuestion(
-            id=f"q{next(self._ids)}", target=target, run=run, kind=kind, params=msgspec.to_builtins(asked),
+        kind: ServerRequestKind,
+        request: Any,
+        on_requested: Callable[[ServerRequest], None],
+        principal: str | None = None,
+    ) -> UserResponse:
+        """Add a request and wait for the user's response. `on_requested` notifies the run that caused it."""
+        size = len(msgspec.json.encode(request))
+        kept = sum(value.size for value in self._waiting.values())
+        if len(self._waiting) >= MAX_PENDING_REQUESTS or kept + size > MAX_PENDING_BYTES:
+            return UserResponse("cancel")
+        question = ServerRequest(
+            id=f"q{next(self._ids)}", target=target, run=run, kind=kind, params=msgspec.to_builtins(request),
             asked=time.time(),
         )  # fmt: skip
-        if isinstance(asked, ElicitParams):
-            question.message, question.mode = asked.message, asked.mode or "form"
-            question.schema = asked.requested_schema or None
-            question.url = asked.url or None
-        elif isinstance(asked, CreateMessageParams):
-            question.message = "The server wants text from a model"
-        future: asyncio.Future[PageAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[question.id] = WaitingQuestion(question, asker, size, future)
-        self._changed()
-        told(question)
+        if isinstance(request, ElicitParams):
+            question.message, question.mode = request.message, request.mode or "form"
+            question.schema = request.requested_schema or None
+            question.url = request.url or None
+        elif isinstance(request, CreateMessageParams):
+            question.message = "The server requests text from a model"
+        future: asyncio.Future[UserResponse] = asyncio.get_running_loop().create_future()
+        self._waiting[question.id] = PendingServerRequest(question, principal, size, future)
+        self._notify_change()
+        on_requested(question)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
                 return await future
         except TimeoutError:
-            return PageAnswer("cancel")
+            return UserResponse("cancel")
         finally:
             del self._waiting[question.id]
-            self._changed()
+            self._notify_change()
 
-    def answer(self, id: str, answered: PageAnswer, who: str | None = None) -> None:
-        found = self._waiting.get(id)
-        if found is None or found.answered.done() or (who is not None and found.asker != who):
-            raise ToolError(f"there is no open question {id[:40]!r}: it was answered, or its call is over")
-        found.answered.set_result(answered)
+    def respond(self, id: str, answered: UserResponse, principal: str | None = None) -> None:
+        """Respond to a pending request. Raises ToolError if it is not pending or belongs to another principal."""
+        result = self._waiting.get(id)
+        if result is None or result.answered.done() or (principal is not None and result.asker != principal):
+            raise ToolError(f"unknown request {id[:40]!r}: it was already answered, or its call has ended")
+        result.answered.set_result(answered)
 
-    def _changed(self) -> None:
-        for told in self.listeners:
-            told()
+    def _notify_change(self) -> None:
+        for listener in self.listeners:
+            listener()
 
 
-def as_elicited(answered: PageAnswer) -> ElicitResult:
+def to_elicit_result(answered: UserResponse) -> ElicitResult:
+    """Convert a user's response to an elicitation result."""
     content = answered.content if isinstance(answered.content, dict) else None
     return ElicitResult(answered.action, content if answered.action == "accept" else None)
 
 
-def as_sampled(answered: PageAnswer) -> CreateMessageResult | str:
-    """A text, or a whole result. A person who declines gives no text, which is said to the server as such."""
+def to_sampling_result(answered: UserResponse) -> CreateMessageResult | str:
+    """Convert a user's response to a string or a sampling result. Raises ToolError if the user declined."""
     content = answered.content
     if answered.action != "accept" or not isinstance(content, dict):
-        raise ToolError("the user does not want to answer")
+        raise ToolError("the user declined the request")
     if isinstance(content.get("text"), str):
         return str(content["text"])
     try:
         return msgspec.convert(content, CreateMessageResult)
     except msgspec.ValidationError as wrong:
-        raise ToolError(f"that is no answer of a model: {wrong}") from None
+        raise ToolError(f"invalid sampling result: {wrong}") from None

@@ -1,8 +1,8 @@
-"""The tools of the console about targets: what is there, what it offers, and asking it."""
+"""Console tools for targets: list them, list their components, and send requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any
@@ -12,26 +12,33 @@ from msgspec import Struct
 from portico.auth.principal import Principal
 from portico.client.client import Client
 from portico.plugins import require_plugin
-from portico.protocol.errors import Error, ToolError, UsageError
+from portico.protocol.errors import PorticoError, ToolError, UsageError
 from portico.protocol.notifications import ProgressParams
-from portico.protocol.versions import LATEST
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.server.components.results import ToolResult
 from portico.server.context.context import Context
 from portico.server.registry.service import Service, tool
-from portico_console.server_requests import Action, PageAnswer, Questions
-from portico_console.service_detection import known_services
+from portico_console.server_requests import ElicitationAction, ServerRequests, UserResponse
 from portico_console.session_auth import visitor_of
-from portico_console.targets import ConsoleTarget, Listed, Targets, checked_revision, kind_of, list_all, weights_of
-from portico_console.tool_responses import say, shown
+from portico_console.targets import (
+    ConsoleTarget,
+    ListKind,
+    Targets,
+    detect_target_kind,
+    estimate_tool_tokens,
+    list_all,
+    validate_protocol_version,
+)
+from portico_console.tool_responses import emit_event, structured_response
 
-READS = {"readOnlyHint": True}
+READ_ONLY = {"readOnlyHint": True}
 
-AuthFor = Callable[[str], str | None]
+TokenLookup = Callable[[str], str | None]
 """The bearer token for a URL, where this user has one."""
 
 
-class AsPrincipal(Struct):
-    """Another principal, to see with its eyes."""
+class ImpersonatedPrincipal(Struct):
+    """Another principal whose view of a server is requested."""
 
     id: str
     scopes: list[str] | None = None
@@ -50,79 +57,84 @@ class AsPrincipal(Struct):
 
 
 class TargetService(Service):
-    """Targets, and what they offer."""
+    """Tools for targets and their components."""
 
     name = "targets"
 
-    def __init__(self, targets: Targets, questions: Questions) -> None:
+    def __init__(self, targets: Targets, questions: ServerRequests) -> None:
         super().__init__()
         self._targets, self._questions = targets, questions
         self._runs = count(1)
 
-    @tool(annotations=READS)
+    @tool(annotations=READ_ONLY)
     async def list_targets(self) -> ToolResult:
-        """The servers that can be looked at."""
-        return shown({"targets": self._targets.states()})
+        """List the servers that can be inspected."""
+        return structured_response({"targets": self._targets.states()})
 
     @tool
     async def set_revision(self, target: str, revision: str | None = None) -> ToolResult:
-        """Connect again, with this revision of the protocol; without one, with the newest that both know."""
-        found = self._targets.get(target)
-        await found.open(checked_revision(revision))
-        return shown(found.state)
+        """Reconnect with this protocol version; without one, with the newest that both sides support."""
+        result = self._targets.get(target)
+        await result.open(validate_protocol_version(revision))
+        return structured_response(result.state)
 
-    @tool(annotations=READS)
+    @tool(annotations=READ_ONLY)
     async def list_items(
         self,
         target: str,
-        kind: Listed,
-        as_principal: AsPrincipal | None = None,
+        kind: ListKind,
+        as_principal: ImpersonatedPrincipal | None = None,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
-        """What a target offers, or what it would show to another principal."""
-        found = self._targets.get(target)
+        """List a target's tools, resources, templates or prompts, optionally as another principal."""
+        result = self._targets.get(target)
         principal = visitor_of(ctx) if as_principal is None else as_principal.principal()
-        items = await self._listed(ctx, found, kind, principal, named=as_principal is not None)
-        answer: dict[str, Any] = {"kind": kind, "items": items, "version": found.state.versions[kind]}
+        items = await self._list_as(ctx, result, kind, principal, named=as_principal is not None)
+        answer: dict[str, Any] = {"kind": kind, "items": items, "version": result.state.versions[kind]}
         if kind == "tools":
-            weights = weights_of(items)
-            answer |= {"weights": weights, "weight": sum(weights.values()), "owners": found.tool_owners()}
+            weights = estimate_tool_tokens(items)
+            answer |= {"weights": weights, "weight": sum(weights.values()), "owners": result.tool_origins()}
             if as_principal is None:
-                self._recognise(found, items)
-        return shown(answer)
+                services = detect_services(str(tool.get("name")) for tool in items)
+                if services != result.state.services:
+                    result.state.services = services
+                    self._targets.notify()
+        return structured_response(answer)
 
-    async def _listed(
-        self, ctx: Context, found: ConsoleTarget, kind: Listed, principal: Principal | None, *, named: bool = False
+    async def _list_as(
+        self, ctx: Context, target: ConsoleTarget, kind: ListKind, principal: Principal | None, *, named: bool = False
     ) -> list[dict[str, Any]]:
-        other = self._as(ctx, found, principal, named=named)
+        other = self._client_as(ctx, target, principal, named=named)
         if other is None:
-            return await found.listed(kind)
+            return await target.list_entries(kind)
         async with other as client:
             return await list_all(client, kind)
 
-    @tool(annotations=READS)
+    @tool(annotations=READ_ONLY)
     async def lint(self, target: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
-        """What is wrong with the tools of a target, as `portico contracts lint` says it."""
+        """Lint the tools of a target, as `portico contracts lint` does."""
         services = require_plugin("services", "linting tools")
-        found = self._targets.get(target)
-        items = await self._listed(ctx, found, "tools", visitor_of(ctx))
-        info = found.state.server
+        result = self._targets.get(target)
+        items = await self._list_as(ctx, result, "tools", visitor_of(ctx))
+        info = result.state.server
         about = ("", "") if info is None else (info.name, info.version)
-        return shown({"findings": services.lint_tools(items, *about, found.state.revision or LATEST)})
+        return structured_response(
+            {"findings": services.lint_tools(items, *about, result.state.protocol_version or LATEST_PROTOCOL_VERSION)}
+        )
 
-    def _recognise(self, found: ConsoleTarget, tools: list[dict[str, Any]]) -> None:
-        services = known_services(str(tool.get("name")) for tool in tools)
-        if services != found.state.services:
-            found.state.services = services
-            self._targets.changed()
+    def _client_as(
+        self, ctx: Context, target: ConsoleTarget, principal: Principal | None, *, named: bool
+    ) -> Client | None:
+        """Return a client for the named principal or the signed-in visitor, or None to use the shared client."""
+        if named and target.state.kind != "self":
+            raise ToolError("only this server itself can be viewed as another principal")
+        return (
+            None
+            if principal is None or target.state.kind != "self"
+            else target.client_as(principal, _current_principal(ctx))
+        )
 
-    def _as(self, ctx: Context, found: ConsoleTarget, principal: Principal | None, *, named: bool) -> Client | None:
-        """A client of this server itself for a principal: one that was named, or the one who has logged in."""
-        if named and found.state.kind != "self":
-            raise ToolError("only this server itself can be looked at with the eyes of another principal")
-        return None if principal is None or found.state.kind != "self" else found.client_as(principal, _who(ctx))
-
-    # Asking
+    # Requests
 
     @tool
     async def call_tool(
@@ -131,10 +143,10 @@ class TargetService(Service):
         name: str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,
-        as_principal: AsPrincipal | None = None,
+        as_principal: ImpersonatedPrincipal | None = None,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
-        """Call a tool of a target. Its progress, its log and its questions are told on the way."""
+        """Call a tool of a target. Progress, log messages and input requests are streamed until the result."""
         params = {"name": name, "arguments": arguments or {}}
         return await self._run(ctx, target, "tools/call", params, timeout, as_principal)
 
@@ -143,7 +155,7 @@ class TargetService(Service):
         self,
         target: str,
         uri: str,
-        as_principal: AsPrincipal | None = None,
+        as_principal: ImpersonatedPrincipal | None = None,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
         """Read a resource of a target."""
@@ -157,7 +169,7 @@ class TargetService(Service):
         arguments: dict[str, str] | None = None,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
-        """Fill in a prompt of a target."""
+        """Render a prompt of a target."""
         return await self._run(ctx, target, "prompts/get", {"name": name, "arguments": arguments or {}})
 
     @tool
@@ -170,7 +182,7 @@ class TargetService(Service):
         context: dict[str, str] | None = None,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
-        """Values for an argument of a prompt or of a template."""
+        """Complete an argument of a prompt or a resource template."""
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": context}
@@ -183,74 +195,74 @@ class TargetService(Service):
         method: str,
         params: Mapping[str, Any],
         seconds: float | None = None,
-        other: AsPrincipal | None = None,
+        other: ImpersonatedPrincipal | None = None,
     ) -> ToolResult:
-        found = self._targets.get(target)
+        result = self._targets.get(target)
         if other is not None and visitor_of(ctx) is not None:
-            raise ToolError("who has logged in calls in their own name")
+            raise ToolError("signed-in users cannot call as another principal")
         principal = visitor_of(ctx) if other is None else other.principal()
         run = partial(
-            found.run, f"r{next(self._runs)}", partial(say, ctx), partial(_progress, ctx), method, dict(params),
-            seconds, asker=_who(ctx),
+            result.run, f"r{next(self._runs)}", partial(emit_event, ctx), partial(_progress, ctx), method, dict(params),
+            seconds, principal=_current_principal(ctx),
         )  # fmt: skip
-        client = self._as(ctx, found, principal, named=other is not None)
+        client = self._client_as(ctx, result, principal, named=other is not None)
         if client is None:
-            return shown(await run())
+            return structured_response(await run())
         async with client:
-            return shown(await run(client=client))
+            return structured_response(await run(client=client))
 
     @tool
     async def cancel_run(self, run: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
-        """Give up waiting for something that is being asked; the target is told."""
-        found = next((one.runs[run] for one in self._targets if run in one.runs), None)
-        own = found is not None and _who(ctx) in (None, found.asker)
-        return shown({"cancelled": found is not None and own and found.cancel()})
+        """Cancel a running request. The target receives a cancellation notification."""
+        result = next((target.runs[run] for target in self._targets if run in target.runs), None)
+        own = result is not None and _current_principal(ctx) in (None, result.principal)
+        return structured_response({"cancelled": result is not None and own and result.cancel()})
 
     @tool
     async def subscribe(self, target: str, uri: str, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
-        """Be told when a resource changes."""
-        found = self._targets.get(target)
-        other = self._as(ctx, found, visitor_of(ctx), named=False)
+        """Subscribe to changes of a resource."""
+        result = self._targets.get(target)
+        other = self._client_as(ctx, result, visitor_of(ctx), named=False)
         if other is not None:
-            # All pages are told by one connection, the owner's: so who asks has to be one who may read it.
+            # All pages share the owner's connection for notifications, so check that the visitor may read the resource.
             async with other as client:
                 try:
                     await client.read_resource(uri)
-                except Error as failure:
-                    raise ToolError(f"it cannot be watched: {failure}") from None
-        return shown({"uris": await found.watch(uri, True)})
+                except PorticoError as failure:
+                    raise ToolError(f"cannot subscribe: {failure}") from None
+        return structured_response({"uris": await result.set_subscription(uri, True)})
 
     @tool
     async def unsubscribe(self, target: str, uri: str) -> ToolResult:
-        """Be told no longer when a resource changes."""
-        return shown({"uris": await self._targets.get(target).watch(uri, False)})
+        """Unsubscribe from changes of a resource."""
+        return structured_response({"uris": await self._targets.get(target).set_subscription(uri, False)})
 
-    # Being asked
+    # Server-to-client requests
 
-    @tool(annotations=READS)
+    @tool(annotations=READ_ONLY)
     async def list_questions(self, ctx: Context = None) -> ToolResult:  # type: ignore[assignment]
-        """What servers have asked, and no person has answered yet."""
-        return shown({"questions": self._questions.waiting(_who(ctx))})
+        """List the pending server-to-client requests."""
+        return structured_response({"questions": self._questions.pending_for(_current_principal(ctx))})
 
     @tool
     async def answer(
         self,
         question: str,
-        action: Action,
+        action: ElicitationAction,
         content: dict[str, Any] | None = None,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
-        """Answer a question of a server."""
-        self._questions.answer(question, PageAnswer(action, content), _who(ctx))
-        return shown({"answered": True})
+        """Respond to a server-to-client request."""
+        self._questions.respond(question, UserResponse(action, content), _current_principal(ctx))
+        return structured_response({"answered": True})
 
 
-class OpeningService(Service):
-    """Opening other servers: for who has started the console for that."""
+class TargetConnectionService(Service):
+    """Tools that connect to other servers, if the console was started for that."""
 
     name = "opening"
 
-    def __init__(self, targets: Targets, auth_for: AuthFor | None = None) -> None:
+    def __init__(self, targets: Targets, auth_for: TokenLookup | None = None) -> None:
         super().__init__()
         self._targets, self._auth_for = targets, auth_for
 
@@ -263,37 +275,76 @@ class OpeningService(Service):
         token: str | None = None,
         oauth: bool = False,
     ) -> ToolResult:
-        """Connect to a server: a URL, a command, a file.py, a module:object, an mcp.json. `oauth`: log in with a
-        browser of this machine, if the server wants that."""
-        spec, kind = target.strip(), kind_of(target)
+        """Connect to a server: a URL, a command, a file.py, a module:object or an mcp.json.
+
+        `oauth`: log in with a browser on this machine if the server requires it.
+        """
+        spec, kind = target.strip(), detect_target_kind(target)
         options: dict[str, Any] = {}
         if kind == "url":
             found_token = self._auth_for(spec) if self._auth_for is not None else None
             options = {"headers": headers, "auth": token or ("oauth" if oauth else found_token)}
         elif headers or token or oauth:
-            raise ToolError("headers and a token are for servers at a URL; this one is not")
-        found = self._targets.add(spec, spec, kind, **options)
+            raise ToolError("headers and token require a server at a URL")
+        result = self._targets.add(spec, spec, kind, **options)
         try:
-            await found.open(checked_revision(revision))
-        except (Error, UsageError) as wrong:
-            await self._targets.close(found.state.id)
+            await result.open(validate_protocol_version(revision))
+        except (PorticoError, UsageError) as wrong:
+            await self._targets.close(result.state.id)
             raise ToolError(str(wrong)) from None
-        return shown(found.state)
+        return structured_response(result.state)
 
     @tool
     async def close_target(self, target: str) -> ToolResult:
-        """Disconnect from a server, and forget it."""
+        """Disconnect from a server and remove it."""
         if target == "self":
-            raise ToolError("this server itself cannot be closed here")
+            raise ToolError("this server itself cannot be closed")
         await self._targets.close(target)
-        return shown({"targets": self._targets.states()})
+        return structured_response({"targets": self._targets.states()})
 
 
-def _who(ctx: Context) -> str | None:
-    """Return the identity of the visitor; None for the owner of this process."""
+def _current_principal(ctx: Context) -> str | None:
+    """Return the identity of the visitor, or None for the owner of this process."""
     principal = visitor_of(ctx)
     return None if principal is None else principal.identity
 
 
-def _progress(ctx: Context, said: ProgressParams) -> None:
-    ctx.report_progress(said.progress, said.total, said.message)
+def _progress(ctx: Context, progress: ProgressParams) -> None:
+    ctx.report_progress(progress.progress, progress.total, progress.message)
+
+
+_MEMORY = (
+    "capture", "recall", "get", "update", "delete", "restore", "history", "delete_all", "status", "namespaces",
+    "consolidate", "enrich", "conflicts", "prompts", "graph", "export", "import", "sync",
+)  # fmt: skip
+_TASKS = (
+    "create_task", "create_tasks", "list_tasks", "get_task", "update_task", "delete_task", "add_blocker",
+    "remove_blocker", "get_blockers", "next_task", "complete_task", "add_note", "task_tree", "task_history",
+)  # fmt: skip
+_CONTRACTS = ("list", "get", "render", "lint", "diff", "codegen")
+
+# By the page's name of each tool.
+SERVICE_TOOLS: dict[str, dict[str, str]] = {
+    "memory": {word: f"memory_{word}" for word in _MEMORY},
+    "tasks": {word: word for word in _TASKS},
+    "contracts": {word: f"spec_{word}" for word in _CONTRACTS},
+}
+# Tools that identify a service. A gateway adds a prefix to them.
+_MARKER_TOOLS = {
+    "memory": ("memory_capture", "memory_recall", "memory_get"),
+    "tasks": ("create_task", "list_tasks", "get_task"),
+    "contracts": ("spec_list", "spec_lint", "spec_diff"),
+}
+
+
+def detect_services(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the tools of each detected service: the page's name, and the name at the target."""
+    there = set(names)
+    result = {}
+    for service, signs in _MARKER_TOOLS.items():
+        prefixes = sorted((name.removesuffix(signs[0]) for name in there if name.endswith(signs[0])), key=len)
+        prefix = next((item for item in prefixes if all(item + sign in there for sign in signs)), None)
+        if prefix is not None:
+            tools = {word: prefix + name for word, name in SERVICE_TOOLS[service].items()}
+            result[service] = {word: name for word, name in tools.items() if name in there}
+    return result

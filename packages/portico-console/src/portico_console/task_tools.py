@@ -1,4 +1,4 @@
-"""The tools of the console about the tasks of the protocol."""
+"""Console tools for protocol tasks."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from portico.server.server import Server
 from portico.server.tasks import jobs
 from portico.server.tasks.jobs import Job
 from portico.store.database import Database
-from portico_console.tool_responses import shown
+from portico_console.tool_responses import structured_response
 
 MAX_TASKS = 1000
 READS = {"readOnlyHint": True}
 
 
-class JobsService(Service):
-    """The tasks of the protocol, as the store has them."""
+class ProtocolTasksService(Service):
+    """The protocol tasks in the server's store."""
 
     name = "jobs"
 
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
-        # Told when a task is new, or has changed.
+        # Called when a task was created or has changed.
         self.listeners: list[Callable[[], None]] = []
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         supervisor = BackgroundTasks()
-        supervisor.run("console job changes", self._follow)
+        supervisor.run("console job changes", self._watch_changes)
         try:
             yield
         finally:
             await supervisor.close()
 
-    async def _follow(self) -> None:
+    async def _watch_changes(self) -> None:
         database = await self._database()
-        async with database.subscribe(jobs.CREATED, jobs.CHANGED) as changes:
+        async with database.subscribe(jobs.JOB_CREATED, jobs.JOB_CHANGED) as changes:
             async for _ in changes:
-                for told in self.listeners:
-                    told()
+                for listener in self.listeners:
+                    listener()
 
     async def _database(self) -> Database:
         assert self._server.tasks is not None
@@ -53,39 +53,39 @@ class JobsService(Service):
 
     @tool(annotations=READS)
     async def jobs(self, status: str | None = None, limit: int = 200) -> ToolResult:
-        """The newest tasks of this server."""
+        """List the newest tasks of this server."""
         most = max(1, min(limit, MAX_TASKS))
-        found = await (await self._database()).read(lambda tx: jobs.recent(tx, status, most))
-        return shown({"jobs": [_plain(job) for job in found if job.server == self._server.name]})
+        result = await (await self._database()).read(lambda tx: jobs.list_recent(tx, status, most))
+        return structured_response({"jobs": [_plain(job) for job in result if job.server == self._server.name]})
 
     @tool(annotations=READS)
     async def job(self, id: str) -> ToolResult:
-        """One task, with its arguments, its result and the steps that it has taken."""
+        """Return one task with its arguments, result and completed steps."""
         job = await self._find(id)
-        steps = (await (await self._database()).read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
+        steps = (await (await self._database()).read(lambda tx: jobs.finished_steps(tx, [job.id]))).get(job.id, {})
         whole = {**_plain(job), "arguments": job.arguments, "steps": steps, "result": job.outcome or None}
-        return shown(whole)
+        return structured_response(whole)
 
     @tool
     async def cancel_job(self, id: str) -> ToolResult:
-        """End a task that has not ended."""
+        """Cancel a task that has not ended."""
         return await self._change(id, jobs.cancel)
 
     @tool
     async def retry_job(self, id: str) -> ToolResult:
-        """Queue a task again that has ended."""
+        """Queue an ended task again."""
         return await self._change(id, jobs.retry)
 
     async def _change(self, id: str, change: Any) -> ToolResult:
         job = await self._find(id)
-        done = await (await self._database()).write(lambda tx: change(tx, job.id, jobs.now()))
-        return shown({"changed": done is not None})
+        done = await (await self._database()).write(lambda tx: change(tx, job.id, jobs.now_ms()))
+        return structured_response({"changed": done is not None})
 
     async def _find(self, id: str) -> Job:
-        found = await (await self._database()).read(lambda tx: jobs.find(tx, id))
-        if found is None or found.server != self._server.name:
-            raise ToolError(f"there is no task {id[:80]!r}")
-        return found
+        result = await (await self._database()).read(lambda tx: jobs.find(tx, id))
+        if result is None or result.server != self._server.name:
+            raise ToolError(f"unknown task {id[:80]!r}")
+        return result
 
 
 def _plain(job: Job) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How the tools of the console answer, and what is live in an answer that takes long."""
+"""Responses and live events of the console tools."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from portico.server.components.results import ToolResult
 from portico.server.context.context import Context
 
 
-def shown(data: Any) -> ToolResult:
-    """For a program alone: nothing is said twice."""
+def structured_response(data: Any) -> ToolResult:
+    """Return a result with structured content only: the page does not read text."""
     return ToolResult(content=[], structured_content=data)
 
 
-def say(ctx: Context, topic: str, data: Any) -> None:
-    """A word to the page, before the answer."""
+def emit_event(ctx: Context, topic: str, data: Any) -> None:
+    """Send an event to the page before the result."""
     ctx.info(data, logger=topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portico._lazy import TYPE_CHECKING, public_names
+from portico._lazy import TYPE_CHECKING, lazy_exports
 
 if TYPE_CHECKING:
     from portico_gateway.gateway.gateway import Gateway as Gateway
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 _HOMES = {"portico_gateway.gateway.gateway": ("Gateway",)}
 
 if not TYPE_CHECKING:  # a type checker would accept any name of a module with __getattr__
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""What the SDK asks of the gateway where it is installed (`portico.plugins`)."""
+"""Plugin hooks that the SDK calls when the gateway package is installed (`portico.plugins`)."""
 
 from __future__ import annotations
 
@@ -11,46 +11,52 @@ from portico.server.policy.settings import AccessSection
 
 if TYPE_CHECKING:
     from portico.auth.resource_server import ResourceServer
-    from portico.auth.settings import AuthorizationSettings, LoginServer
+    from portico.auth.settings import AuthSectionSettings, LoginServer
     from portico.auth.verifiers.base import Verifier
     from portico.server.registry.service import Service
     from portico.server.server import Server
-    from portico_gateway.authserver.server import Face
+    from portico_gateway.authserver.server import AuthorizationServer
     from portico_gateway.gateway.gateway import Gateway
 
 
 def load_gateway(path: str) -> Gateway:
-    """Return the gateway of a gateway.toml or an mcp.json."""
+    """Load a gateway from a gateway.toml or an mcp.json file."""
     from portico_gateway.gateway.gateway import Gateway
 
     return Gateway.load(path)
 
 
 def load_gateway_for_client(path: str) -> Gateway:
-    """Return the gateway of a file for a client in this process, which is told why an upstream is missing."""
+    """Load a gateway from a file for a client in the same process.
+
+    The local client is the operator, so it receives the reason why an upstream is unavailable.
+    """
     gateway = load_gateway(path)
     gateway.serve_operator()
     return gateway
 
 
 def make_proxy(about: dict[str, Any], entry: dict[str, Any]) -> Gateway:
-    """Return a gateway with one upstream, whose names stay as they are."""
+    """Return a gateway with one upstream whose component names are not prefixed."""
     from portico_gateway.gateway.gateway import Gateway
 
     gateway = Gateway(**about)
-    gateway.add("upstream", entry, prefix="")
+    gateway.add_upstream("upstream", entry, prefix="")
     return gateway
 
 
 def console_views(server: Server) -> list[Service]:
-    """Return the services that the console attaches for a server: its upstreams, its audit, its rules."""
+    """Return the services that the console attaches to a server: upstreams, audit log and policy."""
     from portico_gateway.console_views import console_views
 
     return console_views(server)
 
 
 def get_login_provider(name: str) -> Any:
-    """Return FastMCP's login provider of this name. Raises AttributeError if there is none."""
+    """Return FastMCP's login provider with this name.
+
+    Raises AttributeError for an unknown name, because it is called from a module's `__getattr__`.
+    """
     from portico_gateway.authserver.fastmcp_providers import PROVIDERS
 
     try:
@@ -59,31 +65,40 @@ def get_login_provider(name: str) -> Any:
         raise AttributeError(f"portico.compat.fastmcp has no login provider {name!r}") from None
 
 
-def add_login(server: Server, settings: AuthorizationSettings, home: str, audience: str) -> LoginServer | None:
-    """Add the pages of `[auth.proxy]` or `[auth.login]` to a server."""
+def add_login(server: Server, settings: AuthSectionSettings, home: str, audience: str) -> LoginServer | None:
+    """Add the pages of `[auth.proxy]` or `[auth.login]` to a server.
+
+    Return the login server for `[auth.proxy]`; None for `[auth.login]`, which issues no tokens.
+    """
     from portico_gateway.authserver import settings as login_settings
 
     if settings.proxy is None:
         assert settings.login is not None
-        login_settings.let_connect(server, settings.login, home, settings.claims.id)
+        login_settings.install_login(server, settings.login, home, settings.claims.subject)
         return None
-    proxy = login_settings.read(settings.proxy)
-    return _ProxyLogin(login_settings.put_on(server, proxy, home, audience, only=settings.audience is not None))
+    proxy = login_settings.parse_proxy_settings(settings.proxy)
+    return _ProxyLogin(
+        login_settings.install_authorization_server(
+            server, proxy, home, audience, audience_only=settings.audience is not None
+        )
+    )
 
 
 class _ProxyLogin:
-    def __init__(self, face: Face) -> None:
+    """Login server for `[auth.proxy]`, backed by the authorization server in this process."""
+
+    def __init__(self, face: AuthorizationServer) -> None:
         self._face = face
 
     @property
     def verifier(self) -> Verifier:
-        from portico_gateway.authserver.token_verifier import FaceVerifier
+        from portico_gateway.authserver.token_verifier import LocalTokenVerifier
 
-        return FaceVerifier(self._face)
+        return LocalTokenVerifier(self._face)
 
     @property
     def default_scopes(self) -> tuple[str, ...]:
-        return tuple(self._face.settings.defaults)
+        return tuple(self._face.settings.effective_default_scopes)
 
     def connect(self, auth: ResourceServer) -> None:
         from portico_gateway.authserver.token_verifier import is_revoked
@@ -91,28 +106,29 @@ class _ProxyLogin:
         self._face.on_revoked = partial(auth.revoke, partial(is_revoked, self._face))
 
 
-_RULES, _EXPECTATIONS = "portico_gateway.policy.settings", "portico_gateway.policy.policy_tests"
+_RULES, _POLICY_TESTS_MODULE = "portico_gateway.policy.settings", "portico_gateway.policy.policy_tests"
 
 
 def access_sections() -> dict[str, AccessSection]:
-    """Return the sections of a file about rules, limits and audit, by their names."""
+    """Return the `[[rule]]`, `[[require]]`, `[[limit]]`, `[[policy_test]]` and `[audit]` sections by name."""
 
     def none() -> Any:
-        return load_module(_RULES).NO_TABLES
+        return load_module(_RULES).EMPTY_TABLES
 
     return {
-        "rule": AccessSection(_later(_RULES, "read_rules"), _later(_RULES, "apply_rules"), none),
-        "require": AccessSection(_later(_RULES, "read_requirements"), _later(_RULES, "apply_requirements"), none),
-        "limit": AccessSection(_later(_RULES, "read_limits"), _later(_RULES, "apply_limits"), none),
-        "expect": AccessSection(
-            _later(_EXPECTATIONS, "read_expectations"), _later(_EXPECTATIONS, "apply_expectations"), none
+        "rule": AccessSection(_lazy(_RULES, "parse_rules"), _lazy(_RULES, "apply_rules"), none),
+        "require": AccessSection(_lazy(_RULES, "parse_requirements"), _lazy(_RULES, "apply_requirements"), none),
+        "limit": AccessSection(_lazy(_RULES, "parse_limits"), _lazy(_RULES, "apply_limits"), none),
+        "policy_test": AccessSection(
+            _lazy(_POLICY_TESTS_MODULE, "parse_policy_tests"), _lazy(_POLICY_TESTS_MODULE, "ignore_policy_tests"), none
         ),
         "audit": AccessSection(
-            _later("portico_gateway.audit.settings", "read"), _later("portico_gateway.audit.hook", "apply")
+            _lazy("portico_gateway.audit.settings", "parse_audit_settings"),
+            _lazy("portico_gateway.audit.hook", "install_audit"),
         ),
     }
 
 
-def _later(module: str, function: str) -> Callable[..., Any]:
-    """Return a function that is imported with its first call."""
-    return lambda *given: getattr(load_module(module), function)(*given)
+def _lazy(module: str, function: str) -> Callable[..., Any]:
+    """Return a function that imports its module on the first call, so that unused sections cost no start-up time."""
+    return lambda *arguments: getattr(load_module(module), function)(*arguments)

@@ -1,7 +1,7 @@
-"""The project that a folder belongs to: the repository it is in by its git remote, or else the folder by its path.
+"""Detection of the project that a directory belongs to: the git remote of its repository, or else its path.
 
-Read from the repository's own files, because it is asked at every start: starting git three times would take longer
-than everything else together. A worktree is followed to the repository it belongs to.
+The repository's files are read directly because detection runs at every start: three git subprocesses would take longer
+than the rest of the start-up. A worktree resolves to the repository it belongs to.
 """
 
 from __future__ import annotations
@@ -14,85 +14,90 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-LONGEST_FILE = 256 * 1024
-BY_PATH = "path/"
-LONGEST_NAME = 300
-# Of a path, what would end a condition of a filter or cannot be stored.
-_UNFIT = re.compile(r'[\s,"%\x00-\x1f\ud800-\udfff]')
+MAX_GIT_FILE_BYTES = 256 * 1024
+PATH_PREFIX = "path/"
+MAX_PROJECT_NAME_CHARS = 300
+# Characters of a path that would end a filter condition or cannot be stored.
+_UNSAFE_CHARS = re.compile(r'[\s,"%\x00-\x1f\ud800-\udfff]')
 _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.+)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^@/]*@)?([^/:]*)(?::\d+)?/(.+)", re.IGNORECASE)
-# Hosts to which `Owner/Name` and `owner/name` are one, and what they are called where only that port is open.
-_CASELESS = ("github.com/", "gitlab.com/", "bitbucket.org/", "codeberg.org/", "dev.azure.com/")
-_ALSO_CALLED = {
+# Hosts that ignore case in `Owner/Name`, and the alternative host names they use for SSH over port 443.
+_CASE_INSENSITIVE_HOSTS = ("github.com/", "gitlab.com/", "bitbucket.org/", "codeberg.org/", "dev.azure.com/")
+_HOST_ALIASES = {
     "ssh.github.com": "github.com", "www.github.com": "github.com", "altssh.gitlab.com": "gitlab.com",
     "altssh.bitbucket.org": "bitbucket.org", "ssh.dev.azure.com": "dev.azure.com",
 }  # fmt: skip
 _SECTION = re.compile(r'\s*\[\s*remote\s+"([^"]*)"\s*\]')
 _USER_SECTION = re.compile(r"\s*\[\s*user\s*\]", re.IGNORECASE)
 _NAME = re.compile(r"\s*name\s*=\s*(.*?)\s*", re.IGNORECASE)
-_ADDRESS = re.compile(r"\s*url\s*=\s*(.*?)\s*")
+_REMOTE_URL = re.compile(r"\s*url\s*=\s*(.*?)\s*")
 
 
-class Where(Struct, frozen=True):
+class ProjectInfo(Struct, frozen=True):
     project: str
     branch: str | None = None
     root: str | None = None
-    # What the project was called when folders went by their last name alone, and others of that name were called so,
-    # too; or when capitals told repositories apart.
+    # Earlier name of the project: by directory name alone, which was ambiguous, or with the remote's original case.
     former: str | None = None
 
     @property
-    def homes(self) -> tuple[str, ...]:
-        """The names that things of this project are stored under; the first is the one of today."""
+    def project_aliases(self) -> tuple[str, ...]:
+        """Return the names that data of this project is stored under, current name first."""
         return (self.project,) if self.former is None else (self.project, self.former)
 
 
-def look(folder: str | os.PathLike[str] | None = None) -> Where:
-    """The repository that a folder is in; the folder itself where there is none."""
+def detect_project(folder: str | os.PathLike[str] | None = None) -> ProjectInfo:
+    """Return the project of a directory: its repository, or the directory itself outside a repository."""
     here = (Path(folder) if folder is not None else Path.cwd()).resolve()
     for root in (here, *here.parents):
-        inside = _inside(root)
+        inside = _git_dir(root)
         if inside is not None:
-            remote, home = _remote(inside), _home(root, inside)
-            project = normalised(remote, home) if remote else by_path(home)
-            former = _former(remote or str(root)) if project.startswith(BY_PATH) else _as_written(remote, project)
+            remote, home = _read_remote(inside), _project_dir(root, inside)
+            project = normalize_remote(remote, home) if remote else project_from_path(home)
+            former = (
+                _previous_name(remote or str(root))
+                if project.startswith(PATH_PREFIX)
+                else _case_preserved_name(remote, project)
+            )
             if not remote and home != root:
-                former = by_path(root)  # as a worktree was called when it was a project of its own
-            return Where(project, _branch(inside), str(root), former)
-    return Where(by_path(here), former=_former(str(here)))
+                former = project_from_path(root)  # Worktrees used to be separate projects.
+            return ProjectInfo(project, _read_branch(inside), str(root), former)
+    return ProjectInfo(project_from_path(here), former=_previous_name(str(here)))
 
 
-def by_path(folder: str | os.PathLike[str]) -> str:
-    """The name of a project that has no other: `path/home/ann/app`. A very long one is cut, and still its own."""
+def project_from_path(folder: str | os.PathLike[str]) -> str:
+    """Return the project name of a path: `path/home/ann/app`. Long names are shortened with a hash so that they stay
+    unique.
+    """
     path = Path(folder).as_posix().lstrip("/")
-    name = BY_PATH + _UNFIT.sub(lambda found: quote(found[0], errors="surrogatepass"), path)
-    if len(name) <= LONGEST_NAME:
+    name = PATH_PREFIX + _UNSAFE_CHARS.sub(lambda match: quote(match[0], errors="surrogatepass"), path)
+    if len(name) <= MAX_PROJECT_NAME_CHARS:
         return name
-    return f"{BY_PATH}{sha256(name.encode()).hexdigest()[:16]}/{name[-LONGEST_NAME // 2 :]}"
+    return f"{PATH_PREFIX}{sha256(name.encode()).hexdigest()[:16]}/{name[-MAX_PROJECT_NAME_CHARS // 2 :]}"
 
 
-def _as_written(remote: str | None, project: str) -> str | None:
-    """What a project was called when its capitals counted, if that is another name."""
-    host, path = _address(remote or "") or ("", "")
+def _case_preserved_name(remote: str | None, project: str) -> str | None:
+    """Return the name of a project with its original case if that differs, as used by earlier versions."""
+    host, path = _split_remote(remote or "") or ("", "")
     return f"{host}/{path}" if path and f"{host}/{path}".lower() == project != f"{host}/{path}" else None
 
 
-def _former(place: str) -> str:
+def _previous_name(place: str) -> str:
     return f"folder/{Path(place.removeprefix('file://')).name.removesuffix('.git')}"
 
 
-def branch(root: str | None) -> str | None:
-    """The branch that is checked out at the moment: people change it while a server runs."""
-    inside = None if root is None else _inside(Path(root))
-    return None if inside is None else _branch(inside)
+def current_branch(root: str | None) -> str | None:
+    """Return the branch that is currently checked out. Not cached: it changes while a server runs."""
+    inside = None if root is None else _git_dir(Path(root))
+    return None if inside is None else _read_branch(inside)
 
 
 def user_name(root: str | None) -> str | None:
-    """Return whom git names as the author of commits in a repository: `user.name`, of the repository or of the user.
+    """Return git's `user.name` for a repository, from its own or the user's configuration.
 
-    Files that a configuration includes are not read.
+    Included configuration files are not read.
     """
-    shared = None if root is None else shared_directory(root)
+    shared = None if root is None else git_common_dir(root)
     if shared is None:
         return None
     if "GIT_CONFIG_GLOBAL" in os.environ:
@@ -100,118 +105,125 @@ def user_name(root: str | None) -> str | None:
     else:
         settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
         own = [Path(os.path.expanduser("~/.gitconfig")), Path(settings, "git", "config")]
-    names = (_user_name(_text(path) or "") for path in (shared / "config", *own))
+    names = (_user_name(_read_text(path) or "") for path in (shared / "config", *own))
     return os.environ.get("GIT_AUTHOR_NAME") or next((name for name in names if name), None)
 
 
 def _user_name(config: str) -> str | None:
-    """Return `name` of the section `user` of a git configuration; of several, the last."""
-    found, inside = None, False
+    """Return `name` of the last `[user]` section of a git configuration that has one."""
+    result, inside = None, False
     for line in config.splitlines():
         if line.lstrip().startswith("["):
             inside = _USER_SECTION.match(line) is not None
         elif inside and (name := _NAME.fullmatch(line)):
-            found = name[1].strip('"')
-    return found
+            result = name[1].strip('"')
+    return result
 
 
-def shared_directory(root: str | os.PathLike[str]) -> Path | None:
-    """Where git keeps what all working trees of a repository have in common."""
-    inside = _inside(Path(root))
-    return None if inside is None else _shared(inside)
+def git_common_dir(root: str | os.PathLike[str]) -> Path | None:
+    """Return the directory that all working trees of a repository share."""
+    inside = _git_dir(Path(root))
+    return None if inside is None else _common_dir(inside)
 
 
-def is_path(remote: str) -> bool:
-    """Whether an address is a place on this machine, written without a scheme."""
+def is_local_path(remote: str) -> bool:
+    """Return whether a remote is a path on this machine, written without a scheme."""
     return "://" not in remote and _SCP.fullmatch(remote) is None
 
 
-def within(path: str, root: str | None) -> str:
-    """As memories name a file: from the root of its repository, with slashes. What is elsewhere is named in full."""
+def relative_to_root(path: str, root: str | None) -> str:
+    """Return a file path as memories store it: relative to the repository root, with slashes. Paths outside the
+    repository stay absolute.
+    """
     if root is not None and os.path.isabs(path):
         near = os.path.relpath(path, root)
         path = path if near.startswith("..") else near
     return path.replace(os.sep, "/")
 
 
-def normalised(remote: str, root: str | os.PathLike[str] = "/") -> str:
-    """`host/owner/name`, however the remote is written, and without a user name. One on this machine goes by its path,
-    which may be meant from the root of the repository."""
+def normalize_remote(remote: str, root: str | os.PathLike[str] = "/") -> str:
+    """Return `host/owner/name` for any spelling of a remote, without user name.
+
+    A local remote is named by its path, which may be relative to the repository root.
+    """
     remote = remote.strip()
-    found = _address(remote)
-    if found is None:
-        return by_path(os.path.normpath(os.path.join(root, _bare(remote))))
-    host, path = found
+    result = _split_remote(remote)
+    if result is None:
+        return project_from_path(os.path.normpath(os.path.join(root, _strip_git_suffix(remote))))
+    host, path = result
+    # `file:` URLs are local paths even though they parse like a host and a path.
     if host in ("", "localhost") and remote.lower().startswith("file:"):
-        return by_path(os.path.normpath(os.path.join(root, f"/{unquote(path)}")))
-    host = _ALSO_CALLED.get(host, host)
+        return project_from_path(os.path.normpath(os.path.join(root, f"/{unquote(path)}")))
+    host = _HOST_ALIASES.get(host, host)
+    # Azure DevOps spells the same repository differently for SSH (`v3/`) and HTTPS (`_git`).
     if host == "dev.azure.com":
         path = path.removeprefix("v3/").replace("/_git/", "/")
-    return spelled(f"{host}/{path}")[:LONGEST_NAME]
+    return normalize_project_name(f"{host}/{path}")[:MAX_PROJECT_NAME_CHARS]
 
 
-def spelled(project: str) -> str:
-    """The one spelling of a project's name: in small letters where its host knows no capitals."""
-    return project.lower() if project.lower().startswith(_CASELESS) else project
+def normalize_project_name(project: str) -> str:
+    """Return the canonical project name: lower case if the host ignores case."""
+    return project.lower() if project.lower().startswith(_CASE_INSENSITIVE_HOSTS) else project
 
 
-def _address(remote: str) -> tuple[str, str] | None:
-    """The host and the path of a remote; None for one that is a path."""
-    found = _URL.fullmatch(remote.strip()) or (_SCP.fullmatch(remote.strip()) if "://" not in remote else None)
-    return None if found is None else (found[1].lower(), _bare(found[2]).lstrip("/"))
+def _split_remote(remote: str) -> tuple[str, str] | None:
+    """Return the host and path of a remote, or None if it is a local path."""
+    result = _URL.fullmatch(remote.strip()) or (_SCP.fullmatch(remote.strip()) if "://" not in remote else None)
+    return None if result is None else (result[1].lower(), _strip_git_suffix(result[2]).lstrip("/"))
 
 
-def _bare(path: str) -> str:
+def _strip_git_suffix(path: str) -> str:
     return path.rstrip("/").removesuffix(".git").rstrip("/")
 
 
-def _inside(root: Path) -> Path | None:
-    """Where git keeps its things for this working tree."""
+def _git_dir(root: Path) -> Path | None:
+    """Return the git directory of a working tree, or None if the directory is not one."""
     inside = root / ".git"
     if inside.is_dir():
         return inside
-    said = _text(inside)
-    if said is None or not said.startswith("gitdir:"):
+    # In worktrees and submodules `.git` is a file that points to the git directory.
+    content = _read_text(inside)
+    if content is None or not content.startswith("gitdir:"):
         return None
-    elsewhere = root / said.removeprefix("gitdir:").strip()
+    elsewhere = root / content.removeprefix("gitdir:").strip()
     return elsewhere if elsewhere.is_dir() else None
 
 
-def _home(root: Path, inside: Path) -> Path:
-    """The folder that a repository goes by. Of a worktree: that of the repository, which all its worktrees share."""
-    shared = _shared(inside)
+def _project_dir(root: Path, inside: Path) -> Path:
+    """Return the directory that names a repository. All worktrees share that of the main repository."""
+    shared = _common_dir(inside)
     if shared == inside:
         return root
     shared = shared.resolve()
     return shared.parent if shared.name == ".git" else shared
 
 
-def _shared(inside: Path) -> Path:
-    shared = (_text(inside / "commondir") or "").strip()
+def _common_dir(inside: Path) -> Path:
+    shared = (_read_text(inside / "commondir") or "").strip()
     return inside / shared if shared else inside
 
 
-def _remote(inside: Path) -> str | None:
-    """The address of `origin`, or of the first remote."""
-    found: dict[str, str] = {}
+def _read_remote(inside: Path) -> str | None:
+    """Return the URL of `origin`, or of the first remote."""
+    result: dict[str, str] = {}
     section = None
-    for line in (_text(_shared(inside) / "config") or "").splitlines():
+    for line in (_read_text(_common_dir(inside) / "config") or "").splitlines():
         if line.lstrip().startswith("["):
             opened = _SECTION.match(line)
             section = opened[1] if opened else None
-        elif section is not None and (address := _ADDRESS.fullmatch(line)):
-            found.setdefault(section, address[1])
-    return found.get("origin") or next(iter(found.values()), None)
+        elif section is not None and (address := _REMOTE_URL.fullmatch(line)):
+            result.setdefault(section, address[1])
+    return result.get("origin") or next(iter(result.values()), None)
 
 
-def _branch(inside: Path) -> str | None:
-    head = (_text(inside / "HEAD") or "").strip()
+def _read_branch(inside: Path) -> str | None:
+    head = (_read_text(inside / "HEAD") or "").strip()
     return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(LONGEST_FILE)
+            return file.read(MAX_GIT_FILE_BYTES)
     except OSError:
         return None

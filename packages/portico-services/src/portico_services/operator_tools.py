@@ -1,4 +1,4 @@
-"""Switching services on and off while a server runs, for the person who operates it alone."""
+"""Tools that let the operator enable and disable services of a running server."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from portico import Context, Service, ToolError, UsageError, tool
-from portico.extend import Tool
-from portico_services.system.audit_log import Audit
+from portico import Context, Service, Tool, ToolError, UsageError, tool
+from portico_services.system.audit_log import AuditLog
 
-# A principal has to have it by name: a token that is good for everything else does not.
-SCOPE = "operator"
+# A principal needs this scope by name: a wildcard token is not sufficient.
+OPERATOR_SCOPE = "operator"
 
-ServiceName = Annotated[str, Meta(description="A service, as service_list gives it", max_length=64)]
+ServiceName = Annotated[str, Meta(description="Service name from service_list", max_length=64)]
 
 
-class ServiceState(Struct, rename="camel"):
+class ServiceStatus(Struct, rename="camel"):
     name: str
     enabled: bool
     tools: int
 
 
 class ServiceList(Struct):
-    """The services that this server can have."""
+    """Services that this server can offer."""
 
-    services: list[ServiceState]
+    services: list[ServiceStatus]
 
 
-class ServiceChange(Struct):
-    """What became of it: `no_change` where it was so already."""
+class ServiceToggleResult(Struct):
+    """Result of enabling or disabling a service; `no_change` if it was already in that state."""
 
     name: str
     enabled: bool
     outcome: Literal["changed", "no_change"]
 
 
-class ServiceSwitch(Service):
-    """Tools for the operator of the server. `prepare` makes a service by its name, or raises UsageError.
+class OperatorTools(Service):
+    """Tools for the operator of the server. `prepare` creates a service by name or raises UsageError.
 
-    On stdio the one client was started with them on purpose. Over HTTP a principal needs the scope `operator`.
-    Everything that is asked here is recorded in `audit`, refusals as well.
+    On stdio the single client was started with these tools on purpose. Over HTTP a principal needs the scope
+    `operator`. Every call is recorded in `audit`, including denied ones.
     """
 
     name = "operator"
@@ -54,71 +53,76 @@ class ServiceSwitch(Service):
         super().__init__()
         self._names = tuple(names)
         self._prepare = prepare
-        self._audit = Audit(audit, "operator")
+        self._audit = AuditLog(audit, "operator")
         self._over_http = over_http
-        # One change at a time: two that make the same service would both find that it is not there.
+        # Serialize changes: two concurrent calls would both find the service missing and add it twice.
         self._changing = asyncio.Lock()
 
     @tool(annotations={"readOnlyHint": True, "openWorldHint": False}, aliases=["operator.service_list"])
     async def service_list(self, ctx: Context) -> ServiceList:
-        """List the services that this server can have, and which of them are switched on. For its operator."""
-        self._permit(ctx, "service_list")
+        """List the available services and whether each is enabled. Operators only."""
+        self._authorize(ctx, "service_list")
         present = {service.name: service for service in ctx.server.services}
-        return ServiceList([ServiceState(name, name in present, _count(present.get(name))) for name in self._names])
+        return ServiceList(
+            [ServiceStatus(name, name in present, _count_tools(present.get(name))) for name in self._names]
+        )
 
     @tool(
         annotations={"destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
         aliases=["operator.service_enable"],
     )
-    async def service_enable(self, name: ServiceName, ctx: Context) -> ServiceChange:
-        """Switch a service on: its tools, resources and prompts are there for every client. For the operator."""
-        self._permit(ctx, "service_enable", name)
+    async def service_enable(self, name: ServiceName, ctx: Context) -> ServiceToggleResult:
+        """Enable a service for all clients. Its tools, resources and prompts appear immediately. Operators only."""
+        self._authorize(ctx, "service_enable", name)
         async with self._changing:
             if self._is_on(ctx, name):
-                return ServiceChange(name, True, "no_change")
+                return ServiceToggleResult(name, True, "no_change")
             try:
                 service = self._prepare(name)
                 if self._over_http and getattr(service, "local_only", False):
-                    raise UsageError("it is for this machine alone, so the server has to be started with it")
+                    raise UsageError("it serves the local machine only; start the server with it")
                 ctx.server.add(service)
             except UsageError as reason:
                 self._record(ctx, "service_enable", name, "failed")
-                raise ToolError(f"The service {name!r} cannot be switched on: {reason}.") from None
+                raise ToolError(f"The service {name!r} cannot be enabled: {reason}.") from None
             self._record(ctx, "service_enable", name, "ok")
-            return ServiceChange(name, True, "changed")
+            return ServiceToggleResult(name, True, "changed")
 
     @tool(
         annotations={"destructiveHint": True, "idempotentHint": True, "openWorldHint": False},
         aliases=["operator.service_disable"],
     )
-    async def service_disable(self, name: ServiceName, ctx: Context) -> ServiceChange:
-        """Switch a service off: what it offers is gone for every client. What it has stored stays. For the operator."""
-        self._permit(ctx, "service_disable", name)
+    async def service_disable(self, name: ServiceName, ctx: Context) -> ServiceToggleResult:
+        """Disable a service for all clients; stored data stays. Operators only."""
+        self._authorize(ctx, "service_disable", name)
         async with self._changing:
             is_on = self._is_on(ctx, name)
             if is_on:
                 ctx.server.remove(name)
                 self._record(ctx, "service_disable", name, "ok")
-            return ServiceChange(name, False, "changed" if is_on else "no_change")
+            return ServiceToggleResult(name, False, "changed" if is_on else "no_change")
 
     def _is_on(self, ctx: Context, name: str) -> bool:
         if name not in self._names:
             raise ToolError(
-                f"There is no service {name!r}. There are: {', '.join(self._names)}.", kind="ResourceNotFound"
+                f"Unknown service {name!r} (expected one of {', '.join(self._names)}).", error_type="ResourceNotFound"
             )
         return any(service.name == name for service in ctx.server.services)
 
-    def _permit(self, ctx: Context, tool: str, name: str | None = None) -> None:
+    def _authorize(self, ctx: Context, tool: str, name: str | None = None) -> None:
         principal: Any = ctx.principal
-        allowed = ctx.address is None if principal is None else SCOPE in (principal.scopes or ())
+        # Without authentication only stdio has no address; a remote anonymous caller is never an operator.
+        allowed = ctx.client_address is None if principal is None else OPERATOR_SCOPE in (principal.scopes or ())
         if not allowed:
             self._record(ctx, tool, name, "denied")
-            raise ToolError(f"The tool {tool!r} is for the operator of this server.", kind="PermissionError")
+            raise ToolError(
+                (f"The tool {tool!r} is reserved for the operator of this server."), error_type="PermissionError"
+            )
 
     def _record(self, ctx: Context, tool: str, name: str | None, outcome: str) -> None:
-        who = "stdio" if ctx.address is None else "anonymous" if ctx.principal is None else ctx.principal.id
-        self._audit.add(tool, {"service": name, "who": who, "address": ctx.address}, outcome)
+        who = "stdio" if ctx.client_address is None else "anonymous" if ctx.principal is None else ctx.principal.id
+        self._audit.add(tool, {"service": name, "who": who, "address": ctx.client_address}, outcome)
 
 
-def _count(service: Service | None) -> int:
-    return 0 if service is None else sum(isinstance(one, Tool) for one in service.offers())
+def _count_tools(service: Service | None) -> int:
+    return 0 if service is None else sum(isinstance(component, Tool) for component in service.components())

@@ -1,4 +1,4 @@
-"""The project that a call is about: by the client's roots where it has them, else by the folder of this server."""
+"""Resolution of the project of a call: from the client's roots if it has any, else from the server's directory."""
 
 from __future__ import annotations
 
@@ -10,117 +10,122 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from portico import Context, ProtocolError, ToolError
-from portico.extend import MODERN, Conversation, Root, TransportError, is_loopback
+from portico.errors import TransportError
+from portico.extend import FIRST_MODERN_VERSION, BackgroundTasks, ClientConnection, is_loopback
+from portico.types import Root
 from portico_services import git_project
-from portico_services.git_project import Where
+from portico_services.git_project import ProjectInfo
 
-# Once for each connection, and no longer: not every client that declares roots answers.
-ROOTS_SECONDS = 3.0
-_KEY = "roots"
+# Waited once per connection: not every client that declares roots answers.
+ROOTS_TIMEOUT_SECONDS = 3.0
+_STATE_KEY = "roots"
 
 
-class _Asked:
-    """What one client said of its roots; or that it still has to say it."""
+class _ClientRootsState:
+    """State of the roots request to one client."""
 
     def __init__(self, changes: int) -> None:
-        # How often they had changed when it was asked.
+        # Version of the client's roots when they were requested.
         self.changes = changes
-        self.where: Where | None = None
+        self.where: ProjectInfo | None = None
         self.task: asyncio.Task[None] | None = None
-        # It has been waited for once.
+        # Whether a call has already waited for the response; later calls do not wait again.
         self.late = False
 
 
-class Projects:
-    """Tells the projects of calls apart. `name` is one for all of them; `folder` is where it is looked for if it is not
-    the clients who say it. Without either, clients are asked for their roots, once for each connection."""
+class ProjectResolver:
+    """Resolves the project of each call.
+
+    `name` sets one project for all calls; `folder` is the directory to detect it from. Without either, clients are
+    asked for their roots once per connection.
+    """
 
     def __init__(self, name: str | None = None, folder: str | os.PathLike[str] | None = None) -> None:
         self._name = name
         self._folder = folder
-        self._ours: Where | None = None
-        self._asked: WeakKeyDictionary[Conversation, _Asked] = WeakKeyDictionary()
-        self._questions: set[asyncio.Task[None]] = set()
+        self._ours: ProjectInfo | None = None
+        # Weak keys: a closed connection must not stay alive through its state.
+        self._asked: WeakKeyDictionary[ClientConnection, _ClientRootsState] = WeakKeyDictionary()
+        self._questions = BackgroundTasks()
 
     @property
     def is_named(self) -> bool:
-        """Whether a setting names the project, so that the repository here may be another one."""
+        """Return whether a setting names the project, so that the repository here may be a different one."""
         return self._name is not None
 
-    async def here(self) -> Where:
-        """The project of this server's own folder."""
+    async def resolve_default(self) -> ProjectInfo:
+        """Return the project of the server's own directory."""
         if self._ours is None:
-            found = await asyncio.to_thread(git_project.look, self._folder)
-            self._ours = found if self._name is None else _named(self._name, found)
+            result = await asyncio.to_thread(git_project.detect_project, self._folder)
+            self._ours = result if self._name is None else _with_name(self._name, result)
         return self._ours
 
-    async def of(self, ctx: Context) -> Where:
-        """The project that a call is about. A client that does not answer is taken for one without roots."""
-        if self._name is not None or self._folder is not None or ctx.capabilities.roots is None:
-            return await self.here()
-        return await self._theirs(ctx) or await self.here()
+    async def resolve(self, ctx: Context) -> ProjectInfo:
+        """Return the project that a call is about. A client that does not answer is treated as having no roots."""
+        if self._name is not None or self._folder is not None or ctx.client_capabilities.roots is None:
+            return await self.resolve_default()
+        return await self._resolve_client(ctx) or await self.resolve_default()
 
-    async def _theirs(self, ctx: Context) -> Where | None:
-        conversation = ctx.conversation
+    async def _resolve_client(self, ctx: Context) -> ProjectInfo | None:
+        conversation = ctx.connection
         if conversation is None:
-            return await _first(await ctx.roots(key=_KEY), ctx)
-        asked = self._asked.get(conversation)
-        if asked is None or asked.changes != conversation.root_changes:
-            before, asked = asked, _Asked(conversation.root_changes)
-            if ctx.revision < MODERN:
-                asked.where = None if before is None else before.where
-                self._ask(ctx, asked)
+            return await _project_of_first_root(await ctx.list_roots(key=_STATE_KEY), ctx)
+        state = self._asked.get(conversation)
+        if state is None or state.changes != conversation.roots_version:
+            before, state = state, _ClientRootsState(conversation.roots_version)
+            if ctx.protocol_version < FIRST_MODERN_VERSION:
+                state.where = None if before is None else before.where
+                self._request_roots(ctx, state)
             else:
-                # The call ends here, and comes again with the answer.
-                asked.where = await _first(await ctx.roots(key=_KEY), ctx)
-            self._asked[conversation] = asked
-        if asked.task is not None and not asked.late:
-            await asyncio.wait({asked.task}, timeout=ROOTS_SECONDS)
-            asked.late = True
-        return asked.where
+                # In stateless protocol versions the call ends here and the client repeats it with the roots.
+                state.where = await _project_of_first_root(await ctx.list_roots(key=_STATE_KEY), ctx)
+            self._asked[conversation] = state
+        if state.task is not None and not state.late:
+            await asyncio.wait({state.task}, timeout=ROOTS_TIMEOUT_SECONDS)
+            # A client that did not answer once is not waited for again, or every call would take three seconds.
+            state.late = True
+        return state.where
 
-    def _ask(self, ctx: Context, asked: _Asked) -> None:
-        """In a task of its own: an answer that comes late is still of use to the next call."""
-        asked.task = asyncio.create_task(_heard(ctx, asked))
-        self._questions.add(asked.task)
-        asked.task.add_done_callback(self._questions.discard)
+    def _request_roots(self, ctx: Context, state: _ClientRootsState) -> None:
+        """Request the roots in a separate task, so that a late response is still available to the next call."""
+        state.task = self._questions.start(_on_roots_received(ctx, state))
 
 
-async def _heard(ctx: Context, asked: _Asked) -> None:
+async def _on_roots_received(ctx: Context, state: _ClientRootsState) -> None:
     try:
-        asked.where = await _first(await ctx.roots(key=_KEY), ctx)
+        state.where = await _project_of_first_root(await ctx.list_roots(key=_STATE_KEY), ctx)
     except (ToolError, ProtocolError, TransportError):
-        pass  # it has none, after all
+        pass  # The client has no usable roots after all.
     finally:
-        # It would keep the connection alive.
-        asked.task = None
+        # The task would keep the connection alive.
+        state.task = None
 
 
-def _named(name: str, found: Where) -> Where:
-    project = git_project.spelled(name)
-    return Where(project, found.branch, found.root, name if name != project else None)
+def _with_name(name: str, project_info: ProjectInfo) -> ProjectInfo:
+    project = git_project.normalize_project_name(name)
+    return ProjectInfo(project, project_info.branch, project_info.root, name if name != project else None)
 
 
-async def _first(roots: list[Root], ctx: Context) -> Where | None:
-    """The project of the first root, which is the folder that the client was opened in."""
-    path = next((found for root in roots[:1] if (found := path_of(root.uri)) is not None), None)
+async def _project_of_first_root(roots: list[Root], ctx: Context) -> ProjectInfo | None:
+    """Return the project of the first root, which is the directory that the client was opened in."""
+    path = next((result for root in roots[:1] if (result := path_from_file_uri(root.uri)) is not None), None)
     if path is None:
         return None
-    # What is in a folder of this machine is the business of those who are on it.
-    if ctx.address is None or is_loopback(ctx.address):
-        return await asyncio.to_thread(_looked, path)
-    return Where(git_project.by_path(path))
+    # Only local clients may cause this server to inspect one of its directories.
+    if ctx.client_address is None or is_loopback(ctx.client_address):
+        return await asyncio.to_thread(_detect_cached, path)
+    return ProjectInfo(git_project.project_from_path(path))
 
 
-def _looked(path: str) -> Where:
-    # Two slashes are another machine, which is not to be called for the asking.
+def _detect_cached(path: str) -> ProjectInfo:
+    # A path with two slashes is on another machine (UNC); resolving it would open a network connection.
     if not path.startswith("//") and os.path.isdir(path):
-        return git_project.look(path)
-    return Where(git_project.by_path(path))
+        return git_project.detect_project(path)
+    return ProjectInfo(git_project.project_from_path(path))
 
 
-def path_of(uri: str) -> str | None:
-    """The absolute path that a `file://` URI stands for; None for any other."""
+def path_from_file_uri(uri: str) -> str | None:
+    """Return the absolute path of a `file://` URI, or None for any other URI."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -129,6 +134,7 @@ def path_of(uri: str) -> str | None:
     if parts.scheme != "file" or not path.startswith("/") or "\0" in path:
         return None
     path = f"/{path.lstrip('/')}"
+    # RFC 8089, appendix E.3: another host is a UNC path.
     if parts.netloc not in ("", "localhost"):
         return f"//{parts.netloc}{path}"
     return path[1:] if PureWindowsPath(path[1:]).is_absolute() else path

@@ -1,4 +1,4 @@
-"""Texts from clients, as a database can hold them and as a list shows them; and the texts of prompts and help."""
+"""Text helpers: storable text, previews, and the Markdown sections that hold prompts and help."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 
 
-def storable(text: str) -> str:
-    """The text with U+FFFD for each NUL and each lone surrogate, which no database holds.
+def replace_unstorable(text: str) -> str:
+    """Replace each NUL and lone surrogate by U+FFFD, because databases cannot store them.
 
-    Two surrogates that belong together become the character they encode.
+    A valid surrogate pair becomes the character it encodes.
     """
     if not text.isascii():
         try:
@@ -19,8 +19,9 @@ def storable(text: str) -> str:
     return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
-def preview(text: str, length: int) -> str:
-    """The beginning of the text on one line, cut between words where that is possible."""
+def truncate_preview(text: str, length: int) -> str:
+    """Return the beginning of a text on one line, cut between words if possible."""
+    # Collapsing whitespace only shortens, so four times the length suffices in practice and bounds the work.
     line = " ".join(text[: length * 4].split())
     if len(line) <= length:
         return line if len(text) <= length * 4 else line + " …"
@@ -30,7 +31,7 @@ def preview(text: str, length: int) -> str:
 
 
 @cache
-def sections(path: Path) -> dict[str, str]:
-    """The texts of a Markdown file by their headings, which are of the second level."""
+def load_markdown_sections(path: Path) -> dict[str, str]:
+    """Return the sections of a Markdown file by their second-level headings."""
     parts = f"\n{path.read_text(encoding='utf-8')}".split("\n## ")[1:]
     return {name: text.strip("\n") for name, _, text in (part.partition("\n") for part in parts)}

@@ -1,42 +1,42 @@
-"""Time as services keep it: moments are milliseconds since 1970, written as ISO 8601 in UTC."""
+"""Timestamps of the services: milliseconds since 1970, formatted as ISO 8601 in UTC."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
 
-SECOND_MS = 1000
+MS_PER_SECOND = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
+_MIN_OFFSET, _MAX_OFFSET = datetime(1, 1, 1, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
 
 
-def now() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def written(at: int) -> str:
-    """`2026-01-31T12:00:00Z`, with milliseconds only where there are some."""
-    return _iso(at, "milliseconds" if at % SECOND_MS else "seconds")
+def format_iso(at: int) -> str:
+    """Return `2026-01-31T12:00:00Z`, with milliseconds only if they are not zero."""
+    return _iso(at, "milliseconds" if at % MS_PER_SECOND else "seconds")
 
 
-def written_exactly(at: int) -> str:
-    """`2026-01-31T12:00:00.000Z`, always with milliseconds."""
+def format_iso_millis(at: int) -> str:
+    """Return `2026-01-31T12:00:00.000Z`, always with milliseconds."""
     return _iso(at, "milliseconds")
 
 
 def _iso(at: int, timespec: str) -> str:
-    return datetime.fromtimestamp(at / SECOND_MS, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return datetime.fromtimestamp(at / MS_PER_SECOND, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def parsed(text: str) -> int:
-    """The moment that a date, or a date with a time, stands for; without a zone it is UTC. Raises ValueError."""
-    found = datetime.fromisoformat(text.strip())
-    at = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
-    if not _FIRST <= at <= _LAST:
-        raise ValueError(f"{text[:40]!r} is not between the years 1 and 9999")
+def parse_iso(text: str) -> int:
+    """Parse a date or date-time; without a time zone it is UTC. Raises ValueError."""
+    result = datetime.fromisoformat(text.strip())
+    at = (result if result.tzinfo else result.replace(tzinfo=UTC)) - _EPOCH
+    if not _MIN_OFFSET <= at <= _MAX_OFFSET:
+        raise ValueError(f"the year must be between 1 and 9999, got {text[:40]!r}")
     return at // timedelta(milliseconds=1)
 
 
-def is_day(text: str) -> bool:
-    """Whether a date has no time."""
+def is_date_only(text: str) -> bool:
+    """Return whether a date has no time of day."""
     return len(text.strip()) <= len("2026-01-31") and "T" not in text.upper()

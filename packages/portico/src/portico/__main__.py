@@ -1,4 +1,4 @@
-"""`python -m portico`"""
+"""Entry point of `python -m portico`."""
 
 from portico.cli.main import main
 

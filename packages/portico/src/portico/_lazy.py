@@ -1,6 +1,6 @@
-"""Modules that are imported when they are first needed, so that a start pays only for what it uses.
+"""Lazy imports, so that startup pays only for what it uses.
 
-The one place where a module of ours is imported by its name; `tests/test_layers.py` reads these names like imports.
+The only place where a Portico module is imported by name; `tests/test_layers.py` reads these names like imports.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import gc
 import sys
 from importlib import import_module
 
-# Not that of `typing`, whose import is most of what `import portico` would cost.
+# Not imported from `typing`, whose import would dominate the cost of `import portico`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def load_module(name: str) -> Any:
-    """The module of this name, imported if it is not yet."""
+    """Import a module by name, with the garbage collector paused."""
     if name in sys.modules:
         return import_module(name)
-    # Importing makes many objects and no garbage; looking for some takes a tenth of the time.
+    # Importing creates many objects and no garbage; collecting would take a tenth of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
         if not gc.get_freeze_count():
-            # To the old objects at once, or the collector would look through all of them the moment it is on again.
+            # Move the new objects to the oldest generation, or the collector would scan them as soon as it is enabled.
             gc.freeze()
             gc.unfreeze()
         if collecting:
@@ -35,12 +35,14 @@ def load_module(name: str) -> Any:
 
 
 class LazyModule:
-    """A module that is imported when something of it is first asked for. Type checkers are shown the module itself:
+    """Module that is imported when one of its attributes is first used.
 
-    if TYPE_CHECKING:
-        from portico.server import http as endpoint
-    else:
-        endpoint = LazyModule("portico.server.http")
+    Type checkers see the module itself:
+
+        if TYPE_CHECKING:
+            from portico.server import http
+        else:
+            http = LazyModule("portico.server.http")
     """
 
     def __init__(self, name: str) -> None:
@@ -48,30 +50,31 @@ class LazyModule:
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("_"):
-            # Asked by those who look at everything, such as pytest at a plugin: that is no use of it.
+            # Introspection, such as pytest inspecting a plugin, must not import the module.
             raise AttributeError(f"{self._name} is loaded with its first public name, not with {attribute!r}")
         return getattr(load_module(self._name), attribute)
 
 
-def loaded_module(name: str) -> Any:
-    """The module of this name if something has imported it, and otherwise None."""
+def get_loaded_module(name: str) -> Any:
+    """Return a module if it was already imported, else None."""
     return sys.modules.get(name)
 
 
-def public_names(
-    package: str, homes: Mapping[str, tuple[str, ...]]
+def lazy_exports(
+    package: str, exports: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names live in other modules: `homes` says which in which.
+    """Return `__getattr__` and `__dir__` of a package; `exports` maps modules to the names they define.
 
-    A module without names stands for itself. `__all__` is made of them, unless it is written there already.
+    A module without names is exported itself. Also sets `__all__`, unless the package defines it.
     """
-    home_of = {name: home for home, names in homes.items() for name in names or (home.rpartition(".")[2],)}
+    home_of = {name: home for home, names in exports.items() for name in names or (home.rpartition(".")[2],)}
 
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = load_module(home_of[name])
-        value = getattr(home, name) if homes[home_of[name]] else home
+        value = getattr(home, name) if exports[home_of[name]] else home
+        # Later accesses find the attribute and skip __getattr__.
         vars(sys.modules[package])[name] = value
         return value
 
@@ -80,3 +83,22 @@ def public_names(
 
     vars(sys.modules[package]).setdefault("__all__", sorted(home_of))
     return get, list_names
+
+
+def attach_stub(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose names are listed in the stub next to it.
+
+    The stub (`.pyi`) has nothing but `from module import Name as Name`, and type checkers read the same file.
+    """
+    module = sys.modules[package]
+    assert module.__file__ is not None and module.__spec__ is not None
+    # Through the loader, which also supports archives. Parsed as text: `ast` would dominate the cost of the import.
+    stub = module.__spec__.loader.get_data(f"{module.__file__.removesuffix('.py')}.pyi").decode()  # type: ignore[union-attr]
+    homes: dict[str, tuple[str, ...]] = {}
+    for statement in stub.split("\nfrom ")[1:]:
+        home, _, names = statement.partition(" import ")
+        aliases = names.lstrip("(").partition(")")[0].split(",")
+        exported = tuple(alias.rpartition(" as ")[2].strip() for alias in aliases if alias.strip())
+        homes[home] = homes.get(home, ()) + exported
+    get, list_names = lazy_exports(package, homes)
+    return sorted(name for names in homes.values() for name in names), get, list_names

@@ -1,10 +1,9 @@
-"""The frontmatter of a SKILL.md: the part of YAML that every parser of YAML reads alike.
+"""Parser for the frontmatter of a SKILL.md: the subset of YAML that all parsers read alike.
 
-Clients parse the frontmatter of a skill too and compare, so what counts is not what YAML means but that all parsers
-read it alike. Read here: block mappings and lists, flow mappings and lists, plain and quoted scalars over one or
-more lines, `|` and `>`, and comments. Refused with the line that is wrong: anchors, aliases, tags, merge keys, complex
-keys, keys given twice, tabs, and plain scalars such as `yes`, `007` or `2026-07-28`, which YAML 1.1 and 1.2 hold for
-different things.
+Clients parse the frontmatter of a skill, too, and compare, so all parsers must agree on it. Supported: block and flow
+mappings and lists, plain and quoted scalars over one or more lines, `|` and `>`, and comments. Rejected with their
+line: anchors, aliases, tags, merge keys, complex keys, duplicate keys, tabs, and plain scalars such as `yes`, `007` or
+`2026-07-28`, which YAML 1.1 and 1.2 interpret differently.
 """
 
 from __future__ import annotations
@@ -16,23 +15,25 @@ from typing import Any, NamedTuple, NoReturn
 
 from portico.protocol.errors import UsageError
 
-LONGEST = 64 * 1024
-DEEPEST = 16
-# What JSON's readers hold exactly.
-_LARGEST = 2**53 - 1
+# The frontmatter of a skill is a name and a description; the body of the file holds the text.
+MAX_FRONTMATTER_CHARS = 64 * 1024
+# The parser is recursive: deeper nesting could exhaust the stack.
+MAX_NESTING_DEPTH = 16
+# Largest integer that every JSON parser represents exactly.
+_MAX_SAFE_INTEGER = 2**53 - 1
 
 _FENCES = re.compile(r"\ufeff?---\r?\n(.*?)^--- *\r?$", re.DOTALL | re.MULTILINE)
 # Parsers disagree on whether U+0085, U+2028 and U+2029 end a line; the others are not printable.
-_UNFIT = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_FORBIDDEN_CHARS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
-_WORDS: dict[str, Any] = {
+_YAML_CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("null", "Null", "NULL", "~")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+][0-9]+)?")
-_DISPUTED = re.compile(
+_AMBIGUOUS_SCALARS = re.compile(
     r"""(?ix)
       yes | no | on | off | = | <<
     | [-+]? 0 [box] [0-9a-f_]+
@@ -57,26 +58,26 @@ class _Line(NamedTuple):
     text: str
 
 
-def parse(text: str) -> dict[str, Any]:
-    """The frontmatter at the head of a file, as JSON has it. What cannot be read raises UsageError with its line."""
+def parse_frontmatter(text: str) -> dict[str, Any]:
+    """Parse the frontmatter at the beginning of a file into JSON values. Raises UsageError with the line."""
     fenced = _FENCES.match(text)
     if fenced is None:
         raise UsageError("line 1: expected frontmatter: a line `---`, `name: …`, `description: …`, and a line `---`")
     lines = fenced[1].replace("\r\n", "\n").split("\n")[:-1]
-    if len(fenced[1]) > LONGEST:
-        raise UsageError(f"line 1: the frontmatter is longer than {LONGEST // 1024} KiB")
+    if len(fenced[1]) > MAX_FRONTMATTER_CHARS:
+        raise UsageError(f"line 1: the frontmatter exceeds {MAX_FRONTMATTER_CHARS // 1024} KiB")
     for number, line in enumerate(lines, 2):
-        unfit = _UNFIT.search(line)
-        if unfit is not None:
-            what = "a tab: use spaces" if unfit[0] == "\t" else f"the character U+{ord(unfit[0]):04X}"
-            raise UsageError(f"line {number}: the frontmatter cannot hold {what}")
+        forbidden = _FORBIDDEN_CHARS.search(line)
+        if forbidden is not None:
+            description = "a tab: use spaces" if forbidden[0] == "\t" else f"the character U+{ord(forbidden[0]):04X}"
+            raise UsageError(f"line {number}: the frontmatter cannot hold {description}")
         if line.startswith(("---", "...")):
             raise UsageError(f"line {number}: a line that starts with {line[:3]!r} would end the frontmatter")
-    return _YamlReader(lines).mapping()
+    return _YamlParser(lines).mapping()
 
 
-class _YamlReader:
-    """Goes down the lines. Each method stands on the line it reads and leaves on the line after."""
+class _YamlParser:
+    """Line-based parser. Each method starts at the line it reads and ends at the line after."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -84,18 +85,19 @@ class _YamlReader:
 
     def mapping(self) -> dict[str, Any]:
         first = self._next()
-        found = {} if first is None else self._mapping(first.indent, 0)
+        result = {} if first is None else self._mapping(first.indent, 0)
+        # A deeper first key would make the whole document a nested mapping for other parsers.
         if self._next() is not None or (first is not None and first.indent):
             self._fail("the keys of the frontmatter start at the edge")
-        return found
+        return result
 
-    def _fail(self, what: str, at: int | None = None) -> NoReturn:
-        # The first of our lines is the second of the file.
+    def _fail(self, problem: str, at: int | None = None) -> NoReturn:
+        # Our first line is the second line of the file.
         number = min(self._at if at is None else at, len(self._lines) - 1) + 2
-        raise UsageError(f"line {number}: {what}")
+        raise UsageError(f"line {number}: {problem}")
 
     def _next(self) -> _Line | None:
-        """The line to read, past what is empty or a comment."""
+        """Return the next line that is not empty or a comment, or None."""
         while self._at < len(self._lines):
             line = self._lines[self._at]
             text = line.lstrip(" ")
@@ -105,7 +107,7 @@ class _YamlReader:
         return None
 
     def _below(self, parent: int, start: int) -> list[str]:
-        """The lines from `start` that belong to what is at indent `parent`."""
+        """Return the lines from `start` that are indented more than `parent`."""
         end = start
         while end < len(self._lines):
             text = self._lines[end].lstrip(" ")
@@ -117,12 +119,12 @@ class _YamlReader:
     # Blocks
 
     def _node(self, parent: int, depth: int) -> Any:
-        """What stands on the lines below, indented by more than `parent`; nothing is null."""
+        """Parse the block below that is indented more than `parent`; None if there is none."""
         line = self._next()
         if line is None or line.indent <= parent:
             return None
-        if depth > DEEPEST:
-            self._fail(f"nested more than {DEEPEST} deep")
+        if depth > MAX_NESTING_DEPTH:
+            self._fail(f"nested more than {MAX_NESTING_DEPTH} deep")
         if _is_item(line.text):
             return self._sequence(line.indent, depth)
         if self._key(line.text) is not None:
@@ -130,42 +132,42 @@ class _YamlReader:
         return self._scalar(line.text, parent, depth)
 
     def _mapping(self, indent: int, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         while (line := self._next()) is not None and line.indent == indent:
             pair = self._key(line.text)
             if pair is None:
                 self._fail("expected `key: value`")
             key, rest = pair
-            if key in found:
+            if key in result:
                 self._fail(f"{key!r} is given twice")
-            found[key] = self._value(rest, indent, depth, in_mapping=True)
+            result[key] = self._value(rest, indent, depth, in_mapping=True)
         if line is not None and line.indent > indent:
             self._fail("this line is indented too far, or belongs to a text that needs quotes")
-        return found
+        return result
 
     def _sequence(self, indent: int, depth: int) -> list[Any]:
-        found: list[Any] = []
+        results: list[Any] = []
         while (line := self._next()) is not None and line.indent == indent and _is_item(line.text):
             rest = line.text[1:].lstrip(" ")
             if rest and (_is_item(rest) or self._key(rest) is not None):
-                # What follows the dash on its line is a block of its own: read it as if it stood there alone.
+                # The text after the dash is a nested block: parse it as if it were alone on its line.
                 self._lines[self._at] = " " * (indent + len(line.text) - len(rest)) + rest
-                found.append(self._node(indent, depth + 1))
+                results.append(self._node(indent, depth + 1))
             else:
-                found.append(self._value(rest, indent, depth, in_mapping=False))
+                results.append(self._value(rest, indent, depth, in_mapping=False))
         if line is not None and line.indent > indent:
             self._fail("this line is indented too far, or belongs to a text that needs quotes")
-        return found
+        return results
 
     def _key(self, text: str) -> tuple[str, str] | None:
-        """A key and what follows its colon, if the line is of that kind."""
+        """Return a key and the text after its colon, or None if the line has no key."""
         if text[0] in "[{":
             return None
         if text[0] in "\"'":
             try:
-                key, end = self._quoted(text, 0)
+                key, end = self._parse_quoted(text, 0)
             except UsageError:
-                return None  # a text over several lines: reading it as a value says what is wrong
+                return None  # a scalar over several lines: parsing it as a value reports the error
             colon = _QUOTED_COLON.match(text, end)
             return None if colon is None else (key, text[colon.end() :])
         colon = _COLON.search(text)
@@ -182,11 +184,11 @@ class _YamlReader:
         self._at += 1
         start = self._at
         line = self._next()
-        commented = any(one.strip(" ") for one in self._lines[start : self._at])
+        commented = any(item.strip(" ") for item in self._lines[start : self._at])
         text = line.text if line is not None and line.indent > indent else ""
         if commented and text and not _is_item(text) and self._key(text) is None:
             self._fail("a comment between a key and its text: some readers stumble over it")
-        # YAML lets a list stand as far left as the key that it belongs to.
+        # YAML allows a list at the same indentation as its key.
         if in_mapping and line is not None and line.indent == indent and _is_item(line.text):
             return self._sequence(indent, depth + 1)
         return self._node(indent, depth + 1)
@@ -216,15 +218,16 @@ class _YamlReader:
             if not empty and line[:indent].strip(" "):
                 self._fail("this line is indented by less than the text it belongs to", number)
             pieces.append("" if empty else line[indent:])
+        # YAML clips trailing empty lines; `-` also drops the last line break.
         while pieces and not pieces[-1]:
             pieces.pop()
-        body = "\n".join(pieces) if kind[1] == "|" else _folded(pieces)
+        body = "\n".join(pieces) if kind[1] == "|" else _fold(pieces)
         return body if kind[2] or not body else body + "\n"
 
     def _plain_lines(self, text: str, parent: int) -> Any:
         start = self._at
-        said, mark, _ = text.partition(" #")
-        said = said.rstrip(" ")
+        content, mark, _ = text.partition(" #")
+        content = content.rstrip(" ")
         gap = 0
         self._at += 1
         for line in [] if mark else self._below(parent, start + 1):
@@ -240,25 +243,26 @@ class _YamlReader:
                     "a list cannot continue a text: put the text in quotes, or write `|` before it", self._at - 1
                 )
             text, mark, _ = text.partition(" #")
-            said += ("\n" * gap or " ") + text.rstrip(" ")
+            content += ("\n" * gap or " ") + text.rstrip(" ")
             gap = 0
             if mark:
                 break
-        return self._plain(said, start)
+        return self._plain(content, start)
 
     def _plain(self, text: str, at: int | None = None) -> Any:
-        """A scalar without quotes, as what it is."""
+        """Convert a plain scalar."""
         if not text or text[0] in "&*!|>%@`\"'#,[]{}" or (text[0] in "-?:" and text[1:2] in ("", " ", "\n")):
             self._fail(f"{text[:20]!r} cannot start a value or a key: put it in quotes", at)
         if ": " in text or ":\n" in text or text[-1] == ":":
             self._fail("a text with a colon and a space in it: put it in quotes", at)
-        if text in _WORDS:
-            return _WORDS[text]
-        if _WHOLE.fullmatch(text) and len(text) < 18 and abs(int(text)) <= _LARGEST:
+        if text in _YAML_CONSTANTS:
+            return _YAML_CONSTANTS[text]
+        # Bounded before int(): converting thousands of digits takes quadratic time.
+        if _INTEGER.fullmatch(text) and len(text) < 18 and abs(int(text)) <= _MAX_SAFE_INTEGER:
             return int(text)
         if _DECIMAL.fullmatch(text) and isfinite(float(text)):
             return float(text)
-        if _DISPUTED.fullmatch(text):
+        if _AMBIGUOUS_SCALARS.fullmatch(text):
             self._fail(f"{text!r} is text to some readers of YAML and not to others: put it in quotes", at)
         return text
 
@@ -274,10 +278,10 @@ class _YamlReader:
         return value
 
     def _flow(self, text: str, at: int, depth: int) -> tuple[Any, int]:
-        if depth > DEEPEST:
-            self._lost(text, at, f"nested more than {DEEPEST} deep")
+        if depth > MAX_NESTING_DEPTH:
+            self._fail_at(text, at, f"nested more than {MAX_NESTING_DEPTH} deep")
         if text[at : at + 1] in ("'", '"'):
-            return self._quoted(text, at)
+            return self._parse_quoted(text, at)
         if text[at : at + 1] == "[":
             return self._flow_list(text, at, depth)
         if text[at : at + 1] == "{":
@@ -285,44 +289,49 @@ class _YamlReader:
         return self._flow_plain(text, at)
 
     def _flow_list(self, text: str, at: int, depth: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        results: list[Any] = []
 
         def item(at: int) -> int:
             value, at = self._flow(text, at, depth + 1)
-            found.append(value)
+            results.append(value)
             return at
 
-        return found, self._between(text, at, "]", item)
+        return results, self._flow_items(text, at, "]", item)
 
     def _flow_mapping(self, text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
 
         def pair(at: int) -> int:
             quoted = text[at] in "\"'"
-            key, colon = (self._quoted if quoted else self._flow_plain)(text, at)
-            if not isinstance(key, str) or key in found:
-                self._lost(text, at, f"{key!r} is given twice, or is a key that is not text")
+            key, colon = (self._parse_quoted if quoted else self._flow_plain)(text, at)
+            if not isinstance(key, str) or key in result:
+                self._fail_at(text, at, f"{key!r} is given twice, or is a key that is not text")
             if (
                 "\n" in text[at:colon]
                 or text[colon : colon + 1] != ":"
                 or text[colon + 1 : colon + 2] not in (" ", "\n")
             ):
-                self._lost(text, colon, "expected `key: value` inside `{}`")
-            found[key], end = self._flow(text, self._space(text, colon + 1), depth + 1)
+                self._fail_at(text, colon, "expected `key: value` inside `{}`")
+            result[key], end = self._flow(text, self._space(text, colon + 1), depth + 1)
             return end
 
-        return found, self._between(text, at, "}", pair)
+        return result, self._flow_items(text, at, "}", pair)
 
-    def _between(self, text: str, at: int, close: str, read: Callable[[int], int]) -> int:
-        """What stands between brackets, separated by commas; the last may have one too. The place after it."""
+    def _flow_items(self, text: str, at: int, close: str, read: Callable[[int], int]) -> int:
+        """Parse comma-separated elements between brackets and return the end position.
+
+        A trailing comma is allowed.
+        """
         at = self._space(text, at + 1)
         while text[at : at + 1] != close:
             at = self._space(text, read(at) if at < len(text) else at)
             if text[at : at + 1] == ",":
                 at = self._space(text, at + 1)
             elif text[at : at + 1] != close:
-                lost = f"expected `,` or `{close}`" if at < len(text) else f"no `{close}`, or not indented far enough"
-                self._lost(text, at, lost)
+                problem = (
+                    f"expected `,` or `{close}`" if at < len(text) else f"no `{close}`, or not indented far enough"
+                )
+                self._fail_at(text, at, problem)
         return at + 1
 
     def _flow_plain(self, text: str, at: int) -> tuple[Any, int]:
@@ -333,15 +342,16 @@ class _YamlReader:
             if text[end] == "#" and text[end - 1] == " ":
                 break
             end += 1
-        said = text[at:end].rstrip(" ")
-        number = _WHOLE.fullmatch(said) or _DECIMAL.fullmatch(said)
-        if not number and (said[:1] in ("", ":", "-") or "?" in said):
-            self._lost(text, at, "expected a value; one that starts with a sign or has a `?` in it needs quotes")
-        return self._plain(said, self._at + text.count("\n", 0, at)), end
+        scalar = text[at:end].rstrip(" ")
+        number = _INTEGER.fullmatch(scalar) or _DECIMAL.fullmatch(scalar)
+        if not number and (scalar[:1] in ("", ":", "-") or "?" in scalar):
+            self._fail_at(text, at, "expected a value; one that starts with a sign or has a `?` in it needs quotes")
+        return self._plain(scalar, self._at + text.count("\n", 0, at)), end
 
     def _space(self, text: str, at: int) -> int:
         while at < len(text):
             if text[at] == "#" and text[at - 1] in " \n":
+                # A comment ends with its line; the line break itself is white space.
                 at = (text.find("\n", at) + 1 or len(text) + 1) - 1
             elif text[at] not in " \n":
                 break
@@ -349,45 +359,48 @@ class _YamlReader:
                 at += 1
         return at
 
-    def _quoted(self, text: str, at: int) -> tuple[str, int]:
-        """A text in quotes. A line break in it is a space; with empty lines after it, it is that many line breaks."""
+    def _parse_quoted(self, text: str, at: int) -> tuple[str, int]:
+        """Parse a quoted scalar. A line break becomes a space, or as many line breaks as empty lines follow."""
         quote = text[at]
         parts: list[str] = []
         start, at = at, at + 1
         pattern = _SINGLE if quote == "'" else _DOUBLE
         while (token := pattern.match(text, at)) is not None:
-            said = token[0]
+            piece = token[0]
             at = token.end()
-            if "\n" in said:
-                said = "\n" * (said.count("\n") - 1) or " "
-            elif said == "''" and quote == "'":
-                said = "'"
-            elif said[0] == "\\" and quote == '"':
-                said = self._escape(text, at, said[1:])
-            parts.append(said)
+            if "\n" in piece:
+                piece = "\n" * (piece.count("\n") - 1) or " "
+            elif piece == "''" and quote == "'":
+                piece = "'"
+            elif piece[0] == "\\" and quote == '"':
+                piece = self._escape(text, at, piece[1:])
+            parts.append(piece)
         if text[at : at + 1] != quote:
-            self._lost(text, start if at >= len(text) else at, "a quote that does not end, or an escape not in JSON")
+            self._fail_at(text, start if at >= len(text) else at, "a quote that does not end, or an escape not in JSON")
         return "".join(parts), at + 1
 
-    def _escape(self, text: str, at: int, said: str) -> str:
-        if said[0] not in "xuU":
-            return _ESCAPES.get(said, said)
-        point = int(said[1:], 16)
+    def _escape(self, text: str, at: int, escape: str) -> str:
+        if escape[0] not in "xuU":
+            return _ESCAPES.get(escape, escape)
+        point = int(escape[1:], 16)
+        # Surrogates are not characters: a text with one cannot be encoded as UTF-8.
         if 0xD800 <= point < 0xE000 or point > 0x10FFFF:
-            self._lost(text, at, f"\\{said} is no character: write it as it is, or with \\U and eight digits")
+            self._fail_at(
+                text, at, f"\\{escape} is not a valid character: write it literally, or with \\U and eight digits"
+            )
         return chr(point)
 
-    def _lost(self, text: str, at: int, what: str) -> NoReturn:
-        self._fail(what, self._at + text.count("\n", 0, at))
+    def _fail_at(self, text: str, at: int, problem: str) -> NoReturn:
+        self._fail(problem, self._at + text.count("\n", 0, at))
 
 
 def _is_item(text: str) -> bool:
     return text.startswith("- ") or text == "-"
 
 
-def _folded(pieces: list[str]) -> str:
-    """The lines of `>`: joined by spaces, except around empty lines and lines that are indented further."""
-    said: list[str] = []
+def _fold(pieces: list[str]) -> str:
+    """Fold the lines of `>`: joined by spaces, except around empty lines and more indented lines."""
+    parts: list[str] = []
     gap = 0
     before: str | None = None
     for piece in pieces:
@@ -395,11 +408,11 @@ def _folded(pieces: list[str]) -> str:
             gap += 1
             continue
         if before is None:
-            said.append("\n" * gap)
+            parts.append("\n" * gap)
         elif before[0] == " " or piece[0] == " ":
-            said.append("\n" * (gap + 1))
+            parts.append("\n" * (gap + 1))
         else:
-            said.append("\n" * gap or " ")
-        said.append(piece)
+            parts.append("\n" * gap or " ")
+        parts.append(piece)
         before, gap = piece, 0
-    return "".join(said)
+    return "".join(parts)

@@ -1,4 +1,4 @@
-"""The other packages of Portico, where they are installed.
+"""Access to the other Portico packages, if they are installed.
 
 `portico` imports none of them. `portico_gateway`, `portico_services` and `portico_console` each have a module `plugin`
 with the functions that `portico` calls.
@@ -16,15 +16,15 @@ from portico.protocol.errors import UsageError
 
 @cache
 def find_plugin(name: str) -> Any:
-    """Return the module `portico_NAME.plugin`, or None where that package is not installed."""
-    # Not by entry points: `portico serve` would read the metadata of all installed packages.
+    """Return the module `portico_NAME.plugin`, or None if the package is not installed."""
+    # No entry points: `portico serve` would read the metadata of all installed packages.
     return None if find_spec(f"portico_{name}") is None else load_module(f"portico_{name}.plugin")
 
 
 def require_plugin(name: str, purpose: str) -> Any:
     """Return the module `portico_NAME.plugin`.
 
-    Raises UsageError, with the command that installs the package, where it is not installed.
+    Raises `UsageError` with the installation command if the package is not installed.
     """
     plugin = find_plugin(name)
     if plugin is None:

@@ -1,11 +1,11 @@
-"""Reaching something below a folder, and nothing else, whatever others do to the names meanwhile.
+"""Opening files below a folder without escaping it, even if names change concurrently.
 
-It is done in two steps. First the thing is *pinned*: there is a descriptor for it, but it has not been opened, so a
-device has not noticed and a pipe does not wait. Then, if what was pinned may be read, it is opened through the pin.
+This takes two steps. First the file is *pinned*: there is a descriptor, but it is not opened, so devices are not
+triggered and pipes do not block. Then, if it may be read, it is opened through the pin.
 
-- Linux: `openat2` with RESOLVE_BENEATH; the kernel itself refuses links, `..` and races that lead out.
-- Elsewhere on Unix, and on kernels without it: one component at a time, no link is followed at all.
-- Windows: opened, and then asked for its final path, which must still be below.
+- Linux: `openat2` with RESOLVE_BENEATH; the kernel rejects links, `..` and races that lead outside.
+- Other Unix, and older kernels: one component at a time, without following any link.
+- Windows: the file is opened, and its final path must still be inside.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+# The same number on every architecture that Linux supports since 5.6; glibc has no wrapper.
 _SYS_OPENAT2 = 437
-_NO_MAGIC_LINKS = 0x02
-_BENEATH = 0x08
-# The kernel gives up with EAGAIN when something was renamed while it looked; so do we, after a while.
-_MOST_TRIES = 100
+# openat2(2). Magic links, such as /proc/PID/root, leave the folder without a path component that shows it.
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_BENEATH = 0x08
+# The kernel returns EAGAIN if something was renamed during the lookup; retry a limited number of times.
+_MAX_OPEN_ATTEMPTS = 100
 
-_CLOSE = getattr(os, "O_CLOEXEC", 0)
-_PATH = getattr(os, "O_PATH", 0)
-_FOLDER = getattr(os, "O_DIRECTORY", 0)
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-# Nothing is ever waited for: not a writer of a pipe, not a modem.
-READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0) | _CLOSE
+_O_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+# Missing on some platforms, where the flag is then 0 and the stepwise variant is used.
+_O_PATH = getattr(os, "O_PATH", 0)
+_O_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# Never block: neither for the writer of a pipe nor for a modem.
+READ_FLAGS = (
+    os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0) | _O_CLOEXEC
+)
 
 
-class Pin(Struct):
-    """Something below a folder: what it is and where it really is. `open` gives a descriptor to read it by."""
+class OpenedPath(Struct):
+    """Pinned file below a folder, with its real path. `open` returns a readable descriptor."""
 
     info: os.stat_result
     path: str
@@ -42,52 +47,53 @@ class Pin(Struct):
     close: Callable[[], None]
 
 
-class _How(ctypes.Structure):
-    """`struct open_how`"""
+class _OpenHow(ctypes.Structure):
+    """`struct open_how` of openat2(2)."""
 
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
-def pin(root: str, relative: str) -> Pin:
-    """What is at `relative`, which has no `..` in it, below the folder `root`. Raises OSError."""
+def open_beneath(root: str, relative: str) -> OpenedPath:
+    """Pin the file at `relative`, which must not contain `..`, below the folder `root`. Raises OSError."""
     if os.name == "nt":
-        return _pin_by_final_path(root, relative)
+        return _open_by_final_path(root, relative)
     if _has_openat2():
-        return _pin_by_kernel(root, relative)
-    return _pin_by_steps(root, relative)
+        return _open_with_openat2(root, relative)
+    return _open_stepwise(root, relative)
 
 
-def child(folder: int, name: str) -> int:
-    """A folder right below an open one, unless it is a link to one."""
-    return os.open(name, READING | _FOLDER | _NO_FOLLOW, dir_fd=folder)
+def open_subdirectory(directory_fd: int, name: str) -> int:
+    """Open a direct subfolder of an open folder, unless it is a link."""
+    return os.open(name, READ_FLAGS | _O_DIRECTORY | _O_NOFOLLOW, dir_fd=directory_fd)
 
 
 # Linux
 
 
-def _pin_by_kernel(root: str, relative: str) -> Pin:
-    top = os.open(root, _PATH | _FOLDER | _NO_FOLLOW | _CLOSE)
+def _open_with_openat2(root: str, relative: str) -> OpenedPath:
+    root_fd = os.open(root, _O_PATH | _O_DIRECTORY | _O_NOFOLLOW | _O_CLOEXEC)
     try:
-        pinned = _openat2(top, relative or ".")
+        pinned = _openat2(root_fd, relative or ".")
     finally:
-        os.close(top)
+        os.close(root_fd)
     try:
         info = os.fstat(pinned)
-        door = f"/proc/self/fd/{pinned}"
-        path = os.readlink(door)
+        proc_path = f"/proc/self/fd/{pinned}"
+        path = os.readlink(proc_path)
         if info.st_nlink == 0:
-            # Its path would now end in " (deleted)", and no name could be recognised by it.
+            # The path of a deleted file ends in " (deleted)" and would not match any name.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     except BaseException:
         os.close(pinned)
         raise
-    return Pin(info, path, lambda: os.open(door, READING), lambda: os.close(pinned))
+    # Opening through /proc reaches the pinned inode, whatever its name refers to now.
+    return OpenedPath(info, path, lambda: os.open(proc_path, READ_FLAGS), lambda: os.close(pinned))
 
 
-def _openat2(folder: int, relative: str) -> int:
-    how = _How(_PATH | _CLOSE, 0, _BENEATH | _NO_MAGIC_LINKS)
-    for _ in range(_MOST_TRIES):
-        fd = _libc().syscall(_SYS_OPENAT2, folder, os.fsencode(relative), ctypes.byref(how), ctypes.sizeof(how))
+def _openat2(directory_fd: int, relative: str) -> int:
+    how = _OpenHow(_O_PATH | _O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    for _ in range(_MAX_OPEN_ATTEMPTS):
+        fd = _libc().syscall(_SYS_OPENAT2, directory_fd, os.fsencode(relative), ctypes.byref(how), ctypes.sizeof(how))
         if fd >= 0:
             return int(fd)
         code = ctypes.get_errno()
@@ -97,7 +103,7 @@ def _openat2(folder: int, relative: str) -> int:
 
 
 _LIBC: ctypes.CDLL | None = None
-_KERNEL_HAS_IT: bool | None = None
+_OPENAT2_AVAILABLE: bool | None = None
 
 
 def _libc() -> ctypes.CDLL:
@@ -108,74 +114,78 @@ def _libc() -> ctypes.CDLL:
 
 
 def _has_openat2() -> bool:
-    """Asked once. A kernel before 5.6 does not have it, and a container may forbid it."""
-    global _KERNEL_HAS_IT
-    if _KERNEL_HAS_IT is None:
-        _KERNEL_HAS_IT = False
+    """Return whether openat2 works, tested once. Kernels before 5.6 lack it, and containers may forbid it."""
+    global _OPENAT2_AVAILABLE
+    if _OPENAT2_AVAILABLE is None:
+        _OPENAT2_AVAILABLE = False
         if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
-            top = os.open("/", _PATH | _FOLDER | _CLOSE)
+            root_fd = os.open("/", _O_PATH | _O_DIRECTORY | _O_CLOEXEC)
             try:
-                os.close(_openat2(top, "."))
-                _KERNEL_HAS_IT = True
+                os.close(_openat2(root_fd, "."))
+                _OPENAT2_AVAILABLE = True
             except OSError:
                 pass
             finally:
-                os.close(top)
-    return _KERNEL_HAS_IT
+                os.close(root_fd)
+    return _OPENAT2_AVAILABLE
 
 
 # Other Unix
 
 
-def _pin_by_steps(root: str, relative: str) -> Pin:
+def _open_stepwise(root: str, relative: str) -> OpenedPath:
     *folders, name = [part for part in relative.split("/") if part not in ("", ".")] or [""]
-    here = os.open(root, READING | _FOLDER | _NO_FOLLOW)
+    directory_fd = os.open(root, READ_FLAGS | _O_DIRECTORY | _O_NOFOLLOW)
     try:
         for folder in folders:
-            here, above = child(here, folder), here
-            os.close(above)
-        info = os.stat(name, dir_fd=here, follow_symlinks=False) if name else os.fstat(here)
+            directory_fd, parent_fd = open_subdirectory(directory_fd, folder), directory_fd
+            os.close(parent_fd)
+        info = os.stat(name, dir_fd=directory_fd, follow_symlinks=False) if name else os.fstat(directory_fd)
     except BaseException:
-        os.close(here)
+        os.close(directory_fd)
         raise
+    # A link is refused rather than followed, because its target may change before it is opened.
     if stat.S_ISLNK(info.st_mode):
-        os.close(here)
+        os.close(directory_fd)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def reopen() -> int:
-        fd = os.open(name or ".", READING | _NO_FOLLOW, dir_fd=here)
+        fd = os.open(name or ".", READ_FLAGS | _O_NOFOLLOW, dir_fd=directory_fd)
+        # The name may have been replaced since it was pinned.
         if not os.path.samestat(os.fstat(fd), info):
             os.close(fd)
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         return fd
 
-    return Pin(info, os.path.join(root, relative) if relative else root, reopen, lambda: os.close(here))
+    return OpenedPath(info, os.path.join(root, relative) if relative else root, reopen, lambda: os.close(directory_fd))
 
 
 # Windows
 
 
-def _pin_by_final_path(root: str, relative: str) -> Pin:
-    if any(part.rstrip(" .").split(".")[0].upper() in _DEVICES or ":" in part for part in relative.split("/")):
-        # CON and COM1 are devices in every folder, and a colon is a second stream of the same file.
+def _open_by_final_path(root: str, relative: str) -> OpenedPath:
+    if any(
+        part.rstrip(" .").split(".")[0].upper() in _WINDOWS_DEVICE_NAMES or ":" in part for part in relative.split("/")
+    ):
+        # CON and COM1 are devices in every folder, and a colon names an alternate stream of a file.
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     path = os.path.realpath(os.path.join(root, relative))
-    _beneath(path, root)
+    _check_inside(path, root)
     info = os.stat(path)
 
     def reopen() -> int:
-        fd = os.open(path, READING | getattr(os, "O_NOINHERIT", 0))
+        fd = os.open(path, READ_FLAGS | getattr(os, "O_NOINHERIT", 0))
         try:
-            _beneath(_final_path(fd), root)
+            _check_inside(_final_path(fd), root)
         except BaseException:
             os.close(fd)
             raise
         return fd
 
-    return Pin(info, path, reopen, lambda: None)
+    return OpenedPath(info, path, reopen, lambda: None)
 
 
-_DEVICES = {
+_WINDOWS_DEVICE_NAMES = {
     "CON",
     "PRN",
     "AUX",
@@ -186,9 +196,9 @@ _DEVICES = {
 }
 
 
-def _beneath(path: str, root: str) -> None:
-    inside, top = os.path.normcase(path), os.path.normcase(root).rstrip("\\")
-    if inside != top and not inside.startswith(f"{top}\\"):
+def _check_inside(path: str, root: str) -> None:
+    normalized, prefix = os.path.normcase(path), os.path.normcase(root).rstrip("\\")
+    if normalized != prefix and not normalized.startswith(f"{prefix}\\"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
@@ -196,8 +206,8 @@ def _final_path(fd: int) -> str:
     if sys.platform == "win32":
         import msvcrt
 
-        room = ctypes.create_unicode_buffer(32768)
+        buffer = ctypes.create_unicode_buffer(32768)
         handle = ctypes.c_void_p(msvcrt.get_osfhandle(fd))
-        if ctypes.windll.kernel32.GetFinalPathNameByHandleW(handle, room, len(room), 0):
-            return room.value.removeprefix("\\\\?\\")
+        if ctypes.windll.kernel32.GetFinalPathNameByHandleW(handle, buffer, len(buffer), 0):
+            return buffer.value.removeprefix("\\\\?\\")
     raise OSError(errno.EACCES, os.strerror(errno.EACCES))

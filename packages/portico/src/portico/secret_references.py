@@ -1,4 +1,4 @@
-"""Secrets in files: `${env:NAME}` and `${file:PATH}` stand for them. Their values are kept only to be masked."""
+"""Secret references in files: `${env:NAME}` and `${file:PATH}`. Resolved values are remembered only for masking."""
 
 from __future__ import annotations
 
@@ -7,47 +7,51 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from portico.transports.process import inherited
+from portico.transports.process import get_default_environment
 from portico.transports.targets import read_secret
 
 _SECRET = re.compile(r"\$\{(env|file):([^}]+)\}")
-# As clients write it in an mcp.json.
+# Syntax of clients in an mcp.json.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-[^}]*)?\}")
-# Shorter ones would be found in every text.
-_SHORTEST_MASKED = 4
+# Shorter values would match in every text.
+_MIN_MASKED_CHARS = 4
 
 
-class Secrets:
-    """The values that must not be told."""
+class SecretResolver:
+    """Resolver that remembers resolved secrets, to mask them in output."""
 
     def __init__(self) -> None:
         self._values: set[str] = set()
 
     def resolve(self, text: str) -> str:
-        """The text with its secrets put in. Raises UsageError for one that is not there."""
-        for found in _VARIABLE.finditer(text):
-            if found[1] not in inherited():
-                self._keep(os.environ.get(found[1], ""))
-        return _SECRET.sub(lambda found: self._value(found[1], found[2].strip()), text)
+        """Return the text with its secrets resolved. Raises UsageError for a missing one."""
+        # Clients expand `${NAME}` themselves. The value is masked too, unless it is one of the harmless variables that
+        # every child process inherits, such as PATH.
+        for match in _VARIABLE.finditer(text):
+            if match[1] not in get_default_environment():
+                self._remember(os.environ.get(match[1], ""))
+        return _SECRET.sub(lambda match: self._value(match[1], match[2].strip()), text)
 
-    def filled(self, value: Any) -> Any:
-        """The same with every text in it resolved."""
+    def resolve_all(self, value: Any) -> Any:
+        """Resolve every string in a nested value."""
         if isinstance(value, str):
             return self.resolve(value)
         if isinstance(value, Mapping):
-            return {name: self.filled(one) for name, one in value.items()}
-        return [self.filled(one) for one in value] if isinstance(value, list | tuple) else value
+            return {name: self.resolve_all(item) for name, item in value.items()}
+        return [self.resolve_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _value(self, kind: str, name: str) -> str:
         value = read_secret(kind, name)
-        self._keep(value)
+        self._remember(value)
         return value
 
-    def _keep(self, value: str) -> None:
-        if len(value) >= _SHORTEST_MASKED:
+    def _remember(self, value: str) -> None:
+        if len(value) >= _MIN_MASKED_CHARS:
             self._values.add(value)
 
     def mask(self, text: str) -> str:
+        """Replace resolved secrets in a text with `***`."""
+        # Longest first, because one secret may contain another.
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, "***")
         return text

@@ -1,4 +1,4 @@
-"""The command of the console."""
+"""Commands of portico-console."""
 
 from __future__ import annotations
 
@@ -6,8 +6,4 @@ from portico.cli.commands import CommandEntry
 
 FORMS = "portico_console.cli.specs"
 
-COMMANDS = {
-    "console": CommandEntry(
-        "portico_console.cli.console", "look at any server in a browser: try it, watch it", forms=FORMS
-    ),
-}
+COMMANDS = {"console": CommandEntry("portico_console.cli.console", "inspect a server in a browser", forms=FORMS)}

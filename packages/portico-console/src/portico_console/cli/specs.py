@@ -1,21 +1,31 @@
-"""The arguments of `portico console`."""
+"""Arguments of `portico console`."""
 
 from __future__ import annotations
 
-from portico.cli.specs.options import CONNECTION, DATA, STATUS, TARGET, TARGETS, port
-from portico.cli.specs.parser import CommandForm, flag
+from portico.cli.specs.options import CONNECTION, DATA, EXIT_STATUS_HELP, TARGET, TARGET_HELP, parse_port
+from portico.cli.specs.parser import CommandSpec, option
 
-FORMS: dict[str, CommandForm] = {
-    "console": CommandForm(
+FORMS: dict[str, CommandSpec] = {
+    "console": CommandSpec(
         "portico console TARGET [options]\n       portico console [options] -- COMMAND …",
-        "Look at a server in a browser: its tools, resources and prompts, and every message. Prints a link that is\n"
-        "good once. For the address of a `portico serve` of yours, without a path: a new link to its own console.",
+        "Inspect a server in a browser: its tools, resources, prompts and messages.\n"
+        "Prints a link that can be used once. For the URL of your own `portico serve`\n"
+        "without a path, prints a new link to its console.",
         (TARGET,),
         {
             **CONNECTION,
-            "": (flag("--port", type=port, default=0, help="of the page (default: any free one)"), *DATA),
+            "": (
+                option(
+                    "--port",
+                    type=parse_port,
+                    default=0,
+                    metavar="PORT",
+                    help="port of the console page (default: any free port)",
+                ),
+                *DATA,
+            ),
         },
-        f"{TARGETS}\n{STATUS}",
+        f"{TARGET_HELP}\n{EXIT_STATUS_HELP}",
         examples=("console my_server.py",),
     ),
 }

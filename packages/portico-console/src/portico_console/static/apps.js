@@ -37,12 +37,12 @@ const isObject = (value) => typeof value === "object" && value !== null && !Arra
 /** where: the members that say which server is asked, and as whom; tools(): the names of those that this app may call,
  * by the names that it may know them by. */
 export function makeApp(app, { where, uri, tool, args, tools }) {
-  const lines = h("div", { class: "loglines", role: "log", "aria-label": "What the app said", tabindex: "0", hidden: true });
+  const lines = h("div", { class: "loglines", role: "log", "aria-label": "App log", tabindex: "0", hidden: true });
   const bar = h("div", { class: "stack" });
   const box = h("div", { class: "app-place" });
   const modeButton = button("Full screen", () => setMode(mode === "inline" ? "fullscreen" : "inline"), { class: "small", hidden: true });
   const endButton = button("Close", () => end(), { class: "small", hidden: true });
-  const element = h("section", { class: "app", "aria-label": `App of ${plain(tool.name, 80)}` },
+  const element = h("section", { class: "app", "aria-label": `App: ${plain(tool.name, 80)}` },
     h("div", { class: "row apart" }, h("div", { class: "row" }, h("span", { class: "badge accent" }, "app"), h("code", { class: "breakable" }, plain(uri, 200))), h("div", { class: "row" }, modeButton, endButton)), bar, box, lines);
   const permits = new Map();
   const waiting = new Map();
@@ -55,10 +55,10 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   async function load() {
     const said = await app.call("read_resource", { ...where, uri });
     const found = said.result?.contents?.find((one) => one?.uri === uri) ?? said.result?.contents?.[0];
-    if (!found) throw new Error(said.error?.message ?? "There is no such page.");
-    if (found.mimeType !== PAGE_TYPE) throw new Error(`It is ${plain(found.mimeType ?? "of no type", 60)}, and not ${PAGE_TYPE}.`);
+    if (!found) throw new Error(said.error?.message ?? "App resource not found.");
+    if (found.mimeType !== PAGE_TYPE) throw new Error(`Unexpected content type ${plain(found.mimeType ?? "(none)", 60)}; expected ${PAGE_TYPE}.`);
     const html = typeof found.text === "string" ? found.text : decoded(found.blob);
-    if (html.length > LONGEST_PAGE) throw new Error("It is too long.");
+    if (html.length > LONGEST_PAGE) throw new Error("The app exceeds the size limit.");
     return { html, wishes: wishes(found) ?? wishes((await app.items("resources").catch(() => undefined))?.items.find((one) => one.uri === uri)) ?? {} };
   }
 
@@ -66,16 +66,16 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     try {
       page ??= await load();
     } catch (why) {
-      return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: ", plain(why.message, 600)));
+      return void fill(bar, h("p", { role: "alert" }, "Failed to load the app: ", plain(why.message, 600)));
     }
     const { csp, permissions } = page.wishes;
     // All of them are shown: what is not seen is not allowed.
     const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].join(" ");
-    if (hosts.length > LONGEST_HOSTS) return void fill(bar, h("p", { role: "alert" }, "The app cannot be shown: it names too many hosts."));
-    if (hosts && !await permit("hosts", "Show it", "This app wants to reach ", h("strong", { class: "breakable" }, plain(hosts, LONGEST_HOSTS)), ".")) return void stopped("It was not shown.");
-    if (!element.isConnected) return void stopped("The app was closed.");
+    if (hosts.length > LONGEST_HOSTS) return void fill(bar, h("p", { role: "alert" }, "Failed to load the app: it requests too many hosts."));
+    if (hosts && !await permit("hosts", "Load app", "This app requests network access to ", h("strong", { class: "breakable" }, plain(hosts, LONGEST_HOSTS)), ".")) return void stopped("App not loaded.");
+    if (!element.isConnected) return void stopped("App closed.");
     [able, met, ready, mode, sent, stray, ended] = [{}, false, false, "inline", {}, 0, false];
-    frame = h("iframe", { title: `App of ${plain(tool.name, 80)}` });
+    frame = h("iframe", { title: `App: ${plain(tool.name, 80)}` });
     frame.setAttribute("sandbox", "allow-scripts allow-forms");
     if (permissions?.clipboardWrite) frame.allow = "clipboard-write";
     frame.src = `/console/frame?${new URLSearchParams({ csp: JSON.stringify(csp ?? {}) })}`;
@@ -106,7 +106,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
 
   function stopped(text) {
     if (frame && !ended) stop();
-    fill(bar, h("div", { class: "row" }, h("p", { class: "quiet" }, plain(text, 200)), button("Show it again", () => { permits.clear(); fill(bar); begin(); }, { class: "small" })));
+    fill(bar, h("div", { class: "row" }, h("p", { class: "quiet" }, plain(text, 200)), button("Reload app", () => { permits.clear(); fill(bar); begin(); }, { class: "small" })));
   }
 
   /** The app is told, and has a moment for what it wants to keep. */
@@ -117,7 +117,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
       post({ id: "teardown", method: "ui/resource-teardown", params: {} });
       setTimeout(done, PATIENCE);
     });
-    if (!ended) stopped("The app was closed.");
+    if (!ended) stopped("App closed.");
   }
   let goodbye = () => {};
 
@@ -157,7 +157,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   function setMode(next) {
     mode = next;
     element.classList.toggle("whole", next === "fullscreen");
-    modeButton.textContent = next === "inline" ? "Full screen" : "Back";
+    modeButton.textContent = next === "inline" ? "Full screen" : "Exit full screen";
     changed();
   }
 
@@ -166,13 +166,13 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   function hear({ source, data }) {
     if (source !== frame.contentWindow) {
       // It can reach this window past its frame, which is not listened to, and ends it where it is done without end.
-      if (source !== null && source === frame.contentWindow?.[0] && ++stray > MOST_STRAY) stopped("The app was stopped: it sent more messages than it may.");
+      if (source !== null && source === frame.contentWindow?.[0] && ++stray > MOST_STRAY) stopped("App stopped: message rate limit exceeded.");
     } else if (isObject(data) && data.jsonrpc === "2.0") take(data);
   }
 
   function take({ id, method, params }) {
     if (method === "ui/notifications/sandbox-proxy-ready") deliver(params);
-    else if (method === "ui/notifications/sandbox-stopped") stopped(`The app was stopped: ${params.reason}.`);
+    else if (method === "ui/notifications/sandbox-stopped") stopped(`App stopped: ${params.reason}.`);
     else if (method === undefined) { if (id === "teardown") goodbye(); }
     else if (id === undefined) NOTICES.get(method)?.(isObject(params) ? params : {});
     else if (typeof id === "number" || typeof id === "string") answer(id, method, isObject(params) ? params : {});
@@ -182,7 +182,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
    * still reach any host, and nothing in the page can prevent that: then the user decides. */
   async function deliver({ contained }) {
     const view = frame;
-    if (!contained && !await permit("network", "Show it", "This browser cannot keep an app from contacting other hosts, because it does not support ", h("code", {}, "Connection-Allowlist"), ". The app can send them what it is shown.")) return void (view === frame && stopped("It was not shown."));
+    if (!contained && !await permit("network", "Load app", "This browser cannot keep an app from contacting other hosts, because it does not support ", h("code", {}, "Connection-Allowlist"), ". The app can send them what it is shown.")) return void (view === frame && stopped("App not loaded."));
     if (view === frame && !ended) post({ method: "ui/notifications/sandbox-resource-ready", params: { html: page.html, csp: page.wishes.csp, permissions: page.wishes.permissions } });
   }
 
@@ -190,11 +190,11 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     const view = frame;
     const work = new AbortController();
     const send = (message) => view === frame && !ended && post({ id, ...message });
-    if (waiting.size >= MOST_WAITING || waiting.has(id)) return void send({ error: { code: -32000, message: "it has asked too much at once" } });
+    if (waiting.size >= MOST_WAITING || waiting.has(id)) return void send({ error: { code: -32000, message: "too many pending requests" } });
     waiting.set(id, work);
     try {
       const asked = REQUESTS.get(method);
-      if (!asked) throw new Denied("there is no such method here", -32601);
+      if (!asked) throw new Denied("method not found", -32601);
       send({ result: await asked(params, work.signal) });
     } catch (why) {
       send({ error: { code: why instanceof Denied ? why.code : -32000, message: plain(why.message, 600), data: why.data } });
@@ -246,22 +246,22 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     },
     async "ui/open-link"({ url }) {
       const shown = link(url);
-      if (!shown.href) throw wrong("a link is http or https");
-      if (permits.size > MOST_LINKS + tools().size || !await permit(`link ${shown.href}`, "Open it", "The app wants to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the link was not opened");
+      if (!shown.href) throw wrong("invalid link: expected an http or https URL");
+      if (permits.size > MOST_LINKS + tools().size || !await permit(`link ${shown.href}`, "Open link", "The app requests to open ", h("strong", { class: "breakable" }, plain(shown.href, 2000)), ".", () => shown.click())) throw new Denied("the user declined to open the link");
       permits.delete(`link ${shown.href}`);
       return {};
     },
     async "tools/call"({ name: wanted, arguments: given = {} }, signal) {
-      if (!isObject(given)) throw wrong("arguments are an object");
+      if (!isObject(given)) throw wrong("arguments must be an object");
       const name = tools().get(wanted);
-      if (name === undefined) throw wrong("there is no such tool for apps");
-      if (!await permit(`tool ${name}`, "Allow it", "The app wants to call ", h("strong", {}, plain(name, 120)), " with ", h("code", { class: "breakable" }, plain(JSON.stringify(given), 600)), ", and as often as it likes.")) throw new Denied("the call was not allowed");
+      if (name === undefined) throw wrong("unknown tool, or tool not visible to apps");
+      if (!await permit(`tool ${name}`, "Allow", "The app requests to call ", h("strong", {}, plain(name, 120)), " with ", h("code", { class: "breakable" }, plain(JSON.stringify(given), 600)), ". This allows all further calls to this tool.")) throw new Denied("the user denied the call");
       note("calls", `${name} ${JSON.stringify(given)}`);
       return plainResult(result(await app.call("call_tool", { ...where, name, arguments: given }, { signal })));
     },
     async "resources/read"({ uri: wanted }, signal) {
-      if (typeof wanted !== "string") throw wrong("a resource has a uri");
-      if (!await permit("read", "Allow it", "The app wants to read ", h("strong", { class: "breakable" }, plain(wanted, 300)), ", and other resources of this server.")) throw new Denied("reading was not allowed");
+      if (typeof wanted !== "string") throw wrong("uri must be a string");
+      if (!await permit("read", "Allow", "The app requests to read ", h("strong", { class: "breakable" }, plain(wanted, 300)), " and other resources of this server.")) throw new Denied("the user denied the read");
       note("reads", wanted);
       return result(await app.call("read_resource", { ...where, uri: wanted }, { signal }));
     },
@@ -298,10 +298,10 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
       done(answered);
     };
     refuse = () => close(false);
-    const buttons = [button(yes, () => { act(); close(true); }, { class: "primary small", disabled: true }), button("No", refuse, { class: "small", disabled: true })];
+    const buttons = [button(yes, () => { act(); close(true); }, { class: "primary small", disabled: true }), button("Deny", refuse, { class: "small", disabled: true })];
     setTimeout(() => buttons.forEach((one) => { one.disabled = false; }), PATIENCE);
-    fill(bar, h("div", { class: "row apart asked", role: "group", "aria-label": "The app asks" }, h("p", { class: "breakable" }, what), h("div", { class: "row" }, buttons)));
-    say("An app asks something");
+    fill(bar, h("div", { class: "row apart asked", role: "group", "aria-label": "App permission request" }, h("p", { class: "breakable" }, what), h("div", { class: "row" }, buttons)));
+    say("An app requests permission");
   });
 
   begin();
@@ -309,7 +309,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     element, end,
     /** The call has ended: with a result, an error, or by hand. */
     over(said) {
-      outcome = said?.result ? { result: said.result } : { reason: plain(said?.error?.message ?? "it was cancelled", 600) };
+      outcome = said?.result ? { result: said.result } : { reason: plain(said?.error?.message ?? "cancelled", 600) };
       if (frame && !ended) tellOutcome();
     },
   };

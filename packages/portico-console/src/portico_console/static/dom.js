@@ -81,7 +81,7 @@ export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, val
   .map(([name, value]) => [h("dt", {}, plain(name, 40).replaceAll("_", " ")), h("dd", {}, value instanceof Node ? value : plain(value, 600))]));
 
 /** Buttons of which one is pressed: {element, press(index)}. */
-export function segments(names, choose, label = "How to look at it") {
+export function segments(names, choose, label = "View mode") {
   const press = (at) => buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === at)));
   const buttons = names.map((name, index) => button(name, () => choose(index)));
   press(0);
@@ -114,7 +114,7 @@ export async function copy(text, what = "Copied") {
     await navigator.clipboard.writeText(text);
     say(what);
   } catch {
-    show("Copy it from here", h("textarea", { rows: 12, class: "mono wide", readonly: true, "aria-label": "Text to copy", value: text }));
+    show("Copy manually", h("textarea", { rows: 12, class: "mono wide", readonly: true, "aria-label": "Text to copy", value: text }));
   }
 }
 

@@ -23,12 +23,12 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
       top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
     } catch {
       // It is no schema, or one that nobody has thought of.
-      const options = { name: "arguments", required: true, value: given, depth: 0, schema: { description: "The schema cannot be shown as a form: write them as JSON." } };
+      const options = { name: "arguments", required: true, value: given, depth: 0, schema: { description: "This schema cannot be rendered as a form. Enter the arguments as JSON." } };
       top = jsonField(options.schema, options);
     }
     fill(place, top.element);
   };
-  const modes = segments(["Form", "JSON"], (index) => choose(index === 1), "How to write them");
+  const modes = segments(["Form", "JSON"], (index) => choose(index === 1), "Input mode");
 
   function choose(json) {
     if (json === asJson) return;
@@ -49,10 +49,10 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
   function parse() {
     try {
       const parsed = JSON.parse(raw.value || "{}");
-      if (kind(parsed) !== "object") throw new SyntaxError("it is not an object");
+      if (kind(parsed) !== "object") throw new SyntaxError("expected an object");
       return parsed;
     } catch (why) {
-      fill(trouble, `This is not JSON for an object: ${plain(why.message, 200)}`);
+      fill(trouble, `Invalid JSON object: ${plain(why.message, 200)}`);
       return undefined;
     }
   }
@@ -71,10 +71,10 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
       fill(trouble);
       top.clear();
       const now = this.read();
-      if (now === undefined) return [{ path: [], text: "not JSON" }];
+      if (now === undefined) return [{ path: [], text: "invalid JSON" }];
       const found = [...(asJson ? [] : top.unread()), ...check(root, now)];
       const unplaced = found.filter((one) => asJson || !top.mark(one.path, one.text));
-      if (unplaced.length) fill(trouble, h("ul", {}, unplaced.map((one) => h("li", {}, plain(`${pathText(one.path) || "The whole"} ${one.text}`)))));
+      if (unplaced.length) fill(trouble, h("ul", {}, unplaced.map((one) => h("li", {}, plain(`${pathText(one.path) || "The value"} ${one.text}`)))));
       if (found.length && !asJson) place.querySelector("[aria-invalid=true]")?.focus();
       return found;
     },
@@ -148,7 +148,7 @@ const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 function describe(schema) {
   const parts = [schema.format ?? typesOf(schema).filter((type) => type !== "object").join(" or ")];
   if (schema.minimum !== undefined || schema.maximum !== undefined) parts.push(`${schema.minimum ?? "…"} to ${schema.maximum ?? "…"}`);
-  else if (schema.maxLength !== undefined) parts.push(`at most ${schema.maxLength}`);
+  else if (schema.maxLength !== undefined) parts.push(`max. ${schema.maxLength} characters`);
   return plain(parts.filter(Boolean).join(", "), 80);
 }
 
@@ -191,7 +191,7 @@ function enumField(schema, options) {
   const text = (value, index) => plain(names[index] ?? (typeof value === "string" ? value : JSON.stringify(value)), 120);
   const chosen = options.value === undefined ? -1 : all.findIndex((value) => same(value, options.value));
   const control = h("select", {},
-    options.required && chosen >= 0 ? undefined : h("option", { value: "" }, options.required ? "choose…" : "not given"),
+    options.required && chosen >= 0 ? undefined : h("option", { value: "" }, options.required ? "Select…" : "not set"),
     all.map((value, index) => h("option", { value: String(index), selected: index === chosen }, text(value, index))));
   return { ...frame(options, control), read: () => (control.value === "" ? undefined : all[Number(control.value)]) };
 }
@@ -203,7 +203,7 @@ function constField(schema, options) {
 }
 
 function jsonField(schema, options) {
-  const control = h("textarea", { class: "mono wide grow", rows: 2, spellcheck: "false", placeholder: "JSON, or plain text",
+  const control = h("textarea", { class: "mono wide grow", rows: 2, spellcheck: "false", placeholder: "JSON or plain text",
     value: options.value === undefined ? "" : JSON.stringify(options.value, null, 2) });
   const read = () => {
     if (control.value.trim() === "") return undefined;
@@ -223,7 +223,7 @@ function variantField(schema, ways, root, options) {
   const fitting = options.value === undefined ? -1 : ways.findIndex((way) => !check(way, options.value, root).length);
   let current;
   const control = h("select", { on: { change: () => build(undefined) } },
-    options.required || fitting >= 0 ? undefined : h("option", { value: "" }, "not given"),
+    options.required || fitting >= 0 ? undefined : h("option", { value: "" }, "not set"),
     ways.map((way, index) => h("option", { value: String(index), selected: index === fitting }, plain(labelOf(way, root), 80))));
   const field = frame({ ...options, schema: { title: schema.title, description: schema.description } }, control);
   field.element.append(place);
@@ -288,7 +288,7 @@ function removable(schema, root, options, make, first) {
     place.querySelector("input, textarea, select, button")?.focus();
   };
   const draw = () => current
-    ? fill(place, current.element, button(`Leave out ${name}`, () => { current = undefined; draw(); place.querySelector("button").focus(); }, { class: "small" }))
+    ? fill(place, current.element, button(`Remove ${name}`, () => { current = undefined; draw(); place.querySelector("button").focus(); }, { class: "small" }))
     : fill(place, button(`Add ${name}`, () => open(begin(schema, root)), { class: "small add" }), " ",
         h("span", { class: "about" }, plain(schema.description ?? "", 300)), lone);
   const lone = h("p", { class: "problem" });
@@ -326,7 +326,7 @@ function objectField(schema, root, options) {
   const open = schema.additionalProperties ?? (names.length === 0 && !schema.patternProperties ? undefined : false);
   const more = open === false && !schema.patternProperties ? undefined : freeProperties(open, root, given, names, options);
   if (more) body.append(more.element);
-  if (!names.length && !more) body.append(h("p", { class: "about" }, "It takes no arguments."));
+  if (!names.length && !more) body.append(h("p", { class: "about" }, "No arguments."));
   const problem = h("p", { class: "problem" });
   const legend = options.bare ? undefined : h("legend", {}, plain(options.label ?? schema.title ?? options.name, 120), options.required && !options.entry ? star() : undefined);
   const element = options.bare ? h("div", {}, body, problem)
@@ -364,16 +364,16 @@ function freeProperties(schema, root, given, names, options) {
   const rows = new Map();
   const list = h("div", { class: "free" });
   const add = (name, value) => {
-    const key = h("input", { type: "text", class: "short", placeholder: "name", value: name, "aria-label": "Name of the property" });
+    const key = h("input", { type: "text", class: "short", placeholder: "name", value: name, "aria-label": "Property name" });
     const field = makeField(schema === true ? {} : schema ?? {}, root, { name: "value", required: false, value, depth: options.depth + 1, entry: true });
-    const row = h("div", { class: "entry" }, key, field.element, button("✕", () => { rows.delete(row); row.remove(); }, { class: "plain", "aria-label": "Remove the property" }));
+    const row = h("div", { class: "entry" }, key, field.element, button("✕", () => { rows.delete(row); row.remove(); }, { class: "plain", "aria-label": "Remove property" }));
     rows.set(row, { key, field });
     list.append(row);
     return key;
   };
   for (const [name, value] of Object.entries(given)) if (!names.includes(name)) add(name, value);
   return {
-    element: h("div", {}, list, button("Add a property", () => add("", undefined).focus(), { class: "small add" })),
+    element: h("div", {}, list, button("Add property", () => add("", undefined).focus(), { class: "small add" })),
     read: () => [...rows.values()].map(({ key, field }) => [key.value, field.read()]).filter(([name, value]) => name && value !== undefined),
   };
 }
@@ -402,7 +402,7 @@ function arrayField(schema, root, options) {
     };
     entry.element = h("li", { class: "entry" }, entry.number, field.element,
       button("↑", () => move(-1), { class: "plain", "aria-label": "Move up" }),
-      button("✕", () => { entries.splice(entries.indexOf(entry), 1); redraw(); }, { class: "plain", "aria-label": "Remove the entry" }));
+      button("✕", () => { entries.splice(entries.indexOf(entry), 1); redraw(); }, { class: "plain", "aria-label": "Remove item" }));
     entries.push(entry);
     redraw();
     return field;
@@ -413,7 +413,7 @@ function arrayField(schema, root, options) {
   const element = h("fieldset", {},
     h("legend", {}, plain(options.label ?? schema.title ?? options.name, 120), options.required && !options.entry ? star() : undefined),
     schema.description ? h("p", { class: "about" }, plain(schema.description, 2000)) : undefined, list,
-    button("Add an entry", () => add(undefined).focus(), { class: "small add" }), problem);
+    button("Add item", () => add(undefined).focus(), { class: "small add" }), problem);
   return {
     element,
     read: () => entries.map((entry) => entry.field.read() ?? null),

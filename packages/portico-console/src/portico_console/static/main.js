@@ -45,9 +45,9 @@ function door(why) {
       field.focus();
     }
   };
-  fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "Who is there?"),
-    h("p", { class: "quiet" }, plain(why.how ?? "Open the link that portico printed when it was started, or give the token here.", 600)),
-    h("form", { class: "stack", on: { submit: enter } }, h("label", { for: "token" }, "Token"), field, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Come in"))), login));
+  fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "Sign in"),
+    h("p", { class: "quiet" }, plain(why.how ?? "Open the link that portico printed at startup, or enter the token.", 600)),
+    h("form", { class: "stack", on: { submit: enter } }, h("label", { for: "token" }, "Token"), field, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Sign in"))), login));
   field.focus();
 }
 
@@ -59,8 +59,8 @@ async function offerLogin(place, scope, problem) {
 }
 
 function broken(why) {
-  fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "The console cannot be shown"), h("p", { role: "alert" }, plain(why.message, 600)),
-    h("div", {}, button("Try again", () => location.reload(), { class: "primary" }))));
+  fill(document.getElementById("main"), h("div", { class: "door" }, h("h1", {}, "The console failed to load"), h("p", { role: "alert" }, plain(why.message, 600)),
+    h("div", {}, button("Retry", () => location.reload(), { class: "primary" }))));
 }
 
 function applyScheme() {

@@ -21,7 +21,7 @@ export async function signIn(token) {
     method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify({ token }),
   });
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refusal(said.error ?? `The server answered ${answer.status}.`, { status: answer.status });
+  if (!answer.ok) throw new Refusal(said.error ?? `The server responded with HTTP ${answer.status}.`, { status: answer.status });
   localStorage.setItem(KEY, said.key);
 }
 
@@ -58,10 +58,10 @@ export async function call(name, args = {}, { signal, notice } = {}) {
   const message = answer.headers.get("content-type")?.startsWith("text/event-stream") ? await readEvents(answer, notice) : await readJson(answer);
   if (message?.error) {
     const { message: text, data } = message.error;
-    throw new Refusal(text ?? "The server refused.", { status: answer.status, how: data?.how, data });
+    throw new Refusal(text ?? "The request failed.", { status: answer.status, how: data?.how, data });
   }
-  if (!message?.result) throw new Refusal(`The server answered ${answer.status}, and nothing that could be read.`, { status: answer.status });
-  if (message.result.isError) throw new Refusal(message.result.content?.[0]?.text ?? "It did not work.");
+  if (!message?.result) throw new Refusal(`The server responded with HTTP ${answer.status} and an unreadable body.`, { status: answer.status });
+  if (message.result.isError) throw new Refusal(message.result.content?.[0]?.text ?? "The call failed.");
   return message.result.structuredContent ?? {};
 }
 
@@ -76,7 +76,7 @@ async function post(body, name, streaming, signal, again = true) {
     return answer.status === 401 && again && await renewed() ? post(body, name, streaming, signal, false) : answer;
   } catch (why) {
     if (why.name === "AbortError") throw why;
-    throw new Refusal("The server cannot be reached.", { status: 0 });
+    throw new Refusal("Server unreachable.", { status: 0 });
   }
 }
 
@@ -84,7 +84,7 @@ async function readJson(answer) {
   try {
     return await answer.json();
   } catch {
-    throw new Refusal(`The server answered ${answer.status}.`, { status: answer.status });
+    throw new Refusal(`The server responded with HTTP ${answer.status}.`, { status: answer.status });
   }
 }
 

@@ -29,8 +29,8 @@ export async function goThere({ issuer, resource, registration_endpoint, authori
 /** Back from it, with what is in the address: a token. */
 export function comeBack(query) {
   const { state, verifier, redirect, issuer } = kept();
-  if (!state || query.get("state") !== state || query.get("iss") !== issuer) throw new Error("This login was not begun here.");
-  if (!query.has("code")) throw new Error("You have not logged in.");
+  if (!state || query.get("state") !== state || query.get("iss") !== issuer) throw new Error("Login failed: state or issuer mismatch.");
+  if (!query.has("code")) throw new Error("Login was cancelled.");
   return redeem({ grant_type: "authorization_code", code: query.get("code"), redirect_uri: redirect, code_verifier: verifier });
 }
 
@@ -49,7 +49,7 @@ async function redeem(form) {
 async function read(asking) {
   const answer = await asking;
   const said = await answer.json();
-  if (!answer.ok) throw new Error(said.error_description ?? said.error ?? `The login answered ${answer.status}.`);
+  if (!answer.ok) throw new Error(said.error_description ?? said.error ?? `The authorization server responded with HTTP ${answer.status}.`);
   return said;
 }
 

@@ -9,8 +9,8 @@ let opened;
 export function openPalette(entries, coming) {
   if (opened) return;
   const id = fresh("palette");
-  const list = h("ul", { role: "listbox", id, "aria-label": "Found" });
-  const input = h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": id, "aria-label": "Go to, or run", placeholder: "Go to, or run…", autocomplete: "off", spellcheck: "false" });
+  const list = h("ul", { role: "listbox", id, "aria-label": "Results" });
+  const input = h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": id, "aria-label": "Search or run a command", placeholder: "Search or run a command…", autocomplete: "off", spellcheck: "false" });
   const dialog = h("dialog", { class: "palette", "aria-label": "Command palette" }, input, list);
   const sought = (entry) => ({ ...entry, sought: `${entry.title} ${entry.kind}`.toLowerCase() });
   let known = entries.map(sought);

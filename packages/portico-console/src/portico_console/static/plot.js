@@ -20,7 +20,7 @@ export function makePlot({ title, series, format = String, seconds = 120 }) {
         mark.style.background = `var(${one.colour})`;
         return h("span", {}, mark, `${one.name} `, h("strong", {}, last[one.key] === undefined || last[one.key] === null ? "–" : format(last[one.key])));
       }));
-      canvas.setAttribute("aria-label", `${title}: ${series.map((one) => `${one.name} ${last[one.key] === undefined || last[one.key] === null ? "nothing yet" : format(last[one.key])}`).join(", ")}`);
+      canvas.setAttribute("aria-label", `${title}: ${series.map((one) => `${one.name} ${last[one.key] === undefined || last[one.key] === null ? "no data" : format(last[one.key])}`).join(", ")}`);
       draw();
     },
   };

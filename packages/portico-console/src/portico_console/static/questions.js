@@ -35,7 +35,7 @@ export function watchQuestions(app, place) {
   const present = async (question, card) => {
     if (await byItself(question) || shown.get(question.id) !== card) return;
     place.append(card);
-    say("The server asks something");
+    say("New request from the server");
     if (!document.activeElement || document.activeElement === document.body || document.activeElement.closest("button")) card.querySelector("input, textarea, select, button")?.focus();
   };
   app.on("questions", take);
@@ -43,7 +43,7 @@ export function watchQuestions(app, place) {
 }
 
 function makeCard(app, question, gone) {
-  const kinds = { elicitation: "The server asks", sampling: "The server wants a text from a model", roots: "The server asks for your folders" };
+  const kinds = { elicitation: "Elicitation request", sampling: "Sampling request", roots: "Roots request" };
   const answer = async (action, content) => {
     try {
       await app.call("answer", { question: question.id, action, ...(content === undefined ? {} : { content }) });
@@ -53,8 +53,8 @@ function makeCard(app, question, gone) {
     }
   };
   const body = { elicitation: elicitation, sampling: sampling, roots: roots }[question.kind] ?? elicitation;
-  return h("section", { class: "card question", style: { margin: "14px 24px 0" }, "aria-label": kinds[question.kind] ?? "A question" },
-    h("h2", {}, kinds[question.kind] ?? "The server asks"), body(question, answer));
+  return h("section", { class: "card question", style: { margin: "14px 24px 0" }, "aria-label": kinds[question.kind] ?? "Server request" },
+    h("h2", {}, kinds[question.kind] ?? "Elicitation request"), body(question, answer));
 }
 
 const choices = (accept, text, answer) => h("div", { class: "row" }, button(text, accept, { class: "primary" }),
@@ -62,27 +62,27 @@ const choices = (accept, text, answer) => h("div", { class: "row" }, button(text
 
 function elicitation(question, answer) {
   const message = h("p", { class: "breakable" }, plain(question.message, 4000));
-  if (question.mode === "url") return h("div", { class: "stack" }, message, h("p", {}, "It wants you to open ", link(question.url)), choices(() => answer("accept"), "I have opened it", answer));
-  const form = makeForm(question.schema ?? {}, { label: "Answer" });
+  if (question.mode === "url") return h("div", { class: "stack" }, message, h("p", {}, "Open this URL: ", link(question.url)), choices(() => answer("accept"), "Done", answer));
+  const form = makeForm(question.schema ?? {}, { label: "Submit" });
   return h("div", { class: "stack" }, message, form.element, choices(() => {
     if (!form.problems().length) answer("accept", form.read());
-  }, "Answer", answer));
+  }, "Submit", answer));
 }
 
 function sampling(question, answer) {
   const params = question.params ?? {};
-  const text = h("textarea", { rows: 4, class: "wide grow", "aria-label": "What the model would say" });
+  const text = h("textarea", { rows: 4, class: "wide grow", "aria-label": "Model response" });
   const said = (Array.isArray(params.messages) ? params.messages : []).slice(0, 50).map((one) => h("div", { class: "stack" }, h("span", { class: "badge" }, plain(one.role, 20)), (Array.isArray(one.content) ? one.content : [one.content]).map((block) => showBlock(block))));
   return h("div", { class: "stack" }, params.systemPrompt ? h("p", { class: "about" }, plain(params.systemPrompt, 4000)) : undefined, said,
-    h("label", {}, "Answer as the model", text), choices(() => answer("accept", { text: text.value }), "Answer", answer));
+    h("label", {}, "Model response", text), choices(() => answer("accept", { text: text.value }), "Submit", answer));
 }
 
 function roots(question, answer) {
-  const field = h("textarea", { rows: 3, class: "mono wide", placeholder: "file:///home/me/project", "aria-label": "Folders, one in a line, as file:// addresses" });
-  return h("div", { class: "stack" }, h("p", {}, "One folder in a line, as a file:// address; none is an answer too. It is given the same the next time, until this tab is closed."), field, choices(() => {
+  const field = h("textarea", { rows: 3, class: "mono wide", placeholder: "file:///home/me/project", "aria-label": "Roots, one file:// URI per line" });
+  return h("div", { class: "stack" }, h("p", {}, "Enter one file:// URI per line, or leave empty for no roots. Reused for this server until you close the tab."), field, choices(() => {
     const all = field.value.split("\n").map((line) => line.trim()).filter(Boolean);
     const given = all.map((uri) => ({ uri, name: uri.split("/").filter(Boolean).pop() ?? uri }));
     sessionStorage.setItem(`${ROOTS} ${question.target}`, JSON.stringify(given));
     answer("accept", { roots: given });
-  }, "Answer", answer));
+  }, "Submit", answer));
 }

@@ -23,7 +23,7 @@ export function showResult(result, { open } = {}) {
   if (rows) ways.push(["Table", () => makeTable(rows)]);
   if (data !== undefined) ways.push(["Tree", () => makeTree(data, { label: "Result" })]);
   if (blocks.some((block) => block?.type === "text") && !media.length) ways.push(["Text", () => showBlocks(blocks, open)]);
-  ways.push(["Raw", () => makeTree(result, { label: "The whole result" })]);
+  ways.push(["Raw", () => makeTree(result, { label: "Full result" })]);
   return chooser(ways, result);
 }
 
@@ -39,7 +39,7 @@ export function chooser(ways, whole) {
   };
   choose(0);
   const tools = whole === undefined ? undefined : h("div", { class: "row" },
-    button("Copy", () => copy(JSON.stringify(whole, null, 2), "The result is copied"), { class: "small" }),
+    button("Copy", () => copy(JSON.stringify(whole, null, 2), "Result copied"), { class: "small" }),
     button("Save", () => save("result.json", JSON.stringify(whole, null, 2)), { class: "small" }));
   return h("div", { class: "stack" }, h("div", { class: "row apart" }, bar.element, tools), view);
 }
@@ -57,7 +57,7 @@ function parsed(blocks) {
 
 export function showBlocks(blocks, open) {
   return h("div", { class: "stack" }, blocks.slice(0, 200).map((block) => showBlock(block, open)),
-    blocks.length > 200 ? h("p", { class: "quiet" }, `and ${blocks.length - 200} more, in Raw`) : undefined);
+    blocks.length > 200 ? h("p", { class: "quiet" }, `${blocks.length - 200} more in Raw`) : undefined);
 }
 
 export function showBlock(block, open) {
@@ -80,7 +80,7 @@ export function showText(text) {
     // A piece of its own each, so that what is there is not laid out again.
     block.append(h("span", {}, visible(text.slice(shown, shown + length))));
     shown += length;
-    more.textContent = `Show more: ${size(text.length - shown)} are left`;
+    more.textContent = `Show more (${size(text.length - shown)} remaining)`;
     more.hidden = shown >= text.length;
   };
   add(FIRST_TEXT);
@@ -91,24 +91,24 @@ const bytesFit = (data) => typeof data === "string" && data.length < 30e6 && /^[
 
 function showPicture(data, type) {
   if (!PICTURES.has(type) || !bytesFit(data)) return unseen("picture", type, data);
-  const picture = h("img", { alt: `Picture from the server, ${type}` });
-  picture.addEventListener("error", () => picture.replaceWith(unseen("picture that cannot be read", type, data)));
+  const picture = h("img", { alt: `Image from the server (${type})` });
+  picture.addEventListener("error", () => picture.replaceWith(unseen("image (decoding failed)", type, data)));
   picture.src = `data:${type};base64,${data.replace(/\s/g, "")}`;
   return h("figure", {}, picture);
 }
 
 function showSound(data, type) {
   if (!SOUNDS.has(type) || !bytesFit(data)) return unseen("sound", type, data);
-  const sound = h("audio", { controls: true, "aria-label": "Sound from the server" });
+  const sound = h("audio", { controls: true, "aria-label": "Audio from the server" });
   sound.src = `data:${type};base64,${data.replace(/\s/g, "")}`;
   return sound;
 }
 
-const unseen = (what, type, data) => h("p", { class: "quiet" }, `A ${what} that is not shown: `, h("code", {}, plain(type ?? "no type", 80)), `, ${size(String(data ?? "").length)}`);
+const unseen = (what, type, data) => h("p", { class: "quiet" }, `Preview not available for ${what}: `, h("code", {}, plain(type ?? "unknown type", 80)), `, ${size(String(data ?? "").length)}`);
 
 /** What resources/read gives, or a resource inside a result. */
 export function showContents(resource) {
-  const head = h("div", { class: "row" }, h("code", { class: "breakable" }, plain(resource.uri, 500)), h("span", { class: "badge" }, plain(resource.mimeType ?? "no type", 60)));
+  const head = h("div", { class: "row" }, h("code", { class: "breakable" }, plain(resource.uri, 500)), h("span", { class: "badge" }, plain(resource.mimeType ?? "unknown type", 60)));
   let body;
   if (typeof resource.text === "string") {
     const data = parsed([{ type: "text", text: resource.text }]);
@@ -148,7 +148,7 @@ export function makeTable(rows, { columns, caption, choose } = {}) {
     const until = Math.min(drawn + ROWS, sorted.length);
     for (; drawn < until; drawn++) body.append(line(sorted[drawn]));
     more.hidden = drawn >= sorted.length;
-    more.textContent = `Show ${Math.min(ROWS, sorted.length - drawn)} more of ${(sorted.length - drawn).toLocaleString("en")}`;
+    more.textContent = `Show ${Math.min(ROWS, sorted.length - drawn)} of ${(sorted.length - drawn).toLocaleString("en")} remaining`;
   };
   const line = (row) => h("tr", choose ? { tabindex: "0", on: { click: () => choose(row), keydown: (event) => event.key === "Enter" && choose(row) } } : {},
     keys.map(([key, , show]) => h("td", { class: typeof row[key] === "number" ? "figure" : undefined }, show ? show(row[key], row) : cell(row[key]))));

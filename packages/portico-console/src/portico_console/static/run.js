@@ -10,7 +10,7 @@ export function makeRun(app, request, draw, { again, reuse, over } = {}) {
   const stop = new AbortController();
   const bar = h("progress", { max: 1, "aria-label": "Progress" });
   const doing = h("span", { class: "quiet" });
-  const lines = h("div", { class: "loglines", role: "log", "aria-label": "Log lines", tabindex: "0", hidden: true });
+  const lines = h("div", { class: "loglines", role: "log", "aria-label": "Log", tabindex: "0", hidden: true });
   const state = h("span", { class: "badge accent" }, "running");
   const cancel = button("Cancel", () => stop.abort(), { class: "small" });
   const tools = h("div", { class: "row" }, cancel);
@@ -44,7 +44,7 @@ export function makeRun(app, request, draw, { again, reuse, over } = {}) {
     } catch (why) {
       end(why.name === "AbortError" ? ["cancelled", "warn"] : ["failed", "bad"]);
       element.classList.add("failed");
-      fill(outcome, h("p", { role: "alert" }, why.name === "AbortError" ? "You cancelled it." : plain(why.message, 4000)));
+      fill(outcome, h("p", { role: "alert" }, why.name === "AbortError" ? "Cancelled." : plain(why.message, 4000)));
     }
   }
 
@@ -74,7 +74,7 @@ export function makeRun(app, request, draw, { again, reuse, over } = {}) {
 
 /** A menu with the forms that a call can be copied in; the texts are the server's. */
 export function copyMenu(app, request) {
-  const select = h("select", { "aria-label": "Copy the call as" }, h("option", { value: "" }, "Copy as…"), FORMS.map(([value, text]) => h("option", { value }, text)));
+  const select = h("select", { "aria-label": "Copy call as" }, h("option", { value: "" }, "Copy as…"), FORMS.map(([value, text]) => h("option", { value }, text)));
   select.addEventListener("change", async () => {
     const form = select.value;
     select.value = "";
@@ -82,7 +82,7 @@ export function copyMenu(app, request) {
     if (!form || args === undefined) return;
     try {
       const { text } = await app.call("copy_as", { ...args, form });
-      await copy(text, "The call is copied");
+      await copy(text, "Call copied");
     } catch (why) {
       say(why.message, "bad");
     }
@@ -105,7 +105,7 @@ export function saveButton(app, request) {
         say(why.message, "bad");
       }
     };
-    const dialog = show("Save this call", h("form", { class: "stack", on: { submit: keep } }, h("label", { for: "saved-title" }, "Name"), title, h("div", { class: "row end" }, h("button", { type: "submit", class: "primary" }, "Save"))));
+    const dialog = show("Save call", h("form", { class: "stack", on: { submit: keep } }, h("label", { for: "saved-title" }, "Name"), title, h("div", { class: "row end" }, h("button", { type: "submit", class: "primary" }, "Save"))));
     title.select();
   });
 }

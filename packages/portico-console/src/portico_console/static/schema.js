@@ -91,7 +91,7 @@ export function labelOf(schema, root) {
   if (schema?.$ref) return String(schema.$ref).split("/").pop();
   const types = typesOf(one);
   if (types[0] === "array") return `list of ${one.items ? labelOf(one.items, root) : "anything"}`;
-  if (one.enum) return "one of a list";
+  if (one.enum) return "enum";
   return types.join(" or ") || "anything";
 }
 
@@ -143,12 +143,12 @@ export function check(schema, value, root = schema) {
 function examine(schema, value, root, path, problems, depth) {
   if (depth > DEEPEST || problems.length >= MOST_PROBLEMS || schema === true || schema === undefined) return;
   const say = (text, where = path) => problems.push({ path: where, text });
-  if (schema === false) return void say("nothing is allowed here");
+  if (schema === false) return void say("no value is allowed here");
   const one = resolve(schema, root);
   const types = Array.isArray(one.type) ? one.type : one.type ? [one.type] : [];
   const its = kind(value);
   if (types.length && !types.some((type) => type === its || (type === "number" && its === "integer"))) {
-    return void say(`must be ${types.map(article).join(" or ")}, and is ${article(its)}`);
+    return void say(`must be ${types.map(article).join(" or ")}, got ${article(its)}`);
   }
   if (one.enum && !one.enum.some((allowed) => same(allowed, value))) say(`must be one of ${one.enum.slice(0, 12).map((v) => JSON.stringify(v)).join(", ")}`);
   if ("const" in one && !same(one.const, value)) say(`must be ${JSON.stringify(one.const)}`);
@@ -159,12 +159,12 @@ function examine(schema, value, root, path, problems, depth) {
   examineWays(one, value, root, path, problems, depth, say);
 }
 
-const article = (type) => ({ __proto__: null, object: "an object", array: "a list", integer: "a whole number", number: "a number", string: "a text", boolean: "true or false", null: "null" })[type] ?? String(type);
+const article = (type) => ({ __proto__: null, object: "an object", array: "an array", integer: "an integer", number: "a number", string: "a string", boolean: "a boolean", null: "null" })[type] ?? String(type);
 
 function examineText(one, value, say) {
   const length = [...value].length;
   if (length < one.minLength) say(one.minLength === 1 ? "must not be empty" : `must have at least ${one.minLength} characters`);
-  if (length > one.maxLength) say(`must have at most ${one.maxLength} characters, and has ${length}`);
+  if (length > one.maxLength) say(`must have at most ${one.maxLength} characters, got ${length}`);
   if (one.pattern && matches(one.pattern, value) === false) say(`must match ${one.pattern}`);
   if (one.format && FORMATS[one.format] && !FORMATS[one.format](value)) say(`must be ${FORMAT_NAMES[one.format]}`);
 }
@@ -194,14 +194,14 @@ const FORMATS = {
 };
 const FORMAT_NAMES = {
   __proto__: null,
-  date: "a date as 2026-07-28", "date-time": "a moment as 2026-07-28T09:30:00Z", time: "a time as 09:30:00", email: "an e-mail address",
-  uri: "an address with a scheme, as https://example.org", uuid: "a UUID", ipv4: "an IPv4 address",
+  date: "a date such as 2026-07-28", "date-time": "a timestamp such as 2026-07-28T09:30:00Z", time: "a time such as 09:30:00", email: "an e-mail address",
+  uri: "a URI such as https://example.org", uuid: "a UUID", ipv4: "an IPv4 address",
 };
 
 function examineNumber(one, value, say) {
   if (value < one.minimum) say(`must be at least ${one.minimum}`);
   if (value > one.maximum) say(`must be at most ${one.maximum}`);
-  if (value <= one.exclusiveMinimum) say(`must be more than ${one.exclusiveMinimum}`);
+  if (value <= one.exclusiveMinimum) say(`must be greater than ${one.exclusiveMinimum}`);
   if (value >= one.exclusiveMaximum) say(`must be less than ${one.exclusiveMaximum}`);
   if (one.multipleOf > 0) {
     const parts = value / one.multipleOf;
@@ -210,9 +210,9 @@ function examineNumber(one, value, say) {
 }
 
 function examineArray(one, value, root, path, problems, depth, say) {
-  if (value.length < one.minItems) say(`must have at least ${one.minItems} ${one.minItems === 1 ? "entry" : "entries"}`);
-  if (value.length > one.maxItems) say(`must have at most ${one.maxItems} entries`);
-  if (one.uniqueItems && value.length < 5000 && new Set(value.map((item) => canonical(item))).size < value.length) say("must not have the same entry twice");
+  if (value.length < one.minItems) say(`must have at least ${one.minItems} ${one.minItems === 1 ? "item" : "items"}`);
+  if (value.length > one.maxItems) say(`must have at most ${one.maxItems} items`);
+  if (one.uniqueItems && value.length < 5000 && new Set(value.map((item) => canonical(item))).size < value.length) say("items must be unique");
   const first = one.prefixItems ?? [];
   value.forEach((item, index) => {
     const schema = index < first.length ? first[index] : one.items;
@@ -227,11 +227,11 @@ function examineObject(one, value, root, path, problems, depth, say) {
   if (names.length > one.maxProperties) say(`must have at most ${one.maxProperties} properties`);
   for (const name of names) {
     if (Object.hasOwn(one.properties ?? {}, name)) examine(one.properties[name], value[name], root, [...path, name], problems, depth + 1);
-    else if (one.additionalProperties === false && !one.patternProperties) say("is not an argument that is known here", [...path, name]);
+    else if (one.additionalProperties === false && !one.patternProperties) say("is not a known argument", [...path, name]);
     else if (one.additionalProperties && typeof one.additionalProperties === "object") examine(one.additionalProperties, value[name], root, [...path, name], problems, depth + 1);
   }
   for (const [name, needed] of Object.entries(one.dependentRequired ?? {})) {
-    if (Object.hasOwn(value, name)) for (const other of needed) if (!Object.hasOwn(value, other)) say(`is required where ${name} is given`, [...path, other]);
+    if (Object.hasOwn(value, name)) for (const other of needed) if (!Object.hasOwn(value, other)) say(`is required when ${name} is set`, [...path, other]);
   }
 }
 
@@ -251,9 +251,9 @@ function examineWays(one, value, root, path, problems, depth, say) {
       // The way that fails deepest is most likely the one that was meant.
       const likely = outcomes.reduce((best, found) => (depthOf(found) > depthOf(best) || found.length < best.length && depthOf(found) === depthOf(best) ? found : best));
       problems.push(...likely);
-    } else if (key === "oneOf" && fitting > 1) say("fits more than one of the forms, and must fit one only");
+    } else if (key === "oneOf" && fitting > 1) say("matches more than one schema of oneOf");
   }
-  if (one.not && !tried(one.not).length) say("is one of the values that are not allowed");
+  if (one.not && !tried(one.not).length) say("is not an allowed value");
   if (one.if !== undefined) {
     const branch = tried(one.if).length ? one.else : one.then;
     if (branch !== undefined) problems.push(...tried(branch));

@@ -8,13 +8,13 @@ export const offers = (app, service, word) => app.target.services?.[service]?.[w
 
 export async function use(app, service, word, args = {}) {
   const name = app.target.services?.[service]?.[word];
-  if (!name) throw new Refusal(`This server has no ${word}.`);
+  if (!name) throw new Refusal(`This server does not provide ${word}.`);
   const said = await app.call("call_tool", { target: app.target.id, name, arguments: args }, { notice: byItself });
   if (said.error) throw new Refusal(said.error.message);
-  if (said.result?.isError) throw new Refusal(said.result.content?.[0]?.text ?? "It did not work.");
+  if (said.result?.isError) throw new Refusal(said.result.content?.[0]?.text ?? "The call failed.");
   const data = said.result?.structuredContent;
   if (data !== undefined) return data;
-  throw new Refusal("It gave nothing that can be shown here: look at it under Tools.");
+  throw new Refusal("The tool returned no structured content. Call it from the Tools view to see the raw result.");
 }
 
 // A view asks again and again, and nobody is there to be asked back for folders.

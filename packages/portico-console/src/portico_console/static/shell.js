@@ -79,7 +79,7 @@ function connected(yes, why) {
     live.stop();
     return void door(why);
   }
-  const now = yes ? undefined : "The server is away. Trying again.";
+  const now = yes ? undefined : "Connection to the server lost. Reconnecting…";
   if (now === trouble) return;
   const wasAway = trouble !== undefined;
   trouble = now;
@@ -90,8 +90,8 @@ function connected(yes, why) {
 function drawBanner() {
   const parts = [];
   if (trouble) parts.push(h("div", { class: "banner" }, trouble));
-  if (dev?.state === "broken") parts.push(h("div", { class: "banner" }, h("strong", {}, `${plain(dev.file, 200)} cannot be loaded`), dev.line ? `, line ${dev.line}` : "", ". The last good version goes on serving.", h("pre", { tabindex: "0" }, plain(dev.error, 4000))));
-  if (app.principal) parts.push(h("div", { class: "banner row apart" }, h("span", {}, "You see what ", h("strong", {}, plain(app.principal.id, 80)), " sees."), button("See as yourself", () => app.viewAs(undefined), { class: "small" })));
+  if (dev?.state === "broken") parts.push(h("div", { class: "banner" }, h("strong", {}, `Failed to load ${plain(dev.file, 200)}`), dev.line ? `, line ${dev.line}` : "", ". The last working version is still being served.", h("pre", { tabindex: "0" }, plain(dev.error, 4000))));
+  if (app.principal) parts.push(h("div", { class: "banner row apart" }, h("span", {}, "Viewing as ", h("strong", {}, plain(app.principal.id, 80))), button("Stop impersonating", () => app.viewAs(undefined), { class: "small" })));
   fill(banner, parts);
 }
 
@@ -101,7 +101,7 @@ function takeTargets(targets) {
   app.target = targets.find((one) => one.id === before?.id) ?? targets[0];
   drawSide();
   if (!before || app.target?.id !== before.id) return void route();
-  const changed = JSON.stringify([before.versions, before.state, before.updated, before.revision]) !== JSON.stringify([app.target.versions, app.target.state, app.target.updated, app.target.revision]);
+  const changed = JSON.stringify([before.versions, before.state, before.updated, before.protocol_version]) !== JSON.stringify([app.target.versions, app.target.state, app.target.updated, app.target.protocol_version]);
   const wanted = location.hash.split("/")[2];
   if (wanted && wanted !== app.view?.id && VIEWS.some((view) => view.id === wanted && view.shown(app))) route();
   else if (changed) refresh();
@@ -135,12 +135,12 @@ async function route() {
   if (mine !== turn) return;
   fill(place);
   place.scrollTop = 0;
-  if (!target) return void fill(place, h("div", { class: "page" }, h("h1", {}, "No server is open"), opener()));
+  if (!target) return void fill(place, h("div", { class: "page" }, h("h1", {}, "No server connected"), opener()));
   if (target.state === "failed" && !view.apart) return void fill(place, failed(target));
   const found = await import(`./views/${view.id}.js`).catch(() => undefined);
   if (mine !== turn) return;
   if (found) mounted = found.view(place, app, rest) ?? {};
-  else fill(place, h("div", { class: "page" }, h("p", { role: "alert" }, "This view cannot be loaded. Is the server away?"), h("div", {}, button("Try again", () => location.reload()))));
+  else fill(place, h("div", { class: "page" }, h("p", { role: "alert" }, "This view failed to load. Check that the server is running."), h("div", {}, button("Retry", () => location.reload()))));
 }
 
 const readPart = (part) => {
@@ -151,8 +151,8 @@ const readPart = (part) => {
   }
 };
 
-const failed = (target) => h("div", { class: "page" }, h("h1", {}, plain(target.title, 120)), h("p", { role: "alert" }, plain(target.error ?? "It cannot be reached.", 2000)),
-  app.has("open") ? h("div", {}, button("Try again", () => call("set_revision", { target: target.id, revision: target.wanted }).catch((why) => say(why.message, "bad")))) : undefined);
+const failed = (target) => h("div", { class: "page" }, h("h1", {}, plain(target.title, 120)), h("p", { role: "alert" }, plain(target.error ?? "Server unreachable.", 2000)),
+  app.has("open") ? h("div", {}, button("Retry", () => call("set_revision", { target: target.id, revision: target.wanted }).catch((why) => say(why.message, "bad")))) : undefined);
 
 // --- the side ----------------------------------------------------------------------------------------------------------
 
@@ -162,9 +162,9 @@ function drawSide() {
   fill(side,
     h("div", { class: "brand" }, icon(), "Portico", button("Menu", () => side.classList.toggle("open"), { class: "menu small", "aria-expanded": String(side.classList.contains("open")) })),
     targetButton(),
-    button([h("span", {}, "Go to, or run"), h("kbd", {}, navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K")], palette, { class: "seek", data: { key: "seek" } }),
+    button([h("span", {}, "Search or run a command"), h("kbd", {}, navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K")], palette, { class: "seek", data: { key: "seek" } }),
     h("nav", { "aria-label": "Views" }, [...groups].map(([group, views]) => h("section", {}, h("h2", {}, group), h("ul", {}, views.map(entry))))),
-    h("div", { class: "foot" }, button(schemeText(), nextScheme, { class: "plain small", data: { key: "scheme" }, title: "Change the colours" }), h("span", { class: "quiet" }, plain(app.about.portico ?? "", 20))));
+    h("div", { class: "foot" }, button(schemeText(), nextScheme, { class: "plain small", data: { key: "scheme" }, title: "Toggle theme" }), h("span", { class: "quiet" }, plain(app.about.portico ?? "", 20))));
   if (focused) [...side.querySelectorAll("a, button")].find((one) => (one.getAttribute("href") ?? one.dataset.key) === focused)?.focus();
 }
 
@@ -182,29 +182,29 @@ function entry(view) {
 
 function targetButton() {
   const target = app.target;
-  if (!target) return button("Open a server", chooseTarget, { class: "target" });
+  if (!target) return button("Connect to a server", chooseTarget, { class: "target" });
   const colour = { open: "good", opening: "warn", failed: "bad" }[target.state] ?? "";
   const server = target.server;
   return button([h("span", { class: "name" }, h("span", { class: `dot ${colour}` }), plain(server?.title ?? server?.name ?? target.title, 60)),
-    h("span", { class: "quiet" }, plain([server?.version, target.revision].filter(Boolean).join(" · ") || target.state, 60))], chooseTarget,
-  { class: "target", data: { key: "target" }, "aria-label": `Server: ${plain(server?.name ?? target.title, 60)}. Choose another, or a revision` });
+    h("span", { class: "quiet" }, plain([server?.version, target.protocol_version].filter(Boolean).join(" · ") || target.state, 60))], chooseTarget,
+  { class: "target", data: { key: "target" }, "aria-label": `Server: ${plain(server?.name ?? target.title, 60)}. Change server or protocol version` });
 }
 
 function chooseTarget() {
   const rows = app.targets.map((target) => h("div", { class: "row apart" },
     button([h("span", { class: "name" }, plain(target.server?.name ?? target.title, 80)), " ", h("span", { class: "quiet" }, plain(target.spec ?? target.kind, 80))], () => { dialog.close(); location.hash = `#/${encodeURIComponent(target.id)}/${app.view?.id ?? "tools"}`; }, { class: "plain" }),
-    h("span", { class: "row" }, revisions(target), app.targets.length > 1 && app.has("open") && target.id !== "self" ? button("Close", async () => { dialog.close(); takeTargets((await call("close_target", { target: target.id })).targets); }, { class: "small" }) : undefined)));
+    h("span", { class: "row" }, revisions(target), app.targets.length > 1 && app.has("open") && target.id !== "self" ? button("Disconnect", async () => { dialog.close(); takeTargets((await call("close_target", { target: target.id })).targets); }, { class: "small" }) : undefined)));
   const dialog = show("Servers", ...rows, app.has("open") ? opener(() => dialog.close()) : undefined,
-    h("div", { class: "row end" }, button("Sign out", async () => { if (await ask("Sign out", "This page will need a new link.", "Sign out")) { await signOut(); location.reload(); } }, { class: "small" })));
+    h("div", { class: "row end" }, button("Sign out", async () => { if (await ask("Sign out", "You need a new sign-in link afterwards.", "Sign out")) { await signOut(); location.reload(); } }, { class: "small" })));
 }
 
 function revisions(target) {
-  const select = h("select", { "aria-label": `Revision for ${plain(target.title, 60)}` }, h("option", { value: "" }, "newest that both know"),
+  const select = h("select", { "aria-label": `Protocol version for ${plain(target.title, 60)}` }, h("option", { value: "" }, "auto (latest common version)"),
     (app.about.revisions ?? []).map((one) => h("option", { value: one, selected: one === target.wanted }, one)));
   select.addEventListener("change", async () => {
     try {
       await call("set_revision", { target: target.id, revision: select.value || null });
-      say(`Connected again${select.value ? ` with ${select.value}` : ""}`);
+      say(`Reconnected${select.value ? ` using ${select.value}` : ""}`);
     } catch (why) {
       say(why.message, "bad");
     }
@@ -213,12 +213,12 @@ function revisions(target) {
 }
 
 function opener(done = () => {}) {
-  const field = h("input", { type: "text", class: "wide", id: "open-target", placeholder: "https://…/mcp, a command, server.py, mcp.json", autocomplete: "off", spellcheck: "false" });
+  const field = h("input", { type: "text", class: "wide", id: "open-target", placeholder: "https://…/mcp, command, server.py or mcp.json", autocomplete: "off", spellcheck: "false" });
   const token = h("input", { type: "password", class: "wide", id: "open-token", autocomplete: "off" });
   const problem = h("p", { class: "problem", role: "alert" });
   const open = async (event) => {
     event.preventDefault();
-    fill(problem, "Opening…");
+    fill(problem, "Connecting…");
     try {
       const target = await call("open_target", { target: field.value.trim(), ...(token.value ? { token: token.value } : {}) });
       app.targets = (await call("list_targets")).targets;
@@ -228,13 +228,13 @@ function opener(done = () => {}) {
       fill(problem, plain(why.message, 600));
     }
   };
-  return h("form", { class: "stack card", on: { submit: open } }, h("h3", {}, "Open another"), h("label", { for: "open-target" }, "Address, command or file"), field,
-    h("label", { for: "open-token" }, "Bearer token ", h("span", { class: "quiet" }, "(if it wants one)")), token, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Open")));
+  return h("form", { class: "stack card", on: { submit: open } }, h("h3", {}, "Connect to another server"), h("label", { for: "open-target" }, "URL, command or file"), field,
+    h("label", { for: "open-token" }, "Bearer token ", h("span", { class: "quiet" }, "(optional)")), token, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Connect")));
 }
 
 // --- schemes, keys -------------------------------------------------------------------------------------------------------
 
-const SCHEMES = { "": "System colours", light: "Light", dark: "Dark" };
+const SCHEMES = { "": "System theme", light: "Light", dark: "Dark" };
 const schemeText = () => SCHEMES[document.documentElement.dataset.scheme ?? ""];
 
 function nextScheme() {
@@ -255,7 +255,7 @@ function palette() {
     return items.map((item) => ({ title: item[key], kind: word, run: () => app.goto(kind, item[key]) }));
   }));
   const targets = app.targets.filter((one) => one !== app.target).map((one) => ({ title: one.server?.name ?? one.title, kind: "server", run: () => { location.hash = `#/${encodeURIComponent(one.id)}/tools`; } }));
-  openPalette([...views, ...targets, { title: "Servers and revisions", kind: "command", run: chooseTarget }, { title: "Change the colours", kind: "command", run: nextScheme }], found.then((all) => all.flat()));
+  openPalette([...views, ...targets, { title: "Servers and protocol versions", kind: "command", run: chooseTarget }, { title: "Toggle theme", kind: "command", run: nextScheme }], found.then((all) => all.flat()));
 }
 
 function keys(event) {

@@ -1,4 +1,4 @@
-"""What is kept of a call. Nothing of what it was answered with, and of its arguments no more than was asked for."""
+"""Audit events of calls. They contain no results, and only the argument data that the settings request."""
 
 from __future__ import annotations
 
@@ -12,56 +12,58 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.audit.records import CallRecord
+from portico.audit.records import AuditEvent
+from portico.caching import LruCache
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.errors import (
+    ComponentNotFound,
     InvalidParams,
     ProtocolError,
     ResourceNotFound,
     ToolError,
     TooManyRequests,
-    Unknown,
 )
 from portico.protocol.methods import METHODS
 from portico.protocol.tasks import CreateTaskResult, TaskHandle
 from portico.protocol.tools import CallToolResult
 from portico.rpc.call import Call
-from portico.rpc.trace_context import trace_id
-from portico.server.policy.interfaces import Passage
+from portico.rpc.trace_context import get_trace_id
+from portico.server.policy.interfaces import PolicyContext
 
-LONGEST_NAME = 200
-LONGEST_VALUE = 200
-MOST_FIELDS = 50
-MOST_ACTORS = 10
+MAX_NAME_CHARS = 200
+MAX_VALUE_CHARS = 200
+MAX_ARGUMENT_FIELDS = 50
+MAX_ACTORS = 10
 
-Outcome = Literal[
+AuditOutcome = Literal[
     "ok", "error", "denied", "unknown", "invalid", "failed", "limited", "cancelled", "asked", "task", "refused"
 ]
-Screen = Callable[[str], str]
-"""Gives a text with its secrets taken out."""
+Redactor = Callable[[str], str]
+"Returns a text with its secrets redacted."
 
 
-class EndedCall(Struct, eq=False, gc=False):
-    """A call that is over, as it waits to be written."""
+class CompletedCall(Struct, eq=False, gc=False):
+    """A completed call that waits to be written."""
 
-    passage: Passage
+    passage: PolicyContext
     micros: int
     outcome: str
     error: str
-    # What a gateway passed on unread: whether it tells of an error is found when it is written.
+    # Result that a gateway forwarded without decoding; whether it is an error is determined when it is written.
     result: Raw | None = None
 
     @property
-    def at(self) -> int:
-        """In microseconds since 1970, when it began."""
-        return self.passage.began // 1000
+    def started_at_us(self) -> int:
+        """Return the start time in microseconds since the epoch."""
+        return self.passage.started_ns // 1000
 
 
-# What became of it
+# Outcomes
 
 
-def outcome_of(result: Any) -> Outcome:
-    # A profile answers with a subclass, which may leave `is_error` unset.
+def result_outcome(result: Any) -> AuditOutcome:
+    """Return the outcome of a result."""
+    # A compatibility profile returns a subclass, which may leave `is_error` unset.
     if isinstance(result, CallToolResult):
         return "error" if result.is_error is True else "ok"
     if type(result) is InputRequiredResult:
@@ -69,12 +71,12 @@ def outcome_of(result: Any) -> Outcome:
     return "task" if isinstance(result, CreateTaskResult | TaskHandle) else "ok"
 
 
-def failure_of(failure: BaseException) -> tuple[Outcome, str]:
-    """What a call that failed came to, and the error's code or kind."""
+def error_outcome(failure: BaseException) -> tuple[AuditOutcome, str]:
+    """Return the outcome of a failed call, and the code or kind of its error."""
     if isinstance(failure, ToolError):
-        kind = AUDIT_FULL if failure.details.get("code") == AUDIT_FULL else failure.kind
+        kind = AUDIT_FULL if failure.details.get("code") == AUDIT_FULL else failure.error_type
         return _TOOL_OUTCOMES.get(kind, "error"), kind
-    if isinstance(failure, Unknown | ResourceNotFound):
+    if isinstance(failure, ComponentNotFound | ResourceNotFound):
         return "unknown", str(failure.code)
     if isinstance(failure, InvalidParams):
         return "invalid", str(failure.code)
@@ -85,15 +87,15 @@ def failure_of(failure: BaseException) -> tuple[Outcome, str]:
     if isinstance(failure, asyncio.CancelledError):
         return "cancelled", ""
     if not isinstance(failure, Exception):
-        # A lost lease, and the like: it is not over, it is done elsewhere.
+        # For example a lost lease: the call is not over but continues in another process.
         return "cancelled", type(failure).__name__
     return "failed", type(failure).__name__
 
 
-# The `code` in the details of a call that was refused because its record could not be written.
+# `code` in the details of a call that was rejected because its record could not be written.
 AUDIT_FULL = "audit_full"
 
-_TOOL_OUTCOMES: dict[str, Outcome] = {
+_TOOL_OUTCOMES: dict[str, AuditOutcome] = {
     "PermissionError": "denied",
     "ValidationError": "invalid",
     "ApiLimitExceeded": "limited",
@@ -101,210 +103,228 @@ _TOOL_OUTCOMES: dict[str, Outcome] = {
 }
 
 
-class _ErrorFlag(Struct):
+class _ResultHeader(Struct):
     isError: bool = False
     resultType: str = ""
 
 
-_flags = msgspec.json.Decoder(_ErrorFlag)
+_flags = msgspec.json.Decoder(_ResultHeader)
 
 
-def raw_outcome(result: Raw) -> Outcome:
-    """Of a result that was passed on unread."""
+def raw_result_outcome(result: Raw) -> AuditOutcome:
+    """Return the outcome of a result that was forwarded without decoding."""
     try:
-        said = _flags.decode(result)
+        # Decodes two members and skips the rest: a forwarded result may be megabytes long, and it must not be copied
+        # for the log.
+        flags = _flags.decode(result)
     except (msgspec.DecodeError, RecursionError):
         return "ok"
-    if said.resultType == "input_required":
+    if flags.resultType == "input_required":
         return "asked"
-    return "error" if said.isError else "ok"
+    return "error" if flags.isError else "ok"
 
 
-# What is kept of the arguments
+# Arguments
 
-Arguments = Literal["hashed", "shown", "none"]
+ArgumentMode = Literal["hashed", "redacted", "omitted"]
 
 
-class ArgumentPolicy:
-    """How arguments are kept: by a digest, by some fields, or wholly. Texts are cut, and their secrets taken out."""
+class ArgumentRedaction:
+    """Redaction of arguments: logged as a digest, as selected fields, or completely.
 
-    def __init__(self, mode: Arguments, fields: dict[str, tuple[str, ...]], salt: bytes, screen: Screen) -> None:
-        self.digests = mode != "none"
-        self._all = mode == "shown"
-        # Whether values are looked through, which takes its time.
-        self.shows = self._all or bool(fields)
+    Texts are truncated and redacted.
+    """
+
+    def __init__(self, mode: ArgumentMode, fields: dict[str, tuple[str, ...]], salt: bytes, redact: Redactor) -> None:
+        self.logs_digest = mode != "omitted"
+        self._all = mode == "redacted"
+        # Whether values are redacted, which is slow.
+        self.logs_values = self._all or bool(fields)
         self._fields = fields
-        self._inner = sha256(bytes(one ^ 0x36 for one in salt.ljust(64, b"\0"))).copy
-        self._outer = sha256(bytes(one ^ 0x5C for one in salt.ljust(64, b"\0"))).copy
-        self._screen = screen
-        self._chosen = lru_cache(10_000)(self._choose)
-        # Names are the same again and again.
-        self.name = lru_cache(10_000)(self._name)
+        # Precompute the HMAC states for the key; see `digest`.
+        # A plain hash of arguments could be reversed by guessing short values such as names; the key is secret and
+        # differs between installations.
+        self._inner = sha256(bytes(item ^ 0x36 for item in salt.ljust(64, b"\0"))).copy
+        self._outer = sha256(bytes(item ^ 0x5C for item in salt.ljust(64, b"\0"))).copy
+        self._screen = redact
+        self._chosen = lru_cache(10_000)(self._selected_fields)
+        # Names recur, so cache them.
+        self.name = lru_cache(10_000)(self._truncate_name)
 
     def digest(self, arguments: Raw) -> str:
-        """HMAC-SHA256 (RFC 2104), from the two states that its key leads to: a third of the time."""
+        """Return the HMAC-SHA256 (RFC 2104) of arguments. Precomputed key states make it three times as fast."""
         inner, outer = self._inner(), self._outer()
         inner.update(arguments)
         outer.update(inner.digest())
         return outer.hexdigest()
 
-    def fields(self, owner: str, name: str, arguments: Raw) -> dict[str, Any]:
-        if not self.shows:
+    def select_fields(self, owner: str, name: str, arguments: Raw) -> dict[str, Any]:
+        """Return the selected fields of the arguments, redacted."""
+        if not self.logs_values:
             return {}
         chosen = None if self._all else self._chosen(f"{owner}.{name}")
         if chosen == ():
             return {}
         try:
-            given = msgspec.json.decode(arguments)
+            fields = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, RecursionError):
             return {}
-        if not isinstance(given, dict):
+        if not isinstance(fields, dict):
             return {}
-        shown = [(key, value) for key, value in given.items() if chosen is None or key in chosen]
-        return {self.name(key): self.shown(key, value) for key, value in shown[:MOST_FIELDS]}
+        # Limited in number: a client could send thousands of members to bloat the log.
+        selected = [(key, value) for key, value in fields.items() if chosen is None or key in chosen]
+        return {self.name(key): self.redact_value(key, value) for key, value in selected[:MAX_ARGUMENT_FIELDS]}
 
-    def _choose(self, name: str) -> tuple[str, ...]:
-        found = [one for pattern, chosen in self._fields.items() if fnmatchcase(name, pattern) for one in chosen]
-        return tuple(found)
+    def _selected_fields(self, name: str) -> tuple[str, ...]:
+        result = [item for pattern, chosen in self._fields.items() if fnmatchcase(name, pattern) for item in chosen]
+        return tuple(result)
 
-    def shown(self, key: str, value: Any) -> Any:
-        """A value that may be kept. The name says what a value is: `password` before the word that follows."""
+    def redact_value(self, key: str, value: Any) -> Any:
+        """Return a value that is safe to log. The key is part of the redacted text, since `password=…` reveals its
+        meaning.
+        """
         if isinstance(value, bool | int | float) or value is None:
             return value
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        if self._screen(f"{key}={text[:LONGEST_SCREENED]}") != f"{key}={text[:LONGEST_SCREENED]}":
-            text = self._screen(f"{key}={text[:LONGEST_SCREENED]}").removeprefix(f"{key}=")
-        return storable(text[:LONGEST_VALUE])
+        # Redact before truncating: a secret cut in half is no longer recognized, and its first half would be logged.
+        if self._screen(f"{key}={text[:MAX_SCREENED_CHARS]}") != f"{key}={text[:MAX_SCREENED_CHARS]}":
+            text = self._screen(f"{key}={text[:MAX_SCREENED_CHARS]}").removeprefix(f"{key}=")
+        return strip_unstorable(text[:MAX_VALUE_CHARS])
 
-    def _name(self, text: str) -> str:
-        """A name or an address that a client made up."""
-        return storable(self._screen(text[:LONGEST_SCREENED])[:LONGEST_NAME])
-
-
-LONGEST_SCREENED = 4000
+    def _truncate_name(self, text: str) -> str:
+        """Redact and truncate a name or URI chosen by a client."""
+        return strip_unstorable(self._screen(text[:MAX_SCREENED_CHARS])[:MAX_NAME_CHARS])
 
 
-def storable(text: str) -> str:
-    """Without what no database takes."""
+MAX_SCREENED_CHARS = 4000
+
+
+def strip_unstorable(text: str) -> str:
+    """Remove characters that databases reject."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-# From a call to a record
+# Encoding of records
 
-MOST_REMEMBERED = 10_000
-# What is read and hashed on the loop.
-QUICK_BYTES = 16 * 1024
+MAX_CACHED_PREFIXES = 10_000
+# Larger params or results are hashed in a thread instead of on the event loop.
+MAX_FAST_PATH_BYTES = 16 * 1024
 _NUMBERED = len('{"number":0,"at":0')
 
 
-class RecordMaker:
-    """Writes records. What most calls have in common is written once: who asks for what, and what comes of it."""
+class AuditEventEncoder:
+    """Encodes records. The part that most calls have in common is encoded once and cached."""
 
-    def __init__(self, policy: ArgumentPolicy, server: str) -> None:
-        """`server`: whose it is where nothing else is known of it."""
+    def __init__(self, policy: ArgumentRedaction, server: str) -> None:
+        """Create an encoder. `server` is the owner of components without one."""
         self._policy = policy
         self._server = server
-        # With the objects that the keys are the addresses of, so that no other can have them.
-        self._known: dict[tuple[Any, ...], tuple[str, Any, Any]] = {}
+        # The value holds references to the objects whose id() is in the key, so that the ids cannot be reused.
+        self._known: LruCache[tuple[Any, ...], tuple[str, Any, Any]] = LruCache(MAX_CACHED_PREFIXES)
 
-    def quick(self, ended: EndedCall) -> tuple[int, str] | None:
-        """The moment and the rest of a record that is written in no time: that of a tool with a name of the server's,
-        and with little to digest. None: it takes longer."""
+    def encode_fast(self, ended: CompletedCall) -> tuple[int, str] | None:
+        """Return the time and the encoded record if that is fast, else None.
+
+        It is fast for a tool call with a known name and little data to hash.
+        """
         passage, result = ended.passage, ended.result
-        call, owned = passage.call, passage.owned
-        if call.method != "tools/call" or owned is None or not owned[1] or self._policy.shows:
+        call, owned = passage.call, passage.component
+        if call.method != "tools/call" or owned is None or not owned[1] or self._policy.logs_values:
             return None
-        if len(call.params) > QUICK_BYTES or (result is not None and len(result) > QUICK_BYTES):
+        # Hashing a large body takes milliseconds, during which the event loop would serve no one.
+        if len(call.params) > MAX_FAST_PATH_BYTES or (result is not None and len(result) > MAX_FAST_PATH_BYTES):
             return None
-        return passage.began // 1000, self.rest(ended)
+        return passage.started_ns // 1000, self.encode(ended)
 
-    def rest(self, ended: EndedCall) -> str:
-        """The record of a call as JSON, all but its number: what follows that."""
+    def encode(self, ended: CompletedCall) -> str:
+        """Return the record of a call as JSON without its number, which precedes the text."""
         passage = ended.passage
         call = passage.call
-        typed = _typed(call)
+        typed = _decode_params(call)
         arguments = _arguments(typed) if passage.arguments is None else passage.arguments
-        outcome = ended.outcome if ended.result is None else raw_outcome(ended.result)
+        outcome = ended.outcome if ended.result is None else raw_result_outcome(ended.result)
         inner = call.read is None or call.read[0] is not call.params
-        known = self._in_common(ended, _shown(call, typed), outcome, inner)
+        prefix = self._cached_prefix(ended, _exposed_name(call, typed), outcome, inner)
         id = call.id
         request = id if type(id) is int else _text(str(id)[:100])[1:-1]
-        more = "" if arguments is None else self._said_of(arguments, passage)
-        # `in` would first try whether it is a number.
+        more = "" if arguments is None else self._encode_arguments(arguments, passage)
+        # `find` is faster than `in`, which first tries to interpret the operand as an integer.
         if call.headers or bytes(call.params).find(b'traceparent"') >= 0:
-            trace = trace_id(call)
+            trace = get_trace_id(call)
             more += f',"trace":"{trace}"' if trace else ""
-        if passage.job:
-            more += f',"job":{_text(passage.job)}'
+        if passage.task_id:
+            more += f',"job":{_text(passage.task_id)}'
         return (
-            f',"at":{passage.began // 1000}{known},"request":"{request}","micros":{ended.micros},'
-            f'"received":{len(call.params)},"sent":{0 if inner else call.reply.size}{more}}}'
+            f',"at":{passage.started_ns // 1000}{prefix},"request":"{request}","micros":{ended.micros},'
+            f'"received":{len(call.params)},"sent":{0 if inner else call.reply.response_bytes}{more}}}'
         )
 
-    def _said_of(self, arguments: Raw, passage: Passage) -> str:
+    def _encode_arguments(self, arguments: Raw, passage: PolicyContext) -> str:
         policy = self._policy
-        said = f',"digest":"{policy.digest(arguments)}"' if policy.digests else ""
-        if policy.shows:
-            owner, name = passage.owned or ("", "")
-            fields = policy.fields(owner or self._server, name, arguments)
+        digest_member = f',"digest":"{policy.digest(arguments)}"' if policy.logs_digest else ""
+        if policy.logs_values:
+            owner, name = passage.component or ("", "")
+            fields = policy.select_fields(owner or self._server, name, arguments)
             if fields:
-                said += f',"fields":{_text(fields)}'
-        return said
+                digest_member += f',"fields":{_text(fields)}'
+        return digest_member
 
-    def _in_common(self, ended: EndedCall, shown: str, outcome: str, inner: bool) -> str:
+    def _cached_prefix(self, ended: CompletedCall, exposed_name: str, outcome: str, inner: bool) -> str:
         passage = ended.passage
         call, client = passage.call, passage.call.client
         key = (
             call.method,
-            shown,
-            passage.owned,
+            exposed_name,
+            passage.component,
             id(call.principal),
-            # Not by its address: a request with a token for its progress brings another object.
+            # By value: a request with a progress token has a new object.
             None if client is None else (client.name, client.version),
             call.address,
-            call.revision,
+            call.protocol_version,
             outcome,
             ended.error,
+            # Decisions are cached objects of the policy engine, so their identity stands for rule, effect and dry-run
+            # rules.
             id(passage.decision),
             passage.upstream,
             inner,
         )
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            said = _text(self._common(ended, shown, outcome, inner))[_NUMBERED:-1]
-            found = self._known[key] = (said, call.principal, passage.decision)
-        return found[0]
+        result = self._known.peek(key)
+        if result is None:
+            text = _text(self._encode_prefix(ended, exposed_name, outcome, inner))[_NUMBERED:-1]
+            result = self._known[key] = (text, call.principal, passage.decision)
+        return result[0]
 
-    def _common(self, ended: EndedCall, shown: str, outcome: str, inner: bool) -> CallRecord:
+    def _encode_prefix(self, ended: CompletedCall, exposed_name: str, outcome: str, inner: bool) -> AuditEvent:
         passage = ended.passage
         call, decision = passage.call, passage.decision
-        owner, name = passage.owned or ("", "")
+        owner, name = passage.component or ("", "")
         principal, client = call.principal, call.client
         if call.method != "tools/call" or not name:
-            # A tool that is there has a name of the server's; all else a client may have made up.
-            shown = self._policy.name(shown)
-            name = self._policy.name(name) if name else shown
-        return CallRecord(
+            # Clients put secrets into URIs and misspelled names; names of existing tools come from the server and are
+            # safe.
+            # The name of an existing tool is known; any other name may have been invented by a client.
+            exposed_name = self._policy.name(exposed_name)
+            name = self._policy.name(name) if name else exposed_name
+        return AuditEvent(
             number=0,
             at=0,
             method=call.method,
             owner=owner or self._server,
             name=name,
-            shown="" if shown == name else shown,
-            principal="" if principal is None else storable(str(principal.id)),
-            issuer="" if principal is None else storable(getattr(principal, "issuer", None) or ""),
+            shown="" if exposed_name == name else exposed_name,
+            principal="" if principal is None else strip_unstorable(str(principal.id)),
+            issuer="" if principal is None else strip_unstorable(getattr(principal, "issuer", None) or ""),
             actors=() if principal is None else _actors(principal),
-            client="" if client is None else storable(f"{client.name[:100]} {client.version[:50]}".strip()),
-            client_id="" if principal is None else storable(getattr(principal, "client_id", None) or ""),
+            client="" if client is None else strip_unstorable(f"{client.name[:100]} {client.version[:50]}".strip()),
+            client_id="" if principal is None else strip_unstorable(getattr(principal, "client_id", None) or ""),
             address=call.address or "",
-            revision=call.revision or "",
+            revision=call.protocol_version or "",
             decision="" if decision is None else "allow" if decision.allowed else "deny",
             rule="" if decision is None else decision.rule,
-            shadow="" if decision is None else ", ".join(decision.shadow),
+            shadow="" if decision is None else ", ".join(decision.dry_run_rules),
             outcome=outcome,
-            error=storable(ended.error),
+            error=strip_unstorable(ended.error),
             upstream=passage.upstream,
             inner=inner,
         )
@@ -317,28 +337,28 @@ def _text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def _typed(call: Call) -> Any:
-    """The params, as far as they can be read."""
+def _decode_params(call: Call) -> Any:
+    """Return the decoded params, or None if they are invalid."""
     try:
-        return call.typed() if call.method in METHODS else None
+        return call.decode_params() if call.method in METHODS else None
     except ProtocolError:
         return None
 
 
-def _shown(call: Call, typed: Any) -> str:
-    """What the call is about, in the client's words."""
+def _exposed_name(call: Call, typed: Any) -> str:
+    """Return the name of the component that a call addresses, as the client sent it."""
     if typed is None:
         return ""
-    return typed.name if call.method == "tools/call" else METHODS[call.method].name_in(typed) or ""
+    return typed.name if call.method == "tools/call" else METHODS[call.method].get_name(typed) or ""
 
 
 def _arguments(typed: Any) -> Raw | None:
-    found = getattr(typed, "arguments", None)
-    if type(found) is Raw:
-        return found if found else None
-    return Raw(_encode(found)) if isinstance(found, dict) else None
+    result = getattr(typed, "arguments", None)
+    if type(result) is Raw:
+        return result if result else None
+    return Raw(_encode(result)) if isinstance(result, dict) else None
 
 
 def _actors(principal: Any) -> tuple[str, ...]:
-    found = tuple(getattr(principal, "actors", ()))
-    return tuple(storable(str(one)[:LONGEST_NAME]) for one in found[:MOST_ACTORS])
+    result = tuple(getattr(principal, "actor_chain", ()))
+    return tuple(strip_unstorable(str(item)[:MAX_NAME_CHARS]) for item in result[:MAX_ACTORS])

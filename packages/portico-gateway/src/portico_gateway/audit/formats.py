@@ -1,4 +1,4 @@
-"""A record as others read it: a line of JSON, an event of OCSF, or one of CEF. Pure."""
+"""Export formats of audit records: JSON lines, OCSF and CEF. No I/O."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from portico import __version__
-from portico.audit.checkpoints import StoredCheckpoint
+from portico.audit.checkpoints import SignedCheckpoint
 from portico.audit.jsonl import checkpoint_line, record_line
-from portico.audit.records import CallRecord
+from portico.audit.records import AuditEvent
 from portico.protocol.jsonrpc import to_line
 from portico_gateway.audit.store import StoredRow
 
@@ -19,13 +19,13 @@ Format = Literal["jsonl", "ocsf", "cef"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 _FAILED = frozenset({"error", "failed", "invalid", "unknown", "denied", "limited", "cancelled", "refused"})
-_REFUSED = frozenset({"denied", "limited", "refused"})
+_REJECTED = frozenset({"denied", "limited", "refused"})
 _OCSF = "1.3.0"
 _OCSF_LEVELS = {1: "Informational", 2: "Low", 3: "Medium", 4: "High"}
 
 
-def jsonl(row: StoredRow, record: CallRecord | None = None) -> str:
-    """All of it, with its place in its chain: what `portico audit verify --file` can verify."""
+def format_jsonl(row: StoredRow, record: AuditEvent | None = None) -> str:
+    """Format a record as JSON with its chain and hash, which `portico audit verify --input` can verify."""
     chain, _, _, body, hash = row
     return record_line(chain, hash, body)
 
@@ -33,7 +33,7 @@ def jsonl(row: StoredRow, record: CallRecord | None = None) -> str:
 # OCSF: https://schema.ocsf.io, API Activity and Authentication
 
 
-def ocsf(row: StoredRow, record: CallRecord) -> str:
+def format_ocsf(row: StoredRow, record: AuditEvent) -> str:
     chain, _, _, _, hash = row
     event = _authentication(record) if record.kind == "login" else _api_activity(record)
     event["metadata"] = {
@@ -43,13 +43,13 @@ def ocsf(row: StoredRow, record: CallRecord) -> str:
         "log_name": "audit",
         **({"correlation_uid": record.trace} if record.trace else {}),
     }
-    event["unmapped"] = _unmapped(record, hash)
+    event["unmapped"] = _build_unmapped(record, hash)
     return to_line(msgspec.json.encode(event)).decode()
 
 
-def _common(record: CallRecord, class_uid: int, activity: int) -> dict[str, Any]:
+def _base_event(record: AuditEvent, class_uid: int, activity: int) -> dict[str, Any]:
     failed = record.outcome in _FAILED
-    level = 3 if record.outcome in _REFUSED else 2 if failed else 1
+    level = 3 if record.outcome in _REJECTED else 2 if failed else 1
     event: dict[str, Any] = {
         "class_uid": class_uid,
         "category_uid": class_uid // 1000,
@@ -71,17 +71,17 @@ def _common(record: CallRecord, class_uid: int, activity: int) -> dict[str, Any]
     return event
 
 
-def _user(record: CallRecord) -> dict[str, Any]:
+def _user(record: AuditEvent) -> dict[str, Any]:
     user: dict[str, Any] = {"uid": record.principal} if record.principal else {"name": "anonymous", "type_id": 0}
     if record.issuer:
         user["domain"] = record.issuer
     return user
 
 
-def _api_activity(record: CallRecord) -> dict[str, Any]:
-    # Create, read, update, delete: a tool says none of them for certain, and a read is one.
+def _api_activity(record: AuditEvent) -> dict[str, Any]:
+    # OCSF distinguishes create, read, update and delete; reads are certain, while a tool call could be any of them.
     reads = record.method in ("resources/read", "prompts/get", "completion/complete") or record.method.endswith("list")
-    event = _common(record, 6003, 2 if reads else 99)
+    event = _base_event(record, 6003, 2 if reads else 99)
     event["activity_name"] = "Read" if reads else record.method or record.kind
     event.setdefault("src_endpoint", {"name": "stdio"})
     actor: dict[str, Any] = {"user": _user(record)}
@@ -103,8 +103,8 @@ def _api_activity(record: CallRecord) -> dict[str, Any]:
     return event
 
 
-def _authentication(record: CallRecord) -> dict[str, Any]:
-    event = _common(record, 3002, 1)
+def _authentication(record: AuditEvent) -> dict[str, Any]:
+    event = _base_event(record, 3002, 1)
     event["activity_name"] = "Logon"
     event["user"] = _user(record)
     event["service"] = {"name": record.owner}
@@ -118,18 +118,18 @@ _MAPPED = frozenset(
 )
 
 
-def _unmapped(record: CallRecord, hash: str) -> dict[str, Any]:
-    """What OCSF has no place for."""
-    said: dict[str, Any] = msgspec.to_builtins(record)
-    return {**{name: value for name, value in said.items() if name not in _MAPPED}, "hash": hash}
+def _build_unmapped(record: AuditEvent, hash: str) -> dict[str, Any]:
+    """Return the fields without an OCSF counterpart."""
+    fields: dict[str, Any] = msgspec.to_builtins(record)
+    return {**{name: value for name, value in fields.items() if name not in _MAPPED}, "hash": hash}
 
 
-# CEF: a header of seven parts, then key=value
+# CEF: a header with seven fields, then key=value pairs
 
 
-def cef(row: StoredRow, record: CallRecord) -> str:
+def format_cef(row: StoredRow, record: AuditEvent) -> str:
     chain, _, _, _, hash = row
-    failed, refused = record.outcome in _FAILED, record.outcome in _REFUSED
+    failed, refused = record.outcome in _FAILED, record.outcome in _REJECTED
     severity = 7 if refused else 4 if failed else 1
     what = record.method or record.kind
     header = ["CEF:0", "Portico", "Portico", __version__, what, f"{what} {record.name}".strip(), str(severity)]
@@ -164,40 +164,45 @@ def cef(row: StoredRow, record: CallRecord) -> str:
         "deviceExternalId": record.upstream,
         "app": record.revision,
     }
-    said = " ".join(f"{key}={_cef_value(value)}" for key, value in pairs.items() if value)
-    return "|".join(map(_cef_header, header)) + "|" + said
+    extension = " ".join(f"{key}={_escape_cef_value(value)}" for key, value in pairs.items() if value)
+    return "|".join(map(_escape_cef_header, header)) + "|" + extension
 
 
-def _cef_header(text: str) -> str:
-    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|")
+def _escape_cef_header(text: str) -> str:
+    return _single_line(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
-def _cef_value(text: str) -> str:
-    """Line ends may stand in a value, as `\\n`."""
+def _escape_cef_value(text: str) -> str:
+    r"""Escape a value for CEF. Line breaks become `\\n`."""
     escaped = text.replace("\\", "\\\\").replace("=", "\\=").replace("\r", "\\r").replace("\n", "\\n")
-    return _one_line(escaped)
+    return _single_line(escaped)
 
 
-def _one_line(text: str) -> str:
-    """Nothing that would begin another line, or that a terminal would obey."""
-    return "".join(one if one.isprintable() else " " for one in text)
+def _single_line(text: str) -> str:
+    """Replace line breaks and control characters, which could start a new line or affect a terminal."""
+    return "".join(item if item.isprintable() else " " for item in text)
 
 
-# A checkpoint, as an event of its own: a receiver that has the last one can say that an older copy was put back
+# Checkpoints as events: a receiver that has the last one can detect a rollback to an older copy
 
 
-def written_checkpoint(form: Format, stored: StoredCheckpoint, at: int) -> str:
+def format_checkpoint(form: Format, stored: SignedCheckpoint, at: int) -> str:
+    """Format a checkpoint as an event."""
     if form == "jsonl":
         return checkpoint_line(stored)
-    record = CallRecord(
+    record = AuditEvent(
         number=stored.number, at=at, method="audit/checkpoint", name=f"{stored.number}:{stored.hash}", outcome="ok"
     )
-    return WRITERS[form](("checkpoint", stored.number, at, stored.body, stored.hash), record)
+    return FORMATTERS[form](("checkpoint", stored.number, at, stored.body, stored.hash), record)
 
 
-WRITERS: dict[Format, Callable[[StoredRow, CallRecord], str]] = {"jsonl": jsonl, "ocsf": ocsf, "cef": cef}
+FORMATTERS: dict[Format, Callable[[StoredRow, AuditEvent], str]] = {
+    "jsonl": format_jsonl,
+    "ocsf": format_ocsf,
+    "cef": format_cef,
+}
 
 
-def moment(at: int) -> str:
-    """Microseconds as people and programs read them."""
+def format_timestamp(at: int) -> str:
+    """Format microseconds since the epoch as an ISO 8601 timestamp."""
     return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Reading an audit: the records that are asked for."""
+"""Queries on the audit log."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from portico.audit.records import CallRecord
+from portico.audit.records import AuditEvent
 from portico.store.transaction import Transaction
 from portico_gateway.audit import store
 from portico_gateway.audit.store import StoredRow
 
-PAGE = 2000
-# Beyond what a moment can be, in either direction.
-_FAR = 2**62
+PAGE_ROWS = 2000
+# Beyond every valid timestamp, in both directions.
+_MAX_TIMESTAMP_US = 2**62
 
 
-class RecordFilter(Struct, frozen=True):
-    """Which records are wanted. A tool is a name, a pattern for names, or one for `owner.name`."""
+class AuditFilter(Struct, frozen=True):
+    """Filter for audit records. `tool` is a name, or a pattern for names or for `owner.name`."""
 
-    since: int = -_FAR
-    until: int = _FAR
+    since: int = -_MAX_TIMESTAMP_US
+    until: int = _MAX_TIMESTAMP_US
     principal: str | None = None
     tool: str | None = None
     outcome: str | None = None
 
-    def takes(self, record: CallRecord) -> bool:
+    def matches(self, record: AuditEvent) -> bool:
         if self.principal is not None and record.principal != self.principal:
             return False
         if self.outcome is not None and record.outcome != self.outcome:
@@ -38,48 +38,48 @@ class RecordFilter(Struct, frozen=True):
         return any(fnmatchcase(name, self.tool) for name in names)
 
 
-_record = msgspec.json.Decoder(CallRecord)
+_record = msgspec.json.Decoder(AuditEvent)
 
 
-def newest(tx: Transaction, wanted: RecordFilter, limit: int) -> list[tuple[StoredRow, CallRecord]]:
-    """The newest that are wanted, the oldest of them first."""
-    found: list[tuple[StoredRow, CallRecord]] = []
-    for stored in _downwards(tx, wanted):
-        record = read_record(stored[3])
-        if record is not None and wanted.takes(record):
-            found.append((stored, record))
-            if len(found) >= limit:
+def newest_events(tx: Transaction, filter: AuditFilter, limit: int) -> list[tuple[StoredRow, AuditEvent]]:
+    """Return the newest matching records, the oldest of them first."""
+    results: list[tuple[StoredRow, AuditEvent]] = []
+    for stored in _iter_newest_first(tx, filter):
+        record = parse_event(stored[3])
+        if record is not None and filter.matches(record):
+            results.append((stored, record))
+            if len(results) >= limit:
                 break
-    return found[::-1]
+    return results[::-1]
 
 
-def _downwards(tx: Transaction, wanted: RecordFilter) -> Iterator[StoredRow]:
-    at, chain, number = wanted.until, "~", _FAR
+def _iter_newest_first(tx: Transaction, filters: AuditFilter) -> Iterator[StoredRow]:
+    at, chain, number = filters.until, "~", _MAX_TIMESTAMP_US
     while True:
-        page = tx.all(
+        page = tx.fetch_all(
             tuple[str, int, int, str, str],
             "select chain, number, at, body, hash from audit_record where at >= :since and at <= :at and "
             "(at, chain, number) < (:at, :chain, :number) order by at desc, chain desc, number desc limit :page",
-            {"since": wanted.since, "at": at, "chain": chain, "number": number, "page": PAGE},
+            {"since": filters.since, "at": at, "chain": chain, "number": number, "page": PAGE_ROWS},
         )
         yield from page
-        if len(page) < PAGE:
+        if len(page) < PAGE_ROWS:
             return
         chain, number, at = page[-1][:3]
 
 
-def by_chain(tx: Transaction, wanted: RecordFilter) -> Iterator[tuple[StoredRow, CallRecord]]:
-    """All that are wanted, chain by chain: in this order they can be verified."""
-    for chain in store.chains(tx):
-        for page in store.records_of(tx, chain):
+def iter_by_chain(tx: Transaction, filter: AuditFilter) -> Iterator[tuple[StoredRow, AuditEvent]]:
+    """Yield all matching records chain by chain, the order in which they can be verified."""
+    for chain in store.list_chains(tx):
+        for page in store.iter_chain_records(tx, chain):
             for number, at, body, hash in page:
-                record = read_record(body) if wanted.since <= at <= wanted.until else None
-                if record is not None and wanted.takes(record):
+                record = parse_event(body) if filter.since <= at <= filter.until else None
+                if record is not None and filter.matches(record):
                     yield (chain, number, at, body, hash), record
 
 
-def read_record(body: str) -> CallRecord | None:
-    """None: it is none, and verifying says so."""
+def parse_event(body: str) -> AuditEvent | None:
+    """Decode a record, or return None if it is invalid; verification reports that."""
     try:
         return _record.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -1,4 +1,4 @@
-"""`[audit]` of a file."""
+"""`[audit]` section."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from portico.protocol.errors import UsageError
+from portico.settings_file import SettingsError, convert
 from portico_gateway.audit.sinks import SinkAddress, parse_sink
 
 _PERIOD = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)")
@@ -17,59 +17,61 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class AuditSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is recorded, where it is kept, and for how long."""
+    """Settings of the audit log: content, destinations and retention."""
 
-    # Whether records are kept in a store: that of the server, or the one that a URL names.
+    # Whether records are stored: in the server's store, or in the one at a URL.
     store: bool | str = True
-    # Where the key and the last checkpoint are: the data directory unless said otherwise.
-    data: str | None = None
-    # Where records are sent besides: `file:/var/log/audit.jsonl?format=ocsf`, `syslog+tls://siem:6514?format=cef`.
+    # Directory of the key and the last checkpoint; the data directory by default.
+    data_dir: str | None = None
+    # Additional destinations: `file:/var/log/audit.jsonl?format=ocsf`, `syslog+tls://siem:6514?format=cef`.
     sinks: tuple[str, ...] = ()
-    # By their digest, as they are (cut, and without secrets), or not at all.
-    arguments: Literal["hashed", "shown", "none"] = "hashed"
-    # Arguments that are shown nevertheless: of all tools, or by a pattern for `owner.name`.
-    fields: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
-    # What becomes of calls when records cannot be written and no more can wait.
-    on_full: Literal["drop", "refuse"] = "drop"
-    most_waiting: Annotated[int, Meta(ge=1)] = 100_000
-    # For how long records are kept; None: for ever.
-    keep: str | None = None
-    # Whether calls on stdio are recorded, lists, and completions.
-    stdio: bool = False
-    lists: bool = False
-    completions: bool = False
+    # Arguments are logged as a digest, as text (truncated and redacted), or not at all.
+    # A digest lets an auditor confirm a known value without storing personal data; text is an explicit choice.
+    arguments: Literal["hashed", "redacted", "omitted"] = "hashed"
+    # Arguments that are logged as text in any case: of all tools, or by a pattern for `owner.name`.
+    logged_arguments: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
+    # Handling of calls while records cannot be written and the queue is full.
+    # Availability by default; with "reject" no call runs that is not recorded, as some regulations require.
+    on_overflow: Literal["drop", "reject"] = "drop"
+    # Records are small; this many cover a short outage of the store without dropping or rejecting calls.
+    max_pending: Annotated[int, Meta(ge=1)] = 100_000
+    # Retention period; None means unlimited.
+    retention: str | None = None
+    # Whether calls on stdio, lists and completions are recorded.
+    include_stdio: bool = False
+    include_lists: bool = False
+    include_completions: bool = False
 
     @property
-    def shown_fields(self) -> dict[str, tuple[str, ...]]:
-        return self.fields if isinstance(self.fields, dict) else {"*": self.fields} if self.fields else {}
+    def logged_argument_map(self) -> dict[str, tuple[str, ...]]:
+        names = self.logged_arguments
+        return names if isinstance(names, dict) else {"*": names} if names else {}
 
     @property
-    def keep_seconds(self) -> int | None:
-        return None if self.keep is None else seconds_of(self.keep)
+    def retention_seconds(self) -> int | None:
+        return None if self.retention is None else parse_duration(self.retention)
 
     @property
     def sink_addresses(self) -> list[SinkAddress]:
-        return [parse_sink(one) for one in self.sinks]
+        return [parse_sink(sink) for sink in self.sinks]
 
 
-def seconds_of(period: str) -> int:
-    """Of `400d`, `12h`, `30m`, `90s`, `2w`. Raises UsageError."""
-    found = _PERIOD.fullmatch(period.strip())
-    if found is None or int(found[1]) == 0:
-        raise UsageError(f"{period[:50]!r} is no period of time: write 400d, 12h, 30m or 90s")
-    return int(found[1]) * _UNIT_SECONDS[found[2]]
+def parse_duration(period: str) -> int:
+    """Parse a period such as `400d`, `12h`, `30m`, `90s` or `2w` into seconds. Raises UsageError."""
+    match = _PERIOD.fullmatch(period.strip())
+    if match is None or int(match[1]) == 0:
+        raise UsageError(f"invalid period {period[:50]!r}: expected a form such as 400d, 12h, 30m or 90s")
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
-def read(said: Any, folder: Path) -> AuditSettings:
-    """What stands in the section. Paths of sinks and of the data directory may be relative to the file."""
+def parse_audit_settings(table: Any, base_dir: Path) -> AuditSettings:
+    """Parse the `[audit]` section. Raises SettingsError if it is invalid."""
+    settings = convert(table, AuditSettings, "audit")
     try:
-        settings = msgspec.convert(said, AuditSettings)
-    except msgspec.ValidationError as mistake:
-        raise UsageError(f"[audit]: {str(mistake).replace('`$.', '`').replace('`', chr(39))}") from None
-    try:
-        _ = settings.keep_seconds, settings.sink_addresses
+        # Parse both now, so that a mistake is reported at start and not when the first record is due.
+        _ = settings.retention_seconds, settings.sink_addresses
     except UsageError as mistake:
-        raise UsageError(f"[audit]: {mistake}") from None
+        raise SettingsError(f"[audit] {mistake}", "audit") from None
     if not settings.store and not settings.sinks:
-        raise UsageError("[audit]: with store = false there has to be a sink")
+        raise SettingsError("[audit] sinks: expected at least one sink with store = false", "audit")
     return settings

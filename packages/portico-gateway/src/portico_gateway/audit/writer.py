@@ -1,8 +1,8 @@
-"""The writer: takes note of calls that have ended, and writes them in groups.
+"""Audit writer: collects completed calls and writes their records in batches.
 
-The record of a call is written down on the loop, with the call that comes after it, if that is quick; else in a thread,
-where the records are chained. The store's own thread writes a group of them at once. Every thousand records, or after
-some seconds, a checkpoint goes with them.
+A record is encoded on the event loop, when the next call completes, if that is fast; otherwise in a thread, where
+records are also chained. The store's thread writes a batch in one transaction. Every thousand records, or after some
+seconds, a checkpoint is added.
 """
 
 from __future__ import annotations
@@ -22,150 +22,181 @@ from msgspec.structs import replace
 
 from portico import __version__
 from portico.audit import hash_chain
-from portico.audit.checkpoints import FIRST, Checkpoint, ExpectedHead, HeadFile, OwnPart, StoredCheckpoint
-from portico.audit.checkpoints import signed as sign
+from portico.audit.checkpoints import (
+    GENESIS_HASH,
+    ChainProgress,
+    Checkpoint,
+    CheckpointFile,
+    CheckpointRef,
+    SignedCheckpoint,
+    sign_checkpoint as sign,
+)
 from portico.audit.hash_chain import ChainHead
-from portico.audit.records import CallRecord
-from portico.audit.signing_keys import AuditKey
+from portico.audit.records import AuditEvent
+from portico.audit.signing_keys import AuditSigningKey
 from portico.protocol.jsonrpc import to_line
 from portico.rpc import supervision
 from portico.rpc.supervision import SupervisedState
-from portico.store.database import Database, when_ready
-from portico.store.errors import OutcomeUnknown, StoreError
+from portico.store.database import Database, retry_until_ready
+from portico.store.errors import CommitOutcomeUnknown, StoreError
 from portico.store.transaction import Transaction
-from portico_gateway.audit import retention
-from portico_gateway.audit import store as tables
-from portico_gateway.audit.events import ArgumentPolicy, EndedCall, RecordMaker, Screen
-from portico_gateway.audit.formats import WRITERS, Format, written_checkpoint
-from portico_gateway.audit.queries import read_record
+from portico_gateway.audit import retention, store as tables
+from portico_gateway.audit.events import ArgumentRedaction, AuditEventEncoder, CompletedCall, Redactor
+from portico_gateway.audit.formats import FORMATTERS, Format, format_checkpoint
+from portico_gateway.audit.queries import parse_event
 from portico_gateway.audit.settings import AuditSettings
-from portico_gateway.audit.sinks import Sink
+from portico_gateway.audit.sinks import AuditSink
 from portico_gateway.audit.store import StoredRow
 
 log = logging.getLogger("portico")
 
-# How long records wait for others, and how many make a group at once.
-GROUP_SECONDS = 0.25
-GROUP = 4000
-# How many are written unsigned.
-CHECKPOINT_RECORDS = 1000
-# How long what was written goes unsigned: so long; and so long where many were signed of late.
-SOON_SECONDS, LATE_SECONDS = 1.0, 10.0
-MOST_SPARE = 60.0
-# How often the last checkpoint is written down outside of the store, where there are very many.
-HEAD_SECONDS = 1.0
-# What the params and results of calls may have together that wait to be written.
-MOST_BYTES = 64 * 1024 * 1024
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-# How long the end of a server waits for a store that is away.
-END_SECONDS = 10.0
-CUT_SECONDS = 3600.0
+# Maximum delay of a record, and the batch size that is written immediately.
+BATCH_DELAY_SECONDS = 0.25
+MAX_BATCH_RECORDS = 4000
+# Maximum unsigned records.
+RECORDS_PER_CHECKPOINT = 1000
+# Delay until written records are signed: normally, and after many recent signatures.
+MIN_SIGNING_DELAY_SECONDS, MAX_SIGNING_DELAY_SECONDS = 1.0, 10.0
+MAX_SIGNING_CREDIT = 60.0
+# Minimum interval for writing the last checkpoint to its file.
+CHECKPOINT_FILE_INTERVAL_SECONDS = 1.0
+# Maximum total size of params and results of waiting calls.
+# Records hold references to params and results until they are encoded, so a count alone would not bound the memory.
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 10.0
+# Time that a closing server waits for an unavailable store.
+SHUTDOWN_TIMEOUT_SECONDS = 10.0
+RETENTION_INTERVAL_SECONDS = 3600.0
 
-Waiting = EndedCall | tuple[int, str] | CallRecord
-"""A call; the moment and the record of one, all but its number; or another record, which is given its number."""
+PendingEvent = CompletedCall | tuple[int, str] | AuditEvent
+"A call; the time and record of a call without its number; or another record, which gets its number later."
 
 
-class SigningPace:
-    """When to sign: soon, and in the long run no more than one in ten seconds, for each of them is kept, and verified
-    again and again. What was not used of that is spare, for a while in which much is done."""
+class SigningSchedule:
+    """Schedule of checkpoints: soon after a write, but on average at most one in ten seconds.
+
+    Each checkpoint is stored and verified repeatedly, so their number matters. Unused credit accumulates for busy
+    periods.
+    """
 
     def __init__(self) -> None:
         self._at = 0.0
-        self._spare = MOST_SPARE
+        self._spare = MAX_SIGNING_CREDIT
 
     @property
-    def due(self) -> float:
-        """The moment at which the next one is to be signed, by the clock of `note`."""
-        return self._at + (SOON_SECONDS if self._spare >= 1 else LATE_SECONDS)
+    def next_signing_at(self) -> float:
+        """Return the time of the next checkpoint, on the clock of `record_signing`."""
+        return self._at + (MIN_SIGNING_DELAY_SECONDS if self._spare >= 1 else MAX_SIGNING_DELAY_SECONDS)
 
-    def note(self, now: float) -> None:
-        """One was signed."""
-        earned = (now - self._at) / LATE_SECONDS
-        self._spare = max(0.0, min(MOST_SPARE, self._spare + earned) - 1)
+    def record_signing(self, now: float) -> None:
+        """Record that a checkpoint was signed."""
+        earned = (now - self._at) / MAX_SIGNING_DELAY_SECONDS
+        # A token bucket: one checkpoint costs one credit, and a quiet period earns credits up to a limit.
+        self._spare = max(0.0, min(MAX_SIGNING_CREDIT, self._spare + earned) - 1)
         self._at = now
 
 
-class _RecordGroup(Struct, eq=False):
-    """Records that are made, and wait for the store."""
+class _RecordBatch(Struct, eq=False):
+    """Chained records that wait for the store."""
 
     rows: list[StoredRow]
     hashes: list[bytes]
 
 
 class AuditWriter:
-    """The chain of one process, and what waits to become part of it."""
+    """Hash chain of one process, and the queue of calls to be recorded."""
 
     def __init__(
-        self, settings: AuditSettings, server: str, data: Path, store: str | None, screen: Screen, key: AuditKey
+        self,
+        settings: AuditSettings,
+        server: str,
+        data: Path,
+        store: str | None,
+        screen: Redactor,
+        key: AuditSigningKey,
     ) -> None:
         self._settings = settings
         self._server = server
         self._key = key
-        self._maker = RecordMaker(ArgumentPolicy(settings.arguments, settings.shown_fields, key.salt, screen), server)
-        self._database = None if store is None else Database(store, connections=1)
-        self._head_file = None if store is None else HeadFile(data, store)
-        self._sinks = [Sink(one) for one in settings.sink_addresses]
-        self._waiting: list[Waiting] = []
-        self._waiting_bytes = 0
-        self._most = settings.most_waiting
-        # Without a store it depends on the sinks alone.
+        self._maker = AuditEventEncoder(
+            ArgumentRedaction(settings.arguments, settings.logged_argument_map, key.salt, screen), server
+        )
+        # One connection: the chain is sequential, so concurrent writes could only wait for each other.
+        self._database = None if store is None else Database(store, max_connections=1)
+        self._head_file = None if store is None else CheckpointFile(data, store)
+        self._sinks = [AuditSink(sink_address) for sink_address in settings.sink_addresses]
+        self._pending: list[PendingEvent] = []
+        self._pending_bytes = 0
+        self._max_pending = settings.max_pending
+        # Without a store, the capacity depends on the sinks alone.
         self._lonely = store is None
         self._dropped = 0
         self._failing = False
         self._due: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._chain = hash_chain.new_name()
-        self._last = hash_chain.origin(self._chain)
+        # A new chain for each start. Continuing the previous one would need a lock against another process that does
+        # the same.
+        self._chain = hash_chain.new_chain_id()
+        self._last = hash_chain.genesis_hash(self._chain)
         self._number = 0
-        # The hashes since our last checkpoint, the highest number that one is known to have, and when ours are due.
+        # Hashes since our last checkpoint, the highest known checkpoint number, and the last checkpoint's hash.
         self._unsigned: list[bytes] = []
         self._seen = 0
-        self._previous = FIRST
-        self._pace = SigningPace()
+        self._previous = GENESIS_HASH
+        self._signing_schedule = SigningSchedule()
         self._cut_after = 0.0
         self._head_after = 0.0
-        # Made, and not written yet; and whether the store may have it although it did not say so.
-        self._made: _RecordGroup | None = None
-        # Whether some are being made, by a thread.
+        # Batch that is not written yet; and whether the outcome of its commit is unknown.
+        self._made: _RecordBatch | None = None
+        # Whether a thread is building a batch.
         self._making = False
         self._unsure = False
         self._ending = asyncio.Event()
-        # Those who wait until all is written.
+        # Waiters of `flush`.
         self._listeners: set[asyncio.Event] = set()
 
-    # On the loop, for each call
+    # On the event loop, for each call
 
     @property
     def is_full(self) -> bool:
-        if len(self._waiting) >= self._most or self._waiting_bytes > MOST_BYTES:
+        """Return whether no more records can be queued."""
+        if len(self._pending) >= self._max_pending or self._pending_bytes > MAX_PENDING_BYTES:
             return True
+        # With a store, a sink that falls behind loses its own lines only; without one it is the only copy of the
+        # record.
         return self._lonely and any(sink.is_full for sink in self._sinks)
 
-    def add(self, ended: Waiting, size: int = 0) -> None:
-        waiting = self._waiting
-        if len(waiting) >= self._most or self._waiting_bytes > MOST_BYTES or (self._lonely and self.is_full):
+    def enqueue(self, ended: PendingEvent, size: int = 0) -> None:
+        """Queue a completed call; `size` is the size of its params and result. Drop it if the queue is full."""
+        waiting = self._pending
+        if (
+            len(waiting) >= self._max_pending
+            or self._pending_bytes > MAX_PENDING_BYTES
+            or (self._lonely and self.is_full)
+        ):
             self._dropped += 1
             return
-        if waiting and type(last := waiting[-1]) is EndedCall:
-            # The call before this one was answered meanwhile, so that the length of its answer is known.
-            self._note(last)
+        # Encoding one record per call spreads the work; a batch of thousands would block the thread that builds it.
+        if waiting and type(last := waiting[-1]) is CompletedCall:
+            # The previous call has been answered in the meantime, so the size of its response is known.
+            self._encode_last(last)
         waiting.append(ended)
-        self._waiting_bytes += size
+        self._pending_bytes += size
         if self._due is None:
-            return  # the server has not begun: it is written when it does
-        if len(waiting) >= GROUP:
+            return  # the server has not started; the record is written when it does
+        if len(waiting) >= MAX_BATCH_RECORDS:
             self._due.set()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GROUP_SECONDS, self._due.set)
+            self._timer = asyncio.get_running_loop().call_later(BATCH_DELAY_SECONDS, self._due.set)
 
-    def _note(self, last: EndedCall) -> None:
-        """Write down the last call, if that is quick: it need not be kept any longer."""
+    def _encode_last(self, last: CompletedCall) -> None:
+        """Encode the last queued call if that is fast, so that its objects can be freed."""
         try:
-            quick = self._maker.quick(last)
+            quick = self._maker.encode_fast(last)
         except Exception:
-            return  # a record that cannot be written is looked at when it is its turn
+            return  # a record that fails is handled when its batch is built
         if quick is not None:
-            self._waiting[-1] = quick
+            self._pending[-1] = quick
 
     # In the background
 
@@ -173,51 +204,56 @@ class AuditWriter:
     async def lifespan(self) -> AsyncIterator[None]:
         self._due, self._ending = asyncio.Event(), asyncio.Event()
         if self._database is not None:
-            await when_ready(self._open)
-        self.add(self._begin())
-        await self._write_all(signed=True)
+            await retry_until_ready(self._open)
+        # Written and signed before the first call is accepted, so that deleting everything after it is detected.
+        self.enqueue(self._start_event())
+        await self._flush_pending(signed=True)
         task = asyncio.create_task(self._run_observed())
         try:
             yield
         finally:
             self._ending.set()
             self._due.set()
-            # In the middle of a write it is not known whether it was done: so that is waited for.
-            await asyncio.wait([task], timeout=END_SECONDS)
+            # An interrupted write leaves its outcome unknown, so wait for it.
+            await asyncio.wait([task], timeout=SHUTDOWN_TIMEOUT_SECONDS)
             if not task.done():
                 self._unsure = True
                 task.cancel()
                 await asyncio.wait([task])
-            await self._end()
+            await self._shut_down()
 
     async def _open(self) -> None:
         assert self._database is not None
-        # Before the store is: another process may write to both meanwhile, to the store first.
-        known = None if self._head_file is None else self._head_file.read()
+        # Read the file before the store: another process writes to the store first, then to the file.
+        head = None if self._head_file is None else self._head_file.read()
         await self._database.open()
         try:
-            await self._database.migrate(tables.HISTORY, tables.MIGRATIONS)
+            await self._database.migrate(tables.MIGRATION_HISTORY, tables.MIGRATIONS)
             last = await self._database.read(tables.last_checkpoint)
         except BaseException:
             await self._database.close()
             raise
-        self._compare(last, known)
+        self._check_rollback(last, head)
 
-    def _compare(self, last: StoredCheckpoint | None, known: ExpectedHead | None) -> None:
-        """With what is known to have been written: a store that has forgotten it is an older copy."""
+    def _check_rollback(self, last: SignedCheckpoint | None, recorded: CheckpointRef | None) -> None:
+        """Detect a rollback: a store that lacks a checkpoint known to be written is an older copy."""
         self._seen = last.number if last is not None else 0
-        if known is None or known.number <= self._seen:
+        # The file lies outside the store. Whoever restores an old copy of the database would have to restore the file
+        # as well.
+        if recorded is None or recorded.number <= self._seen:
             return
         log.error(
-            "the audit's store ends with checkpoint %d, and checkpoint %d was written: an older copy was put back",
+            "audit store rollback detected: it ends with checkpoint %d, but checkpoint %d was written",
             self._seen,
-            known.number,
+            recorded.number,
         )
-        note = {"found": self._seen, "written": str(known)}
-        self.add(CallRecord(number=0, at=_now(), kind="restored", owner=self._server, note=note))
-        self._seen = known.number
+        # The finding becomes a record itself, so it is part of the signed log even if no one reads the server's
+        # messages.
+        note = {"found": self._seen, "written": str(recorded)}
+        self.enqueue(AuditEvent(number=0, at=_now(), kind="restored", owner=self._server, note=note))
+        self._seen = recorded.number
 
-    def _begin(self) -> CallRecord:
+    def _start_event(self) -> AuditEvent:
         note = {
             "process": os.getpid(),
             "host": socket.gethostname(),
@@ -225,15 +261,15 @@ class AuditWriter:
             "checkpoint": self._seen,
             "key": self._key.id,
         }
-        return CallRecord(number=0, at=_now(), kind="begin", owner=self._server, note=note)
+        return AuditEvent(number=0, at=_now(), kind="begin", owner=self._server, note=note)
 
     async def _run_observed(self) -> None:
-        with supervision.observed("audit writer") as state:
+        with supervision.observe_task("audit writer") as state:
             await self._run(state)
 
     async def _run(self, state: SupervisedState) -> None:
         assert self._due is not None
-        pause_seconds = FIRST_PAUSE_SECONDS
+        pause_seconds = MIN_BACKOFF_SECONDS
         while True:
             try:
                 async with asyncio.timeout(self._until_checkpoint()):
@@ -244,34 +280,35 @@ class AuditWriter:
             if self._ending.is_set():
                 return
             try:
-                await self._write_all(signed=self._is_checkpoint_due)
+                await self._flush_pending(signed=self._is_checkpoint_due)
                 if time.monotonic() >= self._cut_after:
-                    await self.cut()
-                pause_seconds = FIRST_PAUSE_SECONDS
+                    await self.apply_retention()
+                pause_seconds = MIN_BACKOFF_SECONDS
                 state.recover()
             except Exception as failure:
                 state.fail(failure)
                 self._failing = True
                 if self._ending.is_set():
                     return
+                # Exponential back-off; records stay queued, and `is_full` decides what happens to new calls.
                 await asyncio.sleep(pause_seconds)
-                pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+                pause_seconds = min(pause_seconds * 2, MAX_BACKOFF_SECONDS)
                 self._due.set()
 
     @property
     def _is_checkpoint_due(self) -> bool:
-        return bool(self._unsigned) and time.monotonic() >= self._pace.due
+        return bool(self._unsigned) and time.monotonic() >= self._signing_schedule.next_signing_at
 
     def _until_checkpoint(self) -> float | None:
         if not self._unsigned:
             return None
-        return max(0.0, self._pace.due - time.monotonic())
+        return max(0.0, self._signing_schedule.next_signing_at - time.monotonic())
 
-    async def written(self) -> None:
-        """Wait until everything that was noted so far is written."""
+    async def flush(self) -> None:
+        """Wait until all queued records are written."""
         if self._due is None:
             return
-        while self._waiting or self._making or self._made is not None or self._dropped:
+        while self._pending or self._making or self._made is not None or self._dropped:
             heard = asyncio.Event()
             self._listeners.add(heard)
             self._due.set()
@@ -280,103 +317,116 @@ class AuditWriter:
             finally:
                 self._listeners.discard(heard)
 
-    async def _write_all(self, *, signed: bool = False, ended: bool = False) -> None:
-        """Write what waits; sign it too, if that is wanted or due. Raises StoreError: then it goes on waiting."""
+    async def _flush_pending(self, *, signed: bool = False, ended: bool = False) -> None:
+        """Write the queued records, and sign them if requested or due. Raises StoreError; the records then remain
+        queued.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # What comes meanwhile waits for others to come: many small groups cost more than one.
-        left = len(self._waiting)
+        # Records queued from now on wait for the next flush: many small batches cost more than one.
+        left = len(self._pending)
         while self._made is not None or left > 0 or self._dropped or signed:
             if self._made is None:
-                left -= GROUP
+                left -= MAX_BATCH_RECORDS
                 self._making = True
                 try:
-                    self._made = await asyncio.to_thread(self._make, self._take())
+                    self._made = await asyncio.to_thread(self._build_batch, self._take_pending())
                 finally:
                     self._making = False
             group, last = self._made, left <= 0
-            signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= CHECKPOINT_RECORDS
-            stored = await self._keep(group, signs, ended and last)
+            # A crash loses at most this many unsigned records' protection: they are stored, but could be changed
+            # without detection.
+            signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= RECORDS_PER_CHECKPOINT
+            stored = await self._store_batch(group, signs, ended and last)
             self._made = None
             self._unsigned += group.hashes
             if stored is not None:
                 self._unsigned, self._seen, self._previous = [], stored.number, stored.hash
-                self._pace.note(time.monotonic())
+                self._signing_schedule.record_signing(time.monotonic())
             if self._sinks or (stored is not None and (signed or time.monotonic() >= self._head_after)):
-                await asyncio.to_thread(self._tell, group, stored)
+                await asyncio.to_thread(self._publish_batch, group, stored)
             signed = signed and not last
         if self._failing:
-            log.warning("the audit is written again")
+            log.warning("the audit log is writable again")
             self._failing = False
-        for one in self._listeners:
-            one.set()
+        for listener in self._listeners:
+            listener.set()
 
-    def _take(self) -> list[Waiting]:
-        some, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-        if not self._waiting:
-            self._waiting_bytes = 0
+    def _take_pending(self) -> list[PendingEvent]:
+        some, self._pending = self._pending[:MAX_BATCH_RECORDS], self._pending[MAX_BATCH_RECORDS:]
+        if not self._pending:
+            self._pending_bytes = 0
         if self._dropped:
             note = {"count": self._dropped}
-            some.append(CallRecord(number=0, at=_now(), kind="dropped", owner=self._server, note=note))
+            some.append(AuditEvent(number=0, at=_now(), kind="dropped", owner=self._server, note=note))
             self._dropped = 0
         return some
 
-    def _make(self, some: list[Waiting]) -> _RecordGroup:
-        """Records, each bound to the one before. In a thread; one group at a time."""
+    def _build_batch(self, some: list[PendingEvent]) -> _RecordBatch:
+        """Build chained records. Runs in a thread, one batch at a time."""
         rows, hashes = [], []
-        name, number, last, link = self._chain, self._number, self._last, hash_chain.link
-        for one in some:
+        name, number, last, link = self._chain, self._number, self._last, hash_chain.chain_hash
+        for item in some:
             number += 1
-            at, body = self._written(one, number)
-            # Callers choose names: none of them may start another line in a file of records.
+            at, body = self._encode_record(item, number)
+            # Names are chosen by callers and must not start a new line in a file of records.
+            # Also escapes U+2028, U+2029 and U+0085, which some log readers treat as line breaks.
             encoded = to_line(body.encode())
             last = link(last, encoded)
             rows.append((name, number, at, encoded.decode(), last.hex()))
             hashes.append(last)
         self._number, self._last = number, last
-        return _RecordGroup(rows, hashes)
+        return _RecordBatch(rows, hashes)
 
-    def _written(self, one: Waiting, number: int) -> tuple[int, str]:
-        """A record and its moment. What cannot be written down is still a record: that it was there counts."""
+    def _encode_record(self, item: PendingEvent, number: int) -> tuple[int, str]:
+        """Return the time and body of a record.
+
+        If encoding fails, a minimal record documents that the call took place.
+        """
         try:
-            if isinstance(one, tuple):
-                return one[0], f'{{"number":{number}{one[1]}'
-            if isinstance(one, EndedCall):
-                return one.at, f'{{"number":{number}{self._maker.rest(one)}'
-            record = replace(one, number=number)
+            if isinstance(item, tuple):
+                return item[0], f'{{"number":{number}{item[1]}'
+            if isinstance(item, CompletedCall):
+                return item.started_at_us, f'{{"number":{number}{self._maker.encode(item)}'
+            record = replace(item, number=number)
             return record.at, _encode(record).decode()
         except Exception as failure:
-            log.error("a call cannot be recorded as it was", exc_info=failure)
-            method, outcome = (one.passage.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
+            log.error("cannot encode the audit record of a call", exc_info=failure)
+            method, outcome = (item.passage.call.method, item.outcome) if isinstance(item, CompletedCall) else ("", "")
             error = type(failure).__name__
-            poor = CallRecord(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
+            poor = AuditEvent(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
             return poor.at, _encode(poor).decode()
 
-    async def _keep(self, group: _RecordGroup, signs: bool, ended: bool) -> StoredCheckpoint | None:
-        """In the store, or nowhere if there is none; the checkpoint that went with it."""
+    async def _store_batch(self, group: _RecordBatch, signs: bool, ended: bool) -> SignedCheckpoint | None:
+        """Write a batch to the store, if there is one. Return the checkpoint that was written with it, or None."""
         head = ChainHead(self._number, self._last.hex(), ended)
-        own = OwnPart(self._chain, head, self._unsigned + group.hashes)
+        own = ChainProgress(self._chain, head, self._unsigned + group.hashes)
         if self._database is None:
-            return self._sign_alone(own) if signs else None
+            return self._sign_without_store(own) if signs else None
         try:
             done = await self._database.write(
                 lambda tx: self._store(tx, group, own if signs else None, ended), isolation="read committed"
             )
-        except OutcomeUnknown:
+        except CommitOutcomeUnknown:
             self._unsure = True
             raise
         self._unsure = False
         return done
 
-    def _store(self, tx: Transaction, group: _RecordGroup, own: OwnPart | None, ended: bool) -> StoredCheckpoint | None:
+    def _store(
+        self, tx: Transaction, group: _RecordBatch, own: ChainProgress | None, ended: bool
+    ) -> SignedCheckpoint | None:
         if group.rows:
-            if self._unsure and tables.has_record(tx, group.rows[-1]):
+            # After a commit with unknown outcome the batch may already be stored; do not insert it twice.
+            # A connection lost during COMMIT leaves two possibilities. Inserting again would violate the chain's
+            # unique numbers, skipping would lose records, so ask the store.
+            if self._unsure and tables.record_exists(tx, group.rows[-1]):
                 return None
-            tables.add_records(tx, group.rows, ended)
-        return None if own is None else tables.add_checkpoint(tx, self._key, _now(), own, self._seen)
+            tables.insert_records(tx, group.rows, ended)
+        return None if own is None else tables.insert_checkpoint(tx, self._key, _now(), own, self._seen)
 
-    def _sign_alone(self, own: OwnPart) -> StoredCheckpoint:
+    def _sign_without_store(self, own: ChainProgress) -> SignedCheckpoint:
         checkpoint = Checkpoint(
             self._seen + 1,
             _now(),
@@ -384,50 +434,52 @@ class AuditWriter:
             self._key.id,
             self._chain,
             heads={own.chain: own.head},
-            marks=own.marks(),
+            marks=own.hash_prefixes(),
         )
         return sign(checkpoint, self._key)
 
-    def _tell(self, group: _RecordGroup, stored: StoredCheckpoint | None) -> None:
-        """To the sinks, and the head to its file. In a thread."""
+    def _publish_batch(self, group: _RecordBatch, stored: SignedCheckpoint | None) -> None:
+        """Send a batch to the sinks and write the checkpoint to its file. Runs in a thread."""
         written: dict[Format, list[str]] = {}
-        records = [(row, read_record(row[3])) for row in group.rows] if self._sinks else []
+        records = [(row, parse_event(row[3])) for row in group.rows] if self._sinks else []
         for sink in self._sinks:
             form = sink.address.format
             if form not in written:
-                lines = [WRITERS[form](row, one) for row, one in records if one is not None]
-                written[form] = lines if stored is None else [*lines, written_checkpoint(form, stored, _now())]
+                lines = [FORMATTERS[form](row, event) for row, event in records if event is not None]
+                written[form] = lines if stored is None else [*lines, format_checkpoint(form, stored, _now())]
             sink.write(written[form])
         if stored is not None and self._head_file is not None:
-            self._head_after = time.monotonic() + HEAD_SECONDS
+            # Replacing the file for every checkpoint of a busy server would be too slow.
+            self._head_after = time.monotonic() + CHECKPOINT_FILE_INTERVAL_SECONDS
             try:
-                self._head_file.write(stored.head)
+                self._head_file.write(stored.ref)
             except OSError as failure:
-                log.error("the last checkpoint of the audit cannot be written down: %s", failure)
+                log.error("cannot write the last audit checkpoint to its file: %s", failure)
 
-    async def cut(self) -> None:
-        """Take away what is older than it has to be kept. Raises StoreError."""
-        keep = self._settings.keep_seconds
-        self._cut_after = time.monotonic() + CUT_SECONDS
+    async def apply_retention(self) -> None:
+        """Delete records older than the retention period. Raises StoreError."""
+        keep = self._settings.retention_seconds
+        self._cut_after = time.monotonic() + RETENTION_INTERVAL_SECONDS
         if keep is None or self._database is None:
             return
         moment = _now()
         before = moment - keep * 1_000_000
         stored = await self._database.write(
-            lambda tx: retention.cut(tx, self._key, moment, before, self._seen), isolation="read committed"
+            lambda tx: retention.apply_retention(tx, self._key, moment, before, self._seen), isolation="read committed"
         )
         if stored is not None:
             self._seen = stored.number
-            await asyncio.to_thread(self._tell, _RecordGroup([], []), stored)
+            # The cut is a signed checkpoint: a verifier can tell retention from deletion.
+            await asyncio.to_thread(self._publish_batch, _RecordBatch([], []), stored)
 
-    async def _end(self) -> None:
-        self.add(CallRecord(number=0, at=_now(), kind="end", owner=self._server))
+    async def _shut_down(self) -> None:
+        self.enqueue(AuditEvent(number=0, at=_now(), kind="end", owner=self._server))
         try:
-            async with asyncio.timeout(END_SECONDS):
-                await self._write_all(signed=True, ended=True)
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_SECONDS):
+                await self._flush_pending(signed=True, ended=True)
         except (StoreError, TimeoutError) as failure:
-            lost = len(self._waiting) + (0 if self._made is None else len(self._made.rows))
-            log.error("%d records of the audit are lost: %s", lost, str(failure) or "the store did not answer")
+            lost = len(self._pending) + (0 if self._made is None else len(self._made.rows))
+            log.error("%d audit records are lost: %s", lost, str(failure) or "the store did not answer")
         self._due = None
         if self._database is not None:
             await self._database.close()

@@ -1,5 +1,6 @@
-"""The authorization-server face: for identity providers that know neither registration nor client id documents.
+"""OAuth authorization server for identity providers without dynamic registration or client ID metadata documents.
 
-Clients see an authorization server of their kind (2026-07-28, authorization); behind it the person logs in where they
-always do. Nothing here waits or opens anything: requests become decisions, decisions become rows and documents.
+MCP clients see an authorization server that meets the specification (2026-07-28, Authorization); users log in at their
+existing identity provider. The protocol functions in this package do no I/O: they turn requests into decisions, and
+decisions into rows and documents.
 """

@@ -1,4 +1,4 @@
-"""Clients of the face: configured, registered (RFC 7591), or named by the URL of their own metadata document."""
+"""OAuth clients: configured, dynamically registered (RFC 7591), or identified by the URL of a metadata document."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from portico.auth.client_registration import BASIC, NONE, POST
-from portico.auth.url_policy import names_loopback
+from portico.auth.client_registration import AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST
+from portico.auth.url_policy import is_loopback_name
 from portico.protocol.json_depth import decode_bounded
-from portico_gateway.authserver.errors import GrantRefused, PageRefused
+from portico_gateway.authserver.errors import ErrorPageResponse, OAuthErrorResponse
 from portico_gateway.credentials.encryption import digest
 
-LONGEST_DOCUMENT = 32 * 1024
-LONGEST_URI = 2048
-LONGEST_NAME = 100
-MOST_REDIRECT_URIS = 20
+MAX_DOCUMENT_BYTES = 32 * 1024
+MAX_URI_CHARS = 2048
+MAX_NAME_CHARS = 100
+MAX_REDIRECT_URIS = 20
 
-# Schemes that run or show something in the browser or the operating system: a code sent there goes astray, comes back
-# as a script, or starts an installation. Those that begin with `ms-` or `web+` are refused as well.
+# Schemes that execute or display content in the browser or the operating system. A code sent there can leak, run as a
+# script or start an installation. Schemes with one of `_NEVER_PREFIXES` are rejected as well.
 _NEVER = frozenset(
     {"javascript", "data", "vbscript", "file", "blob", "about", "filesystem", "view-source", "ws", "wss", "ftp"}
     | {"search", "shell", "jar", "mailto", "tel", "sms", "ssh", "telnet", "ldap", "smb", "intent", "market", "itms"}
     | {"chrome", "edge", "res", "mk", "mhtml", "hcp", "steam", "itms-apps", "itms-services", "microsoft-edge"}
 )
 _NEVER_PREFIXES = ("ms-", "web+", "search-", "chrome-", "moz-")
-# RFC 8252, 7.1: the scheme of an application is a domain name of its author, reversed. These clients have others.
+# RFC 8252, section 7.1: an application's scheme is a reversed domain name of its author. These clients use other
+# schemes.
 KNOWN_SCHEMES = frozenset(
     {
         "cursor",
@@ -49,29 +50,31 @@ KNOWN_SCHEMES = frozenset(
 )
 _REVERSE_DOMAIN = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,100}")
+# The host is matched against ASCII only; internationalized names must be in their `xn--` form.
 _HOST = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|[0-9a-f:.]+")
+# Characters that browsers and URL parsers treat differently (control characters, spaces, backslashes, brackets).
 _UNFIT = re.compile(r"[^\x21-\x7e]|[\\<>\"^`{|}]")
 
 
-class KnownClient(Struct, frozen=True, kw_only=True):
-    """A client, however it became known. What it says of itself is for people to read, and no proof."""
+class OAuthClient(Struct, frozen=True, kw_only=True):
+    """An OAuth client. Its self-declared metadata is for display only and proves nothing."""
 
     id: str
     redirect_uris: tuple[str, ...]
     name: str = ""
     kind: Literal["configured", "registered", "document"] = "configured"
-    # The digest of its secret; None: it has none, and PKCE alone ties a code to it.
+    # Digest of the client secret. None for a public client, where only PKCE binds a code to the client.
     secret: str | None = None
-    method: str = NONE
+    method: str = AUTH_NONE
 
     @property
-    def host(self) -> str | None:
-        """Where its document is, which is the one thing about it that was verified."""
+    def metadata_host(self) -> str | None:
+        """Return the host of the metadata document, the only verified fact about such a client, or None."""
         return urlsplit(self.id).hostname if self.kind == "document" else None
 
 
 class _ClientDocument(Struct, frozen=True):
-    """The members that matter of a client's metadata (RFC 7591, section 2)."""
+    """Members of a client metadata document that the server uses (RFC 7591, section 2)."""
 
     redirect_uris: list[str]
     client_id: str | None = None
@@ -81,53 +84,75 @@ class _ClientDocument(Struct, frozen=True):
     token_endpoint_auth_method: str | None = None
 
 
-def is_document_url(client_id: str) -> bool:
-    """Whether a client id is the URL of a document: https, with a path and nothing that reads in two ways."""
-    if not client_id.startswith("https://") or len(client_id) > LONGEST_URI or _UNFIT.search(client_id):
+def is_metadata_document_url(client_id: str) -> bool:
+    """Return whether a client ID is a metadata document URL: https, with a path, and unambiguous for every URL
+    parser.
+    """
+    if not client_id.startswith("https://") or len(client_id) > MAX_URI_CHARS or _UNFIT.search(client_id):
         return False
     try:
         parts = urlsplit(client_id)
         fit = bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+    # Dot segments and userinfo are read differently by different URL parsers; the URL is the client's identity, so it
+    # must be unambiguous.
     dotted = any(unquote(step) in (".", "..") for step in parts.path.split("/"))
     return fit and "@" not in parts.netloc and "#" not in client_id and parts.path not in ("", "/") and not dotted
 
 
-def read_document(url: str, status: int, body: bytes) -> KnownClient:
-    """The client that a document describes. Its `client_id` is its own address, to the letter."""
+def read_document(url: str, status: int, body: bytes) -> OAuthClient:
+    """Parse a client metadata document. Its `client_id` must be identical to its URL.
+
+    Raises ErrorPageResponse if the document is invalid.
+    """
     if status != 200:
-        raise PageRefused(f"The client's document was answered with HTTP {status}.")
-    found = _read(body)
-    if found is None or found.client_id != url:
-        raise PageRefused("The client's document cannot be read, or is about another client.")
-    if found.token_endpoint_auth_method not in (None, NONE):
-        raise PageRefused("The client's document asks for a way to authenticate that we do not have: only none.")
-    try:
-        uris = checked_redirect_uris(found.redirect_uris)
-    except GrantRefused as unfit:
-        raise PageRefused(f"The client's document is no good: {unfit}") from None
-    return KnownClient(id=url, redirect_uris=uris, name=shown(found.client_name), kind="document")
-
-
-def read_registration(body: bytes) -> tuple[KnownClient, str | None]:
-    """A client that registers itself, and its secret if it wants one."""
-    found = _read(body)
-    if found is None:
-        raise GrantRefused(
-            "invalid_client_metadata", "The body is no client metadata: a JSON object with redirect_uris."
+        raise ErrorPageResponse(f"The client's metadata document could not be loaded: HTTP {status}.")
+    result = _read(body)
+    # Otherwise any host could publish a document in the name of another client.
+    if result is None or result.client_id != url:
+        raise ErrorPageResponse("The client's metadata document is invalid, or its client_id differs from its URL.")
+    # A public document cannot contain a secret, and private_key_jwt is not supported; such a client is bound by PKCE.
+    if result.token_endpoint_auth_method not in (None, AUTH_NONE):
+        raise ErrorPageResponse(
+            "The client's metadata document has an unsupported token_endpoint_auth_method: expected none."
         )
-    if not set(found.grant_types) <= {"authorization_code", "refresh_token"} or found.response_types != ("code",):
-        raise GrantRefused("invalid_client_metadata", "Only authorization_code and refresh_token are granted here.")
-    method = found.token_endpoint_auth_method or BASIC
-    if method not in (NONE, BASIC, POST):
-        raise GrantRefused("invalid_client_metadata", f"Clients authenticate with {NONE}, {BASIC} or {POST}.")
-    uris = checked_redirect_uris(found.redirect_uris)
-    secret = None if method == NONE else secrets.token_urlsafe(32)
-    client = KnownClient(
+    try:
+        uris = validate_redirect_uris(result.redirect_uris)
+    except OAuthErrorResponse as unfit:
+        raise ErrorPageResponse(f"The client's metadata document is invalid: {unfit}") from None
+    return OAuthClient(id=url, redirect_uris=uris, name=sanitize_display_name(result.client_name), kind="document")
+
+
+def parse_registration(body: bytes) -> tuple[OAuthClient, str | None]:
+    """Parse a registration request and return the client and its secret, or None for a public client.
+
+    Raises OAuthErrorResponse with `invalid_client_metadata` or `invalid_redirect_uri`.
+    """
+    result = _read(body)
+    if result is None:
+        raise OAuthErrorResponse(
+            "invalid_client_metadata", "The body must be client metadata: a JSON object with redirect_uris."
+        )
+    if not set(result.grant_types) <= {"authorization_code", "refresh_token"} or result.response_types != ("code",):
+        raise OAuthErrorResponse(
+            "invalid_client_metadata",
+            ("grant_types must be authorization_code and refresh_token, and response_types must be code."),
+        )
+    method = result.token_endpoint_auth_method or CLIENT_SECRET_BASIC
+    if method not in (AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST):
+        raise OAuthErrorResponse(
+            "invalid_client_metadata",
+            f"token_endpoint_auth_method must be {AUTH_NONE}, {CLIENT_SECRET_BASIC} or {CLIENT_SECRET_POST}.",
+        )
+    uris = validate_redirect_uris(result.redirect_uris)
+    secret = None if method == AUTH_NONE else secrets.token_urlsafe(32)
+    client = OAuthClient(
+        # The prefix separates registered clients from configured ones and from metadata URLs, so no registration can
+        # claim their IDs.
         id=f"dcr-{secrets.token_urlsafe(16)}",
         redirect_uris=uris,
-        name=shown(found.client_name),
+        name=sanitize_display_name(result.client_name),
         kind="registered",
         secret=None if secret is None else digest(secret),
         method=method,
@@ -135,13 +160,13 @@ def read_registration(body: bytes) -> tuple[KnownClient, str | None]:
     return client, secret
 
 
-def registration_answer(client: KnownClient, secret: str | None, now: float) -> dict[str, Any]:
-    """What a client is told that registered (RFC 7591, section 3.2.1)."""
-    given = {"client_secret": secret, "client_secret_expires_at": 0} if secret is not None else {}
+def registration_response(client: OAuthClient, secret: str | None, now: float) -> dict[str, Any]:
+    """Return the body of a successful registration response (RFC 7591, section 3.2.1)."""
+    secret_members = {"client_secret": secret, "client_secret_expires_at": 0} if secret is not None else {}
     return {
         "client_id": client.id,
         "client_id_issued_at": int(now),
-        **given,
+        **secret_members,
         "redirect_uris": list(client.redirect_uris),
         "client_name": client.name,
         "grant_types": ["authorization_code", "refresh_token"],
@@ -153,16 +178,16 @@ def registration_answer(client: KnownClient, secret: str | None, now: float) -> 
 RedirectKind = Literal["web", "loopback", "application"]
 
 
-def checked_redirect_uris(uris: Sequence[str], *, configured: bool = False) -> tuple[str, ...]:
-    """Return the redirect URIs of a client. Raises GrantRefused for one that no browser may be sent to.
+def validate_redirect_uris(uris: Sequence[str], *, configured: bool = False) -> tuple[str, ...]:
+    """Return the redirect URIs of a client as a tuple. Raises OAuthErrorResponse if one of them is not allowed.
 
-    `configured`: the operator has listed them, so that an application may have any scheme that is not dangerous.
+    `configured` means that the operator listed them; an application may then use any scheme that is not dangerous.
     """
-    if not 0 < len(uris) <= MOST_REDIRECT_URIS:
-        raise GrantRefused("invalid_redirect_uri", f"A client has 1 to {MOST_REDIRECT_URIS} redirect URIs.")
+    if not 0 < len(uris) <= MAX_REDIRECT_URIS:
+        raise OAuthErrorResponse("invalid_redirect_uri", f"redirect_uris must contain 1 to {MAX_REDIRECT_URIS} URIs.")
     for uri in uris:
         if redirect_kind(uri, configured=configured) is None:
-            raise GrantRefused(
+            raise OAuthErrorResponse(
                 "invalid_redirect_uri",
                 "A redirect URI must be https, http on a loopback address, or have a scheme that is a reverse domain "
                 "name, such as com.example.app:/callback (RFC 8252, 7.1). The operator can register other schemes.",
@@ -171,9 +196,11 @@ def checked_redirect_uris(uris: Sequence[str], *, configured: bool = False) -> t
 
 
 def redirect_kind(uri: str, *, configured: bool = False) -> RedirectKind | None:
-    """Return what a redirect URI leads to, or None if no browser may be sent there. Registration, client documents and
-    the authorization endpoint all decide by this."""
-    if len(uri) > LONGEST_URI or _UNFIT.search(uri) or "#" in uri:
+    """Return the kind of a redirect URI, or None if browsers must not be redirected to it.
+
+    Registration, metadata documents and the authorization endpoint all use this function, so that no path is weaker.
+    """
+    if len(uri) > MAX_URI_CHARS or _UNFIT.search(uri) or "#" in uri:
         return None
     parts = _split(uri)
     if parts is None or "@" in parts.netloc or _SCHEME.fullmatch(parts.scheme) is None:
@@ -182,55 +209,76 @@ def redirect_kind(uri: str, *, configured: bool = False) -> RedirectKind | None:
     if scheme in ("http", "https"):
         if not _HOST.fullmatch(host):
             return None
-        return "loopback" if names_loopback(host) else "web" if scheme == "https" else None
+        # Plain http is acceptable only where the code never leaves the machine (RFC 8252, section 8.3).
+        return "loopback" if is_loopback_name(host) else "web" if scheme == "https" else None
+    # Even the operator cannot allow these: browsers would run the code as a script or open a local file.
     if scheme in _NEVER or scheme.startswith(_NEVER_PREFIXES):
         return None
-    known = scheme in KNOWN_SCHEMES or _REVERSE_DOMAIN.fullmatch(scheme) is not None
-    return "application" if known or configured else None
+    is_known = scheme in KNOWN_SCHEMES or _REVERSE_DOMAIN.fullmatch(scheme) is not None
+    return "application" if is_known or configured else None
 
 
 def destination(uri: str) -> str:
-    """Return where a redirect URI leads, in words for the user. A host is named where it decides who gets the answer;
-    of an application the scheme does, and what stands behind it is its own business. Hosts are ASCII: names in other
-    scripts have their `xn--` form."""
+    """Describe the target of a redirect URI for the user.
+
+    The description names the part that decides who receives the code: the host of a web URL, the scheme of an
+    application. Hosts are ASCII; internationalized names are in their `xn--` form.
+    """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return f"an application on this device, by the scheme {parts.scheme}:"
-    if names_loopback(parts.hostname or ""):
+    if is_loopback_name(parts.hostname or ""):
         return "an application on this computer"
     return f"{parts.hostname}:{parts.port}" if parts.port not in (None, 443) else parts.hostname or ""
 
 
-def redirects_to(client: KnownClient, uri: str) -> bool:
-    """Whether a redirect URI is one of the client's: the same text; on its own machine any port (RFC 8252, 7.3)."""
+def matches_redirect_uri(client: OAuthClient, uri: str) -> bool:
+    """Return whether a redirect URI is registered for a client.
+
+    URIs are compared as strings, except that loopback URIs may use any port (RFC 8252, section 7.3).
+    """
     fit = redirect_kind(uri, configured=client.kind == "configured") is not None
     return fit and is_among(uri, client.redirect_uris)
 
 
 def is_among(uri: str, registered: Iterable[str]) -> bool:
-    """Whether a redirect URI is one of these; on a loopback address the port may differ."""
-    return any(uri == one or _same_but_port(uri, one) for one in registered)
+    """Return whether a redirect URI is in `registered`, ignoring the port of loopback addresses."""
+    return any(uri == item or _same_but_port(uri, item) for item in registered)
 
 
 def _same_but_port(uri: str, registered: str) -> bool:
-    one, other = _split(uri), _split(registered)
-    if one is None or other is None or one.scheme != "http" or not names_loopback(one.hostname or ""):
+    requested, other = _split(uri), _split(registered)
+    if (
+        requested is None
+        or other is None
+        or requested.scheme != "http"
+        or not is_loopback_name(requested.hostname or "")
+    ):
         return False
-    return (one.scheme, one.hostname, one.path, one.query) == (other.scheme, other.hostname, other.path, other.query)
+    return (requested.scheme, requested.hostname, requested.path, requested.query) == (
+        other.scheme,
+        other.hostname,
+        other.path,
+        other.query,
+    )
 
 
-def authenticated(client: KnownClient, form: Mapping[str, str], basic: tuple[str, str] | None) -> bool:
-    """Whether a client has shown itself in the way that it registered for."""
+def verify_client_authentication(client: OAuthClient, form: Mapping[str, str], basic: tuple[str, str] | None) -> bool:
+    """Return whether a client authenticated with the method that it registered."""
+    # Many libraries send an empty password for public clients; any other password is a mistake or an attack.
     if client.secret is None:
         return basic is None or basic[1] == ""
-    given = basic[1] if basic is not None else form.get("client_secret", "")
-    return hmac.compare_digest(digest(given), client.secret)
+    secret = basic[1] if basic is not None else form.get("client_secret", "")
+    # Compare digests in constant time: a timing difference would reveal a prefix of the secret.
+    return hmac.compare_digest(digest(secret), client.secret)
 
 
-def shown(name: str | None) -> str:
-    """A name that another party chose, fit for a page: one line, bounded, no marks that turn text around."""
-    kept = "".join(char if char.isprintable() else " " for char in (name or "")[: 4 * LONGEST_NAME])
-    return " ".join(kept.split())[:LONGEST_NAME]
+def sanitize_display_name(name: str | None) -> str:
+    """Return a third-party name that is safe to display: one line, of limited length, without bidirectional
+    controls.
+    """
+    kept = "".join(char if char.isprintable() else " " for char in (name or "")[: 4 * MAX_NAME_CHARS])
+    return " ".join(kept.split())[:MAX_NAME_CHARS]
 
 
 def _split(uri: str) -> SplitResult | None:
@@ -242,11 +290,16 @@ def _split(uri: str) -> SplitResult | None:
 
 
 def _read(body: bytes) -> _ClientDocument | None:
-    if len(body) > LONGEST_DOCUMENT:
+    """Decode a client metadata document, or return None if it is too large or invalid."""
+    if len(body) > MAX_DOCUMENT_BYTES:
         return None
     try:
-        said = decode_bounded(body)
-        present = {name: value for name, value in said.items() if value is not None} if isinstance(said, dict) else said
+        document = decode_bounded(body)
+        present = (
+            {name: value for name, value in document.items() if value is not None}
+            if isinstance(document, dict)
+            else document
+        )
         return msgspec.convert(present, _ClientDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""What the face is told: who it is, who may use it, and for how long."""
+"""Configuration of the authorization server: its identity, its clients and its lifetimes."""
 
 from __future__ import annotations
 
@@ -6,44 +6,47 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from portico_gateway.authserver.clients import KnownClient
+from portico_gateway.authserver.clients import OAuthClient
 
-# Clients remember nothing of the metadata for long, and neither do we of theirs.
-ACCESS_SECONDS = 600.0
-LOGIN_EVERY_SECONDS = 30 * 24 * 3600.0
+# Access tokens are short-lived, because a revoked one may be accepted until it expires.
+ACCESS_TOKEN_TTL_SECONDS = 600.0
+MAX_SESSION_AGE_SECONDS = 30 * 24 * 3600.0
 IDLE_SECONDS = 14 * 24 * 3600.0
-KEY_SECONDS = 30 * 24 * 3600.0
+KEY_ROTATION_SECONDS = 30 * 24 * 3600.0
 
 
-class FaceSettings(Struct, frozen=True, kw_only=True):
-    """An authorization server of one resource server: `issuer` and `resource` are its names, to the letter."""
+class AuthorizationServerConfig(Struct, frozen=True, kw_only=True):
+    """Configuration of the authorization server for one resource server.
+
+    `issuer` and `resource` are compared as exact strings.
+    """
 
     issuer: str
     resource: str
-    # Whether tokens are always for that; otherwise for what a client names that is below the issuer.
+    # If true, every token is issued for `resource`; otherwise a client may name any resource below the issuer.
     audience_only: bool = False
-    # What is shown to people.
+    # Display name on the consent page.
     title: str = "this server"
-    # Scope → what it lets a client do, in words for the consent page. Nothing else is granted.
+    # Scope → description for the consent page. Other scopes are never granted.
     scopes: Mapping[str, str] = {}
-    # What a client gets that asks for none; None: all of them.
+    # Scopes for a client that requests none. None means all scopes.
     default_scopes: tuple[str, ...] | None = None
-    clients: tuple[KnownClient, ...] = ()
-    # Dynamic registration (RFC 7591), for clients that know no documents.
-    registration: bool = True
-    documents: bool = True
-    # Hosts whose documents are read; none: any.
-    client_hosts: tuple[str, ...] = ()
-    # Networks beside the open internet that documents may be on.
-    client_networks: tuple[str, ...] = ()
-    access_seconds: float = ACCESS_SECONDS
-    # How long a client may go on without a person logging in.
-    login_every: float = LOGIN_EVERY_SECONDS
+    clients: tuple[OAuthClient, ...] = ()
+    # Dynamic client registration (RFC 7591), for clients that do not support metadata documents.
+    dynamic_client_registration: bool = True
+    client_id_metadata_documents: bool = True
+    # Hosts from which metadata documents are accepted. Empty means any host.
+    allowed_client_hosts: tuple[str, ...] = ()
+    # Private networks from which metadata documents may be fetched, in addition to public addresses.
+    allowed_client_networks: tuple[str, ...] = ()
+    access_seconds: float = ACCESS_TOKEN_TTL_SECONDS
+    # Maximum time before the user must log in again.
+    max_session_age: float = MAX_SESSION_AGE_SECONDS
     idle_seconds: float = IDLE_SECONDS
-    key_seconds: float = KEY_SECONDS
+    key_seconds: float = KEY_ROTATION_SECONDS
 
     @property
-    def defaults(self) -> tuple[str, ...]:
+    def effective_default_scopes(self) -> tuple[str, ...]:
         return tuple(self.scopes) if self.default_scopes is None else self.default_scopes
 
     def url(self, path: str) -> str:

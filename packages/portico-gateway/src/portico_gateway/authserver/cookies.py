@@ -1,34 +1,38 @@
-"""The cookie that ties a login to one browser. Who has only the link, and not the browser, gets nowhere."""
+"""Cookie that binds a login flow to one browser, so that a stolen or forwarded link is useless elsewhere."""
 
 from __future__ import annotations
 
 import re
 import secrets
 
-from portico.transports.http_server.messages import Pairs, Request
+from portico.transports.http_server.messages import HeaderPairs, HttpRequest
 
 _VALUE = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class BrowserCookie:
-    """`__Host-` means: over https, from this host alone, and no subdomain can put its own in place."""
+    """Cookie for the login flow.
 
-    def __init__(self, name: str, *, secure: bool, seconds: int) -> None:
+    The `__Host-` prefix restricts it to https and to this host; a subdomain cannot overwrite it.
+    """
+
+    def __init__(self, name: str, *, secure: bool, max_age: int) -> None:
         self._name = f"__Host-{name}" if secure else name
         self._more = "; Secure" if secure else ""
-        self._seconds = seconds
+        self._seconds = max_age
 
-    def read(self, request: Request) -> str | None:
+    def read(self, request: HttpRequest) -> str | None:
         for part in request.headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = part.strip().partition("=")
             if name == self._name:
                 return value if _VALUE.fullmatch(value) else None
         return None
 
-    def write(self, value: str) -> Pairs:
+    def write(self, value: str) -> HeaderPairs:
+        # SameSite=Lax, because the identity provider returns the browser with a cross-site top-level navigation.
         text = f"{self._name}={value}; Path=/; Max-Age={self._seconds}; HttpOnly; SameSite=Lax{self._more}"
         return ((b"set-cookie", text.encode()),)
 
 
-def fresh_value() -> str:
+def new_cookie_value() -> str:
     return secrets.token_urlsafe(32)

@@ -1,4 +1,4 @@
-"""The face over HTTP: its documents, its pages and its endpoints."""
+"""HTTP endpoints of the authorization server: metadata documents, consent pages, token, revocation and registration."""
 
 from __future__ import annotations
 
@@ -8,170 +8,212 @@ import time
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.auth.assertions import ALGORITHM
+from portico.auth.assertions import DPOP_ALGORITHM
 from portico.transports.http_server import ip_rate_limit
-from portico.transports.http_server.custom_routes import PageRoute
-from portico.transports.http_server.ip_rate_limit import AddressPace
-from portico.transports.http_server.messages import Answer, Pairs, Request
+from portico.transports.http_server.custom_routes import CustomRoute
+from portico.transports.http_server.ip_rate_limit import IpRateLimiter
+from portico.transports.http_server.messages import HeaderPairs, HttpRequest, HttpResponse
 from portico_gateway.authserver import html, requests
 from portico_gateway.authserver.clients import (
-    KnownClient,
+    OAuthClient,
     destination,
-    read_registration,
+    parse_registration,
     redirect_kind,
-    registration_answer,
+    registration_response,
 )
-from portico_gateway.authserver.cookies import fresh_value
-from portico_gateway.authserver.errors import GrantRefused, PageRefused, SentBack
-from portico_gateway.authserver.identity_providers import host_of
-from portico_gateway.authserver.login_flow import Arrived, Flow
+from portico_gateway.authserver.cookies import new_cookie_value
+from portico_gateway.authserver.errors import ErrorPageResponse, OAuthErrorResponse, RedirectErrorResponse
+from portico_gateway.authserver.identity_providers import provider_host
+from portico_gateway.authserver.login_flow import LoginResult, LoginState
 from portico_gateway.authserver.requests import AuthorizationRequest
-from portico_gateway.authserver.responses import NO_STORE, document, parameters_of, redirect, shown, told
-from portico_gateway.authserver.server import Face
+from portico_gateway.authserver.responses import (
+    NO_STORE,
+    html_errors,
+    json_response,
+    oauth_errors,
+    parse_parameters,
+    redirect,
+)
+from portico_gateway.authserver.server import AuthorizationServer
 
 log = logging.getLogger("portico.access")
 
-_CACHED: Pairs = ((b"cache-control", b"max-age=300"),)
+_CACHE_CONTROL: HeaderPairs = ((b"cache-control", b"max-age=300"),)
 _PURPOSE = "authorize"
-WELL_KNOWN = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
+WELL_KNOWN_PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
 
-class _ConsentAsked(Struct, frozen=True):
-    """What a client wants, while its person is asked and logs in."""
+class _PendingConsent(Struct, frozen=True):
+    """Authorization request that waits for the user's consent and login."""
 
     request: AuthorizationRequest
-    client: KnownClient
+    client: OAuthClient
 
 
-class FaceEndpoints:
-    def __init__(self, face: Face) -> None:
+class OAuthEndpoints:
+    """HTTP endpoints of an authorization server."""
+
+    def __init__(self, face: AuthorizationServer) -> None:
         self._face = face
-        self._logins = face.logins
-        self._logins.onward[_PURPOSE] = self.logged_in
+        self._logins = face.login_flow
+        self._logins.handlers[_PURPOSE] = self.on_login
 
-    def pages(self) -> list[PageRoute]:
+    def routes(self) -> list[CustomRoute]:
+        """Return the routes of all endpoints."""
         own = [
-            ("GET", "/authorize", AddressPace(ip_rate_limit.LOGINS).around(shown(self.authorize))),
-            ("POST", "/consent", AddressPace(ip_rate_limit.LOGINS).around(shown(self.consent))),
-            ("POST", "/token", AddressPace(ip_rate_limit.TOKENS).around(told(self.token))),
-            ("POST", "/revoke", AddressPace(ip_rate_limit.TOKENS).around(told(self.revoke))),
+            ("GET", "/authorize", IpRateLimiter(ip_rate_limit.LOGINS_PER_MINUTE).wrap(html_errors(self.authorize))),
+            ("POST", "/consent", IpRateLimiter(ip_rate_limit.LOGINS_PER_MINUTE).wrap(html_errors(self.consent))),
+            ("POST", "/token", IpRateLimiter(ip_rate_limit.TOKENS_PER_MINUTE).wrap(oauth_errors(self.token))),
+            ("POST", "/revoke", IpRateLimiter(ip_rate_limit.TOKENS_PER_MINUTE).wrap(oauth_errors(self.revoke))),
             ("GET", "/jwks.json", self.jwks),
         ]
-        if self._face.settings.registration:
-            own.append(("POST", "/register", AddressPace(ip_rate_limit.REGISTRATIONS).around(told(self.register))))
+        if self._face.settings.dynamic_client_registration:
+            own.append(
+                (
+                    "POST",
+                    "/register",
+                    IpRateLimiter(ip_rate_limit.REGISTRATIONS_PER_MINUTE).wrap(oauth_errors(self.register)),
+                )
+            )
         root = self._logins.root
-        known = {path + end for path in WELL_KNOWN for end in ("", root)} | {root + WELL_KNOWN[1]}
-        return [*self._logins.placed(own), *(PageRoute("GET", path, self.metadata) for path in sorted(known))]
+        # Clients build the metadata URL with the issuer's path before or after the well-known path (RFC 8414, section
+        # 3.1;
+        # OpenID Connect Discovery, section 4.1), and a reverse proxy may strip the path. Serve all forms.
+        paths = {path + end for path in WELL_KNOWN_PATHS for end in ("", root)} | {root + WELL_KNOWN_PATHS[1]}
+        return [*self._logins.mount_routes(own), *(CustomRoute("GET", path, self.metadata) for path in sorted(paths))]
 
     # Documents
 
-    async def metadata(self, request: Request) -> Answer:
-        return document(200, requests.metadata(self._face.settings, [ALGORITHM]), _CACHED)
+    async def metadata(self, request: HttpRequest) -> HttpResponse:
+        return json_response(200, requests.server_metadata(self._face.settings, [DPOP_ALGORITHM]), _CACHE_CONTROL)
 
-    async def jwks(self, request: Request) -> Answer:
-        return document(200, {"keys": await self._face.known_keys()}, _CACHED)
+    async def jwks(self, request: HttpRequest) -> HttpResponse:
+        return json_response(200, {"keys": await self._face.get_public_keys()}, _CACHE_CONTROL)
 
-    # A browser's way: the client's request, consent, the login elsewhere, and back to the client
+    # Browser flow: authorization request, consent, login at the identity provider, redirect to the client
 
-    async def authorize(self, request: Request) -> Answer:
-        said = parameters_of(request.query)
-        client = await self._face.client(said.get("client_id", ""), request.peer)
+    async def authorize(self, request: HttpRequest) -> HttpResponse:
+        parameters = parse_parameters(request.query)
+        client = await self._face.get_client(parameters.get("client_id", ""), request.peer)
         try:
-            asked = requests.read_authorization(said, client, self._face.settings)
-        except SentBack as refusal:
-            uri = said["redirect_uri"]
+            authorization_request = requests.parse_authorization_request(parameters, client, self._face.settings)
+        except RedirectErrorResponse as refusal:
+            uri = parameters["redirect_uri"]
             if not await self._face.is_approved(client, uri):
-                # Every program can register: its links must not lead from this host to another without a decision.
-                raise PageRefused(
-                    f"The program that sent you here made a request that cannot be granted: {refusal} ({refusal.error})"
+                # Any program can register. Redirecting without the user's decision would make this host an open
+                # redirector.
+                raise ErrorPageResponse(
+                    f"The program that sent you here made an invalid request: {refusal} ({refusal.error})"
                 ) from None
-            return redirect(self._refusal(uri, said.get("state"), refusal.error, str(refusal)))
+            return redirect(self._error_redirect(uri, parameters.get("state"), refusal.error, str(refusal)))
         cookie = self._logins.cookie
-        browser, flow = cookie.read(request) or fresh_value(), fresh_value()
-        body = Raw(msgspec.json.encode(_ConsentAsked(asked, client)))
-        await self._logins.begin(flow, browser, Flow(_PURPOSE, body), request.peer)
-        return self._consent_page(client, asked, flow, cookie.write(browser))
+        browser, flow = cookie.read(request) or new_cookie_value(), new_cookie_value()
+        body = Raw(msgspec.json.encode(_PendingConsent(authorization_request, client)))
+        await self._logins.save_state(flow, browser, LoginState(_PURPOSE, body), request.peer)
+        return self._consent_page(client, authorization_request, flow, cookie.write(browser))
 
-    def _consent_page(self, client: KnownClient, asked: AuthorizationRequest, flow: str, more: Pairs) -> Answer:
+    def _consent_page(
+        self, client: OAuthClient, request: AuthorizationRequest, flow: str, more: HeaderPairs
+    ) -> HttpResponse:
         settings = self._face.settings
-        known = f"{client.host} (verified)" if client.host else "not verified: any program can use this name"
-        program = client.name or client.host or client.id
-        called = f"a program that calls itself “{client.name}”" if client.name else client.host or "this program"
+        is_trusted = (
+            f"{client.metadata_host} (verified)"
+            if client.metadata_host
+            else "not verified: any program can use this name"
+        )
+        program = client.name or client.metadata_host or client.id
+        called = (
+            f"a program that calls itself “{client.name}”" if client.name else client.metadata_host or "this program"
+        )
         if client.kind == "configured":
-            known, called = "registered by the operator of this server", program
+            is_trusted, called = "registered by the operator of this server", program
         elif client.name:
-            program = f"{client.name} (what it calls itself)"
+            program = f"{client.name} (self-declared name)"
         facts = [
             ("Program", program),
-            ("Known by", known),
-            ("The answer goes to", destination(asked.redirect_uri)),
+            ("Known by", is_trusted),
+            ("The answer goes to", destination(request.redirect_uri)),
             ("Gets access to", f"{settings.title} ({settings.resource})"),
-            ("May", "; ".join(settings.scopes.get(one) or one for one in asked.scopes) or "use it in your name"),
-            ("You log in at", host_of(self._logins.where)),
+            (
+                "May",
+                "; ".join(settings.scopes.get(scope) or scope for scope in request.scopes) or "use it in your name",
+            ),
+            ("You log in at", provider_host(self._logins.provider)),
         ]
-        care = "Go on only if you have just started this from a program that you trust."
-        return html.question(
+        care = "Continue only if you started this login yourself from a program that you trust."
+        return html.render_confirmation(
             f"Let {called} in?", facts, care, settings.url("/consent"), flow, "Allow, and log in", more
         )
 
-    async def consent(self, request: Request) -> Answer:
-        said = self._logins.check_own_form(request)
+    async def consent(self, request: HttpRequest) -> HttpResponse:
+        form = self._logins.check_same_origin(request)
         cookie = self._logins.cookie
         browser = cookie.read(request)
-        flow = await self._logins.resume(said.get("flow", ""), browser, _PURPOSE)
+        flow = await self._logins.take_state(form.get("flow", ""), browser, _PURPOSE)
         if flow.pending is not None or browser is None:
-            raise PageRefused("This page is out of date. Start again from your program.")
-        if said.get("answer") != "yes":
-            asked = msgspec.json.decode(flow.body, type=_ConsentAsked)
-            uri, state = asked.request.redirect_uri, asked.request.state
-            url = self._refusal(uri, state, "access_denied", "Access was declined.")
+            raise ErrorPageResponse("This page has expired. Start again from your application.")
+        if form.get("answer") != "yes":
+            pending = msgspec.json.decode(flow.body, type=_PendingConsent)
+            uri, state = pending.request.redirect_uri, pending.request.state
+            url = self._error_redirect(uri, state, "access_denied", "Access was declined.")
             local = redirect_kind(uri) == "loopback"
-            if local or await self._face.is_approved(asked.client, uri):
-                return html.going(url, destination(uri))
-            return html.declined(url, destination(uri))
-        url = await self._logins.send_to_login(browser, _PURPOSE, flow.body, request.peer)
-        return html.going(url, host_of(self._logins.where), cookie.write(browser))
+            if local or await self._face.is_approved(pending.client, uri):
+                return html.render_redirect(url, destination(uri))
+            return html.access_denied_page(url, destination(uri))
+        url = await self._logins.redirect_to_login(browser, _PURPOSE, flow.body, request.peer)
+        return html.render_redirect(url, provider_host(self._logins.provider), cookie.write(browser))
 
-    async def logged_in(self, arrived: Arrived) -> Answer:
-        asked = msgspec.json.decode(arrived.body, type=_ConsentAsked).request
+    async def on_login(self, arrived: LoginResult) -> HttpResponse:
+        authorization_request = msgspec.json.decode(arrived.body, type=_PendingConsent).request
         if arrived.who is None:
-            return redirect(self._refusal(asked.redirect_uri, asked.state, "access_denied", "The login was declined."))
-        said = {"code": await self._face.grant(asked, arrived.who)}
-        return redirect(requests.answer_url(asked.redirect_uri, self._face.settings.issuer, asked.state, said))
+            return redirect(
+                self._error_redirect(
+                    authorization_request.redirect_uri,
+                    authorization_request.state,
+                    "access_denied",
+                    "The login was declined.",
+                )
+            )
+        parameters = {"code": await self._face.issue_code(authorization_request, arrived.who)}
+        return redirect(
+            requests.redirect_url(
+                authorization_request.redirect_uri, self._face.settings.issuer, authorization_request.state, parameters
+            )
+        )
 
-    def _refusal(self, uri: str, state: str | None, error: str, text: str) -> str:
-        said = {"error": error, "error_description": text}
-        return requests.answer_url(uri, self._face.settings.issuer, state, said)
+    def _error_redirect(self, uri: str, state: str | None, error: str, text: str) -> str:
+        parameters = {"error": error, "error_description": text}
+        return requests.redirect_url(uri, self._face.settings.issuer, state, parameters)
 
-    # Endpoints of clients
+    # Endpoints called by clients
 
-    async def token(self, request: Request) -> Answer:
-        form, client = await self._form_of_client(request)
-        issued = await self._face.token(client, form)
-        said = {
+    async def token(self, request: HttpRequest) -> HttpResponse:
+        form, client = await self._authenticate_form(request)
+        issued = await self._face.exchange_token(client, form)
+        body = {
             "access_token": issued.access_token,
             "token_type": "Bearer",
             "expires_in": int(self._face.settings.access_seconds),
             "refresh_token": issued.refresh_token,
             "scope": issued.scope,
         }
-        return document(200, said, NO_STORE)
+        return json_response(200, body, NO_STORE)
 
-    async def revoke(self, request: Request) -> Answer:
-        form, client = await self._form_of_client(request)
+    async def revoke(self, request: HttpRequest) -> HttpResponse:
+        form, client = await self._authenticate_form(request)
         await self._face.revoke(client, form.get("token", ""))
-        return document(200, {}, NO_STORE)
+        return json_response(200, {}, NO_STORE)
 
-    async def register(self, request: Request) -> Answer:
-        client, secret = read_registration(request.body)
-        await self._face.register(client, request.peer)
-        log.info("the client %s has registered: %s", client.id, client.name)
-        return document(201, registration_answer(client, secret, time.time()), NO_STORE)
+    async def register(self, request: HttpRequest) -> HttpResponse:
+        client, secret = parse_registration(request.body)
+        await self._face.register_client(client, request.peer)
+        log.info("client %s registered: %s", client.id, client.name)
+        return json_response(201, registration_response(client, secret, time.time()), NO_STORE)
 
-    async def _form_of_client(self, request: Request) -> tuple[dict[str, str], KnownClient]:
-        if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != html.FORM:
-            raise GrantRefused("invalid_request", "The body is a form.")
-        form = requests.parameters(request.body.decode("latin-1"))
+    async def _authenticate_form(self, request: HttpRequest) -> tuple[dict[str, str], OAuthClient]:
+        if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != html.FORM_CONTENT_TYPE:
+            raise OAuthErrorResponse("invalid_request", "The request body must be application/x-www-form-urlencoded.")
+        form = requests.parse_parameters(request.body.decode("latin-1"))
         header = request.headers.get(b"authorization")
-        basic = requests.basic_credentials(None if header is None else header.decode("latin-1"))
-        return form, await self._face.authenticate(form, basic)
+        basic = requests.parse_basic_credentials(None if header is None else header.decode("latin-1"))
+        return form, await self._face.authenticate_client(form, basic)

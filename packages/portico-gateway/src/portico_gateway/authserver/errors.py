@@ -1,12 +1,12 @@
-"""How the face says no: to a client as OAuth's JSON, to a client by way of the browser, or to the person alone."""
+"""Errors of the authorization server: an OAuth JSON body, a redirect to the client, or a page for the user."""
 
 from __future__ import annotations
 
-from portico.protocol.errors import Error
+from portico.protocol.errors import PorticoError
 
 
-class GrantRefused(Error):
-    """One of OAuth's errors (RFC 6749, section 5.2), for the client that asked."""
+class OAuthErrorResponse(PorticoError):
+    """OAuth error response (RFC 6749, section 5.2), returned to the client as JSON."""
 
     def __init__(self, error: str, description: str, status: int = 400) -> None:
         super().__init__(description)
@@ -14,16 +14,18 @@ class GrantRefused(Error):
         self.status = status
 
 
-class SentBack(Error):
-    """The same, by way of the browser: the redirect URI is the client's own, so it may be told there."""
+class RedirectErrorResponse(PorticoError):
+    """OAuth error sent to the client by redirect. Raised only after the redirect URI was validated."""
 
     def __init__(self, error: str, description: str) -> None:
         super().__init__(description)
         self.error = error
 
 
-class PageRefused(Error):
-    """For the person at the browser alone. Where it is not sure whose a redirect URI is, no browser is sent there."""
+class ErrorPageResponse(PorticoError):
+    """Error page for the user. Used while the redirect URI is not validated, because no browser may be redirected
+    there.
+    """
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)

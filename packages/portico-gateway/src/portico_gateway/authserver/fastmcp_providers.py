@@ -1,7 +1,7 @@
-"""FastMCP's login providers: an authorization server of Portico in front of an identity provider, by `[auth.proxy]`.
+"""FastMCP's login providers, implemented with Portico's authorization server (`[auth.proxy]`).
 
-FastMCP's providers admit everyone who has an account at the identity provider. So do these, with a warning in the log,
-unless `allow` restricts it.
+Like FastMCP's own providers, they admit every user of the identity provider unless `allow` restricts it; a warning is
+logged in that case.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from portico.auth.resource_server import ResourceServer
-from portico.auth.settings import AuthorizationSettings, apply
+from portico.auth.settings import AuthSectionSettings, apply
 from portico.compat.mcp_sdk.auth import AuthProvider
 from portico.compat.unsupported import Unsupported, reject_options
 from portico.protocol.errors import UsageError
@@ -23,33 +23,35 @@ CALLBACK_PATH = "/auth/callback"
 
 
 class LoginPreset(NamedTuple):
-    """What `[auth.proxy]` needs to know of an identity provider."""
+    """Mapping of a FastMCP provider to `[auth.proxy]`."""
 
-    # The options that name it; the first error is about one that is missing.
+    # Required options. The first missing one is reported.
     options: tuple[str, ...] = ()
-    # Its settings, made of the values of these options.
+    # Builds the `[auth.proxy]` settings from the values of the options.
     settings: Callable[..., Mapping[str, Any]] = dict
     provider: str = "oidc"
     optional: Mapping[str, str] = {}
-    # Requested from the identity provider unless `required_scopes` says otherwise.
+    # Requested from the identity provider unless `required_scopes` is set.
     default_scopes: tuple[str, ...] = ()
-    # Other names of `client_id` and `client_secret`.
+    # Names of the `client_id` and `client_secret` options.
     client: tuple[str, str] = ("client_id", "client_secret")
     doc: str = ""
 
 
 _STORED = "sessions and clients are stored in the store of the server: store=URL"
-_EXPIRY = "use [auth.proxy] access, login_every and idle"
+_EXPIRY = "use [auth.proxy] access_token_ttl, max_session_age and session_idle_timeout"
 _UPSTREAM = "the tokens of the identity provider are used for the login alone"
 _UNSUPPORTED = {
     "resource_base_url": Unsupported("base_url is the URL of the server and of the resource"),
     "issuer_url": Unsupported("the issuer is base_url"),
     "service_documentation_url": Unsupported("use ResourceServer(documentation=…)"),
-    "allowed_client_redirect_uris": Unsupported("use [auth.proxy] client_hosts, or register clients with client"),
+    "allowed_client_redirect_uris": Unsupported(
+        "use [auth.proxy] allowed_client_hosts, or register clients with client"
+    ),
     "client_storage": Unsupported(_STORED),
-    "jwt_signing_key": Unsupported("use [auth.proxy] keys; without them keys are made and stored"),
-    "require_authorization_consent": Unsupported("consent is always asked for", accepted=(None, True, "remember")),
-    "consent_csp_policy": Unsupported("the pages have a policy of their own"),
+    "jwt_signing_key": Unsupported("use [auth.proxy] encryption_keys; without them keys are made and stored"),
+    "require_authorization_consent": Unsupported("consent is always requested", accepted=(None, True, "remember")),
+    "consent_csp_policy": Unsupported("the pages have a fixed content security policy"),
     "forward_resource": Unsupported(_UPSTREAM, accepted=(None, True, False)),
     "forward_pkce": Unsupported("PKCE is always used", accepted=(None, True)),
     "fallback_access_token_expiry_seconds": Unsupported(_EXPIRY),
@@ -60,13 +62,13 @@ _UNSUPPORTED = {
     "timeout_seconds": Unsupported("Portico fetches with its own HTTP client and its own limits"),
     "cache_ttl_seconds": Unsupported(_UPSTREAM),
     "max_cache_size": Unsupported(_UPSTREAM),
-    "enable_cimd": Unsupported("use [auth.proxy] documents = false", accepted=(None, True)),
+    "enable_cimd": Unsupported("use [auth.proxy] client_id_metadata_documents = false", accepted=(None, True)),
     "identity_assertion": Unsupported("use portico.auth.EnterpriseManagedAuthorization"),
     "token_verifier": Unsupported(_UPSTREAM),
     "verify_id_token": Unsupported("id tokens are always verified", accepted=(None, True)),
-    "algorithm": Unsupported("the algorithms are those of the published keys"),
+    "algorithm": Unsupported("the algorithm is taken from the published keys"),
     "strict": Unsupported("the metadata of the identity provider is always validated", accepted=(None, True)),
-    "token_endpoint_auth_method": Unsupported("the method is that of the provider's metadata"),
+    "token_endpoint_auth_method": Unsupported("the method is taken from the provider's metadata"),
     "extra_token_params": Unsupported("use extra_authorize_params="),
     "upstream_revocation_endpoint": Unsupported(_UPSTREAM),
     "identifier_uri": Unsupported(_UPSTREAM),
@@ -76,17 +78,18 @@ _UNSUPPORTED = {
 }
 
 
-class LoginProvider(AuthProvider):
-    """`FastMCP(auth=GitHubProvider(client_id=…, client_secret=…, base_url=…))`. It is read when the server is opened
-    over HTTP.
+class OAuthLoginProvider(AuthProvider):
+    """Base class of the login providers: `FastMCP(auth=GitHubProvider(client_id=…, client_secret=…, base_url=…))`.
+
+    The settings are applied when the server is opened over HTTP.
 
     * **client_id**, **client_secret** – the registration of this server at the identity provider.
     * **base_url** – the public URL of this server.
-    * **redirect_path** – where the identity provider sends the browser back: /auth/callback by default.
-    * **required_scopes** – the scopes that are requested from the identity provider.
+    * **redirect_path** – the path to which the identity provider returns the browser; /auth/callback by default.
+    * **required_scopes** – the scopes to request from the identity provider.
     * **valid_scopes** – the scopes that clients may request from this server.
-    * **extra_authorize_params**, **audience** – sent to the login page of the identity provider.
-    * **allow** – who may log in, as in `[auth.proxy]`; None: everyone who has an account there.
+    * **extra_authorize_params**, **audience** – parameters for the login page of the identity provider.
+    * **allow** – the users who may log in, as in `[auth.proxy]`; None admits every user of the identity provider.
     """
 
     preset = LoginPreset()
@@ -104,9 +107,10 @@ class LoginProvider(AuthProvider):
         **options: Any,
     ) -> None:
         preset = self.preset
-        self._client = {name: options.pop(given, None) for name, given in zip(_CLIENT, preset.client, strict=True)}
+        self._client = {name: options.pop(option, None) for name, option in zip(_CLIENT, preset.client, strict=True)}
         named = {**preset.optional, **dict.fromkeys(preset.options)}
         self._options = {name: options.pop(name, None) or default for name, default in named.items()}
+        # An option that is silently ignored could be one that restricts access.
         reject_options(type(self).__name__, options, _UNSUPPORTED)
         self._home = None if base_url is None else str(base_url).rstrip("/")
         self._scopes = list(required_scopes or preset.default_scopes)
@@ -115,23 +119,24 @@ class LoginProvider(AuthProvider):
         self._settings = {
             "callback_path": redirect_path or CALLBACK_PATH,
             **({} if valid_scopes is None else {"scopes": list(valid_scopes)}),
-            **({"parameters": parameters} if parameters else {}),
+            **({"extra_authorize_params": parameters} if parameters else {}),
         }
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
+        """Install `[auth.proxy]` on the server and return its resource server."""
         if self._allow is None:
             log.warning(
-                "everybody with an account at the login may come in; %s(allow=[…]) narrows it", type(self).__name__
+                "every user of the identity provider may log in; restrict it with %s(allow=[…])", type(self).__name__
             )
         proxy = {
             "provider": self.preset.provider,
             "allow": ["*"] if self._allow is None else list(self._allow),
             **{name: value for name, value in self._client.items() if value},
             **self._settings,
-            **({"login_scopes": self._scopes} if self._scopes else {}),
+            **({"provider_scopes": self._scopes} if self._scopes else {}),
             **self._identity_provider(),
         }
-        apply(server, AuthorizationSettings(proxy=proxy, public_url=self._home))
+        apply(server, AuthSectionSettings(proxy=proxy, public_url=self._home))
         resource: ResourceServer = server.auth
         return resource
 
@@ -145,8 +150,8 @@ class LoginProvider(AuthProvider):
 _CLIENT = ("client_id", "client_secret")
 
 
-def _create_provider(name: str, preset: LoginPreset) -> type[LoginProvider]:
-    return type(name, (LoginProvider,), {"__doc__": preset.doc, "__module__": __name__, "preset": preset})
+def _create_provider(name: str, preset: LoginPreset) -> type[OAuthLoginProvider]:
+    return type(name, (OAuthLoginProvider,), {"__doc__": preset.doc, "__module__": __name__, "preset": preset})
 
 
 def _from_config_url(config_url: str) -> dict[str, Any]:
@@ -169,8 +174,8 @@ _DISCORD = {
     "authorization_endpoint": "https://discord.com/oauth2/authorize",
     "token_endpoint": "https://discord.com/api/oauth2/token",
     "userinfo_endpoint": "https://discord.com/api/users/@me",
-    "subject": "id",
-    "username": "username",
+    "subject_claim": "id",
+    "username_claim": "username",
 }
 
 PRESETS = {
@@ -187,7 +192,7 @@ PRESETS = {
     ),
     "AzureProvider": LoginPreset(
         ("tenant_id",),
-        lambda tenant_id: {"tenant": tenant_id, "login_scopes": ["openid", "profile", "email"]},
+        lambda tenant_id: {"tenant": tenant_id, "provider_scopes": ["openid", "profile", "email"]},
         "entra",
         doc="Users log in at Microsoft, in the tenant `tenant_id`.",
     ),

@@ -1,4 +1,4 @@
-"""What people see: plain pages without scripts, that no other page can put into a frame."""
+"""HTML pages of the login flow: no scripts, and not embeddable in a frame."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from portico.transports.http_server.messages import Answer, Pairs
+from portico.transports.http_server.messages import HeaderPairs, HttpResponse
 
 _STYLE = (
     "body{font:17px/1.5 system-ui,sans-serif;max-width:34em;margin:12vh auto;padding:0 1em;"
@@ -19,12 +19,12 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}dt{color:#aaa}"
     "button{background:#222;color:#eee}.care{background:#4a3a10}}"
 )
-FORM = b"application/x-www-form-urlencoded"
+FORM_CONTENT_TYPE = b"application/x-www-form-urlencoded"
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 
-# `form-action` holds for every redirect that follows a form, so no form of ours is answered with a redirect to
-# another origin: see `going`.
-PROTECTED: Pairs = (
+# `form-action` applies to every redirect that follows a form submission. Forms are therefore never answered with a
+# redirect to another origin; see `render_redirect`.
+SECURITY_HEADERS: HeaderPairs = (
     (b"content-type", b"text/html; charset=utf-8"),
     (
         b"content-security-policy",
@@ -38,58 +38,68 @@ PROTECTED: Pairs = (
 )
 
 
-def page(status: int, title: str, body: str, more: Pairs = (), *, head: str = "") -> Answer:
+def render_page(status: int, title: str, body: str, headers: HeaderPairs = (), *, head: str = "") -> HttpResponse:
+    """Return a complete HTML page with the security headers."""
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title>{head}<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}"
         "</body></html>"
     )
-    return Answer(status, (*PROTECTED, *more), text.encode())
+    return HttpResponse(status, (*SECURITY_HEADERS, *headers), text.encode())
 
 
-def refused(text: str, status: int = 400) -> Answer:
-    return page(status, "This did not work", f"<p>{escape(text)}</p><p>You can close this window.</p>")
+def render_error(text: str, status: int = 400) -> HttpResponse:
+    """Return an error page."""
+    return render_page(status, "Something went wrong", f"<p>{escape(text)}</p><p>You can close this window.</p>")
 
 
-def going(url: str, where: str, more: Pairs = ()) -> Answer:
-    """Sends the browser on, after a form, as a navigation of its own."""
+def render_redirect(url: str, where: str, more: HeaderPairs = ()) -> HttpResponse:
+    """Return a page that navigates to `url`. Used after a form, where the CSP forbids a redirect to another origin."""
     link = escape(url, quote=True)
-    return page(
+    return render_page(
         200,
-        f"Going on to {where}",
-        f'<p>If nothing happens, <a id="on" href="{link}">go on</a>.</p>',
+        f"Continuing to {where}",
+        f'<p>If nothing happens, <a id="on" href="{link}">continue</a>.</p>',
         more,
         head=f'<meta http-equiv="refresh" content="0;url={link}">',
     )
 
 
-def declined(url: str, where: str) -> Answer:
-    """Tell that access was declined. The user may go back to the client, and is not sent there."""
+def access_denied_page(url: str, where: str) -> HttpResponse:
+    """Return a page that confirms the refusal. It links back to the client but does not redirect there."""
     link = escape(url, quote=True)
-    return page(
+    return render_page(
         200,
         "Access was declined",
         f'<p>You can close this window, or <a id="on" href="{link}">go back</a> to {escape(where)}.</p>',
     )
 
 
-def question(
-    title: str, facts: Sequence[tuple[str, str]], care: str, action: str, flow: str, yes: str, more: Pairs
-) -> Answer:
-    """A question with two answers. `facts` are what it is about, each a name and a text."""
-    shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
+def render_confirmation(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    care: str,
+    action: str,
+    flow: str,
+    confirm_label: str,
+    more: HeaderPairs,
+) -> HttpResponse:
+    """Return a confirmation page with a confirm and a cancel button. `facts` are label and text pairs."""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
     warning = f'<p class="care">{escape(care)}</p>' if care else ""
     form = (
         f'<form method="post" action="{escape(action, quote=True)}">'
         f'<input type="hidden" name="flow" value="{escape(flow, quote=True)}">'
-        f'<button class="yes" name="answer" value="yes">{escape(yes)}</button>'
+        f'<button class="yes" name="answer" value="yes">{escape(confirm_label)}</button>'
         '<button name="answer" value="no">Cancel</button></form>'
     )
-    return page(200, title, f"<dl>{shown}</dl>{warning}{form}", more)
+    return render_page(200, title, f"<dl>{rows}</dl>{warning}{form}", more)
 
 
-def choice(title: str, choices: Mapping[str, str], care: str, action: str, flow: str, yes: str, more: Pairs) -> Answer:
-    """One of several, each a value and how it is shown, with a button of its own."""
+def render_choice(
+    title: str, choices: Mapping[str, str], care: str, action: str, flow: str, yes: str, more: HeaderPairs
+) -> HttpResponse:
+    """Return a page with one button for each choice. `choices` maps submitted values to labels."""
     buttons = "".join(
         f'<p>{escape(text)} <button name="answer" value="{escape(value, quote=True)}">{escape(yes)}</button></p>'
         for value, text in choices.items()
@@ -98,4 +108,4 @@ def choice(title: str, choices: Mapping[str, str], care: str, action: str, flow:
         f'<form method="post" action="{escape(action, quote=True)}">'
         f'<input type="hidden" name="flow" value="{escape(flow, quote=True)}">{buttons}</form>'
     )
-    return page(200, title, f'{form}<p class="care">{escape(care)}</p>', more)
+    return render_page(200, title, f'{form}<p class="care">{escape(care)}</p>', more)

@@ -1,4 +1,4 @@
-"""The logins that people have: what of each is known beforehand."""
+"""Identity provider settings and presets for known providers."""
 
 from __future__ import annotations
 
@@ -8,90 +8,91 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from portico.auth.client_registration import Registration
-from portico.auth.errors import UnsafeAddress
+from portico.auth.client_registration import ClientRegistration
+from portico.auth.errors import UnsafeUrl
 from portico.auth.url_policy import check_url
-from portico.jsonschema.argument_issues import nearest
+from portico.jsonschema.argument_issues import closest_names
 from portico.protocol.errors import UsageError
 
 
-class LoginSettings(Struct, frozen=True, kw_only=True):
-    """Where people log in, who we are there, and who of them may come in."""
+class IdentityProviderSettings(Struct, frozen=True, kw_only=True):
+    """Identity provider: its endpoints, this server's client registration, and the users who may log in."""
 
     provider: str
     issuer: str
-    client: Registration
-    # OpenID says who it was in a signed token; plain OAuth says so at an address.
+    client: ClientRegistration
+    # `oidc` reads the user from a signed ID token, `oauth` from the userinfo endpoint.
     kind: Literal["oidc", "oauth"] = "oidc"
-    scopes: tuple[str, ...] = ("openid", "profile", "email")
-    # Given for plain OAuth; found by discovery for OpenID.
+    provider_scopes: tuple[str, ...] = ("openid", "profile", "email")
+    # Required for `oauth`; discovered for `oidc`.
     authorization_endpoint: str | None = None
     token_endpoint: str | None = None
     userinfo_endpoint: str | None = None
-    # The claims that say who it is, what they call themselves, and what they belong to; dots lead inwards.
-    subject: str = "sub"
-    username: str = "preferred_username"
-    groups: str = "groups"
+    # Claims for the user's ID, name and groups. A dot selects a member of an object.
+    subject_claim: str = "sub"
+    username_claim: str = "preferred_username"
+    groups_claim: str = "groups"
     # `*`, `user@host`, `*@host`, `group:NAME`, `sub:ID`, `user:NAME`, `claim:NAME=VALUE`
     allow: tuple[str, ...] = ()
-    # More for the page of the login, such as `prompt` or `hd`.
-    parameters: Mapping[str, str] = {}
-    # Where the login page sends the browser back to, below the URL of this server.
+    # Additional parameters of the authorization request, such as `prompt` or `hd`.
+    extra_authorize_params: Mapping[str, str] = {}
+    # Path to which the identity provider returns the browser, relative to this server's URL.
     callback_path: str = "/callback"
-    # Asks GitHub for what a person is a member of.
-    memberships: bool = False
+    # Request the user's organizations and teams from GitHub.
+    fetch_memberships: bool = False
 
 
-def _github(said: dict[str, Any]) -> dict[str, Any]:
-    home = said.pop("url", "https://github.com").rstrip("/")
+def _github(options: dict[str, Any]) -> dict[str, Any]:
+    home = options.pop("base_url", "https://github.com").rstrip("/")
     api = "https://api.github.com" if home == "https://github.com" else f"{home}/api/v3"
-    memberships = bool(said.get("memberships"))
+    memberships = bool(options.get("fetch_memberships"))
     return {
         "issuer": f"{home}/login/oauth",
         "kind": "oauth",
-        "scopes": ("read:user", "user:email", *(("read:org",) if memberships else ())),
+        "provider_scopes": ("read:user", "user:email", *(("read:org",) if memberships else ())),
         "authorization_endpoint": f"{home}/login/oauth/authorize",
         "token_endpoint": f"{home}/login/oauth/access_token",
         "userinfo_endpoint": f"{api}/user",
-        # A name can be given up and taken by another person, the number cannot.
-        "subject": "id",
-        "username": "login",
+        # A login name can be released and taken by another user; the numeric ID cannot.
+        "subject_claim": "id",
+        "username_claim": "login",
     }
 
 
-def _google(said: dict[str, Any]) -> dict[str, Any]:
-    return {"issuer": "https://accounts.google.com", "username": "email"}
+def _google(options: dict[str, Any]) -> dict[str, Any]:
+    return {"issuer": "https://accounts.google.com", "username_claim": "email"}
 
 
-def _entra(said: dict[str, Any]) -> dict[str, Any]:
-    tenant = _must(said, "entra", "tenant")
+def _entra(options: dict[str, Any]) -> dict[str, Any]:
+    tenant = _must(options, "entra", "tenant")
     if tenant in ("common", "organizations", "consumers"):
         raise UsageError(
-            f"auth.proxy: tenant is {tenant!r}, and tokens of every company would be taken; name the tenant's own id"
+            f"auth.proxy: tenant {tenant!r} accepts users of every organization; set tenant to your directory "
+            "(tenant) ID"
         )
-    # `sub` is another one for every application; administrators know people by their object id.
-    return {"issuer": f"https://login.microsoftonline.com/{tenant}/v2.0", "subject": "oid"}
+    # `sub` differs for each application; administrators identify users by their object ID.
+    return {"issuer": f"https://login.microsoftonline.com/{tenant}/v2.0", "subject_claim": "oid"}
 
 
-def _auth0(said: dict[str, Any]) -> dict[str, Any]:
-    domain = _must(said, "auth0", "domain").removeprefix("https://").rstrip("/")
-    return {"issuer": f"https://{domain}/", "username": "nickname"}
+def _auth0(options: dict[str, Any]) -> dict[str, Any]:
+    domain = _must(options, "auth0", "domain").removeprefix("https://").rstrip("/")
+    return {"issuer": f"https://{domain}/", "username_claim": "nickname"}
 
 
-def _keycloak(said: dict[str, Any]) -> dict[str, Any]:
-    home = _must(said, "keycloak", "url").rstrip("/")
-    return {"issuer": f"{home}/realms/{_must(said, 'keycloak', 'realm')}"}
+def _keycloak(options: dict[str, Any]) -> dict[str, Any]:
+    home = _must(options, "keycloak", "base_url").rstrip("/")
+    return {"issuer": f"{home}/realms/{_must(options, 'keycloak', 'realm')}"}
 
 
-def _oidc(said: dict[str, Any]) -> dict[str, Any]:
-    return {"issuer": _must(said, "oidc", "issuer")}
+def _oidc(options: dict[str, Any]) -> dict[str, Any]:
+    return {"issuer": _must(options, "oidc", "issuer")}
 
 
-def _oauth(said: dict[str, Any]) -> dict[str, Any]:
+def _oauth(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("authorization_endpoint", "token_endpoint", "userinfo_endpoint"):
-        if name not in said:
+        if name not in options:
             raise UsageError(f"auth.proxy: the provider 'oauth' needs {name}")
-    return {"issuer": _must(said, "oauth", "issuer"), "kind": "oauth", "scopes": ()}
+    return {"issuer": _must(options, "oauth", "issuer"), "kind": "oauth", "provider_scopes": ()}
 
 
 PRESETS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -104,70 +105,81 @@ PRESETS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "oauth": _oauth,
 }
 
-# Where the whole world has accounts.
+# Providers where anyone can create an account; `allow` is required there.
 _OPEN = {"github", "google"}
 
 
-def login_settings(said: Mapping[str, Any]) -> LoginSettings:
-    """The login that a table describes. UsageError says what is wrong with it."""
-    given = dict(said)
-    provider = given.pop("provider", "oidc")
+def parse_identity_provider(table: Mapping[str, Any]) -> IdentityProviderSettings:
+    """Parse the identity provider settings of a table. Raises UsageError if they are invalid."""
+    options = dict(table)
+    provider = options.pop("provider", "oidc")
     if provider not in PRESETS:
-        near = nearest(str(provider), PRESETS)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(PRESETS)}"
-        raise UsageError(f"auth.proxy: there is no provider {provider!r}{meant}")
-    defaults = PRESETS[provider](given)
-    client_id = given.pop("client_id", None)
+        near = closest_names(str(provider), PRESETS)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(PRESETS)}"
+        raise UsageError(f"auth.proxy: unknown provider {provider!r}{meant}")
+    defaults = PRESETS[provider](options)
+    client_id = options.pop("client_id", None)
     if not client_id:
-        raise UsageError("auth.proxy: client_id is what the provider calls us; register there first")
-    defaults["client"] = Registration(
+        raise UsageError("auth.proxy: client_id is missing; register this server at the identity provider and set it")
+    defaults["client"] = ClientRegistration(
         client_id=client_id,
-        client_secret=given.pop("client_secret", None),
-        issuer=given.get("issuer", defaults["issuer"]),
+        client_secret=options.pop("client_secret", None),
+        issuer=options.get("issuer", defaults["issuer"]),
     )
-    unknown = sorted(set(given) - set(LoginSettings.__struct_fields__))
+    unknown = sorted(set(options) - set(IdentityProviderSettings.__struct_fields__))
     if unknown:
-        raise UsageError(f"auth.proxy: {unknown[0]} is nothing that the provider {provider!r} takes")
-    lists: dict[str, Any] = {name: tuple(given.pop(name)) for name in ("scopes", "allow") if name in given}
-    fields: dict[str, Any] = {**defaults, **given, **lists}
-    found = LoginSettings(provider=provider, **fields)
-    if provider in _OPEN and not found.allow:
+        raise UsageError(f"auth.proxy: unknown key {unknown[0]} for the provider {provider!r}")
+    lists: dict[str, Any] = {name: tuple(options.pop(name)) for name in ("provider_scopes", "allow") if name in options}
+    fields: dict[str, Any] = {**defaults, **options, **lists}
+    identity_provider_settings = IdentityProviderSettings(provider=provider, **fields)
+    if provider in _OPEN and not identity_provider_settings.allow:
         raise UsageError(
-            f"auth.proxy: the whole world can have an account at {provider}; say who may come in: "
-            'allow = ["user:octocat", "*@example.com"], or allow = ["*"] for everybody'
+            f'auth.proxy: anyone can create an account at {provider}; restrict it with allow = ["user:octocat", '
+            '"*@example.com"], or set allow = ["*"] to admit everyone'
         )
-    if "allow" in said and not found.allow:
-        raise UsageError("auth.proxy: allow is empty, so that no one may come in; leave it out for all who can log in")
-    _check(found)
-    return found
+    if "allow" in table and not identity_provider_settings.allow:
+        raise UsageError(
+            "auth.proxy: allow is empty, so nobody could log in; remove it to admit every user of the provider"
+        )
+    _check(identity_provider_settings)
+    return identity_provider_settings
 
 
-def _check(found: LoginSettings) -> None:
+def _check(settings: IdentityProviderSettings) -> None:
     try:
-        for url in (found.issuer, found.authorization_endpoint, found.token_endpoint, found.userinfo_endpoint):
+        for url in (
+            settings.issuer,
+            settings.authorization_endpoint,
+            settings.token_endpoint,
+            settings.userinfo_endpoint,
+        ):
             if url is not None:
                 check_url(url)
-    except UnsafeAddress as unfit:
+    except UnsafeUrl as unfit:
         raise UsageError(f"auth.proxy: {unfit}") from None
-    if not found.callback_path.startswith("/") or not found.callback_path.isprintable() or found.callback_path == "/":
-        raise UsageError(f"auth.proxy: callback_path must be a path such as /callback, got {found.callback_path!r}")
-    for entry in found.allow:
+    if (
+        not settings.callback_path.startswith("/")
+        or not settings.callback_path.isprintable()
+        or settings.callback_path == "/"
+    ):
+        raise UsageError(f"auth.proxy: callback_path must be a path such as /callback, got {settings.callback_path!r}")
+    for entry in settings.allow:
         kind, colon, value = entry.partition(":")
         plain = entry == "*" or ("@" in entry and not colon)
         claimed = kind == "claim" and all(value.partition("=")[::2])
         if not plain and not claimed and not (kind in ("group", "sub", "user") and value):
             raise UsageError(
-                f"auth.proxy: allow has {entry!r}, and must have '*', 'name@host', '*@host', 'group:NAME', "
-                "'user:NAME', 'sub:ID' or 'claim:NAME=VALUE'"
+                "auth.proxy: allow must contain '*', 'name@host', '*@host', 'group:NAME', 'user:NAME', "
+                f"'sub:ID' or 'claim:NAME=VALUE', got {entry!r}"
             )
 
 
-def _must(said: dict[str, Any], provider: str, name: str) -> str:
-    value = said.get("issuer") if name == "issuer" else said.pop(name, None)
+def _must(options: dict[str, Any], provider: str, name: str) -> str:
+    value = options.get("issuer") if name == "issuer" else options.pop(name, None)
     if not isinstance(value, str) or not value:
         raise UsageError(f"auth.proxy: the provider {provider!r} needs {name}")
     return value
 
 
-def host_of(login: LoginSettings) -> str:
-    return urlsplit(login.issuer).hostname or login.issuer
+def provider_host(settings: IdentityProviderSettings) -> str:
+    return urlsplit(settings.issuer).hostname or settings.issuer

@@ -1,7 +1,7 @@
-"""Browsers on their way through a login: begun here, finished elsewhere, and back, each tied to one browser.
+"""Login flow of a browser: started here, continued at the identity provider, and finished at the callback.
 
-A flow is a row that is used once. What it is for says what happens when its person has logged in: a client gets a code,
-or an account elsewhere is connected.
+A flow is a row that can be used once and is bound to one browser. Its purpose decides what follows the login: a client
+receives a code, or an upstream account is connected.
 """
 
 from __future__ import annotations
@@ -20,35 +20,38 @@ from msgspec import Raw, Struct
 import portico_gateway.authserver
 from portico.auth.errors import GrantDenied
 from portico.protocol.errors import UsageError
-from portico.rpc.networks import network_of, wider_network_of
+from portico.rpc.networks import client_network, wider_network_of
 from portico.store.database import Database
-from portico.transports.http_client.oauth_fetcher import Fetcher, addresses_of
-from portico.transports.http_server.custom_routes import PageRoute
-from portico.transports.http_server.messages import Answer, Request
-from portico_gateway.authserver import html, upstream_login
-from portico_gateway.authserver import store as rows
+from portico.transports.http_client.oauth_fetcher import OAuthFetcher, resolve_addresses
+from portico.transports.http_server.custom_routes import CustomRoute
+from portico.transports.http_server.messages import HttpRequest, HttpResponse
+from portico_gateway.authserver import html, store as rows, upstream_login
 from portico_gateway.authserver.cookies import BrowserCookie
-from portico_gateway.authserver.errors import PageRefused
-from portico_gateway.authserver.identity_providers import LoginSettings
-from portico_gateway.authserver.responses import parameters_of, shown
-from portico_gateway.authserver.upstream_login import Identity, PendingLogin, admits
-from portico_gateway.credentials.encryption import KeyRing, Unsealable, digest
+from portico_gateway.authserver.errors import ErrorPageResponse
+from portico_gateway.authserver.identity_providers import IdentityProviderSettings
+from portico_gateway.authserver.responses import html_errors, parse_parameters
+from portico_gateway.authserver.upstream_login import Identity, PendingLogin, is_allowed
+from portico_gateway.credentials.encryption import DecryptionFailed, KeyRing, digest
 
 log = logging.getLogger("portico.access")
 
 MIGRATIONS = Path(portico_gateway.authserver.__file__).with_name("migrations")
 
 
-class Flow(Struct, frozen=True):
-    """What a browser is about: `purpose` says who goes on with `body`; `pending` is its login, once that has begun."""
+class LoginState(Struct, frozen=True):
+    """Stored state of a flow.
+
+    `purpose` selects the handler that receives `body`; `pending` is set once the browser was sent to the identity
+    provider.
+    """
 
     purpose: str
     body: Raw
     pending: PendingLogin | None = None
 
 
-class Arrived(Struct, frozen=True):
-    """A browser that is back: its cookie, what it was about, and who logged in; None: they declined."""
+class LoginResult(Struct, frozen=True):
+    """Result of a login, passed to the handler of the flow. `who` is None if the user declined."""
 
     browser: str
     body: Raw
@@ -56,40 +59,44 @@ class Arrived(Struct, frozen=True):
     address: str = ""
 
 
-Onward = Callable[[Arrived], Awaitable[Answer]]
-"""What follows a login, by its purpose."""
+LoginHandler = Callable[[LoginResult], Awaitable[HttpResponse]]
+"Handler that continues after a login; registered by purpose."
 
 
 def _place(flow: str, browser: str) -> str:
-    """What a flow is sealed for: it cannot be moved to another one, or to another browser, by who can write rows."""
+    """Return the encryption context of a flow. It prevents moving a row to another flow or browser in the database."""
     return f"provider_flow {digest(flow)} {digest(browser)}"
 
 
-class BrowserLogins:
-    """`home` is what our pages are called from outside, without a slash at its end."""
+class LoginFlow:
+    """Login flow of a server's pages. `home` is their public base URL without a trailing slash."""
 
-    def __init__(self, home: str, where: LoginSettings, store: str | None, ring: KeyRing) -> None:
-        self.home = home
-        self.where = where
-        self.ring = ring
+    def __init__(self, home: str, where: IdentityProviderSettings, store: str | None, ring: KeyRing) -> None:
+        self.base_url = home
+        self.provider = where
+        self.keyring = ring
         parts = urlsplit(home)
         self.root = parts.path
         self.origin = f"{parts.scheme}://{parts.netloc}"
-        self.cookie = BrowserCookie("portico-login", secure=parts.scheme == "https", seconds=int(rows.FLOW_SECONDS))
-        self.onward: dict[str, Onward] = {}
+        # Binds a flow to the browser that started it. Otherwise an attacker could log in up to the last step and let
+        # a victim's browser finish (login CSRF, RFC 9700, section 4.7).
+        self.cookie = BrowserCookie(
+            "portico-login", secure=parts.scheme == "https", max_age=int(rows.LOGIN_TTL_SECONDS)
+        )
+        self.handlers: dict[str, LoginHandler] = {}
         self._callback = home + where.callback_path
         self._store = store or "sqlite://"
         self._database: Database | None = None
-        self._fetcher = Fetcher(partial(addresses_of, where.issuer))
+        self._fetcher = OAuthFetcher(partial(resolve_addresses, where.issuer))
 
     @property
     def database(self) -> Database:
         if self._database is None:
-            raise UsageError("the store of the logins is not open")
+            raise UsageError("the login store is not open")
         return self._database
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         async with Database(self._store) as database:
             await database.migrate("provider", MIGRATIONS)
             self._database = database
@@ -99,77 +106,103 @@ class BrowserLogins:
                 await self._fetcher.close()
                 self._database = None
 
-    def routes(self) -> list[PageRoute]:
-        return self.placed([("GET", self.where.callback_path, shown(self.callback))])
+    def routes(self) -> list[CustomRoute]:
+        return self.mount_routes([("GET", self.provider.callback_path, html_errors(self.callback))])
 
-    def placed(self, pages: list[tuple[str, str, Callable[[Request], Awaitable[Answer]]]]) -> list[PageRoute]:
-        """Each at the root, where what stands in front of us may have cut the prefix off, and below the prefix."""
+    def mount_routes(
+        self, pages: list[tuple[str, str, Callable[[HttpRequest], Awaitable[HttpResponse]]]]
+    ) -> list[CustomRoute]:
+        """Return routes for the pages, both at the root and below the path of the base URL.
+
+        A reverse proxy may or may not strip the path prefix.
+        """
         roots = dict.fromkeys(("", self.root))
         return [
-            PageRoute(method, root + path, page, prefix=path.endswith("/"))
+            CustomRoute(method, root + path, page, prefix=path.endswith("/"))
             for method, path, page in pages
             for root in roots
         ]
 
-    async def begin(self, flow: str, browser: str, about: Flow, address: str) -> None:
-        """Store what a browser is about until it comes back; `address` is where it comes from."""
-        body = self.ring.seal(msgspec.json.encode(about), _place(flow, browser))
+    async def save_state(self, flow: str, browser: str, about: LoginState, address: str) -> None:
+        """Store the state of a flow until the browser returns. `address` is the client address, used for limits."""
+        # Encrypted because the state contains the PKCE verifier and the nonce; whoever reads the database must not be
+        # able to complete a login.
+        body = self.keyring.encrypt(msgspec.json.encode(about), _place(flow, browser))
         now, source = time.time(), source_of(address)
         await self.database.write(
-            partial(rows.begin_flow, flow=flow, browser=browser, body=body, now=now, source=source)
+            partial(rows.create_login, flow=flow, browser=browser, body=body, now=now, source=source)
         )
 
-    async def resume(self, flow: str, browser: str | None, purpose: str | None = None) -> Flow:
-        """What a browser was about, once. Raises PageRefused for another browser, or a second time."""
+    async def take_state(self, flow: str, browser: str | None, purpose: str | None = None) -> LoginState:
+        """Return the state of a flow and delete it.
+
+        Raises ErrorPageResponse if the flow was used before, has expired, or belongs to another browser.
+        """
+        # Read and delete in one transaction: of two requests with the same state only one continues.
         body = None
         if browser is not None and flow:
-            body = await self.database.write(partial(rows.end_flow, flow=flow, browser=browser, now=time.time()))
+            body = await self.database.write(partial(rows.consume_login, flow=flow, browser=browser, now=time.time()))
         try:
             if body is not None:
-                found = msgspec.json.decode(self.ring.open(body, _place(flow, browser or "")), type=Flow)
-                if purpose is None or found.purpose == purpose:
-                    return found
-        except (Unsealable, msgspec.DecodeError):
+                result = msgspec.json.decode(self.keyring.decrypt(body, _place(flow, browser or "")), type=LoginState)
+                if purpose is None or result.purpose == purpose:
+                    return result
+        except (DecryptionFailed, msgspec.DecodeError):
             pass
-        raise PageRefused("This page is out of date, or was opened in another browser. Start again from your program.")
+        # One message for unknown, used, expired and foreign flows, so that the page does not reveal which of them
+        # exist.
+        raise ErrorPageResponse(
+            "This page has expired or was opened in another browser. Start again from your application."
+        )
 
-    def check_own_form(self, request: Request) -> dict[str, str]:
-        """A form is posted by our own page. Browsers say so, and what no browser says is tied to the cookie anyway."""
+    def check_same_origin(self, request: HttpRequest) -> dict[str, str]:
+        """Parse a form and check that one of our pages submitted it.
+
+        Browsers send Origin and Sec-Fetch-Site. Clients that send neither are still bound by the cookie.
+        """
+        # Defence against cross-site request forgery in addition to the flow's token: a form on another site cannot
+        # approve a client for the user.
         origin = request.headers.get(b"origin")
         site = request.headers.get(b"sec-fetch-site", b"same-origin")
         if (origin is not None and origin != self.origin.encode()) or site != b"same-origin":
-            raise PageRefused("This was sent by another page. Start again from your program.", 403)
-        if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != html.FORM:
-            raise PageRefused("This is no form.", 415)
-        return parameters_of(request.body.decode("latin-1"))
+            raise ErrorPageResponse("This form was sent by another site. Start again from your application.", 403)
+        if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != html.FORM_CONTENT_TYPE:
+            raise ErrorPageResponse("The request must be a form.", 415)
+        return parse_parameters(request.body.decode("latin-1"))
 
-    async def send_to_login(self, browser: str, purpose: str, body: Raw, address: str) -> str:
-        """The page to send a browser to; when it comes back, `onward[purpose]` goes on."""
-        url, pending = await self._fetcher.hold(upstream_login.begin(self.where, self._callback))
-        await self.begin(pending.state, browser, Flow(purpose, body, pending), address)
+    async def redirect_to_login(self, browser: str, purpose: str, body: Raw, address: str) -> str:
+        """Return the URL of the identity provider's login page. After the login, `handlers[purpose]` is called."""
+        url, pending = await self._fetcher.run_conversation(upstream_login.begin(self.provider, self._callback))
+        await self.save_state(pending.state, browser, LoginState(purpose, body, pending), address)
         return url
 
-    async def callback(self, request: Request) -> Answer:
-        said = parameters_of(request.query)
+    async def callback(self, request: HttpRequest) -> HttpResponse:
+        """Handle the browser's return from the identity provider."""
+        parameters = parse_parameters(request.query)
         browser = self.cookie.read(request)
-        flow = await self.resume(said.get("state", ""), browser)
+        flow = await self.take_state(parameters.get("state", ""), browser)
         if flow.pending is None or browser is None:
-            raise PageRefused("This page is out of date. Start again from your program.")
-        who = await self._who(flow.pending, said)
-        if who is not None and not admits(self.where, who):
-            log.warning("%s logged in, and is none of those who may", who.subject)
-            text = f"You are logged in as {who.shown}, who may not use this server. Its operator decides who may."
-            return html.refused(text, 403)
-        return await self.onward[flow.purpose](Arrived(browser, flow.body, who, request.peer))
+            raise ErrorPageResponse("This page has expired. Start again from your application.")
+        who = await self._fetch_identity(flow.pending, parameters)
+        # Checked for every login and again for every refresh, because `allow` may change.
+        if who is not None and not is_allowed(self.provider, who):
+            log.warning("%s logged in but is not allowed to use this server", who.subject)
+            text = (
+                f"You are logged in as {who.display_name}, but this account may not use this server. Ask its "
+                "operator for access."
+            )
+            return html.render_error(text, 403)
+        return await self.handlers[flow.purpose](LoginResult(browser, flow.body, who, request.peer))
 
-    async def _who(self, pending: PendingLogin, said: Mapping[str, str]) -> Identity | None:
-        finish = upstream_login.finish(self.where, pending, said, self._callback, time.time())
+    async def _fetch_identity(self, pending: PendingLogin, parameters: Mapping[str, str]) -> Identity | None:
+        """Return the identity of the user, or None if the user declined the login."""
+        finish = upstream_login.finish(self.provider, pending, parameters, self._callback, time.time())
         try:
-            return await self._fetcher.hold(finish)
+            return await self._fetcher.run_conversation(finish)
         except GrantDenied as denial:
-            log.info("a login was denied: %s", denial)
+            log.info("login denied: %s", denial)
             return None
 
 
 def source_of(address: str) -> rows.Source:
-    return rows.Source(network_of(address), wider_network_of(address))
+    return rows.Source(client_network(address), wider_network_of(address))

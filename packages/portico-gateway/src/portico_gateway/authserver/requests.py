@@ -1,4 +1,4 @@
-"""What clients ask of the face: reading requests, and the answers by way of the browser."""
+"""Parsing of OAuth requests, and construction of redirects and metadata. No I/O."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from msgspec import Struct
 
-from portico.auth.url_policy import covers
-from portico_gateway.authserver.clients import KnownClient, redirects_to
-from portico_gateway.authserver.config import FaceSettings
-from portico_gateway.authserver.errors import GrantRefused, PageRefused, SentBack
+from portico.auth.url_policy import resource_covers
+from portico_gateway.authserver.clients import OAuthClient, matches_redirect_uri
+from portico_gateway.authserver.config import AuthorizationServerConfig
+from portico_gateway.authserver.errors import ErrorPageResponse, OAuthErrorResponse, RedirectErrorResponse
 
-MOST_PARAMETERS = 64
-LONGEST_STATE = 4096
-# RFC 7636, section 4: 43 characters are the digest of S256.
+MAX_PARAMETERS = 64
+MAX_STATE_CHARS = 4096
+# RFC 7636, section 4: an S256 challenge is a SHA-256 digest in base64url, which has 43 characters.
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
 _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
 
 class AuthorizationRequest(Struct, frozen=True):
-    """A client's wish, once it is sure that it is this client's."""
+    """Validated authorization request of a client."""
 
     client_id: str
     redirect_uri: str
@@ -35,113 +35,143 @@ class AuthorizationRequest(Struct, frozen=True):
     state: str | None = None
 
 
-def parameters(text: str) -> dict[str, str]:
-    """A query or a form. What comes twice is refused (RFC 6749, section 3.1): two readers would read two things."""
-    found: dict[str, str] = {}
+def parse_parameters(text: str) -> dict[str, str]:
+    """Parse a query string or a form body.
+
+    Raises OAuthErrorResponse for a repeated parameter (RFC 6749, section 3.1), since two parsers could choose different
+    values.
+    """
+    result: dict[str, str] = {}
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:
-        raise GrantRefused("invalid_request", "There are too many parameters.") from None
+        raise OAuthErrorResponse("invalid_request", "too many parameters") from None
     for name, value in pairs:
-        if name in found:
-            # RFC 8707 lets `resource` be repeated; a token for several is not given here.
+        if name in result:
+            # RFC 8707 allows a repeated `resource`; this server issues tokens for one resource only.
             error = "invalid_target" if name == "resource" else "invalid_request"
-            raise GrantRefused(error, "A parameter stands twice.")
-        found[name] = value
-    return found
+            raise OAuthErrorResponse(error, "A parameter must not be repeated.")
+        result[name] = value
+    return result
 
 
-def read_authorization(said: Mapping[str, str], client: KnownClient, face: FaceSettings) -> AuthorizationRequest:
-    """The request of a client. PageRefused while it is not sure where to send an error; SentBack afterwards."""
-    uri = said.get("redirect_uri", "")
-    if not redirects_to(client, uri):
-        raise PageRefused(
-            "The program that sent you here wants to be answered at an address that is not registered for it."
+def parse_authorization_request(
+    params: Mapping[str, str], client: OAuthClient, settings: AuthorizationServerConfig
+) -> AuthorizationRequest:
+    """Validate the authorization request of a client.
+
+    Raises ErrorPageResponse until the redirect URI is validated, and RedirectErrorResponse afterwards.
+    """
+    uri = params.get("redirect_uri", "")
+    # First: an error sent to a URI that is not registered would make this server an open redirector.
+    if not matches_redirect_uri(client, uri):
+        raise ErrorPageResponse(
+            "The redirect URI in this request is not registered for the program that sent you here."
         )
-    if len(said.get("state", "")) > LONGEST_STATE:
-        raise PageRefused("The request is too long.")
-    if said.get("response_type") != "code":
-        raise SentBack("unsupported_response_type", "The response_type is code.")
-    if "request" in said or "request_uri" in said:
-        raise SentBack("request_not_supported", "Request objects are not read here.")
-    if said.get("response_mode", "query") != "query":
-        raise SentBack("invalid_request", "The response_mode is query.")
-    challenge = said.get("code_challenge", "")
-    if said.get("code_challenge_method") != "S256" or _CHALLENGE.fullmatch(challenge) is None:
-        raise SentBack("invalid_request", "PKCE is required: code_challenge, with code_challenge_method S256.")
+    if len(params.get("state", "")) > MAX_STATE_CHARS:
+        raise ErrorPageResponse("The state parameter is too long.")
+    if params.get("response_type") != "code":
+        raise RedirectErrorResponse("unsupported_response_type", "response_type must be code.")
+    # Ignoring them would be unsafe: their signed values take precedence over the ones checked here (RFC 9101).
+    if "request" in params or "request_uri" in params:
+        raise RedirectErrorResponse("request_not_supported", "Request objects are not supported.")
+    if params.get("response_mode", "query") != "query":
+        raise RedirectErrorResponse("invalid_request", "response_mode must be query.")
+    challenge = params.get("code_challenge", "")
+    if params.get("code_challenge_method") != "S256" or _CHALLENGE.fullmatch(challenge) is None:
+        raise RedirectErrorResponse(
+            "invalid_request", "PKCE is required: send code_challenge with code_challenge_method S256."
+        )
     return AuthorizationRequest(
-        client.id, uri, challenge, granted(said.get("scope"), face), target(said, face, SentBack), said.get("state")
+        client.id,
+        uri,
+        challenge,
+        grant_scopes(params.get("scope"), settings),
+        validate_resource(params, settings, RedirectErrorResponse),
+        params.get("state"),
     )
 
 
-def granted(scope: str | None, face: FaceSettings) -> tuple[str, ...]:
-    """Of what is asked for, that which there is; a client that asks for nothing gets the default."""
-    asked = (scope or "").split()
-    wanted = [one for one in dict.fromkeys(asked) if one != "offline_access"]
-    if not wanted:
-        return face.defaults
-    return tuple(one for one in wanted if one in face.scopes)
+def grant_scopes(scope: str | None, settings: AuthorizationServerConfig) -> tuple[str, ...]:
+    """Return the supported scopes among the requested ones, or the default scopes if none are requested."""
+    requested = (scope or "").split()
+    # A refresh token is always issued, so `offline_access` is accepted and ignored.
+    scopes = [fromkey for fromkey in dict.fromkeys(requested) if fromkey != "offline_access"]
+    if not scopes:
+        return settings.effective_default_scopes
+    return tuple(fromkey for fromkey in scopes if fromkey in settings.scopes)
 
 
-def target(said: Mapping[str, str], face: FaceSettings, refusal: type[GrantRefused] | type[SentBack]) -> str:
-    """RFC 8707: whom the token is for: the server behind us, or another of its endpoints, and no other server."""
-    named = said.get("resource", face.resource)
-    if named.rstrip("/") == face.resource.rstrip("/"):
-        return face.resource
-    if covers(face.issuer, named):
-        return face.resource if face.audience_only else named
-    raise refusal("invalid_target", "The resource is not one that tokens are given for here.")
+def validate_resource(
+    params: Mapping[str, str],
+    settings: AuthorizationServerConfig,
+    refusal: type[OAuthErrorResponse] | type[RedirectErrorResponse],
+) -> str:
+    """Return the resource for which a token is requested (RFC 8707).
+
+    It must be this server or a resource below the issuer. Raises `refusal` with `invalid_target` otherwise.
+    """
+    named = params.get("resource", settings.resource)
+    if named.rstrip("/") == settings.resource.rstrip("/"):
+        return settings.resource
+    if resource_covers(settings.issuer, named):
+        return settings.resource if settings.audience_only else named
+    raise refusal("invalid_target", "Tokens for this resource are not issued here.")
 
 
-def answer_url(request_uri: str, issuer: str, state: str | None, said: Mapping[str, str]) -> str:
-    """Where the browser is sent with an answer. It names its issuer (RFC 9207)."""
-    more = {**said, **({"state": state} if state is not None else {}), "iss": issuer}
+def redirect_url(request_uri: str, issuer: str, state: str | None, params: Mapping[str, str]) -> str:
+    """Return the redirect URI with response parameters. `iss` identifies the issuer (RFC 9207)."""
+    more = {**params, **({"state": state} if state is not None else {}), "iss": issuer}
     return request_uri + ("&" if urlsplit(request_uri).query else "?") + urlencode(more)
 
 
-def verifies(verifier: str, challenge: str) -> bool:
-    """Whether a verifier is the one that a challenge was made of (RFC 7636, section 4.6)."""
+def verify_code_challenge(verifier: str, challenge: str) -> bool:
+    """Return whether a PKCE verifier matches its challenge (RFC 7636, section 4.6)."""
+    # RFC 7636, section 4.1: shorter verifiers could be guessed.
     if _VERIFIER.fullmatch(verifier) is None:
         return False
     digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=")
+    # In constant time, so that the response time does not show how much of the digest matches.
     return hmac.compare_digest(digest, challenge.encode())
 
 
-def basic_credentials(authorization: str | None) -> tuple[str, str] | None:
-    """A client's id and secret from its header; each half is form-encoded (RFC 6749, section 2.3.1)."""
+def parse_basic_credentials(authorization: str | None) -> tuple[str, str] | None:
+    """Parse a client's ID and secret from a Basic header; both are form-encoded (RFC 6749, section 2.3.1)."""
     if authorization is None:
         return None
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() != "basic":
-        raise GrantRefused("invalid_client", "Clients authenticate with Basic, or in the form.", 401)
+        raise OAuthErrorResponse(
+            "invalid_client", ("Client authentication must use HTTP Basic or the request body."), 401
+        )
     try:
         name, colon, secret = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         colon = ""
     if not colon:
-        raise GrantRefused("invalid_client", "The client's credentials cannot be read.", 401)
+        raise OAuthErrorResponse("invalid_client", "The client credentials are malformed.", 401)
     return unquote_plus(name), unquote_plus(secret)
 
 
-def metadata(face: FaceSettings, algorithms: Sequence[str]) -> dict[str, object]:
-    """RFC 8414, section 2; the same document is served where OpenID clients look."""
+def server_metadata(settings: AuthorizationServerConfig, algorithms: Sequence[str]) -> dict[str, object]:
+    """Return the authorization server metadata (RFC 8414, section 2), also served as OpenID configuration."""
     return {
-        "issuer": face.issuer,
-        "authorization_endpoint": face.url("/authorize"),
-        "token_endpoint": face.url("/token"),
-        "revocation_endpoint": face.url("/revoke"),
-        "jwks_uri": face.url("/jwks.json"),
-        **({"registration_endpoint": face.url("/register")} if face.registration else {}),
-        "scopes_supported": list(face.scopes),
+        "issuer": settings.issuer,
+        "authorization_endpoint": settings.url("/authorize"),
+        "token_endpoint": settings.url("/token"),
+        "revocation_endpoint": settings.url("/revoke"),
+        "jwks_uri": settings.url("/jwks.json"),
+        **({"registration_endpoint": settings.url("/register")} if settings.dynamic_client_registration else {}),
+        "scopes_supported": list(settings.scopes),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": ["authorization_code", "refresh_token"],
         "code_challenge_methods_supported": ["S256"],
         "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
         "revocation_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
-        "client_id_metadata_document_supported": face.documents,
+        "client_id_metadata_document_supported": settings.client_id_metadata_documents,
         "authorization_response_iss_parameter_supported": True,
-        # OpenID clients want these, although no ID token is given out.
+        # Required by OpenID clients, although no ID tokens are issued.
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": list(algorithms),
     }

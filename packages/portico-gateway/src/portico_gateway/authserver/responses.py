@@ -1,4 +1,4 @@
-"""How pages and endpoints answer, and how their refusals are told."""
+"""Responses of pages and endpoints, and decorators that convert errors into responses."""
 
 from __future__ import annotations
 
@@ -7,65 +7,70 @@ from typing import Any
 
 import msgspec
 
-from portico.auth.errors import AuthorizationFailed
+from portico.auth.errors import AuthorizationError
 from portico.store.errors import StoreError
-from portico.transports.http_server.custom_routes import Page
-from portico.transports.http_server.messages import JSON, Answer, Pairs, Request
+from portico.transports.http_server.custom_routes import RouteFunction
+from portico.transports.http_server.messages import JSON_HEADERS, HeaderPairs, HttpRequest, HttpResponse
 from portico_gateway.authserver import html, requests
-from portico_gateway.authserver.errors import GrantRefused, PageRefused
+from portico_gateway.authserver.errors import ErrorPageResponse, OAuthErrorResponse
 
 log = logging.getLogger("portico.access")
 
-NO_STORE: Pairs = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
-LONGEST_REQUEST = 16 * 1024
+# RFC 6749, section 5.1, requires both headers on responses with tokens.
+NO_STORE: HeaderPairs = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+MAX_REQUEST_BYTES = 16 * 1024
 
 
-def parameters_of(text: str) -> dict[str, str]:
-    """A query or a form of a page."""
-    if len(text) > LONGEST_REQUEST:
-        raise PageRefused("The request is too long.")
-    return requests.parameters(text)
+def parse_parameters(text: str) -> dict[str, str]:
+    """Parse the query or form of a page. Raises ErrorPageResponse if it is too long."""
+    # Before parsing, because these pages are open to anyone who can reach the server.
+    if len(text) > MAX_REQUEST_BYTES:
+        raise ErrorPageResponse("The request is too long.")
+    return requests.parse_parameters(text)
 
 
-def redirect(url: str, more: Pairs = ()) -> Answer:
-    return Answer(302, ((b"location", url.encode("ascii")), *html.PROTECTED[1:], *more))
+def redirect(url: str, more: HeaderPairs = ()) -> HttpResponse:
+    return HttpResponse(302, ((b"location", url.encode("ascii")), *html.SECURITY_HEADERS[1:], *more))
 
 
-def document(status: int, said: Any, more: Pairs = ()) -> Answer:
-    return Answer(status, (*JSON, *more), msgspec.json.encode(said))
+def json_response(status: int, body: Any, more: HeaderPairs = ()) -> HttpResponse:
+    return HttpResponse(status, (*JSON_HEADERS, *more), msgspec.json.encode(body))
 
 
-def shown(page: Page) -> Page:
-    """A page whose refusals are for people."""
+def html_errors(page: RouteFunction) -> RouteFunction:
+    """Wrap a page so that errors are returned as HTML."""
 
-    async def answer(request: Request) -> Answer:
+    async def answer(request: HttpRequest) -> HttpResponse:
         try:
             return await page(request)
-        except (PageRefused, GrantRefused) as refusal:
-            return html.refused(str(refusal), refusal.status)
-        except AuthorizationFailed as failure:
-            # What it says is about the two servers, and may name what the person has no business with.
-            log.warning("a login failed: %s", failure)
-            return html.refused("The login did not work. The operator of this server can see why in its log.", 502)
+        except (ErrorPageResponse, OAuthErrorResponse) as refusal:
+            return html.render_error(str(refusal), refusal.status)
+        except AuthorizationError as failure:
+            # The message concerns the two servers and may contain internal details; it is only logged.
+            log.warning("login failed: %s", failure)
+            return html.render_error(
+                ("The login failed. The operator of this server can find the reason in its log."), 502
+            )
         except StoreError as failure:
-            log.error("a login failed: %s", failure)
-            return html.refused("This server cannot do that now. Try again later.", 503)
+            log.error("login failed: %s", failure)
+            return html.render_error("This server is temporarily unavailable. Try again later.", 503)
 
     return answer
 
 
-def told(page: Page) -> Page:
-    """An endpoint whose refusals are for clients."""
+def oauth_errors(page: RouteFunction) -> RouteFunction:
+    """Wrap an endpoint so that errors are returned as OAuth JSON."""
 
-    async def answer(request: Request) -> Answer:
+    async def answer(request: HttpRequest) -> HttpResponse:
         try:
             return await page(request)
-        except GrantRefused as refusal:
-            more: Pairs = ((b"www-authenticate", b"Basic"),) if refusal.status == 401 else ()
-            said = {"error": refusal.error, "error_description": str(refusal)}
-            return document(refusal.status, said, (*NO_STORE, *more))
+        except OAuthErrorResponse as refusal:
+            # RFC 9110, section 15.5.2: a 401 response must have a WWW-Authenticate header.
+            more: HeaderPairs = ((b"www-authenticate", b"Basic"),) if refusal.status == 401 else ()
+            body = {"error": refusal.error, "error_description": str(refusal)}
+            return json_response(refusal.status, body, (*NO_STORE, *more))
         except StoreError as failure:
-            log.error("a client was not served: %s", failure)
-            return document(503, {"error": "temporarily_unavailable"}, NO_STORE)
+            log.error("OAuth request failed: %s", failure)
+            return json_response(503, {"error": "temporarily_unavailable"}, NO_STORE)
 
     return answer

@@ -1,8 +1,7 @@
-"""`[auth.proxy]`: an authorization server of our own in front of a login that people have already."""
+"""`[auth.proxy]` and `[auth.login]`: settings of the authorization server and of logins at its pages."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
@@ -10,46 +9,47 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico._options import check_options, read_seconds
-from portico.auth.client_registration import BASIC, NONE
-from portico.auth.errors import UnsafeAddress
+from portico._options import check_table, parse_duration
+from portico.auth.client_registration import AUTH_NONE, CLIENT_SECRET_BASIC
+from portico.auth.errors import UnsafeUrl
 from portico.auth.url_policy import check_url
 from portico.protocol.errors import UsageError
-from portico.secret_references import Secrets
+from portico.secret_references import SecretResolver
 from portico.server.server import Server
-from portico.store.data_directory import data_directory
-from portico_gateway.authserver.clients import KnownClient, checked_redirect_uris, shown
-from portico_gateway.authserver.config import FaceSettings
-from portico_gateway.authserver.endpoints import FaceEndpoints
-from portico_gateway.authserver.errors import GrantRefused
-from portico_gateway.authserver.identity_providers import LoginSettings, login_settings
-from portico_gateway.authserver.login_flow import BrowserLogins
-from portico_gateway.authserver.server import Face
-from portico_gateway.credentials.connect_pages import Connector
-from portico_gateway.credentials.encryption import digest, ring_for
-from portico_gateway.credentials.token_vault import Vault
+from portico.settings_file import wrong_value
+from portico.store.data_directory import find_store
+from portico_gateway.authserver.clients import OAuthClient, sanitize_display_name, validate_redirect_uris
+from portico_gateway.authserver.config import AuthorizationServerConfig
+from portico_gateway.authserver.endpoints import OAuthEndpoints
+from portico_gateway.authserver.errors import OAuthErrorResponse
+from portico_gateway.authserver.identity_providers import IdentityProviderSettings, parse_identity_provider
+from portico_gateway.authserver.login_flow import LoginFlow
+from portico_gateway.authserver.server import AuthorizationServer
+from portico_gateway.credentials.connect_pages import AccountConnector
+from portico_gateway.credentials.encryption import digest, load_key_ring
+from portico_gateway.credentials.token_vault import TokenVault
 
-_LONGEST_SECONDS = 1e9
+_MAX_DURATION_SECONDS = 1e9
 _DURATIONS = {
-    "access": "access_seconds",
-    "login_every": "login_every",
-    "idle": "idle_seconds",
-    "rotate_keys": "key_seconds",
+    "access_token_ttl": "access_seconds",
+    "max_session_age": "max_session_age",
+    "session_idle_timeout": "idle_seconds",
+    "key_rotation_interval": "key_seconds",
 }
-_LONGEST_ACCESS_SECONDS = 3600.0
+_MAX_ACCESS_TOKEN_TTL_SECONDS = 3600.0
 
 
-class ProxyClientOptions(TypedDict, total=False):
-    """`[[auth.proxy.client]]`: a program that the operator has registered."""
+class OAuthClientOptions(TypedDict, total=False):
+    """Keys of `[[auth.proxy.client]]`: a client registered by the operator."""
 
-    id: str
-    secret: str
-    name: str
+    client_id: str
+    client_secret: str
+    client_name: str
     redirect_uris: Sequence[str]
 
 
 class LoginOptions(TypedDict, total=False):
-    """Where people log in, and who of them may come in."""
+    """Keys that describe the identity provider and the users who may log in."""
 
     provider: str
     client_id: str
@@ -57,147 +57,157 @@ class LoginOptions(TypedDict, total=False):
     issuer: str
     tenant: str
     domain: str
-    url: str
+    base_url: str
     realm: str
-    login_scopes: Sequence[str]
+    provider_scopes: Sequence[str]
     authorization_endpoint: str
     token_endpoint: str
     userinfo_endpoint: str
-    subject: str
-    username: str
-    groups: str
-    memberships: bool
+    subject_claim: str
+    username_claim: str
+    groups_claim: str
+    fetch_memberships: bool
     allow: Sequence[str]
-    parameters: Mapping[str, str]
+    extra_authorize_params: Mapping[str, str]
     callback_path: str
 
 
-class ProxyOptions(LoginOptions, total=False):
-    """The keys of `[auth.proxy]`."""
+class OAuthProxyOptions(LoginOptions, total=False):
+    """Keys of `[auth.proxy]`."""
 
     title: str
     scopes: Mapping[str, str] | Sequence[str]
     default_scopes: Sequence[str]
-    registration: bool
-    documents: bool
-    client_hosts: Sequence[str]
-    client_networks: Sequence[str]
-    access: float | str
-    login_every: float | str
-    idle: float | str
-    rotate_keys: float | str
-    keys: Sequence[str]
+    dynamic_client_registration: bool
+    client_id_metadata_documents: bool
+    allowed_client_hosts: Sequence[str]
+    allowed_client_networks: Sequence[str]
+    access_token_ttl: float | str
+    max_session_age: float | str
+    session_idle_timeout: float | str
+    key_rotation_interval: float | str
+    encryption_keys: Sequence[str]
     client: Sequence[Mapping[str, Any]]
 
 
-class ProxySettings(Struct, frozen=True):
-    """What `[auth.proxy]` says; the names of the server are not known yet."""
+class OAuthProxySettings(Struct, frozen=True):
+    """Parsed `[auth.proxy]` settings. The issuer and the resource are added when the server's URL is known."""
 
-    login: LoginSettings
-    face: dict[str, Any]
+    login: IdentityProviderSettings
+    server_options: dict[str, Any]
     keys: tuple[str, ...] = ()
 
-    def face_for(self, issuer: str, resource: str) -> FaceSettings:
+    def server_settings(self, issuer: str, resource: str) -> AuthorizationServerConfig:
+        """Return the configuration of the authorization server. Raises UsageError for an invalid URL."""
         try:
             check_url(issuer)
             check_url(resource)
-        except UnsafeAddress as unfit:
+        except UnsafeUrl as unfit:
             raise UsageError(f"auth.proxy: {unfit}") from None
+        # RFC 8414, section 2: an issuer has no query and no fragment.
         if urlsplit(issuer).query or "#" in issuer:
-            raise UsageError("auth.proxy: an issuer has no query and no fragment")
-        return FaceSettings(issuer=issuer, resource=resource, **self.face)
+            raise UsageError("auth.proxy: the issuer must not have a query or a fragment")
+        return AuthorizationServerConfig(issuer=issuer, resource=resource, **self.server_options)
 
 
-def read(said: Any) -> ProxySettings:
-    """Raises UsageError with what is wrong in it."""
-    if not isinstance(said, Mapping):
-        raise UsageError("auth.proxy is no table")
-    check_options("auth.proxy", said, ProxyOptions)
-    given = Secrets().filled(dict(said))
-    login = {name: given.pop(name) for name in LoginOptions.__annotations__ if name in given}
-    if "login_scopes" in login:
-        login["scopes"] = login.pop("login_scopes")
-    keys = tuple(given.pop("keys", ()))
-    given["clients"] = tuple(_client(one) for one in given.pop("client", ()))
+def parse_proxy_settings(table: Any) -> OAuthProxySettings:
+    """Parse `[auth.proxy]`. Raises UsageError if it is invalid."""
+    if not isinstance(table, Mapping):
+        raise wrong_value("auth", "proxy", "a table", table)
+    check_table("auth.proxy", table, OAuthProxyOptions)
+    # After `check_table`, whose messages may quote the settings: references to secrets, not their values.
+    options = SecretResolver().resolve_all(dict(table))
+    login = {name: options.pop(name) for name in LoginOptions.__annotations__ if name in options}
+    keys = tuple(options.pop("encryption_keys", ()))
+    options["clients"] = tuple(_parse_client(item) for item in options.pop("client", ()))
     for name, field in _DURATIONS.items():
-        if name in given:
-            given[field] = read_seconds(f"auth.proxy: {name}", given.pop(name), _LONGEST_SECONDS)
-    if given.get("access_seconds", 0.0) > _LONGEST_ACCESS_SECONDS:
-        raise UsageError("auth.proxy: access is at most an hour: what is revoked may still be used for so long")
-    scopes = given.pop("scopes", {})
-    given["scopes"] = dict(scopes) if isinstance(scopes, Mapping) else {scope: scope for scope in scopes}
-    for name in ("default_scopes", "client_hosts", "client_networks"):
-        if name in given:
-            given[name] = tuple(given[name])
-    return ProxySettings(login_settings(login), given, keys)
+        if name in options:
+            options[field] = parse_duration(f"auth.proxy: {name}", options.pop(name), _MAX_DURATION_SECONDS)
+    if options.get("access_seconds", 0.0) > _MAX_ACCESS_TOKEN_TTL_SECONDS:
+        raise UsageError(
+            "auth.proxy: access_token_ttl must be at most 1h, because a revoked token may be accepted until it expires"
+        )
+    scopes = options.pop("scopes", {})
+    options["scopes"] = dict(scopes) if isinstance(scopes, Mapping) else {scope: scope for scope in scopes}
+    for name in ("default_scopes", "allowed_client_hosts", "allowed_client_networks"):
+        if name in options:
+            options[name] = tuple(options[name])
+    return OAuthProxySettings(parse_identity_provider(login), options, keys)
 
 
-def put_on(server: Server, said: ProxySettings, issuer: str, resource: str, *, only: bool = False) -> Face:
-    """Give a server the pages of a face, which is open for as long as the server is. `only`: all its tokens are for
-    this resource, whatever clients call it."""
-    settings = replace(said.face_for(issuer, resource), audience_only=only)
-    if not said.face.get("title"):
-        settings = replace(settings, title=shown(server.info.title or server.name))
-    logins = logins_for(server, said.login, issuer, said.keys)
-    face = Face(settings, logins)
-    server.pages += FaceEndpoints(face).pages()
-    server.hold(face.serving)
-    connect_with(server, logins, issuer)
+def install_authorization_server(
+    server: Server, proxy: OAuthProxySettings, issuer: str, resource: str, *, audience_only: bool = False
+) -> AuthorizationServer:
+    """Add an authorization server to a server; it is open while the server is.
+
+    With `audience_only`, all tokens are issued for `resource`, whatever resource the client requests.
+    """
+    settings = replace(proxy.server_settings(issuer, resource), audience_only=audience_only)
+    if not proxy.server_options.get("title"):
+        settings = replace(settings, title=sanitize_display_name(server.info.title or server.name))
+    logins = make_login_flow(server, proxy.login, issuer, proxy.keys)
+    face = AuthorizationServer(settings, logins)
+    server.custom_routes += OAuthEndpoints(face).routes()
+    server.add_lifespan(face.lifespan)
+    install_account_connector(server, logins, issuer)
     return face
 
 
-def let_connect(server: Server, said: Any, home: str, subject: str) -> Connector:
-    """`[auth.login]`: where people log in at our pages, to connect their accounts; `subject` is the claim that says who
-    they are, in their tokens as here."""
-    if not isinstance(said, Mapping):
-        raise UsageError("auth.login is no table")
-    check_options("auth.login", said, LoginOptions)
-    given = Secrets().filled({"subject": subject, **said})
-    if "login_scopes" in given:
-        given["scopes"] = given.pop("login_scopes")
-    where = login_settings(given)
-    return connect_with(server, logins_for(server, where, home), where.issuer)
+def install_login(server: Server, table: Any, home: str, subject: str) -> AccountConnector:
+    """Add the login pages of `[auth.login]` to a server, where users connect their upstream accounts.
+
+    `subject` is the claim that identifies the user, both in access tokens and here.
+    """
+    if not isinstance(table, Mapping):
+        raise wrong_value("auth", "login", "a table", table)
+    check_table("auth.login", table, LoginOptions)
+    resolved = SecretResolver().resolve_all({"subject_claim": subject, **table})
+    where = parse_identity_provider(resolved)
+    return install_account_connector(server, make_login_flow(server, where, home), where.issuer)
 
 
-def connect_with(server: Server, logins: BrowserLogins, issuer: str) -> Connector:
-    """Let the principals that an issuer names connect their accounts elsewhere: they log in as they always do."""
-    vault = Vault(logins.home, _store(server), logins.ring)
-    title = shown(server.info.title or server.name)
-    server.connector = connector = Connector(logins, vault, issuer, title, server.accounts)
-    server.pages += connector.pages()
-    server.hold(vault.serving)
+def install_account_connector(server: Server, logins: LoginFlow, issuer: str) -> AccountConnector:
+    """Let users whose tokens come from `issuer` connect upstream accounts, after they log in with `logins`."""
+    vault = TokenVault(logins.base_url, _store_url(server), logins.keyring)
+    title = sanitize_display_name(server.info.title or server.name)
+    server.account_connector = connector = AccountConnector(logins, vault, issuer, title, server.connected_accounts)
+    server.custom_routes += connector.routes()
+    server.add_lifespan(vault.lifespan)
     return connector
 
 
-def logins_for(server: Server, where: LoginSettings, home: str, keys: Sequence[str] = ()) -> BrowserLogins:
-    """How people log in at the pages of a server."""
-    store = _store(server)
-    logins = BrowserLogins(home.rstrip("/"), where, store, ring_for(store, keys))
-    server.pages += logins.routes()
-    server.hold(logins.serving)
+def make_login_flow(server: Server, where: IdentityProviderSettings, home: str, keys: Sequence[str] = ()) -> LoginFlow:
+    """Create the login flow of a server and add its routes and lifespan."""
+    store = _store_url(server)
+    logins = LoginFlow(home.rstrip("/"), where, store, load_key_ring(store, keys))
+    server.custom_routes += logins.routes()
+    server.add_lifespan(logins.lifespan)
     return logins
 
 
-def _store(server: Server) -> str:
-    """Where the server keeps its things; else a file: people do not log in anew because a server was restarted."""
-    return server.store or os.environ.get("PORTICO_STORE") or str(data_directory() / "access.db")
+def _store_url(server: Server) -> str:
+    """Return the server's store, or a file in its data directory, so that logins survive a restart."""
+    return find_store(server.store, server.data_dir, "access")
 
 
-def _client(said: Any) -> KnownClient:
-    check_options("auth.proxy.client", said, ProxyClientOptions)
-    if not said.get("id"):
-        raise UsageError("auth.proxy.client needs an id")
+def _parse_client(table: Any) -> OAuthClient:
+    check_table("auth.proxy.client", table, OAuthClientOptions)
+    if not table.get("client_id"):
+        raise UsageError("auth.proxy.client: client_id is required")
     try:
-        uris = checked_redirect_uris(said.get("redirect_uris", ()), configured=True)
-    except GrantRefused as unfit:
-        raise UsageError(f"auth.proxy.client {said['id']!r}: {unfit}") from None
-    secret = said.get("secret")
+        uris = validate_redirect_uris(table.get("redirect_uris", ()), configured=True)
+    except OAuthErrorResponse as unfit:
+        raise UsageError(f"auth.proxy.client {table['client_id']!r}: {unfit}") from None
+    secret = table.get("client_secret")
+    # An unset variable in the settings often becomes an empty text, which anyone could send as the secret.
     if secret == "":
-        raise UsageError(f"auth.proxy.client {said['id']!r}: the secret is empty; leave it out for a program without")
-    return KnownClient(
-        id=said["id"],
+        raise UsageError(
+            f"auth.proxy.client {table['client_id']!r}: client_secret must not be empty; remove it for a public client"
+        )
+    return OAuthClient(
+        id=table["client_id"],
         redirect_uris=uris,
-        name=shown(said.get("name")),
+        name=sanitize_display_name(table.get("client_name")),
         secret=None if secret is None else digest(secret),
-        method=NONE if secret is None else BASIC,
+        method=AUTH_NONE if secret is None else CLIENT_SECRET_BASIC,
     )

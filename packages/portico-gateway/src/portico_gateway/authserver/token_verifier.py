@@ -1,82 +1,84 @@
-"""The face's own tokens, checked by its own keys: what another issuer signed is none of them."""
+"""Verifier for access tokens issued by this authorization server."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from portico.auth.assertions import ALGORITHM
+from portico.auth.assertions import DPOP_ALGORITHM
 from portico.auth.principal import Principal
 from portico.auth.verifiers import jws
-from portico.auth.verifiers.base import Fetcher, RequestCredentials, TokenInvalid, Unavailable, Verified
-from portico.auth.verifiers.jws import SignedToken
+from portico.auth.verifiers.base import Fetcher, InvalidToken, RequestCredentials, VerifiedToken, VerifierUnavailable
+from portico.auth.verifiers.jws import ParsedJws
 from portico.auth.verifiers.jwt import JwtVerifier
 from portico.store.errors import StoreError
-from portico_gateway.authserver.server import Face
-from portico_gateway.authserver.signing_keys import FaceKeys
+from portico_gateway.authserver.server import AuthorizationServer
+from portico_gateway.authserver.signing_keys import SigningKeySet
 
-# A key that another process has just made is in the store; one that is made up is not, and is not looked for at once.
-_LOOK_SECONDS = 5.0
+# Another process may have just created a key, so an unknown key ID triggers a read of the store. The interval keeps
+# forged
+# key IDs from causing a read for each request.
+_KEY_REFRESH_SECONDS = 5.0
 
 
-class _OwnKeys:
-    """The public keys of the face, out of the store that it shares with its other processes."""
+class _LocalKeys:
+    """Public keys of the authorization server, read from the store that its processes share."""
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AuthorizationServer) -> None:
         self._face = face
-        self._read_from: FaceKeys | None = None
+        self._read_from: SigningKeySet | None = None
         self._keys: dict[str, Any] = {}
         self._looked = float("-inf")
 
-    def candidates(self, token: SignedToken) -> list[Any]:
+    def find_keys(self, token: ParsedJws) -> list[Any]:
         keys = self._face.keys
         if keys is not None and keys is not self._read_from:
-            self._keys = {one["kid"]: jws.public_key(one) for one in keys.public()}
+            self._keys = {jwks_key["kid"]: jws.parse_jwk(jwks_key) for jwks_key in keys.jwks_keys()}
             self._read_from = keys
         kid = token.header.get("kid")
         return [self._keys[kid]] if isinstance(kid, str) and kid in self._keys else []
 
-    def must_fetch(self, token: SignedToken) -> bool:
-        return not self.candidates(token) and time.monotonic() - self._looked >= _LOOK_SECONDS
+    def needs_fetch(self, token: ParsedJws) -> bool:
+        return not self.find_keys(token) and time.monotonic() - self._looked >= _KEY_REFRESH_SECONDS
 
-    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None:
+    async def fetch(self, token: ParsedJws, fetcher: Fetcher | None) -> None:
         self._looked = time.monotonic()
         try:
-            await self._face.known_keys()
+            await self._face.get_public_keys()
         except StoreError as failure:
-            raise Unavailable(f"the keys cannot be read: {failure}") from None
+            raise VerifierUnavailable(f"cannot read the keys: {failure}") from None
 
-    def freshen(self, fetcher: Fetcher) -> None:
-        """The store says itself when they change."""
+    def refresh_in_background(self, fetcher: Fetcher) -> None:
+        """Do nothing: the store publishes an event when keys change."""
 
 
-def is_revoked(face: Face, principal: Any) -> bool:
-    """Whether it came by a grant of this face that was taken back."""
+def is_revoked(face: AuthorizationServer, principal: Any) -> bool:
+    """Return whether a principal's grant at this authorization server was revoked."""
     own = isinstance(principal, Principal) and principal.issuer == face.settings.issuer
     return own and face.is_revoked(str(principal.claims.get("gid")))
 
 
-class FaceVerifier:
-    """Takes exactly what the face has given out, and not revoked."""
+class LocalTokenVerifier:
+    """Accepts tokens that this authorization server issued and has not revoked."""
 
-    # Nothing but what it is shown decides: not from where.
-    by_address = False
+    # The result depends on the token only, not on the peer address.
+    depends_on_address = False
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AuthorizationServer) -> None:
         self.issuer = face.settings.issuer
         self._face = face
-        self._tokens = JwtVerifier(self.issuer, algorithms=(ALGORITHM,), keys=_OwnKeys(face))
+        self._tokens = JwtVerifier(self.issuer, algorithms=(DPOP_ALGORITHM,), key_source=_LocalKeys(face))
 
-    def at_once(self, credentials: RequestCredentials) -> Verified | None:
-        return self._standing(self._tokens.at_once(credentials))
+    def verify_cached(self, credentials: RequestCredentials) -> VerifiedToken | None:
+        return self._check_revocation(self._tokens.try_verify(credentials))
 
-    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
-        return self._standing(await self._tokens(credentials))
+    async def __call__(self, credentials: RequestCredentials) -> VerifiedToken | None:
+        return self._check_revocation(await self._tokens(credentials))
 
     def is_revoked(self, principal: Any) -> bool:
         return is_revoked(self._face, principal)
 
-    def _standing(self, found: Verified | None) -> Verified | None:
-        if found is not None and is_revoked(self._face, found.principal):
-            raise TokenInvalid("it was revoked")
-        return found
+    def _check_revocation(self, token: VerifiedToken | None) -> VerifiedToken | None:
+        if token is not None and is_revoked(self._face, token.principal):
+            raise InvalidToken("the token was revoked")
+        return token

@@ -1,4 +1,4 @@
-"""The person's own login, behind the face: OpenID Connect, or plain OAuth with an address that says who it was."""
+"""Login at the identity provider: OpenID Connect, or OAuth 2.0 with a userinfo endpoint."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import msgspec
 from msgspec import Struct
 
 from portico.auth.assertions import verify_signature
-from portico.auth.authorization_code import PendingCode
-from portico.auth.client_registration import authenticate
-from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, quoted
-from portico.auth.flow import Conversation, Fetched, fetch, post_form
-from portico.auth.metadata import MetadataSearch, ServerMetadata, find_server
-from portico.auth.tokens import Issued, read_issued
+from portico.auth.authorization_code import PendingAuthorization
+from portico.auth.client_registration import authenticate_client
+from portico.auth.errors import AuthorizationError, DiscoveryError, quote_untrusted
+from portico.auth.flow import AuthFlow, FetchResponse, fetch, post_form
+from portico.auth.metadata import AuthorizationServerMetadata, MetadataDiscovery, fetch_authorization_server_metadata
+from portico.auth.tokens import TokenEndpointResponse, parse_token_response
 from portico.auth.verifiers.claims import is_unverified_email
 from portico.protocol.json_depth import decode_bounded
-from portico_gateway.authserver.clients import shown
-from portico_gateway.authserver.identity_providers import LoginSettings
+from portico_gateway.authserver.clients import sanitize_display_name
+from portico_gateway.authserver.identity_providers import IdentityProviderSettings
 
-# RSA, elliptic curves and Edwards curves. Never HMAC: our secret is no key to sign identities with.
+# RSA, ECDSA and EdDSA. HMAC is excluded: whoever knows the client secret could forge identities.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 LEEWAY_SECONDS = 60.0
-MOST_MEMBERSHIPS = 100
+MAX_MEMBERSHIPS = 100
 
 
 class Identity(Struct, frozen=True):
-    """Who it was. Only what the provider vouches for stands here: an e-mail address that it did not verify does not."""
+    """User who logged in. It contains verified data only: an unverified e-mail address is omitted."""
 
     subject: str
     name: str = ""
@@ -40,11 +40,11 @@ class Identity(Struct, frozen=True):
     claims: dict[str, Any] = {}
 
     @property
-    def shown(self) -> str:
-        return shown(self.username or self.email or self.name) or self.subject
+    def display_name(self) -> str:
+        return sanitize_display_name(self.username or self.email or self.name) or self.subject
 
-    def told(self) -> dict[str, Any]:
-        """What tokens say of them."""
+    def token_claims(self) -> dict[str, Any]:
+        """Return the claims to include in access tokens."""
         return {
             "name": self.name,
             "preferred_username": self.username,
@@ -54,94 +54,107 @@ class Identity(Struct, frozen=True):
 
 
 class PendingLogin(Struct, frozen=True):
-    """A login that has begun: what has to be known when the browser comes back."""
+    """State of a login that must be verified when the browser returns."""
 
     state: str
     nonce: str
     verifier: str
 
 
-def begin(login: LoginSettings, callback: str) -> Conversation[tuple[str, PendingLogin]]:
-    """Where to send the browser, and what to remember."""
+def begin(login: IdentityProviderSettings, callback: str) -> AuthFlow[tuple[str, PendingLogin]]:
+    """Return the URL of the login page, and the state to store until the browser returns."""
     server = yield from _server(login)
     if server.authorization_endpoint is None:
-        raise DiscoveryFailed(f"{quoted(login.issuer)} has no page where a person could log in.")
+        raise DiscoveryError(f"{quote_untrusted(login.issuer)} has no authorization endpoint.")
     pending = PendingLogin(secrets.token_urlsafe(32), secrets.token_urlsafe(24), secrets.token_urlsafe(48))
-    code = PendingCode(login.issuer, pending.state, pending.verifier)
-    said = {
-        **login.parameters,
+    code = PendingAuthorization(login.issuer, pending.state, pending.verifier)
+    parameters = {
+        # First, so that configured parameters can never replace the state, the challenge or the redirect URI.
+        **login.extra_authorize_params,
         "response_type": "code",
         "client_id": login.client.client_id,
         "redirect_uri": callback,
         "state": pending.state,
-        "code_challenge": code.challenge,
+        "code_challenge": code.code_challenge,
         "code_challenge_method": "S256",
-        **({"scope": " ".join(login.scopes)} if login.scopes else {}),
+        **({"scope": " ".join(login.provider_scopes)} if login.provider_scopes else {}),
         **({"nonce": pending.nonce} if login.kind == "oidc" else {}),
     }
     endpoint = server.authorization_endpoint
-    return endpoint + ("&" if "?" in endpoint else "?") + urlencode(said), pending
+    return endpoint + ("&" if "?" in endpoint else "?") + urlencode(parameters), pending
 
 
 def finish(
-    login: LoginSettings, pending: PendingLogin, returned: Mapping[str, str], callback: str, now: float
-) -> Conversation[Identity]:
-    """Who logged in, once it is sure that this is the answer to our question and comes from the one we asked."""
+    login: IdentityProviderSettings, pending: PendingLogin, returned: Mapping[str, str], callback: str, now: float
+) -> AuthFlow[Identity]:
+    """Verify the response of the identity provider and return the user.
+
+    Raises AuthorizationError if the response is not for this login.
+    """
     server = yield from _server(login)
-    code = PendingCode(login.issuer, pending.state, pending.verifier).code(returned, server)
+    code = PendingAuthorization(login.issuer, pending.state, pending.verifier).validate_callback(returned, server)
     form = {
         "grant_type": "authorization_code",
         "code": code,
         "redirect_uri": callback,
         "code_verifier": pending.verifier,
     }
-    more, headers = authenticate(login.client, server, now)
+    more, headers = authenticate_client(login.client, server, now)
     answer = yield from post_form(server.token_endpoint, {**form, **more}, tuple(headers.items()))
-    issued = read_issued(answer, f"Redeeming a login at {quoted(login.issuer)}")
+    issued = parse_token_response(answer, f"Redeeming a login at {quote_untrusted(login.issuer)}")
     if login.kind == "oidc":
         claims = yield from _openid_claims(login, server, issued, pending.nonce, now)
     else:
         claims = yield from _oauth_claims(login, server, issued)
-    return identify(login, claims)
+    return identity_from_claims(login, claims)
 
 
-def identify(login: LoginSettings, claims: dict[str, Any]) -> Identity:
-    """Return who logged in. Raises AuthorizationFailed where the provider does not vouch for the subject."""
-    subject = _inward(claims, login.subject)
-    if is_unverified_email(claims, login.subject):
-        raise AuthorizationFailed(
-            f"{quoted(login.issuer)} has not verified the e-mail address of the user who logged in."
+def identity_from_claims(settings: IdentityProviderSettings, claims: dict[str, Any]) -> Identity:
+    """Return the user that claims describe. Raises AuthorizationError if the subject is missing or not verified."""
+    subject = _inward(claims, settings.subject_claim)
+    if is_unverified_email(claims, settings.subject_claim):
+        raise AuthorizationError(
+            f"{quote_untrusted(settings.issuer)} has not verified the e-mail address of the user who logged in."
         )
+    # Two accounts that look the same to an operator must not be different users, nor the other way round.
     if isinstance(subject, str) and (subject != subject.strip() or not subject.isprintable()):
-        raise AuthorizationFailed(f"{quoted(login.issuer)} gave a {login.subject} with characters that cannot be seen.")
+        raise AuthorizationError(
+            f"{quote_untrusted(settings.issuer)} gave a {settings.subject_claim} with characters that cannot be seen."
+        )
     if isinstance(subject, bool) or not isinstance(subject, str | int) or not str(subject) or len(str(subject)) > 255:
-        raise AuthorizationFailed(f"{quoted(login.issuer)} does not say who logged in: it has no {login.subject}.")
-    # A flag that is missing means that the provider has not looked: Entra never says, and lets people choose theirs.
+        raise AuthorizationError(
+            f"{quote_untrusted(settings.issuer)} did not identify the user: the {settings.subject_claim} claim is "
+            "missing or invalid."
+        )
+    # A missing flag means unverified: Entra never sends it and lets users choose any address.
     email = claims.get("email") if claims.get("email_verified") in (True, "true") else None
-    groups = _inward(claims, login.groups)
+    groups = _inward(claims, settings.groups_claim)
     return Identity(
         str(subject),
-        shown(_text(claims.get("name"))),
-        _exact(email if login.username == "email" else _inward(claims, login.username)),
+        sanitize_display_name(_text(claims.get("name"))),
+        _exact(email if settings.username_claim == "email" else _inward(claims, settings.username_claim)),
         _exact(email),
-        tuple(str(one) for one in groups[:1000] if len(str(one)) <= 255) if isinstance(groups, list) else (),
+        tuple(str(group) for group in groups[:1000] if len(str(group)) <= 255) if isinstance(groups, list) else (),
         claims,
     )
 
 
-def _exact(said: Any) -> str:
-    """What a person is admitted by, or nothing where it would be shown as another text: who calls themselves `anna`
-    with an invisible character is not anna, nor is one whose address is cut in a good place."""
-    text = _text(said)
-    return text if shown(text) == text else ""
+def _exact(value: Any) -> str:
+    """Return a value that grants access, or an empty string if it would be displayed differently.
+
+    A name with invisible characters, or an address that was truncated, must not match an `allow` entry.
+    """
+    text = _text(value)
+    return text if sanitize_display_name(text) == text else ""
 
 
-def admits(login: LoginSettings, identity: Identity) -> bool:
-    """Whether this person may come in. Without `allow` everybody may who can log in there."""
-    return not login.allow or any(_fits(entry, login, identity) for entry in login.allow)
+def is_allowed(settings: IdentityProviderSettings, identity: Identity) -> bool:
+    """Return whether a user may log in. Without `allow`, every user of the identity provider may."""
+    # Providers where anyone can register require `allow`; see `parse_identity_provider`.
+    return not settings.allow or any(_fits(entry, settings, identity) for entry in settings.allow)
 
 
-def _fits(entry: str, login: LoginSettings, who: Identity) -> bool:
+def _fits(entry: str, login: IdentityProviderSettings, who: Identity) -> bool:
     if entry == "*":
         return True
     kind, colon, value = entry.partition(":")
@@ -150,125 +163,149 @@ def _fits(entry: str, login: LoginSettings, who: Identity) -> bool:
         if not entry.startswith("*@"):
             return email == entry.casefold()
         host = entry[2:].casefold()
-        # An address at Google can be any person's; that it belongs to a company Google says in `hd`.
+        # Anyone can have a Google account with any address; `hd` names the organization that manages the account.
         ours = login.provider != "google" or str(who.claims.get("hd", "")).casefold() == host
         return email.rpartition("@")[2] == host and bool(who.email) and ours
     if kind == "claim":
         name, _, expected = value.partition("=")
-        found = _inward(who.claims, name)
-        return expected in map(str, found) if isinstance(found, list) else found is not None and str(found) == expected
+        result = _inward(who.claims, name)
+        return (
+            expected in map(str, result) if isinstance(result, list) else result is not None and str(result) == expected
+        )
     if kind == "group":
         return value in who.groups
     return value == (who.subject if kind == "sub" else who.username)
 
 
-def _server(login: LoginSettings) -> Conversation[ServerMetadata]:
+def _server(login: IdentityProviderSettings) -> AuthFlow[AuthorizationServerMetadata]:
     if login.authorization_endpoint is not None and login.token_endpoint is not None and login.kind == "oauth":
-        return ServerMetadata(
+        return AuthorizationServerMetadata(
             issuer=login.issuer,
             authorization_endpoint=login.authorization_endpoint,
             token_endpoint=login.token_endpoint,
             userinfo_endpoint=login.userinfo_endpoint,
             token_endpoint_auth_methods_supported=["client_secret_post"],
         )
-    return (yield from find_server(MetadataSearch(login.issuer), login.issuer))
+    return (yield from fetch_authorization_server_metadata(MetadataDiscovery(login.issuer), login.issuer))
 
 
 def _openid_claims(
-    login: LoginSettings, server: ServerMetadata, issued: Issued, nonce: str, now: float
-) -> Conversation[dict[str, Any]]:
-    """The claims of an ID token (OpenID Connect Core, section 3.1.3.7), and of the userinfo where there is more."""
+    login: IdentityProviderSettings,
+    server: AuthorizationServerMetadata,
+    issued: TokenEndpointResponse,
+    nonce: str,
+    now: float,
+) -> AuthFlow[dict[str, Any]]:
+    """Return the claims of the ID token (OpenID Connect Core, section 3.1.3.7), completed from the userinfo
+    endpoint.
+    """
     if issued.id_token is None or server.jwks_uri is None:
-        raise AuthorizationFailed(f"{quoted(login.issuer)} gave no ID token. Is `openid` among the scopes?")
+        raise AuthorizationError(f"{quote_untrusted(login.issuer)} returned no ID token. Add `openid` to the scopes.")
     keys = _document((yield from fetch("GET", server.jwks_uri, (("Accept", "application/json"),))), login, "its keys")
-    claims = check_id_token(issued.id_token, keys, login, nonce, now)
+    claims = validate_id_token(issued.id_token, keys, login, nonce, now)
     if server.userinfo_endpoint is not None and not {"email", "name", "groups"} <= set(claims):
         more = yield from _get(server.userinfo_endpoint, issued.token)
-        said = more.document() if more.status == 200 else None
-        if said is not None and said.get("sub") == claims["sub"]:
-            claims = {**said, **claims}
+        userinfo = more.json_object() if more.status == 200 else None
+        # OpenID Connect Core, section 5.3.2: userinfo with another `sub` must not be used.
+        if userinfo is not None and userinfo.get("sub") == claims["sub"]:
+            claims = {**userinfo, **claims}
     return claims
 
 
-def check_id_token(token: str, keys: dict[str, Any], login: LoginSettings, nonce: str, now: float) -> dict[str, Any]:
-    """The claims of an ID token that was signed for us, for this login and now."""
+def validate_id_token(
+    token: str, keys: dict[str, Any], settings: IdentityProviderSettings, nonce: str, now: float
+) -> dict[str, Any]:
+    """Return the claims of an ID token. Raises AuthorizationError unless it is signed, current and for this login."""
     claims = verify_signature(token, keys, ALGORITHMS)
-    wrong = AuthorizationFailed(f"The ID token of {quoted(login.issuer)} is not for this login.")
+    wrong = AuthorizationError(f"The ID token of {quote_untrusted(settings.issuer)} was not issued for this login.")
     if claims is None:
-        raise AuthorizationFailed(f"The ID token of {quoted(login.issuer)} is not signed with one of its keys.")
+        raise AuthorizationError(
+            f"The ID token of {quote_untrusted(settings.issuer)} is not signed with one of its keys."
+        )
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
-    if claims.get("iss") != login.issuer or login.client.client_id not in audiences:
+    if claims.get("iss") != settings.issuer or settings.client.client_id not in audiences:
         raise wrong
-    if len(audiences) > 1 and claims.get("azp") != login.client.client_id:
+    # OpenID Connect Core, section 3.1.3.7, steps 4 and 5: with several audiences the token may have been issued to
+    # another client.
+    if len(audiences) > 1 and claims.get("azp") != settings.client.client_id:
         raise wrong
+    # The nonce binds the ID token to this browser's login; without it a stolen token could be injected.
     if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
         raise wrong
     expires, issued_at = claims.get("exp"), claims.get("iat")
     if not isinstance(expires, int | float) or not isinstance(issued_at, int | float):
         raise wrong
     if not issued_at - LEEWAY_SECONDS <= now < expires + LEEWAY_SECONDS:
-        raise AuthorizationFailed(f"The ID token of {quoted(login.issuer)} is of another time; compare the clocks.")
+        raise AuthorizationError(
+            f"The ID token of {quote_untrusted(settings.issuer)} has expired or is not valid yet; check the clocks."
+        )
     if not isinstance(claims.get("sub"), str):
         raise wrong
     return claims
 
 
-def _oauth_claims(login: LoginSettings, server: ServerMetadata, issued: Issued) -> Conversation[dict[str, Any]]:
-    """What the provider says at its address of the one whose token this is."""
+def _oauth_claims(
+    login: IdentityProviderSettings, server: AuthorizationServerMetadata, issued: TokenEndpointResponse
+) -> AuthFlow[dict[str, Any]]:
+    """Return the claims from the userinfo endpoint."""
     assert server.userinfo_endpoint is not None
     answer = yield from _get(server.userinfo_endpoint, issued.token)
-    claims = _document(answer, login, "who logged in")
+    claims = _document(answer, login, "the user")
     if login.provider != "github":
         return claims
-    claims.pop("email", None)  # that of the profile, which is whatever its owner typed
-    said = yield from _get(f"{server.userinfo_endpoint}/emails", issued.token)
-    for one in _list(said):
-        if one.get("primary") is True and one.get("verified") is True:
-            claims |= {"email": one.get("email"), "email_verified": True}
-    if login.memberships:
-        organisations = yield from _get(f"{server.userinfo_endpoint}/orgs?per_page={MOST_MEMBERSHIPS}", issued.token)
-        teams = yield from _get(f"{server.userinfo_endpoint}/teams?per_page={MOST_MEMBERSHIPS}", issued.token)
+    claims.pop("email", None)  # the profile's address is not verified
+    emails = yield from _get(f"{server.userinfo_endpoint}/emails", issued.token)
+    for item in _list(emails):
+        if item.get("primary") is True and item.get("verified") is True:
+            claims |= {"email": item.get("email"), "email_verified": True}
+    if login.fetch_memberships:
+        organisations = yield from _get(f"{server.userinfo_endpoint}/orgs?per_page={MAX_MEMBERSHIPS}", issued.token)
+        teams = yield from _get(f"{server.userinfo_endpoint}/teams?per_page={MAX_MEMBERSHIPS}", issued.token)
         claims["groups"] = [
-            *(str(one["login"]) for one in _list(organisations) if "login" in one),
-            *(f"{one['organization']['login']}/{one['slug']}" for one in _list(teams) if _is_team(one)),
+            *(str(item["login"]) for item in _list(organisations) if "login" in item),
+            *(f"{item['organization']['login']}/{item['slug']}" for item in _list(teams) if _is_team(item)),
         ]
     return claims
 
 
-def _is_team(one: dict[str, Any]) -> bool:
-    return isinstance(one.get("organization"), dict) and "login" in one["organization"] and "slug" in one
+def _is_team(item: dict[str, Any]) -> bool:
+    return isinstance(item.get("organization"), dict) and "login" in item["organization"] and "slug" in item
 
 
-def _get(url: str, token: str) -> Conversation[Fetched]:
-    # GitHub turns away who has no name.
+def _get(url: str, token: str) -> AuthFlow[FetchResponse]:
+    # GitHub's API rejects requests without a User-Agent.
     headers = (("Accept", "application/json"), ("Authorization", f"Bearer {token}"), ("User-Agent", "portico"))
     return fetch("GET", url, headers)
 
 
-def _document(answer: Fetched, login: LoginSettings, what: str) -> dict[str, Any]:
-    found = answer.document() if answer.status == 200 else None
-    if found is None:
-        raise AuthorizationFailed(f"{quoted(login.issuer)} does not say {what} (HTTP {answer.status}).")
-    return found
+def _document(answer: FetchResponse, login: IdentityProviderSettings, what: str) -> dict[str, Any]:
+    result = answer.json_object() if answer.status == 200 else None
+    if result is None:
+        raise AuthorizationError(f"{quote_untrusted(login.issuer)} did not return {what} (HTTP {answer.status}).")
+    return result
 
 
-def _list(answer: Fetched) -> list[dict[str, Any]]:
+def _list(answer: FetchResponse) -> list[dict[str, Any]]:
     try:
-        found = decode_bounded(answer.body) if answer.status == 200 else []
+        bounded = decode_bounded(answer.body) if answer.status == 200 else []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [item for item in bounded if isinstance(item, dict)] if isinstance(bounded, list) else []
 
 
 def _inward(claims: Mapping[str, Any], path: str) -> Any:
-    """A claim by its name; else, step by step, what dots lead to. Names of claims may be URLs."""
+    """Return a claim by its full name, or by a dotted path.
+
+    The full name comes first, since claim names may be URLs.
+    """
+    # Auth0 and others use URLs as claim names, which contain dots.
     if path in claims:
         return claims[path]
-    found: Any = claims
+    result: Any = claims
     for step in path.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
+        result = result.get(step) if isinstance(result, Mapping) else None
+    return result
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The commands of the gateway."""
+"""Commands of the gateway package."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from portico.cli.commands import CommandEntry
 FORMS = "portico_gateway.cli.specs"
 
 COMMANDS = {
-    "gateway": CommandEntry(
-        "portico_gateway.cli.gateway", "look at the servers behind a gateway: check, status", forms=FORMS
-    ),
-    "pins": CommandEntry(
-        "portico_gateway.cli.pins", "what tools behind a gateway were when approved: list, diff, approve", forms=FORMS
-    ),
-    "audit": CommandEntry(
-        "portico_gateway.cli.audit", "what was asked of a server, and whether the record of it is whole", forms=FORMS
-    ),
-    "policy": CommandEntry(
-        "portico_gateway.cli.policy", "who may do what, by the rules of a file: explain, test", forms=FORMS
-    ),
-    "tokens": CommandEntry(
-        "portico_gateway.cli.tokens", "tokens for programs that cannot log in: add, list, remove", forms=FORMS
-    ),
+    name: CommandEntry(f"portico_gateway.cli.{name}", summary, forms=FORMS)
+    for name, summary in {
+        "gateway": "check a gateway file, or show a running gateway's upstreams",
+        "pins": "list, compare or approve pinned tool definitions",
+        "audit": "verify, list or export the audit log",
+        "policy": "explain or test access rules",
+        "tokens": "manage static access tokens and revoke a user's grants",
+    }.items()
 }

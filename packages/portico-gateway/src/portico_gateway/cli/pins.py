@@ -1,4 +1,4 @@
-"""`portico pins`: what has changed behind a gateway since it was approved, and the approval of it."""
+"""`portico pins`: list, compare and approve pinned tool definitions."""
 
 from __future__ import annotations
 
@@ -10,78 +10,94 @@ from typing import Any
 
 import msgspec
 
-from portico.cli.logging import set_log_level
-from portico.cli.output import plain_table
+from portico.cli.logging import configure_logging
+from portico.cli.output import Printer
 from portico.cli.specs import parser_for
-from portico.cli.terminal_text import one_line
-from portico.definitions import compare_tools, offer_changes, offers_of, read_tool
+from portico.cli.terminal_text import to_single_line
+from portico.definitions import compare_tools, components_from_list, diff_components, read_tool
 from portico.protocol.errors import UsageError
-from portico.transports.event_loop import new_loop
+from portico.transports.event_loop import new_event_loop
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.tool_pinning import ToolPin
 
-LONGEST_QUOTE = 2000
-# The exit status.
-NOT_REACHED = 3
+MAX_QUOTE_CHARS = 2000
+# Exit status if an upstream could not be reached.
+EXIT_UNREACHABLE = 3
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("pins").read(words)
-    set_log_level("critical")
+    arguments = parser_for("pins").parse(words)
+    configure_logging("critical")
     gateway = Gateway.load(arguments.file, audited=False)
-    if not gateway.pins.used:
-        raise UsageError(f'{arguments.file} has no pins; pins = "warn" or "hold" in [gateway] or in an upstream begins')
+    if not gateway.pins.is_used:
+        raise UsageError(
+            f'{arguments.file} has no pins; enable them with pinning = "warn" or "enforce" in [gateway] or in an '
+            "upstream"
+        )
     _leave_out(gateway, arguments.upstream)
-    # Who only looks pins nothing.
-    gateway.pins.recording = False
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        found, missing = runner.run(_pins(gateway, arguments.timeout))
-    # One that is away keeps no other from being approved.
-    for one in missing:
-        print(f"portico: {one['alias']} cannot be looked at: {one['error'] or 'no answer'}", file=sys.stderr)
-    pins = [pin for pin in found if _is_meant(pin, arguments)]
+    # Only an approval writes pins.
+    gateway.pins.is_recording = False
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        pinned, missing = runner.run(_pins(gateway, arguments.timeout))
+    # An unreachable upstream does not prevent the approval of others.
+    for item in missing:
+        print(f"portico: {item['alias']} is unreachable: {item['error'] or 'no response'}", file=sys.stderr)
+    pins = [pin for pin in pinned if _is_meant(pin, arguments)]
     if arguments.tool and not pins and not missing:
-        raise UsageError(f"there is no tool or prompt {', '.join(arguments.tool)} that has a pin")
-    status = _list(pins) if arguments.action == "list" else _show(gateway, pins, arguments, bool(missing))
-    return NOT_REACHED if missing else status
+        raise UsageError(f"no pinned tool or prompt named {', '.join(arguments.tool)}")
+    status = (
+        _list(pins, arguments.format) if arguments.action == "list" else _show(gateway, pins, arguments, bool(missing))
+    )
+    return EXIT_UNREACHABLE if missing else status
 
 
 def _leave_out(gateway: Gateway, meant: list[str]) -> None:
-    """Others than those that are meant need not be started."""
-    there = [one["alias"] for one in gateway.status()]
+    """Remove the upstreams that are not selected, so that they are not started.
+
+    Raises UsageError for an unknown alias.
+    """
+    there = [item["alias"] for item in gateway.status()]
     for alias in meant:
         if alias not in there:
-            raise UsageError(f"there is no upstream {alias!r}; there is {', '.join(there) or 'none'}")
+            raise UsageError(f"unknown upstream {alias!r} (expected one of {', '.join(there) or 'none'})")
     for alias in there:
         if meant and alias not in meant:
-            gateway.remove(alias)
+            gateway.remove_upstream(alias)
 
 
 def _show(gateway: Gateway, pins: list[ToolPin], arguments: argparse.Namespace, partly: bool) -> int:
-    changed = [pin for pin in pins if pin.state != "as pinned"]
+    changed = [pin for pin in pins if pin.status != "as pinned"]
     for pin in changed:
         sys.stdout.write("".join(f"{line}\n" for line in difference(pin)))
     if not changed:
-        print("everything else is as it was approved" if partly else "everything is as it was approved")
+        print("all other definitions match the approved ones" if partly else "all definitions match the approved ones")
         return 0
     return _approve(gateway, changed, arguments) if arguments.action == "approve" else 1
 
 
 async def _pins(gateway: Gateway, seconds: float) -> tuple[list[ToolPin], list[dict[str, Any]]]:
-    """What is pinned or there, and how those upstreams are that cannot be asked."""
+    """Return the pins, and the status of upstreams that could not be listed."""
     async with gateway.lifespan():
-        await gateway.settle(seconds)
-        return gateway.pinned(), [one for one in gateway.status() if not one["listed"] and one["pins"] != "off"]
+        await gateway.wait_until_listed(seconds)
+        return gateway.list_pins(), [
+            item for item in gateway.status() if not item["listed"] and item["pinning"] != "off"
+        ]
 
 
 def _is_meant(pin: ToolPin, arguments: argparse.Namespace) -> bool:
     return not arguments.tool or pin.name in arguments.tool or f"{pin.alias}.{pin.name}" in arguments.tool
 
 
-def _list(pins: list[ToolPin]) -> int:
-    rows = [(pin.alias, pin.kind.removesuffix("s"), one_line(pin.name), pin.state) for pin in pins]
-    sys.stdout.write(plain_table(("UPSTREAM", "KIND", "NAME", "STATE"), rows))
-    return 1 if any(pin.state in ("changed", "new") for pin in pins) else 0
+def _list(pins: list[ToolPin], form: str | None) -> int:
+    keys = ("upstream", "kind", "name", "state")
+    items = [(pin.alias, pin.kind.removesuffix("s"), pin.name, pin.status) for pin in pins]
+    printer = Printer(form)
+    if printer.is_json:
+        printer.json_list(dict(zip(keys, item, strict=True)) for item in items)
+    else:
+        printer.print_table([key.upper() for key in keys], items)
+    printer.flush()
+    return 1 if any(pin.status in ("changed", "new") for pin in pins) else 0
 
 
 def _approve(gateway: Gateway, changed: list[ToolPin], arguments: argparse.Namespace) -> int:
@@ -90,56 +106,60 @@ def _approve(gateway: Gateway, changed: list[ToolPin], arguments: argparse.Names
         return 1
     for pin in changed:
         gateway.pins.approve(pin)
-    gateway.pins.write()
+    gateway.pins.save()
     print(f"{gateway.pins.path}: {len(changed)} approved")
     return 0
 
 
 def _agrees(count: int) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask at: with --yes what was shown is approved")
-    said = input(f"Approve {'this' if count == 1 else f'these {count}'}? [y/N] ")
-    return said.strip().lower() in ("y", "yes")
+        raise UsageError("no terminal for the confirmation: pass --yes to approve the changes shown")
+    answer = input(f"Approve {'this' if count == 1 else f'these {count}'}? [y/N] ")
+    return answer.strip().lower() in ("y", "yes")
 
 
-# What has changed
+# Differences
 
-# The members whose changes are explained one by one.
+# Members whose changes are explained one by one.
 _IN_CONTRACT = ("name", "inputSchema", "outputSchema", "annotations", "execution", "arguments")
 
 
 def difference(pin: ToolPin) -> Iterator[str]:
-    """The lines that show it: what it means, and the words as they were and are."""
-    yield f"{one_line(f'{pin.alias}.{pin.name}')}: {pin.state}"
+    """Yield the lines that describe a changed definition: the explanation of each change, and old and new texts."""
+    yield f"{to_single_line(f'{pin.alias}.{pin.name}')}: {pin.status}"
     if pin.was is not None and pin.now is not None:
         yield from (f"  {line}" for line in _explanation(pin.kind, pin.was, pin.now))
     for member in dict.fromkeys(("title", "description", *(pin.was or {}), *(pin.now or {}))):
-        was, now = ((said or {}).get(member) for said in (pin.was, pin.now))
+        was, now = ((definition or {}).get(member) for definition in (pin.was, pin.now))
         if was != now and member not in _IN_CONTRACT:
-            name = one_line(member)
-            yield from (f"  {name} {word} {_quoted(said)}" for word, said in (("was", was), ("is ", now)) if said)
+            name = to_single_line(member)
+            yield from (
+                f"  {name} {word} {_quote(definition)}"
+                for word, definition in (("was", was), ("is ", now))
+                if definition
+            )
 
 
 def _explanation(kind: str, was: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return one line for each change of a definition: its level, its place, and what it means."""
+    """Return one line for each change of a definition: its level, location and meaning."""
     changes: list[tuple[str, str, str]] = []
     if kind == "tools":
         for tool in compare_tools(read_tool(was), read_tool(now)):
             place = "" if tool.place == "tool" else tool.place
-            changes.append(("words" if tool.is_words else tool.level, _joined(place, tool.path), tool.reason))
+            changes.append(("words" if tool.is_words else tool.level, _join_path(place, tool.path), tool.reason))
     else:
-        for prompt in offer_changes(offers_of("prompt", [was]), offers_of("prompt", [now])):
+        for prompt in diff_components(components_from_list("prompt", [was]), components_from_list("prompt", [now])):
             level = "words" if prompt.is_words else prompt.level
-            changes.append((level, _joined(prompt.offer.kind, prompt.path), prompt.said))
+            changes.append((level, _join_path(prompt.offer.kind, prompt.path), prompt.message))
     if not changes:
-        changes.append(("patch", "", "its definition is written otherwise"))
-    return [f"{level}: {f'{where}: ' if where else ''}{one_line(reason)}" for level, where, reason in changes]
+        changes.append(("patch", "", "the definition changed in a way that does not affect callers"))
+    return [f"{level}: {f'{where}: ' if where else ''}{to_single_line(reason)}" for level, where, reason in changes]
 
 
-def _joined(*parts: str) -> str:
+def _join_path(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _quoted(text: object) -> str:
-    said = text if isinstance(text, str) else msgspec.json.encode(text, order="sorted").decode()
-    return repr(one_line(said, LONGEST_QUOTE))
+def _quote(text: object) -> str:
+    quoted = text if isinstance(text, str) else msgspec.json.encode(text, order="sorted").decode()
+    return repr(to_single_line(quoted, MAX_QUOTE_CHARS))

@@ -1,115 +1,122 @@
-"""`portico policy explain` and `portico policy test`"""
+"""`portico policy explain` and `portico policy test`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from portico.cli import serve
-from portico.cli.logging import set_log_level
+from portico.cli.logging import configure_logging
+from portico.cli.output import Printer
 from portico.cli.specs import parser_for
-from portico.cli.terminal_text import printable
+from portico.cli.terminal_text import escape_control
 from portico.protocol.errors import UsageError
 from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import Kind
+from portico.settings_file import locate_errors, read_tables
 from portico_gateway.policy import policy_tests
-from portico_gateway.policy.engine import AccessRules
+from portico_gateway.policy.engine import PolicyEngine
 
 _SAYS = {
     "allow": "allowed",
     "deny": "denied",
-    "need": "refused for want of a scope",
-    "ask": "allowed once a person agrees",
+    "insufficient_scope": "denied: insufficient scope",
+    "confirm": "allowed after confirmation",
 }
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("policy").read(words)
-    set_log_level("error")
+    arguments = parser_for("policy").parse(words)
+    configure_logging("error")
     return _explain(arguments) if arguments.action == "explain" else _test(arguments)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    """0 if it may be had, at least when a person agrees; 1 if not."""
+    """Explain a decision. Return 0 if the call is allowed, possibly after confirmation; 1 if it is denied."""
     kinds: tuple[Kind, ...] = ("tool", "prompt", "resource")
-    given = [kind for kind in kinds if getattr(arguments, kind) is not None]
-    if len(given) != 1:
-        raise UsageError("say what is asked for: one of --tool, --prompt and --resource")
-    asked = policy_tests.asked(
-        "--" + given[0],
-        given[0],
-        getattr(arguments, given[0]),
+    selected = [kind for kind in kinds if getattr(arguments, kind) is not None]
+    if len(selected) != 1:
+        raise UsageError("exactly one of --tool, --prompt and --resource is required")
+    query = policy_tests.make_query(
+        "--" + selected[0],
+        selected[0],
+        getattr(arguments, selected[0]),
         principal=arguments.principal,
         groups=arguments.group,
         scopes=arguments.scope,
         client=arguments.client,
         issuer=arguments.issuer,
-        arguments=_arguments(arguments.args),
+        arguments=_arguments(arguments.arguments),
     )
-    verdict = policy_tests.judge(_rules(arguments.file), asked)
-    for line in verdict.why:
-        print(printable(line))
-    print(f"→ {_SAYS[verdict.outcome]}")
-    return 0 if verdict.outcome in ("allow", "ask") else 1
+    verdict = policy_tests.explain(_rules(arguments.file), query)
+    printer = Printer(arguments.format)
+    if printer.is_json:
+        printer.print_json({"outcome": verdict.outcome, "rules": list(verdict.why)})
+    else:
+        for line in verdict.why:
+            printer.print_line(line)
+        printer.print_line(f"→ {_SAYS[verdict.outcome]}")
+    printer.flush()
+    return 0 if verdict.outcome in ("allow", "confirm") else 1
 
 
 def _test(arguments: argparse.Namespace) -> int:
-    """0 if everything is as expected; 1 if something is not; 2 if nothing is expected."""
-    tables = _tables(arguments.file)
-    beside = Path(arguments.file).with_suffix(".expect.toml")
+    """Run the policy tests. Return 0 if all pass and 1 if one fails. Raises UsageError if there are none."""
+    tables = read_tables(arguments.file)
+    beside = Path(arguments.file).with_suffix(".tests.toml")
     files = [*([beside] if beside.is_file() else []), *map(Path, arguments.expectations)]
-    expected = list(_said(arguments.file, tables).sections.get("expect", ()))
-    for one in files:
-        expected += _said(str(one), {"expect": _tables(str(one)).get("expect", [])}).sections["expect"]
+    expected = list(_said(arguments.file, tables).sections.get("policy_test", ()))
+    for file in files:
+        expected += _said(str(file), {"policy_test": read_tables(str(file)).get("policy_test", [])}).sections[
+            "policy_test"
+        ]
+    # An empty run must not pass: in CI it would hide that the tests were not found.
     if not expected:
-        raise UsageError(f"{arguments.file} has no [[expect]], and neither has a file beside it")
-    wrong = list(policy_tests.failures(_rules(arguments.file), expected))
+        raise UsageError(f"{arguments.file} has no [[policy_test]], and there is no NAME.tests.toml next to it")
+    wrong = list(policy_tests.run_policy_tests(_rules(arguments.file), expected))
+    printer = Printer(arguments.format)
     for line in wrong:
-        print(printable(line), file=sys.stderr)
-    print(f"{len(expected) - len(wrong)} of {len(expected)} are as expected")
+        print(escape_control(line), file=sys.stderr)
+    passed = len(expected) - len(wrong)
+    report = {"passed": passed, "failed": len(wrong), "failures": wrong}
+    printer.print_value(report, f"{passed} of {len(expected)} tests passed")
+    printer.flush()
     return 1 if wrong else 0
 
 
-def _rules(target: str) -> AccessRules:
-    """The rules of a file, or of a server that has some."""
+def _rules(target: str) -> PolicyEngine:
+    """Return the rules of a TOML file or of a server."""
     if target.endswith(".toml"):
-        sections = _said(target, _tables(target)).sections
-        return AccessRules(sections.get("rule", ()), sections.get("require", ()))
-    server = serve.load(target)
-    guard = None if server.protection is None else server.protection.guard
-    return guard if isinstance(guard, AccessRules) else AccessRules()
-
-
-def _tables(path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as failure:
-        raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
-    except (ValueError, RecursionError) as failure:
-        raise UsageError(f"{path} is not TOML: {failure}") from None
+        sections = _said(target, read_tables(target)).sections
+        return PolicyEngine(sections.get("rule", ()), sections.get("require", ()))
+    server = serve.load_server(target)
+    guard = None if server.policy is None else server.policy.access_policy
+    # Another policy class has no rules to explain, and neither has a server without a policy.
+    return guard if isinstance(guard, PolicyEngine) else PolicyEngine()
 
 
 def _said(path: str, tables: dict[str, Any]) -> access_settings.AccessSettings:
-    """What a file says of rules. Its other sections may need what is not here."""
-    known: dict[str, Any] = {name: tables[name] for name in ("rule", "require", "limit", "expect") if name in tables}
-    try:
-        return access_settings.read(known, Path(path).parent)
-    except UsageError as mistake:
-        raise UsageError(f"{path}: {mistake}") from None
+    """Parse the policy sections of a file. Other sections are ignored, since they may need resources that are absent
+    here.
+    """
+    sections: dict[str, Any] = {
+        name: tables[name] for name in ("rule", "require", "limit", "policy_test") if name in tables
+    }
+    with locate_errors(path):
+        return access_settings.read(sections, Path(path).parent)
 
 
 def _arguments(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        found = msgspec.json.decode(text)
+        result = msgspec.json.decode(text)
     except msgspec.DecodeError as mistake:
-        raise UsageError(f"--args is no JSON: {mistake}") from None
-    if not isinstance(found, dict):
-        raise UsageError("--args is an object: one member for each argument")
-    return found
+        raise UsageError(f"--arguments must be JSON: {mistake}") from None
+    if not isinstance(result, dict):
+        raise UsageError("--arguments must be a JSON object")
+    return result

@@ -1,209 +1,215 @@
-"""The arguments of the commands of the gateway."""
+"""Command-line options of the gateway's commands."""
 
 from __future__ import annotations
 
-from portico.cli.specs.options import JSON, SHORT_OUTPUT, STORE, UPSTREAM_TIMEOUT, count, limit
-from portico.cli.specs.parser import CommandForm, flag, word
+from portico.cli.specs.options import DATA, FORMAT, STORE, UPSTREAM_TIMEOUT, limit_option, parse_count, report_format
+from portico.cli.specs.parser import CommandSpec, Option, argument, option
 
-FORMS: dict[str, CommandForm] = {
-    "gateway": CommandForm(
+
+def _repeatable(name: str, metavar: str, text: str) -> Option:
+    return option(name, action="append", default=[], metavar=metavar, help=f"{text}; repeatable")
+
+
+FORMS: dict[str, CommandSpec] = {
+    "gateway": CommandSpec(
         "portico gateway check FILE\n       portico gateway status [URL]",
-        "check: start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.\n"
-        "status: how the upstreams of a gateway are that serves over HTTP, and what they said last.",
+        "Check a gateway file, or show a running gateway's upstreams.\n\n"
+        "  check    connect to every upstream once; report components and problems\n"
+        "  status   show the state of the upstreams of a gateway that serves over HTTP",
         (
-            word("action", choices=("check", "status")),
-            word(
+            argument("action", choices=("check", "status")),
+            argument(
                 "file",
                 "file",
                 nargs="?",
                 metavar="FILE|URL",
-                help="a gateway.toml or an mcp.json; the address of a gateway (default: http://127.0.0.1:8080)",
+                help="gateway.toml or mcp.json; URL of a gateway (default: http://127.0.0.1:8080)",
             ),
         ),
         {
             "": (
                 UPSTREAM_TIMEOUT,
-                flag(
+                option(
                     "--token",
-                    help="of the operator (default: PORTICO_OPERATOR_TOKEN, or what `portico serve` has left)",
+                    metavar="TOKEN",
+                    help="operator token (default: PORTICO_OPERATOR_TOKEN, or the token saved by `portico serve`)",
                 ),
-                flag("--json", action="store_true", help="status: all of it, as JSON"),
-                flag("--data", metavar="DIR", help="where `portico serve` has left its tokens"),
+                report_format(),
+                *DATA,
             )
         },
-        "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
-        "mistake in the file; 3 when the gateway itself cannot be reached.",
-        action_options={"--token": "status", "--json": "status", "--data": "status"},
+        "Exit status: 0 success; 1 an upstream is unreachable, lacks a secret or has a\n"
+        "conflicting name; 2 usage error; 3 gateway unreachable.",
+        action_options={"--token": "status", "--data": "status"},
         examples=("gateway check mcp.json", "gateway status http://127.0.0.1:8080"),
     ),
-    "pins": CommandForm(
+    "pins": CommandSpec(
         "portico pins list|diff|approve FILE [options]",
-        "What the tools behind a gateway were when they were approved, what has changed, and the approval of it.\n"
-        "Approved definitions are in pins.lock beside FILE, or in the lock file that FILE names.",
+        "List, compare or approve pinned tool definitions. Approved definitions are\n"
+        "stored in pins.lock next to FILE, or in the file of its pins_file setting.",
         (
-            word("action", choices=("list", "diff", "approve")),
-            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json whose upstreams have pins"),
+            argument("action", choices=("list", "diff", "approve")),
+            argument("file", "file", metavar="FILE", help="gateway.toml or mcp.json"),
         ),
         {
             "": (
-                flag(
-                    "--upstream", action="append", default=[], metavar="ALIAS", help="only of this one; may be repeated"
-                ),
-                flag("--tool", action="append", default=[], metavar="NAME", help="only this one; may be repeated"),
-                flag("--yes", action="store_true", help="approve without being asked"),
+                _repeatable("--upstream", "ALIAS", "only this upstream"),
+                _repeatable("--tool", "NAME", "only this tool"),
+                option("--yes", action="store_true", help="approve without confirmation"),
                 UPSTREAM_TIMEOUT,
+                report_format(),
             )
         },
-        "Exit status: 0; 1 when something is not as it was approved; 2 for a mistake in the file;\n"
-        "3 when an upstream cannot be reached.",
-        action_options={"--yes": "approve"},
+        "Exit status: 0 success; 1 definitions differ from the approved ones; 2 usage\nerror; 3 upstream unreachable.",
+        action_options={"--yes": "approve", "--format": "list"},
         examples=("pins list gateway.toml", "pins diff gateway.toml", "pins approve gateway.toml --tool search"),
     ),
-    "audit": CommandForm(
-        "portico audit verify | list | export | head [options]",
-        "What was asked of a server with an [audit], and whether the record of it is whole.\n\n"
-        "  verify   name the first record that was changed, removed, reordered, inserted or cut off\n"
-        "  list     the newest records               head   the last checkpoint, to be kept elsewhere\n"
-        "  export   all records, a line each, with what is signed of them",
-        (word("action", choices=("verify", "list", "export", "head"), metavar="ACTION"),),
+    "audit": CommandSpec(
+        "portico audit verify | list | export | checkpoint [options]",
+        "Verify, list or export the audit log.\n\n"
+        "  verify      find the first changed, removed, reordered or inserted record\n"
+        "  list        list the newest records\n"
+        "  export      write all records with their signatures\n"
+        "  checkpoint  print the last checkpoint, to store it elsewhere",
+        (argument("action", choices=("verify", "list", "export", "checkpoint"), metavar="ACTION"),),
         {
             "": (
-                flag("--since", metavar="WHEN", help="of list and export: a date, a moment, or 2h for so long ago"),
-                flag("--until", metavar="WHEN", help="the same, for the last one"),
-                flag("--principal", metavar="ID", help="only what this one has asked"),
-                flag("--tool", metavar="NAME", help="only this tool, resource or prompt; OWNER.* are all of one owner"),
-                flag("--outcome", metavar="WORD", help="ok, error, denied, unknown, invalid, failed, limited, …"),
-                limit(50),
-                flag("--format", choices=("jsonl", "ocsf", "cef"), default="jsonl", help="of export (default: jsonl)"),
-                flag(
-                    "--file",
-                    action="append",
-                    default=[],
-                    metavar="FILE",
-                    help="of verify: JSON lines of a sink or an "
-                    "export, in place of a store; repeatable, the oldest first",
+                option("--since", metavar="WHEN", help="start: a date, a timestamp, or an age such as 2h"),
+                option("--until", metavar="WHEN", help="end: a date, a timestamp, or an age such as 2h"),
+                option("--principal", metavar="ID", help="only this principal"),
+                option(
+                    "--target", metavar="NAME", help="only this tool, resource or prompt; OWNER.* for all of one owner"
                 ),
-                flag(
-                    "--key",
-                    action="append",
-                    default=[],
-                    metavar="FILE",
-                    help="of verify: the public keys to believe (default: audit-keys.pub in the data directory)",
+                option(
+                    "--outcome",
+                    metavar="OUTCOME",
+                    help="only this outcome: ok, error, denied, unknown, invalid, failed, limited",
                 ),
-                flag(
-                    "--expect", metavar="NUMBER:HASH", help="of verify: a checkpoint that is known to have been written"
+                limit_option(50),
+                option(
+                    "--export-format",
+                    choices=("jsonl", "ocsf", "cef"),
+                    default="jsonl",
+                    help="record format (default: %(default)s)",
                 ),
+                _repeatable("--input", "FILE", "verify exported files instead of a store, oldest first"),
+                _repeatable(
+                    "--public-key", "FILE", "trusted signing key (default: audit-keys.pub in the data directory)"
+                ),
+                option("--checkpoint", metavar="NUMBER:HASH", help="checkpoint that must be in the log"),
                 *STORE,
-                SHORT_OUTPUT,
-                JSON,
+                FORMAT,
             )
         },
-        "Exit status: 0; 1 when the audit is not whole; 2 for a mistake on this line.",
+        "Exit status: 0 success; 1 the log was tampered with; 2 usage error.",
         action_options={
             "--since": "list export",
             "--until": "list export",
             "--principal": "list export",
-            "--tool": "list export",
+            "--target": "list export",
             "--outcome": "list export",
             "--limit": "list",
-            "--format": "export",
-            "--file": "verify",
-            "--key": "verify",
-            "--expect": "verify",
+            "--export-format": "export",
+            "--input": "verify",
+            "--public-key": "verify",
+            "--checkpoint": "verify",
+            "--format": "verify list checkpoint",
         },
         examples=(
-            "audit verify --key audit-keys.pub",
+            "audit verify --public-key audit-keys.pub",
             "audit list --since 2h --outcome denied",
-            "audit export --format ocsf",
-            "audit head",
+            "audit export --export-format ocsf",
+            "audit checkpoint",
         ),
     ),
-    "policy": CommandForm(
-        "portico policy explain FILE --as WHO --tool OWNER.NAME | portico policy test FILE [EXPECTATIONS …]",
-        "Who may do what, by the [[rule]] and [[require]] of a file, or of a server that has some.\n\n"
-        "  explain  print the rules that a call meets, down to the one that decides\n"
-        "  test     run the [[expect]] of the file, of NAME.expect.toml beside it, and of the files named",
+    "policy": CommandSpec(
+        "portico policy explain FILE --principal ID --tool OWNER.NAME\n       portico policy test FILE [TESTS …]",
+        "Explain or test the access rules of a file, or of a server.\n\n"
+        "  explain  print the rules that match a call, up to the one that decides\n"
+        "  test     run the tests in FILE, in NAME.tests.toml beside it and in TESTS",
         (
-            word("action", choices=("explain", "test"), metavar="ACTION"),
-            word("file", "file", metavar="FILE"),
-            word("expectations", "file", nargs="*", metavar="EXPECTATIONS"),
-        ),
-        {
-            "of explain": (
-                flag(
-                    "--as",
-                    dest="principal",
-                    default="local",
-                    metavar="PRINCIPAL",
-                    help="who asks: a principal's id, anonymous, or local for stdio (default: local)",
-                ),
-                flag("--group", action="append", default=[], metavar="NAME", help="a group of it; may be repeated"),
-                flag("--scope", action="append", default=[], metavar="NAME", help="a scope of it; * is every one"),
-                flag("--client", metavar="ID", help="the client that it uses"),
-                flag("--issuer", metavar="URL", help="who says who it is"),
-                flag("--tool", metavar="OWNER.NAME", help="what is asked for: a tool"),
-                flag("--prompt", metavar="OWNER.NAME", help="a prompt"),
-                flag("--resource", metavar="OWNER.URI", help="a resource"),
-                flag("--args", metavar="JSON", help="the arguments, an object"),
-            )
-        },
-        "Exit status: 0; 1 when it is denied, or something is not as expected; 2 for a mistake on this line.",
-        action_options={
-            "--as": "explain",
-            "--group": "explain",
-            "--scope": "explain",
-            "--client": "explain",
-            "--issuer": "explain",
-            "--tool": "explain",
-            "--prompt": "explain",
-            "--resource": "explain",
-            "--args": "explain",
-        },
-        examples=("policy explain gateway.toml --as alice --tool files.write_file", "policy test gateway.toml"),
-    ),
-    "tokens": CommandForm(
-        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]\n"
-        "       portico tokens revoke ID [--upstream ALIAS] [options]",
-        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.\n"
-        "`revoke` takes back what a person has who logs in: what they let programs do, and accounts they connected.",
-        (
-            word("action", choices=("add", "list", "remove", "revoke"), metavar="add|list|remove|revoke"),
-            word("id", nargs="?", metavar="ID", help="whose token it is: what the server takes its caller for"),
+            argument("action", choices=("explain", "test"), metavar="ACTION"),
+            argument("file", "file", metavar="FILE"),
+            argument("expectations", "file", nargs="*", metavar="TESTS"),
         ),
         {
             "": (
-                flag(
-                    "--file", default="tokens.toml", metavar="FILE", help="where they are kept (default: %(default)s)"
+                option(
+                    "--principal",
+                    default="local",
+                    metavar="ID",
+                    help="calling principal: an id, anonymous, or local for stdio (default: %(default)s)",
                 ),
-                flag(
-                    "--scope",
-                    action="append",
-                    default=[],
-                    metavar="SCOPE",
-                    help="something that it may do; may be repeated",
-                ),
-                flag("--group", action="append", default=[], metavar="NAME", help="for rules; may be repeated"),
-                flag("--all", action="store_true", help="it may do everything"),
-                flag("--expires", metavar="DAYS", type=count, help="after so many days (default: never)"),
+                _repeatable("--group", "NAME", "group of the principal"),
+                _repeatable("--scope", "NAME", "scope of the principal; * for every scope"),
+                option("--client", metavar="ID", help="client of the token"),
+                option("--issuer", metavar="URL", help="issuer of the token"),
+                option("--tool", metavar="OWNER.NAME", help="requested tool"),
+                option("--prompt", metavar="OWNER.NAME", help="requested prompt"),
+                option("--resource", metavar="OWNER.URI", help="requested resource"),
+                option("--arguments", metavar="JSON", help="call arguments"),
+                report_format(),
+            )
+        },
+        "Exit status: 0 success; 1 denied, or a test failed; 2 usage error.",
+        action_options=dict.fromkeys(
+            (
+                "--principal",
+                "--group",
+                "--scope",
+                "--client",
+                "--issuer",
+                "--tool",
+                "--prompt",
+                "--resource",
+                "--arguments",
             ),
-            "revoke": (
-                flag("--upstream", metavar="ALIAS", help="the account at this upstream alone"),
-                flag("--store", metavar="URL", help="the server's database (default: PORTICO_STORE, or access.db)"),
-                flag("--data", metavar="DIR", help="the data directory with access.db"),
+            "explain",
+        ),
+        examples=("policy explain gateway.toml --principal alice --tool files.write_file", "policy test gateway.toml"),
+    ),
+    "tokens": CommandSpec(
+        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]\n"
+        "       portico tokens revoke-user ID [--upstream ALIAS] [options]",
+        "Manage static access tokens, for programs that cannot log in, such as CI. The\n"
+        "file contains their hashes; a token is printed once. `revoke-user` revokes the\n"
+        "grants and connected accounts of a user who logs in.",
+        (
+            argument("action", choices=("add", "list", "remove", "revoke-user"), metavar="add|list|remove|revoke-user"),
+            argument("id", nargs="?", metavar="ID", help="principal of the token"),
+        ),
+        {
+            "": (
+                option("--file", default="tokens.toml", metavar="FILE", help="token file (default: %(default)s)"),
+                _repeatable("--scope", "SCOPE", "granted scope"),
+                _repeatable("--group", "NAME", "group of the principal"),
+                option("--all-scopes", action="store_true", help="grant every scope"),
+                option("--expires-in-days", metavar="N", type=parse_count, help="expiry (default: never)"),
+                report_format(),
+            ),
+            "revoke-user": (
+                option("--upstream", metavar="ALIAS", help="revoke only the account at this upstream"),
+                *STORE,
             ),
         },
-        'The server reads the file with --auth-tokens FILE, or with tokens = "FILE" in [auth], and again when it '
-        "changes.",
+        "The server reads the file named by --token-file or by token_file in [auth], and\n"
+        "reads it again when it changes.",
         action_options={
             "--file": "add list remove",
             "--scope": "add",
             "--group": "add",
-            "--all": "add",
-            "--expires": "add",
-            "--upstream": "revoke",
-            "--store": "revoke",
-            "--data": "revoke",
+            "--all-scopes": "add",
+            "--expires-in-days": "add",
+            "--format": "list",
+            "--upstream": "revoke-user",
+            "--store": "revoke-user",
+            "--data": "revoke-user",
         },
-        examples=("tokens add ci --scope read --expires 90", "tokens list", "tokens remove ci", "tokens revoke alice"),
+        examples=(
+            "tokens add ci --scope read --expires-in-days 90",
+            "tokens list",
+            "tokens remove ci",
+            "tokens revoke-user alice",
+        ),
     ),
 }

@@ -1,1 +1,1 @@
-"""Credentials of people towards upstreams: kept sealed, renewed ahead of time, used for their owner alone."""
+"""Users' credentials for upstreams: encrypted at rest, renewed before they expire, used only for their owner."""

@@ -1,9 +1,8 @@
-"""The connect page: where a person lets us use their account at an upstream, in their name.
+"""Connect pages, where users authorize the gateway to use their account at an upstream.
 
-A link leads here that was made for one principal. The page demands the same login as the server does, so that a link
-that was forwarded, or found, is of no use: who logs in has to be the one it was made for. They are shown who they are
-and what is to be connected, and only then does the upstream's own login begin. At /connect they see what they have
-connected, and can take it back.
+A connect link is made for one principal. The page requires the same login as the server, so a forwarded or stolen link
+is useless: the user who logs in must be the principal of the link. The page then shows the user and the account, and
+only after confirmation does the upstream's own login begin. At /connect users see and disconnect their accounts.
 """
 
 from __future__ import annotations
@@ -17,207 +16,256 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.auth.authorization_code import PendingCode
+from portico.auth.authorization_code import PendingAuthorization
 from portico.auth.errors import GrantDenied
 from portico.transports.http_server import ip_rate_limit
-from portico.transports.http_server.custom_routes import PageRoute
-from portico.transports.http_server.ip_rate_limit import AddressPace
-from portico.transports.http_server.messages import Answer, Request
+from portico.transports.http_server.custom_routes import CustomRoute
+from portico.transports.http_server.ip_rate_limit import IpRateLimiter
+from portico.transports.http_server.messages import HttpRequest, HttpResponse
 from portico_gateway.authserver import html
-from portico_gateway.authserver.cookies import fresh_value
-from portico_gateway.authserver.errors import PageRefused
-from portico_gateway.authserver.login_flow import Arrived, BrowserLogins, Flow
-from portico_gateway.authserver.responses import document, parameters_of, redirect, shown
-from portico_gateway.credentials.encryption import Unsealable
-from portico_gateway.credentials.token_vault import Vault
-from portico_gateway.credentials.upstream_accounts import UpstreamAccount, client_document
-from portico_gateway.credentials.vault_store import CredentialSlot
+from portico_gateway.authserver.cookies import new_cookie_value
+from portico_gateway.authserver.errors import ErrorPageResponse
+from portico_gateway.authserver.login_flow import LoginFlow, LoginResult, LoginState
+from portico_gateway.authserver.responses import html_errors, json_response, parse_parameters, redirect
+from portico_gateway.credentials.encryption import DecryptionFailed
+from portico_gateway.credentials.token_vault import TokenVault
+from portico_gateway.credentials.upstream_accounts import UpstreamAccount, client_metadata_document
+from portico_gateway.credentials.vault_store import CredentialKey
 
 log = logging.getLogger("portico.access")
 
-LINK_SECONDS = 900.0
+CONNECT_LINK_TTL_SECONDS = 900.0
 _LOGIN, _CONSENT, _RETURN = "connect", "connect consent", "connect return"
-_OVERVIEW, _OFF = "connections", "disconnect"
-_OLD = "This link is out of date. Use the tool again to get another one."
+_OVERVIEW, _DISCONNECT = "connections", "disconnect"
+_EXPIRED_MESSAGE = "This link has expired. Call the tool again to get a new one."
 
 
-class _Ticket(Struct, frozen=True, array_like=True):
-    """For whom a link was made, and for what."""
+class _ConnectTicket(Struct, frozen=True, array_like=True):
+    """Encrypted content of a connect link."""
 
     principal: str
     upstream: str
     expires: float
 
 
-class _Connecting(Struct, frozen=True):
-    """A user who is about to connect an account; `shown` is the name that is displayed, `url` the upstream's."""
+class _PendingConnection(Struct, frozen=True):
+    """State of a connection in progress. `shown` is the displayed user name, `url` the upstream's URL at consent."""
 
     principal: str
     upstream: str
     shown: str = ""
-    pending: PendingCode | None = None
+    pending: PendingAuthorization | None = None
     url: str = ""
 
 
-class Connector:
-    """`issuer` is who names principals: a person that logs in as `subject` is the principal `issuer subject`."""
+class AccountConnector:
+    """Pages that connect upstream accounts.
+
+    `issuer` qualifies subjects: a user who logs in as `subject` is the principal `issuer subject`.
+    """
 
     def __init__(
-        self, logins: BrowserLogins, vault: Vault, issuer: str, title: str, accounts: Mapping[str, UpstreamAccount]
+        self, logins: LoginFlow, vault: TokenVault, issuer: str, title: str, accounts: Mapping[str, UpstreamAccount]
     ) -> None:
         self.vault = vault
-        # By alias: those where people have accounts.
+        # Upstreams with per-user accounts, by alias.
         self.accounts = accounts
         self._logins = logins
         self._issuer = issuer
         self._title = title
-        logins.onward[_LOGIN] = self.logged_in
-        logins.onward[_OVERVIEW] = self.connections
+        logins.handlers[_LOGIN] = self.on_login
+        logins.handlers[_OVERVIEW] = self.render_connections
 
-    def link(self, slot: CredentialSlot) -> str:
-        """Where this principal can connect this upstream. It means nothing to others."""
-        ticket = msgspec.json.encode(_Ticket(slot.principal, slot.upstream, time.time() + LINK_SECONDS))
-        sealed = self._logins.ring.seal(ticket, "connect")
-        return f"{self._logins.home}/connect/to/{slot.upstream}?{urlencode({'ticket': sealed})}"
+    def connect_url(self, key: CredentialKey) -> str:
+        """Return a link where this principal can connect the account. It is useless to other users."""
+        ticket = msgspec.json.encode(
+            _ConnectTicket(key.principal, key.upstream, time.time() + CONNECT_LINK_TTL_SECONDS)
+        )
+        # The link carries its own state, so that any process can open it. It is encrypted, because the principal
+        # should not appear in browser histories.
+        sealed = self._logins.keyring.encrypt(ticket, "connect")
+        return f"{self._logins.base_url}/connect/to/{key.upstream}?{urlencode({'ticket': sealed})}"
 
-    def pages(self) -> list[PageRoute]:
-        return self._logins.placed(
+    def routes(self) -> list[CustomRoute]:
+        """Return the routes of the pages."""
+        return self._logins.mount_routes(
             [
-                ("GET", "/connect/client.json", self.describe),
-                ("GET", "/connect/return", shown(self.returned)),
-                ("POST", "/connect", shown(self.consent)),
-                ("GET", "/connect", AddressPace(ip_rate_limit.LOGINS).around(shown(self.overview))),
-                ("POST", "/connect/off", shown(self.disconnect)),
-                ("GET", "/connect/to/", shown(self.open)),
+                ("GET", "/connect/client.json", self.client_metadata),
+                ("GET", "/connect/return", html_errors(self.callback)),
+                ("POST", "/connect", html_errors(self.consent)),
+                (
+                    "GET",
+                    "/connect",
+                    IpRateLimiter(ip_rate_limit.LOGINS_PER_MINUTE).wrap(html_errors(self.list_connections)),
+                ),
+                ("POST", "/connect/off", html_errors(self.disconnect)),
+                ("GET", "/connect/to/", html_errors(self.open_link)),
             ]
         )
 
-    async def describe(self, request: Request) -> Answer:
-        return document(200, client_document(self._logins.home, self._title))
+    async def client_metadata(self, request: HttpRequest) -> HttpResponse:
+        return json_response(200, client_metadata_document(self._logins.base_url, self._title))
 
-    async def open(self, request: Request) -> Answer:
-        """The link. First of all the person who opens it logs in."""
-        ticket = self._ticket(parameters_of(request.query).get("ticket", ""))
+    async def open_link(self, request: HttpRequest) -> HttpResponse:
+        """Handle a connect link: send the user to the login first."""
+        ticket = self._ticket(parse_parameters(request.query).get("ticket", ""))
+        # The path is for the user to read; it must agree with the ticket, or the user would confirm one upstream and
+        # connect another.
         if request.path.rpartition("/")[2] != ticket.upstream or ticket.upstream not in self.accounts:
-            raise PageRefused(_OLD)
-        browser = self._logins.cookie.read(request) or fresh_value()
-        body = _packed(_Connecting(ticket.principal, ticket.upstream))
-        url = await self._logins.send_to_login(browser, _LOGIN, body, request.peer)
+            raise ErrorPageResponse(_EXPIRED_MESSAGE)
+        browser = self._logins.cookie.read(request) or new_cookie_value()
+        # Log in first, always: whoever opens the link must prove to be the principal for whom it was made.
+        body = _encode_flow(_PendingConnection(ticket.principal, ticket.upstream))
+        url = await self._logins.redirect_to_login(browser, _LOGIN, body, request.peer)
         return redirect(url, self._logins.cookie.write(browser))
 
-    async def logged_in(self, arrived: Arrived) -> Answer:
-        """The person who logged in has to be the one that the link was made for."""
-        about = msgspec.json.decode(arrived.body, type=_Connecting)
+    async def on_login(self, arrived: LoginResult) -> HttpResponse:
+        """Show the confirmation page, if the user who logged in is the principal of the link.
+
+        Raises ErrorPageResponse otherwise: an attacker could make a victim connect their account to the attacker's
+        principal.
+        """
+        about = msgspec.json.decode(arrived.body, type=_PendingConnection)
         who = arrived.who
         if who is None:
-            raise PageRefused("You did not log in, so nothing was connected.")
+            raise ErrorPageResponse("You did not log in. No account was connected.")
+        # The attack: an attacker sends a victim the attacker's own link. Without this check the victim's upstream
+        # account would be stored for the attacker.
         if f"{self._issuer} {who.subject}" != about.principal:
-            log.warning("%s opened a link that was made for another principal", who.subject)
-            raise PageRefused(
-                f"You are logged in as {who.shown}, and this link was made for another person. Nothing was connected. "
-                "If you did not ask for it yourself, the sender may have wanted to use your account.",
+            log.warning("%s opened a connect link that was made for another principal", who.subject)
+            raise ErrorPageResponse(
+                f"You are logged in as {who.display_name}, but this link was made for another user. No account "
+                "was connected. If you did not request it yourself, the sender may have tried to use your "
+                "account.",
                 403,
             )
         account = self._account(about.upstream)
-        flow = fresh_value()
-        body = _packed(msgspec.structs.replace(about, shown=who.shown, url=account.url))
-        await self._logins.begin(flow, arrived.browser, Flow(_CONSENT, body), arrived.address)
+        flow = new_cookie_value()
+        # The URL is part of the state. If the operator changes the upstream between this page and the return, the
+        # token must not go to the new server.
+        body = _encode_flow(msgspec.structs.replace(about, shown=who.display_name, url=account.url))
+        await self._logins.save_state(flow, arrived.browser, LoginState(_CONSENT, body), arrived.address)
         facts = [
-            ("You are", who.shown),
+            ("You are", who.display_name),
             ("You connect", f"{account.title or account.alias} ({urlsplit(account.url).hostname})"),
             ("So that", f"{self._title} can use it for you, in your name"),
             ("It may", " ".join(account.scopes) or "what you allow on the next page"),
         ]
-        care = "Go on only if you have just asked for this. Others who use this server never get your account."
-        action = f"{self._logins.home}/connect"
+        care = "Continue only if you requested this yourself. Other users of this server cannot use your account."
+        action = f"{self._logins.base_url}/connect"
         title = f"Connect {account.title or account.alias}?"
-        return html.question(title, facts, care, action, flow, "Connect", self._logins.cookie.write(arrived.browser))
+        return html.render_confirmation(
+            title, facts, care, action, flow, "Connect", self._logins.cookie.write(arrived.browser)
+        )
 
-    async def consent(self, request: Request) -> Answer:
-        said = self._logins.check_own_form(request)
+    async def consent(self, request: HttpRequest) -> HttpResponse:
+        form = self._logins.check_same_origin(request)
         browser = self._logins.cookie.read(request)
-        about = _unpacked(await self._logins.resume(said.get("flow", ""), browser, _CONSENT))
-        if said.get("answer") != "yes" or browser is None:
-            return html.page(200, "Nothing was connected", "<p>You can close this window.</p>")
+        about = _decode_flow(await self._logins.take_state(form.get("flow", ""), browser, _CONSENT))
+        if form.get("answer") != "yes" or browser is None:
+            return html.render_page(200, "No account was connected", "<p>You can close this window.</p>")
         account = self._account(about.upstream, about.url)
-        url, pending = await self.vault.begin(account)
-        body = _packed(msgspec.structs.replace(about, pending=pending))
-        await self._logins.begin(pending.state, browser, Flow(_RETURN, body), request.peer)
-        return html.going(url, account.title or account.alias, self._logins.cookie.write(browser))
+        url, pending = await self.vault.begin_authorization(account)
+        body = _encode_flow(msgspec.structs.replace(about, pending=pending))
+        await self._logins.save_state(pending.state, browser, LoginState(_RETURN, body), request.peer)
+        return html.render_redirect(url, account.title or account.alias, self._logins.cookie.write(browser))
 
-    async def returned(self, request: Request) -> Answer:
-        """Back from the upstream's login, in the browser that went there."""
-        said = parameters_of(request.query)
+    async def callback(self, request: HttpRequest) -> HttpResponse:
+        """Handle the return from the upstream's authorization server."""
+        parameters = parse_parameters(request.query)
         browser = self._logins.cookie.read(request)
-        about = _unpacked(await self._logins.resume(said.get("state", ""), browser, _RETURN))
+        about = _decode_flow(await self._logins.take_state(parameters.get("state", ""), browser, _RETURN))
         account = self._account(about.upstream, about.url)
         if about.pending is None:
-            raise PageRefused(_OLD)
+            raise ErrorPageResponse(_EXPIRED_MESSAGE)
         try:
-            await self.vault.connect(account, CredentialSlot(about.principal, about.upstream), about.pending, said)
+            await self.vault.complete_authorization(
+                account, CredentialKey(about.principal, about.upstream), about.pending, parameters
+            )
         except GrantDenied as denial:
             log.info("%s was not connected: %s", about.upstream, denial)
-            return html.page(200, "Nothing was connected", "<p>Access was declined. You can close this window.</p>")
+            return html.render_page(
+                200, "No account was connected", "<p>Access was declined. You can close this window.</p>"
+            )
         name = account.title or account.alias
-        return html.page(200, f"{name} is connected", "<p>You can close this window and go back to your program.</p>")
+        return html.render_page(
+            200, f"{name} is connected", "<p>You can close this window and go back to your application.</p>"
+        )
 
-    # What is connected, and how it ends
+    # Connected accounts
 
-    async def overview(self, request: Request) -> Answer:
-        """First of all the person logs in, who sees their own."""
-        browser = self._logins.cookie.read(request) or fresh_value()
-        url = await self._logins.send_to_login(browser, _OVERVIEW, _packed(_Connecting("", "")), request.peer)
+    async def list_connections(self, request: HttpRequest) -> HttpResponse:
+        """Send the user to the login, which leads to the list of connected accounts."""
+        browser = self._logins.cookie.read(request) or new_cookie_value()
+        url = await self._logins.redirect_to_login(
+            browser, _OVERVIEW, _encode_flow(_PendingConnection("", "")), request.peer
+        )
         return redirect(url, self._logins.cookie.write(browser))
 
-    async def connections(self, arrived: Arrived) -> Answer:
+    async def render_connections(self, arrived: LoginResult) -> HttpResponse:
         who = arrived.who
         if who is None:
-            raise PageRefused("You did not log in.")
+            raise ErrorPageResponse("You did not log in.")
         principal = f"{self._issuer} {who.subject}"
-        # What an operator has taken out of the file meanwhile can be forgotten all the same.
-        found = {alias: self._title_of(alias) for alias in await self.vault.connected(principal)}
-        if not found:
-            return html.page(200, "Nothing is connected", f"<p>{escape(who.shown)} has connected no account.</p>")
-        flow = fresh_value()
-        about = Flow(_OFF, _packed(_Connecting(principal, "", who.shown)))
-        await self._logins.begin(flow, arrived.browser, about, arrived.address)
-        care = "What is disconnected is used no more. The account itself, and what was done with it, stays as it is."
-        action, cookie = f"{self._logins.home}/connect/off", self._logins.cookie.write(arrived.browser)
-        return html.choice(f"What {who.shown} has connected", found, care, action, flow, "Disconnect", cookie)
+        # The list includes upstreams that were removed from the configuration, so that users can delete those
+        # credentials too.
+        result = {alias: self._display_name(alias) for alias in await self.vault.connected_upstreams(principal)}
+        if not result:
+            return html.render_page(
+                200, "No connected accounts", f"<p>{escape(who.display_name)} has no connected accounts.</p>"
+            )
+        flow = new_cookie_value()
+        about = LoginState(_DISCONNECT, _encode_flow(_PendingConnection(principal, "", who.display_name)))
+        await self._logins.save_state(flow, arrived.browser, about, arrived.address)
+        care = "A disconnected account is no longer used. The account itself is not changed."
+        action, cookie = f"{self._logins.base_url}/connect/off", self._logins.cookie.write(arrived.browser)
+        return html.render_choice(
+            f"Connected accounts of {who.display_name}", result, care, action, flow, "Disconnect", cookie
+        )
 
-    async def disconnect(self, request: Request) -> Answer:
-        said = self._logins.check_own_form(request)
-        flow = await self._logins.resume(said.get("flow", ""), self._logins.cookie.read(request), _OFF)
-        alias, about = said.get("answer", ""), _unpacked(flow)
-        if not await self.vault.disconnect(CredentialSlot(about.principal, alias)):
-            return html.page(200, "Nothing was disconnected", "<p>It was not connected. You can close this window.</p>")
-        log.info("%s was disconnected by its person", alias)
-        return html.page(200, f"{self._title_of(alias)} is disconnected", "<p>You can close this window.</p>")
+    async def disconnect(self, request: HttpRequest) -> HttpResponse:
+        form = self._logins.check_same_origin(request)
+        # The principal comes from the sealed flow, never from the form: a form can only choose among the user's own
+        # accounts.
+        flow = await self._logins.take_state(form.get("flow", ""), self._logins.cookie.read(request), _DISCONNECT)
+        alias, about = form.get("answer", ""), _decode_flow(flow)
+        if not await self.vault.disconnect(CredentialKey(about.principal, alias)):
+            return html.render_page(
+                200, "Nothing was disconnected", "<p>It was not connected. You can close this window.</p>"
+            )
+        log.info("%s was disconnected by its user", alias)
+        return html.render_page(
+            200, f"{self._display_name(alias)} is disconnected", "<p>You can close this window.</p>"
+        )
 
-    def _title_of(self, alias: str) -> str:
+    def _display_name(self, alias: str) -> str:
         account = self.accounts.get(alias)
         return alias if account is None else account.title or alias
 
-    def _ticket(self, sealed: str) -> _Ticket:
+    def _ticket(self, sealed: str) -> _ConnectTicket:
+        """Decrypt a connect link. Raises ErrorPageResponse if it is invalid or has expired."""
         try:
-            ticket = msgspec.json.decode(self._logins.ring.open(sealed, "connect"), type=_Ticket)
-        except (Unsealable, msgspec.DecodeError):
-            raise PageRefused(_OLD) from None
+            ticket = msgspec.json.decode(self._logins.keyring.decrypt(sealed, "connect"), type=_ConnectTicket)
+        except (DecryptionFailed, msgspec.DecodeError):
+            raise ErrorPageResponse(_EXPIRED_MESSAGE) from None
         if ticket.expires < time.time():
-            raise PageRefused(_OLD)
+            raise ErrorPageResponse(_EXPIRED_MESSAGE)
         return ticket
 
     def _account(self, alias: str, url: str | None = None) -> UpstreamAccount:
-        """Return the account at an upstream. Raises PageRefused if it is gone, or at another URL than the user saw."""
+        """Return the account at an upstream.
+
+        Raises ErrorPageResponse if the upstream was removed, or has another URL than the user confirmed.
+        """
         account = self.accounts.get(alias)
         if account is None or url not in (None, account.url):
-            raise PageRefused(_OLD)
+            raise ErrorPageResponse(_EXPIRED_MESSAGE)
         return account
 
 
-def _packed(about: _Connecting) -> Raw:
+def _encode_flow(about: _PendingConnection) -> Raw:
     return Raw(msgspec.json.encode(about))
 
 
-def _unpacked(flow: Flow) -> _Connecting:
-    return msgspec.json.decode(flow.body, type=_Connecting)
+def _decode_flow(flow: LoginState) -> _PendingConnection:
+    return msgspec.json.decode(flow.body, type=_PendingConnection)

@@ -1,4 +1,4 @@
-"""What an operator takes back from a person: what they have let programs do, and the accounts that they connected."""
+"""Revocation of a user's grants and connected accounts by the operator."""
 
 from __future__ import annotations
 
@@ -10,58 +10,65 @@ from typing import TypeVar
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.store.database import Database, parse
-from portico.store.errors import BadStatement
+from portico.store.database import Database, parse_database_url
+from portico.store.errors import InvalidStatement
 from portico.store.keys import configured_keys
 from portico_gateway.authserver import store as provider
 from portico_gateway.credentials import vault_store as vault
-from portico_gateway.credentials.vault_store import CredentialSlot
+from portico_gateway.credentials.vault_store import CredentialKey
 
 ValueT = TypeVar("ValueT")
 
 
-class Revoked(Struct, frozen=True):
-    """How many grants have ended, each with its refresh tokens; and the upstreams that were disconnected."""
+class RevocationReport(Struct, frozen=True):
+    """Number of revoked grants, and the upstreams that were disconnected."""
 
     grants: int = 0
     upstreams: tuple[str, ...] = ()
 
 
-async def revoke(store: str, who: str, upstream: str | None = None) -> Revoked:
-    """Take back all that a principal has, or one upstream of it. `who` is its id, or `ISSUER#ID`.
+async def revoke_principal(store: str, principal: str, upstream: str | None = None) -> RevocationReport:
+    """Revoke all grants and accounts of a principal, or only its account at one upstream.
 
-    Servers with this store hear of it at once: its access tokens are refused, and its refresh tokens are of no use. It
-    may log in again: rules, and `allow` of the login, say whether it may.
+    `principal` is an ID, or `ISSUER#ID`. Servers with this store apply it immediately: they reject the principal's
+    access and refresh tokens. The user may log in again unless the rules, or `allow` of the login, prevent it.
+
+    Raises UsageError if the ID is ambiguous, or if the key of a shared store is not configured.
     """
-    if parse(store)[0] == "postgresql" and not configured_keys():
-        raise UsageError(
-            "servers ignore a change that is not signed: set PORTICO_SEALING_KEYS to the key that they have"
-        )
-    # An issuer has no fragment (RFC 8414, section 2); an id may have anything.
-    issuer, _, id = who.partition("#") if who.startswith(("https://", "http://")) and "#" in who else ("", "", who)
-    async with Database(store, connections=1) as database:
-        slots = await _where_it_is(database.read(vault.slots), [])
-        own = [slot for slot in slots if _names(slot, issuer, id) and upstream in (None, slot.upstream)]
+    if parse_database_url(store)[0] == "postgresql" and not configured_keys():
+        raise UsageError("servers ignore changes that are not signed: set PORTICO_ENCRYPTION_KEYS to the servers' key")
+    # An issuer has no fragment (RFC 8414, section 2), while an ID may contain any character.
+    issuer, _, id = (
+        principal.partition("#")
+        if principal.startswith(("https://", "http://")) and "#" in principal
+        else ("", "", principal)
+    )
+    async with Database(store, max_connections=1) as database:
+        slots = await _run_if_present(database.read(vault.list_keys), [])
+        own = [slot for slot in slots if _matches_principal(slot, issuer, id) and upstream in (None, slot.upstream)]
         people = sorted({slot.principal.partition(" ")[0] for slot in own})
         if len(people) > 1:
-            raise UsageError(f"{id!r} is known to {' and '.join(people)}: write ISSUER#{id}")
+            raise UsageError(f"{id!r} is ambiguous: it exists at {' and '.join(people)}; use ISSUER#{id}")
         for slot in own:
-            await database.write(partial(vault.remove, slot=slot))
+            await database.write(partial(vault.delete_token, slot=slot))
         grants = 0
         if upstream is None:
-            ended = database.write(partial(provider.revoke_person, subject=id, now=time.time()))
-            grants = len(await _where_it_is(ended, []))
-        return Revoked(grants, tuple(slot.upstream for slot in own))
+            ended = database.write(partial(provider.revoke_user, subject=id, now=time.time()))
+            grants = len(await _run_if_present(ended, []))
+        return RevocationReport(grants, tuple(slot.upstream for slot in own))
 
 
-def _names(slot: CredentialSlot, issuer: str, id: str) -> bool:
-    said, _, subject = slot.principal.partition(" ")
-    return subject == id and issuer in ("", said)
+def _matches_principal(slot: CredentialKey, issuer: str, id: str) -> bool:
+    slot_issuer, _, subject = slot.principal.partition(" ")
+    return subject == id and issuer in ("", slot_issuer)
 
 
-async def _where_it_is(asked: Awaitable[ValueT], absent: ValueT) -> ValueT:
-    """A store may have the one and not the other."""
+async def _run_if_present(query: Awaitable[ValueT], absent: ValueT) -> ValueT:
+    """Return the result of a database operation, or `absent` if the table does not exist.
+
+    A store may contain the tables of the vault, of the authorization server, or both.
+    """
     try:
-        return await asked
-    except BadStatement:
+        return await query
+    except InvalidStatement:
         return absent

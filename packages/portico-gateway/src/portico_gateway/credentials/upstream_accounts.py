@@ -1,4 +1,4 @@
-"""Getting and renewing a person's token at an upstream: the client's own conversations, with what the vault knows."""
+"""OAuth flows that obtain and renew a user's token at an upstream, without I/O."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.auth.authorization_code import AuthorizationCode, PendingCode
-from portico.auth.challenges import Demand
-from portico.auth.client_registration import Registration
-from portico.auth.errors import RedirectRejected
-from portico.auth.flow import Conversation
-from portico.auth.grants import Ask
-from portico.auth.metadata import DiscoveredServer, MetadataSearch, discover
-from portico.auth.oauth import OFFLINE
-from portico.auth.token_storage import Credentials
+from portico.auth.authorization_code import AuthorizationCode, PendingAuthorization
+from portico.auth.challenges import AuthChallenge
+from portico.auth.client_registration import ClientRegistration
+from portico.auth.errors import InvalidRedirect
+from portico.auth.flow import AuthFlow
+from portico.auth.grants import TokenRequest
+from portico.auth.metadata import DiscoveredAuthorizationServer, MetadataDiscovery, discover
+from portico.auth.oauth import OFFLINE_ACCESS
+from portico.auth.token_storage import TokenStorage
 from portico.auth.tokens import Token
 
 
 class UpstreamAccount(Struct, frozen=True, kw_only=True):
-    """An upstream where each person has an account of their own, and who we are to its authorization server."""
+    """Upstream where each user has an account, and our client registration at its authorization server."""
 
     alias: str
     url: str
     title: str = ""
     scopes: tuple[str, ...] = ()
-    client: Registration | None = None
+    client: ClientRegistration | None = None
 
     def grant(self, home: str) -> AuthorizationCode:
-        """With a client id that was configured; else by a document of ours, or by registering."""
+        """Return the grant: with the configured client, else a client metadata document, else dynamic registration."""
+        # A client metadata document must have an https URL, because the URL is the identity of the client.
         document = f"{home}/connect/client.json" if home.startswith("https://") else None
         return AuthorizationCode(
             f"{home}/connect/return",
@@ -40,8 +41,8 @@ class UpstreamAccount(Struct, frozen=True, kw_only=True):
         )
 
 
-def client_document(home: str, name: str) -> dict[str, Any]:
-    """Who we are, where such documents are read (2026-07-28, Client ID Metadata Documents)."""
+def client_metadata_document(home: str, name: str) -> dict[str, Any]:
+    """Return our client metadata document (2026-07-28, Client ID Metadata Documents)."""
     return {
         "client_id": f"{home}/connect/client.json",
         "client_name": name,
@@ -53,33 +54,48 @@ def client_document(home: str, name: str) -> dict[str, Any]:
     }
 
 
-def begin(account: UpstreamAccount, home: str, known: Credentials) -> Conversation[tuple[str, PendingCode]]:
-    """The page where the person says yes, and what to remember until they are back."""
-    ask = _ask(account, known, (yield from _found(account)))
-    return (yield from account.grant(home).begin(ask))
+def begin_authorization(
+    account: UpstreamAccount, base_url: str, credentials: TokenStorage
+) -> AuthFlow[tuple[str, PendingAuthorization]]:
+    """Return the URL where the user authorizes access, and the state to store until the browser returns."""
+    ask = _make_token_request(account, credentials, (yield from _discover_server(account)))
+    return (yield from account.grant(base_url).start(ask))
 
 
-def finish(
-    account: UpstreamAccount, home: str, known: Credentials, pending: PendingCode, returned: Mapping[str, str]
-) -> Conversation[Token]:
-    found = yield from _found(account)
-    if found.server.issuer != pending.issuer:
-        raise RedirectRejected("The upstream has another issuer than a moment ago. Nothing was redeemed; start again.")
-    return (yield from account.grant(home).finish(_ask(account, known, found), pending, returned))
+def redeem_code(
+    account: UpstreamAccount,
+    home: str,
+    storage: TokenStorage,
+    pending: PendingAuthorization,
+    returned: Mapping[str, str],
+) -> AuthFlow[Token]:
+    """Exchange an authorization code for a token. Raises InvalidRedirect if the upstream's issuer changed during the
+    login.
+    """
+    result = yield from _discover_server(account)
+    # Mix-up attack: the code must not be sent to the token endpoint of another server (RFC 9700, section 4.4).
+    if result.server.issuer != pending.issuer:
+        raise InvalidRedirect("The upstream's issuer changed during the login. The code was not redeemed; start again.")
+    return (yield from account.grant(home).complete(_make_token_request(account, storage, result), pending, returned))
 
 
-def renew(account: UpstreamAccount, home: str, known: Credentials, held: Token) -> Conversation[Token]:
-    """A token for a refresh token, at the issuer that gave it and at no other."""
-    found = yield from _found(account, held.issuer)
-    return (yield from account.grant(home).refresh(_ask(account, known, found), held))
+def refresh_token(account: UpstreamAccount, home: str, storage: TokenStorage, token: Token) -> AuthFlow[Token]:
+    """Renew a token, only at the issuer that issued it."""
+    result = yield from _discover_server(account, token.issuer)
+    return (yield from account.grant(home).refresh(_make_token_request(account, storage, result), token))
 
 
-def _found(account: UpstreamAccount, prefer: str | None = None) -> Conversation[DiscoveredServer]:
-    return discover(MetadataSearch(account.url), Demand(), prefer)
+def _discover_server(account: UpstreamAccount, prefer: str | None = None) -> AuthFlow[DiscoveredAuthorizationServer]:
+    return discover(MetadataDiscovery(account.url), AuthChallenge(), prefer)
 
 
-def _ask(account: UpstreamAccount, known: Credentials, found: DiscoveredServer) -> Ask:
-    scopes = account.scopes or found.scopes
-    if scopes and OFFLINE in (found.server.scopes_supported or ()) and OFFLINE not in scopes:
-        scopes = (*scopes, OFFLINE)
-    return Ask(server=account.url, found=found, scopes=scopes, credentials=known, clock=time.time)
+def _make_token_request(
+    account: UpstreamAccount, storage: TokenStorage, server: DiscoveredAuthorizationServer
+) -> TokenRequest:
+    scopes = account.scopes or server.scopes
+    # Without offline_access some authorization servers issue no refresh token.
+    if scopes and OFFLINE_ACCESS in (server.server.scopes_supported or ()) and OFFLINE_ACCESS not in scopes:
+        scopes = (*scopes, OFFLINE_ACCESS)
+    return TokenRequest(
+        server=account.url, authorization_server=server, scopes=scopes, credentials=storage, clock=time.time
+    )

@@ -1,14 +1,13 @@
-"""Credentials towards upstreams: whose they are, and how they get onto a request.
+"""Authentication towards upstreams: whose credential is used, and how it is added to requests.
 
-Each kind says of a call what those have in common who may share a connection, and how requests on that connection are
-sent. A credential of one principal is never on a connection of another.
+Each kind defines which calls may share a connection and how requests on that connection are authenticated. A
+principal's credential is never used on another principal's connection.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -18,117 +17,125 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from portico.auth.errors import AuthorizationFailed
+from portico.auth.errors import AuthorizationError
 from portico.auth.grants import Grant
 from portico.auth.oauth import OAuth
-from portico.auth.token_storage import Credentials, Memory
+from portico.auth.token_storage import MemoryStorage, TokenStorage
 from portico.auth.tokens import Token
-from portico.auth.url_policy import covers
+from portico.auth.url_policy import resource_covers
+from portico.caching import LruCache
 from portico.protocol.client_features import ElicitResult, ElicitUrlParams, InputRequest, InputRequiredResult
-from portico.protocol.errors import MissingCapability, ToolError
-from portico.protocol.methods import ASKABLE
+from portico.protocol.errors import MissingClientCapability, ToolError
+from portico.protocol.methods import INPUT_REQUIRED_METHODS
 from portico.rpc.call import Call
-from portico.rpc.client_requests import require
+from portico.rpc.client_requests import validate_client_request
 from portico.rpc.error_ids import log_failure
-from portico.transports.http_client.base import RequestSender
-from portico.transports.http_client.connection import Response
-from portico.transports.http_client.oauth import Authorizer
-from portico.transports.http_client.pool import Headers, Location, Pool
-from portico_gateway.credentials.connect_pages import Connector
+from portico.transports.http_client.base import AuthenticatedTransport
+from portico.transports.http_client.connection import HttpClientResponse
+from portico.transports.http_client.oauth import OAuthTransport
+from portico.transports.http_client.pool import HeaderItems, HttpConnectionPool, HttpUrl
+from portico_gateway.credentials.connect_pages import AccountConnector
 from portico_gateway.credentials.upstream_accounts import UpstreamAccount
-from portico_gateway.credentials.vault_store import CredentialSlot
+from portico_gateway.credentials.vault_store import CredentialKey
 
-# How long a call waits for its person, who is on the way through the pages.
-CONNECT_SECONDS = 45.0
-MOST_SUBJECTS = 10_000
-# What the question for a page is called among the questions of a call.
-QUESTION = "portico.connect"
+# How long a call waits for a user who is connecting an account.
+# Shorter than the usual client timeout of a minute; a user who needs longer calls the tool again.
+CONNECT_WAIT_SECONDS = 45.0
+# Tokens are held in memory only. A caller whose token was evicted repeats the request, which brings it along.
+MAX_SUBJECT_TOKENS = 10_000
+# Key of the connect request among the input requests of a call.
+CONNECT_REQUEST_KEY = "portico.connect"
 
 log = logging.getLogger("portico.access")
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-class OutgoingAuth(Protocol):
-    """How an upstream is told on whose behalf it is asked."""
+class UpstreamAuth(Protocol):
+    """Authentication of calls to an upstream."""
 
-    # Whether that is the one who asks us.
-    personal: bool
+    # Whether the credential depends on the caller.
+    is_per_user: bool
 
-    def share(self, call: Call) -> str | None:
-        """What the calls on one connection have in common; None: all may share one. Raises ToolError."""
+    def sharing_key(self, call: Call) -> str | None:
+        """Return the key that calls on one connection have in common; None if all calls may share one.
 
-    def sender(self, call: Call) -> RequestSender:
-        """For a connection that is made for this call, and used for those that may share it."""
+        Raises ToolError if the caller cannot use the upstream.
+        """
 
-    async def prepare(self, call: Call) -> Call | InputRequiredResult:
-        """The call as it goes on; or a question to its client first. Raises ToolError."""
+    def make_sender(self, call: Call) -> AuthenticatedTransport:
+        """Return the transport for a new connection, shared by calls with the same sharing key."""
+
+    async def prepare_call(self, call: Call) -> Call | InputRequiredResult:
+        """Return the call to forward, or a request for user input that comes first. Raises ToolError."""
 
 
-class _Everybody:
-    """A credential of our own, the same for all."""
+class SharedCredential:
+    """Base class for a credential that all callers share."""
 
-    personal = False
+    is_per_user = False
 
-    def share(self, call: Call) -> str | None:
+    def sharing_key(self, call: Call) -> str | None:
         return None
 
-    async def prepare(self, call: Call) -> Call | InputRequiredResult:
+    async def prepare_call(self, call: Call) -> Call | InputRequiredResult:
         return call
 
 
-class StaticAuth(_Everybody):
-    """A header that was configured."""
+class StaticHeaderAuth(SharedCredential):
+    """A configured header."""
 
     def __init__(self, header: str, value: str) -> None:
         self._headers = ((header, value),)
 
-    def sender(self, call: Call) -> RequestSender:
+    def make_sender(self, call: Call) -> AuthenticatedTransport:
         return _HeaderSender(lambda: self._headers)
 
 
-class GrantAuth(_Everybody):
-    """A token for ourselves, by a grant that needs no person."""
+class ClientCredentialsAuth(SharedCredential):
+    """Access token of the gateway itself, from a grant without a user."""
 
     def __init__(self, alias: str, url: str, grant: Grant, scopes: tuple[str, ...]) -> None:
         self._alias, self._url = alias, url
         self._grant = grant
         self._scopes = scopes
 
-    def sender(self, call: Call) -> RequestSender:
-        return _GrantSender(self._alias, self._url, self._grant, self._scopes)
+    def make_sender(self, call: Call) -> AuthenticatedTransport:
+        return _TokenSender(self._alias, self._url, self._grant, self._scopes)
 
 
-class _Subjects:
-    """The tokens that callers have shown last, by who they are and what they may do: one with fewer scopes is never
-    taken for one with more."""
+class _SubjectTokens:
+    """Latest token of each caller, by identity, client and scopes: fewer scopes never obtain a token with more."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._tokens: OrderedDict[str, str] = OrderedDict()
+        self._tokens: LruCache[str, str] = LruCache(MAX_SUBJECT_TOKENS)
 
-    def note(self, call: Call) -> str:
-        who, token = principal_of(call, self._alias), _token_of(call, self._alias)
+    def remember(self, call: Call) -> str:
+        """Store the caller's token and return its key. Raises ToolError if the call has no bearer token."""
+        who, token = require_principal(call, self._alias), _require_token(call, self._alias)
         scopes = getattr(call.principal, "scopes", None)
-        said = [who, getattr(call.principal, "client_id", None), None if scopes is None else sorted(scopes)]
-        key = sha256(msgspec.json.encode(said)).hexdigest()
+        identity = [who, getattr(call.principal, "client_id", None), None if scopes is None else sorted(scopes)]
+        key = sha256(msgspec.json.encode(identity)).hexdigest()
+        # The latest token replaces the previous one: clients renew their tokens, and an exchange should use the one
+        # that lives longest.
         self._tokens[key] = token
-        self._tokens.move_to_end(key)
-        while len(self._tokens) > MOST_SUBJECTS:
-            self._tokens.popitem(last=False)
         return key
 
     def latest(self, key: str) -> str:
+        """Return the latest token for a key. Raises ToolError if it was evicted."""
         token = self._tokens.get(key)
         if token is None:
-            raise ToolError(f"{self._alias} needs to know again who asks; try again.", kind="PermissionError")
+            raise ToolError(
+                (f"{self._alias}: the caller's token is no longer cached; try again."), error_type="PermissionError"
+            )
         return token
 
 
-class ExchangeAuth:
-    """A token for the caller, in exchange for the one that they have shown: RFC 8693, or an ID-JAG."""
+class TokenExchangeAuth:
+    """Token for the caller, in exchange for the caller's token: RFC 8693, or an ID-JAG."""
 
-    personal = True
+    is_per_user = True
 
     def __init__(
         self, alias: str, url: str, grant: Callable[[Callable[[], str]], Grant], scopes: tuple[str, ...]
@@ -136,193 +143,211 @@ class ExchangeAuth:
         self._alias, self._url = alias, url
         self._grant = grant
         self._scopes = scopes
-        self._subjects = _Subjects(alias)
+        self._subjects = _SubjectTokens(alias)
 
-    def share(self, call: Call) -> str | None:
-        return self._subjects.note(call)
+    def sharing_key(self, call: Call) -> str | None:
+        return self._subjects.remember(call)
 
-    def sender(self, call: Call) -> RequestSender:
-        grant = self._grant(partial(self._subjects.latest, self._subjects.note(call)))
-        return _GrantSender(self._alias, self._url, grant, self._scopes)
+    def make_sender(self, call: Call) -> AuthenticatedTransport:
+        # The grant asks for the caller's token when it is needed, so that a long-lived connection uses the current
+        # one.
+        grant = self._grant(partial(self._subjects.latest, self._subjects.remember(call)))
+        return _TokenSender(self._alias, self._url, grant, self._scopes)
 
-    async def prepare(self, call: Call) -> Call | InputRequiredResult:
+    async def prepare_call(self, call: Call) -> Call | InputRequiredResult:
         return call
 
 
-class SameAudienceAuth:
-    """The caller's own token, where it was made for the upstream as well: its audience names it. No other passes."""
+class TokenPassthroughAuth:
+    """The caller's own token, forwarded only if its audience includes the upstream."""
 
-    personal = True
+    is_per_user = True
 
     def __init__(self, alias: str, url: str) -> None:
         self._alias, self._url = alias, url
-        self._subjects = _Subjects(alias)
+        self._subjects = _SubjectTokens(alias)
 
-    def share(self, call: Call) -> str | None:
+    def sharing_key(self, call: Call) -> str | None:
         claims = getattr(call.principal, "claims", None) or {}
-        said = claims.get("aud")
-        audiences = said if isinstance(said, list) else [said]
-        if not any(isinstance(one, str) and covers(one, self._url) for one in audiences):
+        token_audience = claims.get("aud")
+        audiences = token_audience if isinstance(token_audience, list) else [token_audience]
+        # 2026-07-28, Authorization: a server must not forward a token that was not issued for the upstream.
+        if not any(isinstance(audience, str) and resource_covers(audience, self._url) for audience in audiences):
             raise ToolError(
-                f"Your token is not for {self._alias}: its audience does not name it, so it is not passed on.",
-                kind="PermissionError",
+                f"Your token was not issued for {self._alias}: its audience does not include it, so it is not "
+                "forwarded.",
+                error_type="PermissionError",
             )
-        return self._subjects.note(call)
+        return self._subjects.remember(call)
 
-    def sender(self, call: Call) -> RequestSender:
-        key = self._subjects.note(call)
+    def make_sender(self, call: Call) -> AuthenticatedTransport:
+        key = self._subjects.remember(call)
+        # Evaluated for each request, for the same reason: the caller's token changes while the connection stays.
         return _HeaderSender(lambda: (("Authorization", f"Bearer {self._subjects.latest(key)}"),))
 
-    async def prepare(self, call: Call) -> Call | InputRequiredResult:
+    async def prepare_call(self, call: Call) -> Call | InputRequiredResult:
         return call
 
 
-class UserAuth:
-    """Each person's own account, out of the vault. Who has not connected it yet is sent to the connect page."""
+class ConnectedAccountAuth:
+    """Each user's own account, from the token vault. Users without a connected account get a connect link."""
 
-    personal = True
+    is_per_user = True
 
-    def __init__(self, account: UpstreamAccount, connector: Callable[[], Connector | None]) -> None:
+    def __init__(self, account: UpstreamAccount, connector: Callable[[], AccountConnector | None]) -> None:
         self.account = account
         self._find = connector
 
     @property
-    def _connector(self) -> Connector:
-        found = self._find()
-        if found is None:
+    def _connector(self) -> AccountConnector:
+        result = self._find()
+        if result is None:
             raise ToolError(
-                f"{self.account.alias} wants each person's own account, and this server has no login for people: its "
-                "operator has to configure one.",
-                kind="ToolExecutionError",
+                f"{self.account.alias} requires each user's own account, but this server has no login "
+                "configured; ask its operator to add [auth.proxy] or [auth.login].",
+                error_type="ToolExecutionError",
             )
-        return found
+        return result
 
-    def slot(self, call: Call) -> CredentialSlot:
-        return CredentialSlot(principal_of(call, self.account.alias), self.account.alias)
+    # The principal is qualified by its issuer, so equal subjects of two issuers have separate accounts.
+    def credential_key(self, call: Call) -> CredentialKey:
+        return CredentialKey(require_principal(call, self.account.alias), self.account.alias)
 
-    def share(self, call: Call) -> str | None:
-        return self.slot(call).principal
+    def sharing_key(self, call: Call) -> str | None:
+        return self.credential_key(call).principal
 
-    def sender(self, call: Call) -> RequestSender:
-        return _VaultSender(self._connector, self.account, self.slot(call))
+    def make_sender(self, call: Call) -> AuthenticatedTransport:
+        return _VaultSender(self._connector, self.account, self.credential_key(call))
 
     async def is_connected(self, call: Call) -> bool:
-        return await self._connector.vault.token(self.account, self.slot(call)) is not None
+        return await self._connector.vault.get_token(self.account, self.credential_key(call)) is not None
 
-    def link(self, call: Call) -> str:
-        """Where the caller can connect their account."""
-        return self._connector.link(self.slot(call))
+    def connect_url(self, call: Call) -> str:
+        """Return the link where the caller can connect the account."""
+        return self._connector.connect_url(self.credential_key(call))
 
-    async def wait(self, call: Call) -> bool:
-        """Wait until the caller has connected their account, but not for long. Returns whether they have."""
-        return await self._connector.vault.wait(self.account, self.slot(call), CONNECT_SECONDS)
+    async def wait_until_connected(self, call: Call) -> bool:
+        """Wait a limited time until the caller has connected the account. Return whether it is connected."""
+        return await self._connector.vault.wait_until_connected(
+            self.account, self.credential_key(call), CONNECT_WAIT_SECONDS
+        )
 
-    async def prepare(self, call: Call) -> Call | InputRequiredResult:
-        slot, connector = self.slot(call), self._connector
-        call, answer = _without_answer(call)
+    async def prepare_call(self, call: Call) -> Call | InputRequiredResult:
+        slot, connector = self.credential_key(call), self._connector
+        call, answer = _strip_connect_response(call)
         if answer is not None and answer.action != "accept":
-            raise ToolError(f"{self.account.alias} was not connected, so it was not asked.", kind="PermissionError")
-        if await connector.vault.token(self.account, slot) is not None:
+            raise ToolError(
+                f"{self.account.alias} was not connected, so the call was not forwarded.", error_type="PermissionError"
+            )
+        # Check the vault even after an answer: the user may have connected in another window, and the client's
+        # "accept" proves nothing.
+        if await connector.vault.get_token(self.account, slot) is not None:
             return call
-        if answer is not None and await connector.vault.wait(self.account, slot, CONNECT_SECONDS):
+        if answer is not None and await connector.vault.wait_until_connected(self.account, slot, CONNECT_WAIT_SECONDS):
             return call
-        return self._question(call, connector.link(slot), again=answer is not None)
+        return self._connect_request(call, connector.connect_url(slot), again=answer is not None)
 
-    def _question(self, call: Call, link: str, *, again: bool) -> InputRequiredResult:
+    def _connect_request(self, call: Call, link: str, *, again: bool) -> InputRequiredResult:
         name = self.account.title or self.account.alias
-        params = ElicitUrlParams(message=f"Connect your account at {name}, to use it from here.", url=link)
+        params = ElicitUrlParams(message=f"Connect your account at {name} to use it here.", url=link)
         try:
-            if again or call.method not in ASKABLE:
-                raise MissingCapability({})
-            require(call, "elicitation/create", params)
-        except MissingCapability:
-            # Who cannot be asked can be told.
-            raise refusal(self.account, link) from None
-        return InputRequiredResult(input_requests={QUESTION: InputRequest("elicitation/create", params)})
+            # Asked once. A second request in the same call would look like a loop to the user, so the link is in the
+            # error instead.
+            if again or call.method not in INPUT_REQUIRED_METHODS:
+                raise MissingClientCapability({})
+            validate_client_request(call, "elicitation/create", params)
+        except MissingClientCapability:
+            # The client cannot be asked to open a URL, so the link is returned in an error.
+            raise not_connected_error(self.account, link) from None
+        return InputRequiredResult(input_requests={CONNECT_REQUEST_KEY: InputRequest("elicitation/create", params)})
 
 
-def refusal(account: UpstreamAccount, link: str) -> ToolError:
+def not_connected_error(account: UpstreamAccount, link: str) -> ToolError:
+    """Return the error for a caller whose account is not connected."""
     name = account.title or account.alias
     return ToolError(
         f"Your account at {name} is not connected. Open {link} in a browser, log in, and try again.",
-        kind="PermissionError",
+        error_type="PermissionError",
         details={"upstream": account.alias, "url": link},
     )
 
 
-def principal_of(call: Call, alias: str) -> str:
-    """Who asks, in every process the same."""
+def require_principal(call: Call, alias: str) -> str:
+    """Return the identity of the caller, identical in every process. Raises ToolError for anonymous calls."""
     if call.principal is None:
-        raise ToolError(
-            f"{alias} is used in the name of the person who asks, and that is not known.", kind="PermissionError"
-        )
+        raise ToolError(f"{alias} requires an authenticated caller.", error_type="PermissionError")
     principal = call.principal
     return str(getattr(principal, "identity", None) or getattr(principal, "id", None) or repr(principal))
 
 
-def _token_of(call: Call, alias: str) -> str:
+def _require_token(call: Call, alias: str) -> str:
+    """Return the caller's bearer token. Raises ToolError if there is none."""
     scheme, _, token = (call.headers or {}).get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        # One that is bound to a key of the client's is of no use to us, and none of our business.
-        raise ToolError(f"{alias} needs the token that you log in with, and there is none that can be used.")
+        # A DPoP-bound token cannot be used, since the client's key is required for each request.
+        raise ToolError(f"{alias} requires the bearer token of your login, but the request has none.")
     return token.strip()
 
 
-def _without_answer(call: Call) -> tuple[Call, ElicitResult | None]:
-    """The call as the upstream is to see it, and the answer to our own question, if it has one."""
-    if QUESTION.encode() not in bytes(call.params):
+def _strip_connect_response(call: Call) -> tuple[Call, ElicitResult | None]:
+    """Return the call without the response to our own connect request, and that response if there is one."""
+    # A substring search avoids decoding the params of every call; a false positive is handled below.
+    if CONNECT_REQUEST_KEY.encode() not in bytes(call.params):
         return call, None
     members = _members.decode(call.params)
     answers = _members.decode(members.pop("inputResponses", Raw(b"{}")))
-    given = answers.pop(QUESTION, None)
-    if given is None:
+    response = answers.pop(CONNECT_REQUEST_KEY, None)
+    if response is None:
         return call, None
     if answers:
         members["inputResponses"] = Raw(msgspec.json.encode(answers))
     try:
-        answer = msgspec.json.decode(given, type=ElicitResult)
+        answer = msgspec.json.decode(response, type=ElicitResult)
     except msgspec.DecodeError:
+        # An answer that cannot be read must not count as consent.
         answer = ElicitResult("cancel")
     return replace(call, params=Raw(msgspec.json.encode(members)), read=None), answer
 
 
-# On the way
+# Transports
 
 
 class _HeaderSender:
-    identity = 0
+    """Adds headers to each request."""
 
-    def __init__(self, headers: Callable[[], Headers]) -> None:
+    auth_generation = 0
+
+    def __init__(self, headers: Callable[[], HeaderItems]) -> None:
         self._headers = headers
 
     async def send(
-        self, pool: Pool, method: str, location: Location, headers: Headers, body: bytes, operation: str
-    ) -> Response:
-        return await pool.send(method, location, (*headers, *self._headers()), body)
+        self, pool: HttpConnectionPool, method: str, url: HttpUrl, headers: HeaderItems, body: bytes, operation: str
+    ) -> HttpClientResponse:
+        return await pool.send(method, url, (*headers, *self._headers()), body)
 
     async def close(self) -> None:
-        """There is nothing open."""
+        """Do nothing: no resources are held."""
 
 
-class _GrantSender:
-    """The client's own way to a token, without a person. What goes wrong with it is told as such."""
+class _TokenSender:
+    """Obtains tokens without user interaction. Failures are raised as ToolError with an error ID."""
 
-    identity = 0
+    auth_generation = 0
 
     def __init__(self, alias: str, url: str, grant: Grant, scopes: tuple[str, ...]) -> None:
         self._alias = alias
-        oauth = OAuth(url, grant, clock=time.time, credentials=Credentials(Memory()), scopes=scopes)
-        self._authorizer = Authorizer(oauth, _no_person)
+        oauth = OAuth(url, grant, clock=time.time, storage=TokenStorage(MemoryStorage()), scopes=scopes)
+        self._authorizer = OAuthTransport(oauth, _reject_interaction)
 
     async def send(
-        self, pool: Pool, method: str, location: Location, headers: Headers, body: bytes, operation: str
-    ) -> Response:
+        self, pool: HttpConnectionPool, method: str, url: HttpUrl, headers: HeaderItems, body: bytes, operation: str
+    ) -> HttpClientResponse:
         try:
-            return await self._authorizer.send(pool, method, location, headers, body, operation)
-        except AuthorizationFailed as failure:
-            error_id = log_failure(log, f"{self._alias} gave no token", failure)
+            return await self._authorizer.send(pool, method, url, headers, body, operation)
+        except AuthorizationError as failure:
+            error_id = log_failure(log, f"{self._alias}: cannot obtain a token", failure)
             raise ToolError(
-                f"{self._alias} does not let us in (error id {error_id}).", kind="PermissionError"
+                f"Authorization at {self._alias} failed (error id {error_id}).", error_type="PermissionError"
             ) from None
 
     async def close(self) -> None:
@@ -330,48 +355,51 @@ class _GrantSender:
 
 
 class _VaultSender:
-    """Requests in the name of one principal."""
+    """Sends requests with the token of one principal."""
 
-    identity = 0
+    auth_generation = 0
 
-    def __init__(self, connector: Connector, account: UpstreamAccount, slot: CredentialSlot) -> None:
+    def __init__(self, connector: AccountConnector, account: UpstreamAccount, slot: CredentialKey) -> None:
         self._connector = connector
         self._account = account
         self._slot = slot
 
     async def send(
-        self, pool: Pool, method: str, location: Location, headers: Headers, body: bytes, operation: str
-    ) -> Response:
+        self, pool: HttpConnectionPool, method: str, url: HttpUrl, headers: HeaderItems, body: bytes, operation: str
+    ) -> HttpClientResponse:
         refused: str | None = None
         while True:
             token = await self._token(refused)
-            shown = ("Authorization", f"Bearer {token.access_token}")
-            answer = await pool.send(method, location, (*headers, shown), body)
+            header = ("Authorization", f"Bearer {token.access_token}")
+            answer = await pool.send(method, url, (*headers, header), body)
+            # Only 401 means that the token was not accepted (RFC 6750, section 3.1); with 403 another token would not
+            # help.
             if answer.status != 401:
                 return answer
-            pool.give_back(location, answer)
+            pool.release(url, answer)
             if refused is not None:
-                # One that was just given, and is not taken either: its person has to look.
-                await self._connector.vault.forget(self._slot, token)
-                raise refusal(self._account, self._connector.link(self._slot))
+                # A renewed token was rejected as well, so the user must connect the account again.
+                await self._connector.vault.discard_token(self._slot, token)
+                raise not_connected_error(self._account, self._connector.connect_url(self._slot))
             refused = token.access_token
 
     async def _token(self, refused: str | None) -> Token:
         try:
-            token = await self._connector.vault.token(self._account, self._slot, refused)
-        except AuthorizationFailed as failure:
-            error_id = log_failure(log, f"{self._account.alias} gave no token", failure)
+            token = await self._connector.vault.get_token(self._account, self._slot, refused)
+        except AuthorizationError as failure:
+            error_id = log_failure(log, f"{self._account.alias}: cannot obtain a token", failure)
             raise ToolError(
-                f"Your account at {self._account.alias} cannot be used now (error id {error_id}).",
-                kind="PermissionError",
+                f"Your account at {self._account.alias} is temporarily unavailable (error id {error_id}).",
+                error_type="PermissionError",
             ) from None
         if token is None:
-            raise refusal(self._account, self._connector.link(self._slot))
+            raise not_connected_error(self._account, self._connector.connect_url(self._slot))
         return token
 
     async def close(self) -> None:
-        """There is nothing open."""
+        """Do nothing: no resources are held."""
 
 
-async def _no_person(url: str, redirect_uri: str) -> str:
-    raise AuthorizationFailed("It wants to show a page to a person, and there is none here.")
+async def _reject_interaction(url: str, redirect_uri: str) -> str:
+    """Raise AuthorizationError: a grant for the gateway itself must not need a browser."""
+    raise AuthorizationError("the grant requires user interaction, which is not available here")

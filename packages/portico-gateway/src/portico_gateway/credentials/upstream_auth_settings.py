@@ -1,46 +1,50 @@
-"""`auth` of an upstream: which credential it is shown."""
+"""`auth` of an upstream: the type of credential and its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from portico._options import check_options
-from portico.auth.client_registration import Registration
+from portico._options import check_table
+from portico.auth.client_registration import ClientRegistration
 from portico.auth.grants import (
     ACCESS_TOKEN,
     ClientCredentials,
-    EnterpriseManaged,
+    EnterpriseManagedAuthorization,
     Grant,
     IdentityProvider,
     TokenExchange,
 )
 from portico.protocol.errors import UsageError
-from portico_gateway.credentials.connect_pages import Connector
+from portico_gateway.credentials.connect_pages import AccountConnector
 from portico_gateway.credentials.upstream_accounts import UpstreamAccount
 from portico_gateway.credentials.upstream_auth import (
-    ExchangeAuth,
-    GrantAuth,
-    OutgoingAuth,
-    SameAudienceAuth,
-    StaticAuth,
-    UserAuth,
+    ClientCredentialsAuth,
+    ConnectedAccountAuth,
+    StaticHeaderAuth,
+    TokenExchangeAuth,
+    TokenPassthroughAuth,
+    UpstreamAuth,
 )
 
-Kind = Literal["none", "static", "client", "user", "exchange", "id-jag", "same-audience"]
+UpstreamAuthType = Literal[
+    "none", "static_header", "client_credentials", "user_account", "token_exchange", "id_jag", "token_passthrough"
+]
 
 
-class OutgoingOptions(TypedDict, total=False):
-    """The keys of `auth = { kind = … }`, by kind.
+class UpstreamAuthOptions(TypedDict, total=False):
+    """Keys of `auth = { type = … }`, by type.
 
-    * static: `header` (Authorization unless it is said) and `value`.
-    * client: `client_id`, `client_secret`; user: these where the upstream does not register clients itself, `title`.
-    * exchange, id-jag: `issuer` (and `token_endpoint`) where tokens are exchanged, `client_id` and `client_secret`
-      there; `subject_token_type`, `audience`; id-jag: `upstream_client_id` and `upstream_client_secret` as well.
-    * `scopes` where tokens are asked for.
+    * static_header: `header` (Authorization by default) and `value`.
+    * client_credentials: `client_id`, `client_secret`; user_account: the same, if the upstream does not register
+      clients, and `display_name`.
+    * token_exchange, id_jag: `issuer` (and `token_endpoint`) where tokens are exchanged, `client_id` and
+      `client_secret` there; `subject_token_type`, `audience`; id_jag: `upstream_client_id` and
+      `upstream_client_secret` as well.
+    * `scopes` to request with a token.
     """
 
-    kind: Kind
+    type: UpstreamAuthType
     header: str
     value: str
     client_id: str
@@ -52,81 +56,90 @@ class OutgoingOptions(TypedDict, total=False):
     audience: str
     subject_token_type: str
     scopes: Sequence[str]
-    title: str
+    display_name: str
 
 
-_NEEDS: dict[str, tuple[str, ...]] = {
-    "static": ("value",),
-    "client": ("client_id",),
-    "exchange": ("client_id",),
-    "id-jag": ("issuer", "client_id", "upstream_client_id"),
+_REQUIRED_KEYS: dict[str, tuple[str, ...]] = {
+    "static_header": ("value",),
+    "client_credentials": ("client_id",),
+    "token_exchange": ("client_id",),
+    "id_jag": ("issuer", "client_id", "upstream_client_id"),
 }
-_TAKES: dict[str, tuple[str, ...]] = {
+_ALLOWED_KEYS: dict[str, tuple[str, ...]] = {
     "none": (),
-    "static": ("header", "value"),
-    "client": ("client_id", "client_secret", "scopes"),
-    "user": ("client_id", "client_secret", "scopes", "title"),
-    "exchange": (
+    "static_header": ("header", "value"),
+    "client_credentials": ("client_id", "client_secret", "scopes"),
+    "user_account": ("client_id", "client_secret", "scopes", "display_name"),
+    "token_exchange": (
         *("client_id", "client_secret", "issuer", "token_endpoint", "audience", "subject_token_type", "scopes"),
     ),
-    "id-jag": (
+    "id_jag": (
         *("client_id", "client_secret", "upstream_client_id", "upstream_client_secret"),
         *("issuer", "token_endpoint", "subject_token_type", "scopes"),
     ),
-    "same-audience": (),
+    "token_passthrough": (),
 }
 
 
-def check(what: str, said: Mapping[str, Any]) -> None:
-    """Raises UsageError for what makes no sense."""
-    check_options(f"{what}.auth", said, OutgoingOptions)
-    kind = said.get("kind")
-    if kind not in _TAKES:
-        raise UsageError(f"{what}.auth needs a kind: {', '.join(_TAKES)}")
-    for name in _NEEDS.get(kind, ()):
-        if not said.get(name):
-            raise UsageError(f"{what}.auth of the kind {kind!r} needs {name}")
-    for name in said:
-        if name != "kind" and name not in _TAKES[kind]:
-            raise UsageError(f"{what}.auth of the kind {kind!r} takes no {name}")
+def validate_upstream_auth(section: str, table: Mapping[str, Any]) -> None:
+    """Validate the `auth` table of an upstream. Raises UsageError for unknown, missing or unexpected keys."""
+    check_table(f"{section}.auth", table, UpstreamAuthOptions)
+    kind = table.get("type")
+    if kind not in _ALLOWED_KEYS:
+        raise UsageError(f"{section}.auth: type must be one of {', '.join(_ALLOWED_KEYS)}")
+    for name in _REQUIRED_KEYS.get(kind, ()):
+        if not table.get(name):
+            raise UsageError(f"{section}.auth: {name} is required for type {kind!r}")
+    # A key of another type, such as a client_secret next to static_header, would be ignored although it looks active.
+    for name in table:
+        if name != "type" and name not in _ALLOWED_KEYS[kind]:
+            raise UsageError(f"{section}.auth: unknown key {name} for type {kind!r}")
 
 
-def outgoing_for(
-    alias: str, url: str, said: Mapping[str, Any], connector: Callable[[], Connector | None]
-) -> OutgoingAuth | None:
-    """How an upstream at a URL is told who asks; None: not at all."""
-    kind, scopes = said["kind"], tuple(said.get("scopes", ()))
-    if kind == "static":
-        return StaticAuth(said.get("header", "Authorization"), said["value"])
-    if kind == "client":
-        return GrantAuth(alias, url, ClientCredentials(_client(said)), scopes)
-    if kind == "user":
-        client = _client(said) if "client_id" in said else None
-        account = UpstreamAccount(alias=alias, url=url, title=said.get("title", ""), scopes=scopes, client=client)
-        return UserAuth(account, connector)
-    if kind == "exchange":
-        return ExchangeAuth(alias, url, _exchange(said), scopes)
-    if kind == "id-jag":
-        return ExchangeAuth(alias, url, _id_jag(said), scopes)
-    return SameAudienceAuth(alias, url) if kind == "same-audience" else None
+def make_upstream_auth(
+    alias: str, url: str, options: Mapping[str, Any], connector: Callable[[], AccountConnector | None]
+) -> UpstreamAuth | None:
+    """Return the authentication for the upstream at a URL, or None for `type = "none"`."""
+    kind, scopes = options["type"], tuple(options.get("scopes", ()))
+    if kind == "static_header":
+        return StaticHeaderAuth(options.get("header", "Authorization"), options["value"])
+    if kind == "client_credentials":
+        return ClientCredentialsAuth(alias, url, ClientCredentials(_make_client(options)), scopes)
+    if kind == "user_account":
+        client = _make_client(options) if "client_id" in options else None
+        account = UpstreamAccount(
+            alias=alias, url=url, title=options.get("display_name", ""), scopes=scopes, client=client
+        )
+        return ConnectedAccountAuth(account, connector)
+    if kind == "token_exchange":
+        return TokenExchangeAuth(alias, url, _make_token_exchange(options), scopes)
+    if kind == "id_jag":
+        return TokenExchangeAuth(alias, url, _make_id_jag(options), scopes)
+    return TokenPassthroughAuth(alias, url) if kind == "token_passthrough" else None
 
 
-def _client(said: Mapping[str, Any], before: str = "") -> Registration:
-    return Registration(client_id=said[f"{before}client_id"], client_secret=said.get(f"{before}client_secret"))
+def _make_client(options: Mapping[str, Any], before: str = "") -> ClientRegistration:
+    return ClientRegistration(
+        client_id=options[f"{before}client_id"], client_secret=options.get(f"{before}client_secret")
+    )
 
 
-def _provider(said: Mapping[str, Any]) -> IdentityProvider | None:
-    if "issuer" not in said:
+def _make_identity_provider(options: Mapping[str, Any]) -> IdentityProvider | None:
+    if "issuer" not in options:
         return None
-    return IdentityProvider(said["issuer"], _client(said), said.get("token_endpoint"))
+    return IdentityProvider(options["issuer"], _make_client(options), options.get("token_endpoint"))
 
 
-def _exchange(said: Mapping[str, Any]) -> Callable[[Callable[[], str]], Grant]:
-    kind = said.get("subject_token_type", ACCESS_TOKEN)
-    return lambda subject: TokenExchange(_client(said), subject, _provider(said), kind, said.get("audience"))
+def _make_token_exchange(options: Mapping[str, Any]) -> Callable[[Callable[[], str]], Grant]:
+    kind = options.get("subject_token_type", ACCESS_TOKEN)
+    return lambda subject: TokenExchange(
+        _make_client(options), subject, _make_identity_provider(options), kind, options.get("audience")
+    )
 
 
-def _id_jag(said: Mapping[str, Any]) -> Callable[[Callable[[], str]], Grant]:
-    provider, client = _provider(said), _client(said, "upstream_")
+def _make_id_jag(options: Mapping[str, Any]) -> Callable[[Callable[[], str]], Grant]:
+    provider, client = _make_identity_provider(options), _make_client(options, "upstream_")
     assert provider is not None
-    return lambda subject: EnterpriseManaged(provider, client, subject, said.get("subject_token_type", ACCESS_TOKEN))
+    return lambda subject: EnterpriseManagedAuthorization(
+        provider, client, subject, options.get("subject_token_type", ACCESS_TOKEN)
+    )

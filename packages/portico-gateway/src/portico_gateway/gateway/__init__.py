@@ -1,3 +1,6 @@
-"""Every server behind one endpoint. A Gateway is a Server, and so a Handler; nothing here knows a socket."""
+"""Gateway: many servers behind one endpoint.
+
+A Gateway is a Server and thus a Handler; it is independent of transports.
+"""
 
 from __future__ import annotations

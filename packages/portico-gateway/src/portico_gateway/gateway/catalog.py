@@ -1,4 +1,4 @@
-"""What an upstream lists: the same to all, or to each caller what is theirs."""
+"""Catalog of an upstream: its tools, prompts, resources and templates, shared by all callers or per caller."""
 
 from __future__ import annotations
 
@@ -15,323 +15,360 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import MethodNotFound, ProtocolError, ToolError
-from portico.protocol.pagination import MOST_ENTRIES, Paging
-from portico.protocol.versions import MODERN
+from portico.protocol.pagination import MAX_LIST_ENTRIES, Paginator
+from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.call import Call
-from portico.rpc.identity import identity_of
-from portico_gateway.gateway.catalog_cache import Lists
-from portico_gateway.gateway.catalog_entries import LISTS, ListedEntry, ListHints, read_hints, read_page
+from portico.rpc.identity import principal_id
+from portico_gateway.gateway.catalog_cache import Catalog
+from portico_gateway.gateway.catalog_entries import (
+    LIST_METHODS,
+    CacheHints,
+    CatalogEntry,
+    parse_cache_hints,
+    parse_page,
+)
 from portico_gateway.gateway.change_listener import ALL_CAPABILITIES
-from portico_gateway.gateway.merged_catalog import Digests, MergedLists
+from portico_gateway.gateway.merged_catalog import Digests, RefCountedUnion
 from portico_gateway.gateway.settings import UpstreamSettings
 
 if TYPE_CHECKING:
-    from portico_gateway.gateway.upstream import Answered
+    from portico_gateway.gateway.upstream import UpstreamResponse
 
-# Whose own lists are kept: those of who has asked for nothing for longest are forgotten.
-MOST_CALLERS = 1000
-# How long lists are good that say nothing of it: then they are asked for anew, while the old ones are shown.
-CATALOG_SECONDS = 60.0
-# How old the lists of a caller are at least, before they are asked for anew because something is not in them.
-DOUBT_SECONDS = 1.0
+# Maximum number of per-caller catalogs; the least recently used ones are evicted.
+MAX_CALLER_CATALOGS = 1000
+# Lifetime of a list without cache hints. Afterwards it is refreshed while the old one is served.
+DEFAULT_CATALOG_TTL_SECONDS = 60.0
+# Minimum age of a caller's catalog before it is refreshed because a requested name is missing.
+MIN_REFRESH_SECONDS = 1.0
 
-Hints = dict[str, tuple[float, bool]]
-"""Of each list until when it is good, and whether it is the same for all users."""
+CatalogFreshness = dict[str, tuple[float, bool]]
+"Expiry of each list, and whether it is the same for all users."
 
 
-class CallerListing:
-    """The lists of an upstream as one caller is given them, or all are. They are kept while the upstream is away."""
+class CallerCatalog:
+    """Lists of an upstream for one caller or for all callers. They are retained while the upstream is unavailable."""
 
     def __init__(self) -> None:
-        self.entries: Lists = {}
-        # The same where the entries are.
+        self.entries: Catalog = {}
+        # Equal for equal entries.
         self.digest = b""
         self.digests: Digests = {}
-        self.hints: Hints = {}
+        self.hints: CatalogFreshness = {}
         self._is_same_for_all = False
         self.is_known = False
-        # They are from the store, and may be of long ago.
-        self.is_recalled = False
-        # They may be others now, and are not shown before they were asked for anew.
+        # Loaded from the store, and possibly old.
+        self.is_from_cache = False
+        # Possibly outdated; not served before a refresh.
         self.is_stale = False
         self.read_at = self.fresh_until = 0.0
-        self.reading: asyncio.Task[None] | None = None
-        # When they were asked for first.
-        self.began: float | None = None
-        # Why the caller is not given any, if that is known.
-        self.refusal: ToolError | None = None
-        # Whether a page was given without them.
+        self.refresh_task: asyncio.Task[None] | None = None
+        # Time of the first request.
+        self.first_requested_at: float | None = None
+        # Reason why the caller has no lists, if known.
+        self.last_error: ToolError | None = None
+        # Whether a page was served without them.
         self.was_missing = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether they can be shown."""
+        """Return whether the lists can be served."""
         return self.is_known and not self.is_stale
 
     @property
-    def is_good(self) -> bool:
-        """Whether they need not be asked for."""
-        return self.is_ready and not self.is_recalled and time.monotonic() < self.fresh_until
+    def is_fresh(self) -> bool:
+        """Return whether no refresh is needed."""
+        return self.is_ready and not self.is_from_cache and time.monotonic() < self.fresh_until
 
     @property
     def is_public(self) -> bool:
-        """Whether all of it is the same for all users, as the upstream says."""
+        """Return whether all lists are the same for all users, according to the upstream."""
         return self._is_same_for_all and self.is_ready
 
-    def doubt(self) -> None:
-        """Something is asked for that is not in them."""
-        if time.monotonic() > self.read_at + DOUBT_SECONDS:
+    def expire_if_old(self) -> None:
+        """Mark the lists as stale if they are older than MIN_REFRESH_SECONDS.
+
+        Called when a requested name is missing.
+        """
+        if time.monotonic() > self.read_at + MIN_REFRESH_SECONDS:
             self.is_stale = True
 
-    def take(self, entries: Lists, hints: Hints, *, whole: bool, digests: Digests | None = None) -> None:
-        """What was read just now; `whole`: all of the lists; `digests`: of the entries, if they are known.
+    def update(
+        self, entries: Catalog, hints: CatalogFreshness, *, complete: bool, digests: Digests | None = None
+    ) -> None:
+        """Replace the entries with those just read.
 
-        Entries and hints change together: by a new hint, old entries would be shown to those for whom only the new ones
-        are.
+        `complete` means that all lists were read; `digests` are those of the entries, if known. Entries and hints
+        change together: with a new hint alone, old private entries could be served to other callers.
         """
         self.digests = _digests(entries) if digests is None else digests
+        # Assigned together, without an await in between, so that no reader sees new entries with old hints.
         self.entries, self.digest, self.hints = entries, _digest(self.digests), hints
-        told = all(method in hints for method, listed in entries.items() if listed)
-        self._is_same_for_all = told and bool(hints) and all(public for _, public in hints.values())
-        self.is_known, self.is_recalled, self.is_stale, self.refusal = True, False, False, None
+        has_hints = all(method in hints for method, listed in entries.items() if listed)
+        self._is_same_for_all = has_hints and bool(hints) and all(public for _, public in hints.values())
+        self.is_known, self.is_from_cache, self.is_stale, self.last_error = True, False, False, None
         self.read_at = time.monotonic()
-        if whole:
+        if complete:
+            # The shortest promise counts: the lists are fetched together.
             promised = [until for until, _ in self.hints.values() if until > self.read_at]
-            self.fresh_until = min(promised, default=self.read_at + CATALOG_SECONDS)
+            self.fresh_until = min(promised, default=self.read_at + DEFAULT_CATALOG_TTL_SECONDS)
 
 
-class UpstreamLists:
-    """`ask` sends a call to the upstream. `by_principal`: it may list something else to each principal."""
+class UpstreamCatalog:
+    """Catalogs of an upstream, shared or per caller.
+
+    `send` sends a call to the upstream. With `by_principal`, the upstream may list other components for each principal.
+    """
 
     def __init__(
-        self, settings: UpstreamSettings, ask: Callable[[Call], Awaitable[Answered]], *, by_principal: bool
+        self, settings: UpstreamSettings, send: Callable[[Call], Awaitable[UpstreamResponse]], *, by_principal: bool
     ) -> None:
-        self.shared = CallerListing()
-        # How often something has changed in the lists of single callers.
+        self.shared = CallerCatalog()
+        # Incremented when the catalog of a single caller changes.
         self.generation = 0
         self._settings = settings
-        self._ask = ask
+        self._ask = send
         self._by_principal = by_principal
-        # Whether callers may be given others than the rest.
-        self.vary = by_principal or bool(settings.forward)
-        self._callers: OrderedDict[Hashable, CallerListing] = OrderedDict()
-        # What is in any of them, and what of each is in there.
-        self._merged = MergedLists()
-        self._merged_of: dict[CallerListing, tuple[Lists, Digests]] = {}
-        self._all = CallerListing()
+        # Whether the lists may differ between callers.
+        self.is_per_caller = by_principal or bool(settings.forward_headers)
+        self._callers: OrderedDict[Hashable, CallerCatalog] = OrderedDict()
+        # Union of all catalogs, and the part that each catalog contributed.
+        self._merged = RefCountedUnion()
+        self._merged_of: dict[CallerCatalog, tuple[Catalog, Digests]] = {}
+        self._all = CallerCatalog()
 
     @property
     def is_known(self) -> bool:
-        """Whether those of any caller are."""
-        return any(one.is_known for one in self._distinct())
+        """Return whether the catalog of any caller is known."""
+        return any(item.is_known for item in self._distinct())
 
-    # Whose they are
+    # Per-caller catalogs
 
-    def find(self, call: Call | None) -> CallerListing:
-        """What a caller is given, as far as that is known."""
+    def get(self, call: Call | None) -> CallerCatalog:
+        """Return a caller's catalog. It is empty if the caller's lists were never fetched."""
+        key = self._key(call)
+        # A list that the upstream marks as public is the same for everyone, so one copy serves all callers.
+        if key is None or self.shared.is_public:
+            return self.shared
+        caller = self._callers.get(key)
+        if caller is None:
+            return CallerCatalog()
+        self._callers.move_to_end(key)
+        return caller
+
+    def get_or_create(self, call: Call | None) -> CallerCatalog:
+        """Return a caller's catalog, created if necessary, so that a refresh can fill it."""
         key = self._key(call)
         if key is None or self.shared.is_public:
             return self.shared
-        found = self._callers.get(key)
-        if found is None:
-            return CallerListing()
+        caller = self._callers.setdefault(key, CallerCatalog())
         self._callers.move_to_end(key)
-        return found
+        # Bounds the memory when many users call a gateway; an evicted caller's lists are fetched again at the next
+        # request.
+        while len(self._callers) > MAX_CALLER_CATALOGS:
+            self._evict_oldest()
+        return caller
 
-    def begin(self, call: Call | None) -> CallerListing:
-        """The same, to be read into."""
-        key = self._key(call)
-        if key is None or self.shared.is_public:
-            return self.shared
-        found = self._callers.setdefault(key, CallerListing())
-        self._callers.move_to_end(key)
-        while len(self._callers) > MOST_CALLERS:
-            self._forget_oldest()
-        return found
-
-    def _forget_oldest(self, but: CallerListing | None = None) -> None:
-        """What is still read for a caller who is forgotten is of no use, and would outlive us."""
+    def _evict_oldest(self, but: CallerCatalog | None = None) -> None:
+        """Evict the least recently used catalog and cancel its refresh, whose result would be useless."""
         _, forgotten = self._callers.popitem(last=False)
         if forgotten is but:
             return
-        self._leave_out(forgotten)
-        if forgotten.reading is not None:
-            forgotten.reading.cancel()
+        self._remove_from_merged(forgotten)
+        if forgotten.refresh_task is not None:
+            forgotten.refresh_task.cancel()
 
     def _key(self, call: Call | None) -> Hashable | None:
-        """What tells callers apart; None for one who is here, or does not matter."""
-        if call is None or not self.vary:
+        """Return the key that distinguishes callers; None for the local client and where callers are not
+        distinguished.
+        """
+        if call is None or not self.is_per_caller:
             return None
-        sent = self._settings.forwarded(call.headers) if self._settings.forward else ()
+        sent = self._settings.forwarded_headers(call.headers) if self._settings.forward_headers else ()
         if not self._by_principal:
             return sent or None
         principal, local = call.principal, call.address is None
         if principal is None and local and not sent:
             return None
         try:
-            # By all that is known of it: it may do less by another token.
+            # Use the whole principal: with another token the same user may have fewer permissions.
             hash(principal)
         except TypeError:
-            principal = identity_of(principal)
+            principal = principal_id(principal)
         return principal, local, sent
 
-    # Everything
+    # Union of all catalogs
 
     @property
-    def all(self) -> CallerListing:
-        """All that is known of whatever caller: for the operator, and to say whose a name is."""
+    def merged(self) -> CallerCatalog:
+        """Return the union over all callers: for the operator, and to determine which upstream owns a name."""
+        # Most per-caller upstreams list the same for everyone. Then the union is that list, and nothing is merged.
         distinct = self._distinct()
         if len(distinct) == 1:
             return distinct[0]
         if self._merged.has_changed:
-            entries, digests = self._merged.look()
-            self._all.take(entries, {}, whole=False, digests=digests)
+            entries, digests = self._merged.snapshot()
+            self._all.update(entries, {}, complete=False, digests=digests)
         return self._all
 
-    def _merge(self, listing: CallerListing) -> None:
-        """Have what a listing is now among everything."""
+    def _add_to_merged(self, listing: CallerCatalog) -> None:
+        """Add the current entries of a catalog to the union, replacing its previous ones."""
         before = self._merged_of.get(listing)
         if before is None or before[1] != listing.digests:
-            self._leave_out(listing)
+            self._remove_from_merged(listing)
             self._merged_of[listing] = listing.entries, listing.digests
             self._merged.add(listing.entries, listing.digests)
 
-    def _leave_out(self, listing: CallerListing) -> None:
+    def _remove_from_merged(self, listing: CallerCatalog) -> None:
         before = self._merged_of.pop(listing, None)
         if before is not None:
             self._merged.remove(*before)
 
-    def _distinct(self) -> list[CallerListing]:
-        found = {one.digest: one for one in (self.shared, *self._callers.values()) if one.is_known}
-        return list(found.values()) or [self.shared]
+    def _distinct(self) -> list[CallerCatalog]:
+        result = {item.digest: item for item in (self.shared, *self._callers.values()) if item.is_known}
+        return list(result.values()) or [self.shared]
 
     def shared_keys(self, method: str) -> set[str]:
-        """What is in a list that those are given who are not told apart."""
+        """Return the keys in a list that is shared by callers without a separate catalog."""
         return {entry.key for entry in self.shared.entries.get(method, ())}
 
-    def changed(self) -> None:
-        """The lists of all callers may be others now."""
+    def mark_stale(self) -> None:
+        """Mark the catalogs of all callers as stale."""
         self.generation += bool(self._callers)
-        for one in self._callers.values():
-            one.is_stale = True
+        for caller in self._callers.values():
+            caller.is_stale = True
 
     def close(self) -> list[asyncio.Task[None]]:
-        """What still reads, and is cancelled."""
-        tasks = [one.reading for one in (self.shared, *self._callers.values()) if one.reading is not None]
+        """Cancel running refreshes and return their tasks."""
+        tasks = [item.refresh_task for item in (self.shared, *self._callers.values()) if item.refresh_task is not None]
         for task in tasks:
             task.cancel()
         return tasks
 
-    # Reading
+    # Refresh
 
-    def recall(self, lists: Lists) -> None:
-        """Show what there was when the upstream was last seen, until it is asked."""
-        self.shared.take(lists, {}, whole=False)
-        self.shared.is_recalled = True
-        self._merge(self.shared)
+    def load_cached(self, lists: Catalog) -> None:
+        """Load the cached catalog until the upstream has been queried."""
+        # Without hints: the stored list may be old, so it is neither fresh nor public.
+        self.shared.update(lists, {}, complete=False)
+        self.shared.is_from_cache = True
+        self._add_to_merged(self.shared)
 
-    async def read(
+    async def refresh(
         self,
-        listing: CallerListing,
+        listing: CallerCatalog,
         methods: tuple[str, ...],
-        by: Call | None,
-        refused: Callable[[str, ProtocolError], None],
+        call: Call | None,
+        on_refused: Callable[[str, ProtocolError], None],
     ) -> list[str]:
-        """Ask for lists on behalf of a call; gives those that are others now. What is refused hides no other list.
-        Raises ProtocolError where all are, and ToolError."""
-        before, found, hints = listing.digests, dict(listing.entries), dict(listing.hints)
+        """Fetch lists on behalf of a call and return the methods whose lists changed.
+
+        A list that the upstream rejects does not affect the others. Raises ProtocolError if all are rejected, and
+        ToolError.
+        """
+        before, entries, hints = listing.digests, dict(listing.entries), dict(listing.hints)
         failures: list[ProtocolError] = []
         for method in methods:
             try:
-                found[method], said = await self._read(method, by)
+                entries[method], hint = await self._fetch_list(method, call)
             except ProtocolError as failure:
-                refused(method, failure)
+                on_refused(method, failure)
                 failures.append(failure)
-                # What it listed before is shown on, to those who were shown it.
+                # The previous entries remain visible to the callers who had them.
                 continue
             hints.pop(method, None)
-            if said is not None:
-                hints[method] = (time.monotonic() + said.seconds, said.public)
+            if hint is not None:
+                hints[method] = (time.monotonic() + hint.seconds, hint.public)
         if len(failures) == len(methods):
             raise failures[0]
-        listing = self._current(listing, by)
-        listing.take(found, hints, whole=len(methods) == len(LISTS))
-        self._place(listing, by)
-        self._merge(listing)
+        listing = self._resolve_target_catalog(listing, call)
+        listing.update(entries, hints, complete=len(methods) == len(LIST_METHODS))
+        self._store_catalog(listing, call)
+        self._add_to_merged(listing)
         return [method for method in methods if before.get(method, []) != listing.digests.get(method, [])]
 
-    def _current(self, listing: CallerListing, by: Call | None) -> CallerListing:
-        """Where to put what a caller was given: what was the same for all when it was asked for may be another caller's
-        by now."""
+    def _resolve_target_catalog(self, listing: CallerCatalog, by: Call | None) -> CallerCatalog:
+        """Return the catalog to update: while the lists were fetched, a shared catalog may have become per-caller."""
         if listing is self.shared:
             return listing
         key = self._key(by)
-        return self.shared if key is None else self._callers.setdefault(key, CallerListing())
+        return self.shared if key is None else self._callers.setdefault(key, CallerCatalog())
 
-    def _place(self, listing: CallerListing, by: Call | None) -> None:
-        """What is the same for all users is theirs. Those who are given the same by chance share it in memory."""
+    def _store_catalog(self, listing: CallerCatalog, by: Call | None) -> None:
+        """Store a refreshed catalog: a public one for all callers, others for the caller.
+
+        Callers with identical entries share them in memory.
+        """
         key = self._key(by)
         if key is None:
             return
         if listing.is_public:
             if self.shared is not listing:
-                self._leave_out(self.shared)
+                self._remove_from_merged(self.shared)
             self.shared = listing
             while self._callers:
-                self._forget_oldest(but=listing)
+                self._evict_oldest(but=listing)
             return
         if listing is self.shared:
-            # It was the same for all until now.
-            self.shared = CallerListing()
+            # The lists were public until now.
+            self.shared = CallerCatalog()
         if self._callers.get(key, listing) is not listing:
-            self._leave_out(self._callers[key])
+            self._remove_from_merged(self._callers[key])
         self._callers[key] = listing
         for other in (self.shared, *self._callers.values()):
             if other is not listing and other.digest == listing.digest:
                 listing.entries = other.entries
                 return
 
-    async def _read(self, method: str, by: Call | None) -> tuple[tuple[ListedEntry, ...], ListHints | None]:
-        """All pages of a list, and what they say of it together; None where there is no such list."""
-        found: list[ListedEntry] = []
-        hints: ListHints | None = None
-        paging, params = Paging(), b"{}"
+    async def _fetch_list(self, method: str, by: Call | None) -> tuple[tuple[CatalogEntry, ...], CacheHints | None]:
+        """Fetch all pages of a list and return its entries and combined cache hints; no hints if the list does not
+        exist.
+        """
+        results: list[CatalogEntry] = []
+        hints: CacheHints | None = None
+        paging, params = Paginator(), b"{}"
         while True:
-            call = Call(method=method, params=Raw(params), id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
+            call = Call(
+                method=method,
+                params=Raw(params),
+                id=0,
+                protocol_version=FIRST_MODERN_VERSION,
+                capabilities=ALL_CAPABILITIES,
+            )
             if by is not None and self._key(by) is not None:
                 call = replace(call, principal=by.principal, address=by.address, headers=by.headers)
             try:
                 answered = await self._ask(call)
-                page, cursor = read_page(method, answered.result, answered.revision, self._settings.alias)
-                said = read_hints(answered.result)
+                page, cursor = parse_page(method, answered.result, answered.revision, self._settings.alias)
+                hint = parse_cache_hints(answered.result)
             except MethodNotFound:
                 break
             except (msgspec.DecodeError, RecursionError) as failure:
-                raise ToolError(f"{self._settings.alias} gave no list: {failure}") from None
-            hints = said if hints is None else hints.with_page(said)
-            found += page
-            cursor = paging.after(cursor, len(page))
+                raise ToolError(f"{self._settings.alias} returned an invalid list: {failure}") from None
+            hints = hint if hints is None else hints.combine(hint)
+            results += page
+            cursor = paging.next_cursor(cursor, len(page))
             if cursor is None:
                 break
             params = jsonrpc.encode({"cursor": cursor})
-        return tuple(found[:MOST_ENTRIES]), hints
+        return tuple(results[:MAX_LIST_ENTRIES]), hints
 
-    def hints(self, call: Call, method: str) -> tuple[float, bool] | None:
-        """For how many more seconds a list is good, and whether it is the same for all users; None if there is no such
-        list."""
-        listing = self.find(call)
+    def cache_hints(self, call: Call, method: str) -> tuple[float, bool] | None:
+        """Return the remaining lifetime of a list in seconds and whether it is public; None if the list does not
+        exist.
+        """
+        listing = self.get(call)
         if method not in listing.hints:
             return (0.0, False) if listing.entries.get(method) or not listing.is_known else None
         until, public = listing.hints[method]
-        return max(0.0, until - time.monotonic()), public and (not self.vary or listing.is_public)
+        return max(0.0, until - time.monotonic()), public and (not self.is_per_caller or listing.is_public)
 
 
-def _digests(lists: Lists) -> Digests:
+def _digests(lists: Catalog) -> Digests:
     return {method: [entry.digest() for entry in entries] for method, entries in lists.items()}
 
 
 def _digest(digests: Digests) -> bytes:
-    found: Any = sha256()
-    for method in LISTS:
-        found.update(b"%s\0%b" % (method.encode(), b"".join(digests.get(method, ()))))
-    return found.digest()  # type: ignore[no-any-return]
+    result: Any = sha256()
+    for method in LIST_METHODS:
+        result.update(b"%s\0%b" % (method.encode(), b"".join(digests.get(method, ()))))
+    return result.digest()  # type: ignore[no-any-return]

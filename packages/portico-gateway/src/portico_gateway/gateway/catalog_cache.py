@@ -1,4 +1,4 @@
-"""The lists of upstreams in the store: what there was is shown before, during and after an outage."""
+"""Persistent cache of upstream catalogs, served before the first query and during outages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from portico._lazy import LazyModule
-from portico.protocol.errors import Error
+from portico.protocol.errors import PorticoError
 from portico.protocol.json_depth import decode_bounded
-from portico_gateway.gateway.catalog_entries import ListedEntry
+from portico_gateway.gateway.catalog_entries import CatalogEntry
 from portico_gateway.gateway.settings import UpstreamSettings
 
 if TYPE_CHECKING:
@@ -26,40 +26,40 @@ else:
     database_module = LazyModule("portico.store.database")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-# What is not seen for so long is forgotten.
-KEPT_SECONDS = 30 * 24 * 3600.0
+# Rows that were not updated for this long are deleted.
+CACHE_TTL_SECONDS = 30 * 24 * 3600.0
 
 log = logging.getLogger("portico.gateway")
 
-Lists = dict[str, tuple[ListedEntry, ...]]
+Catalog = dict[str, tuple[CatalogEntry, ...]]
 
 
-class Traits(Struct, frozen=True):
-    """What is known of an upstream besides its lists."""
+class UpstreamFeatures(Struct, frozen=True):
+    """Features of an upstream that are cached in addition to its lists."""
 
-    # It asks questions that do not say what call they are for.
+    # Sends server-to-client requests that do not name the call to which they belong.
     asks: bool = False
-    # It has sessions, that is, it speaks a revision with a handshake.
+    # Has sessions, that is, speaks a protocol version with a handshake.
     sessions: bool = False
-    # It has tasks, in the design of its revision; and skills.
+    # Supports tasks, in the design of its protocol version; supports skills.
     tasks: bool = False
     skills: bool = False
-    # It did not answer when a connection was last tried. No list waits for such an upstream.
+    # Did not answer the last connection attempt. Lists do not wait for such an upstream.
     is_unreachable: bool = False
 
 
-class _Kept(Struct):
+class _CatalogRow(Struct):
     lists: str
 
 
-def key_of(settings: UpstreamSettings) -> str:
-    """An upstream is the same as long as it is called the same and is in the same place."""
-    place = settings.target.key if settings.target is not None else ""
-    return sha256(f"{settings.alias}\0{place}\0{settings.revision}".encode()).hexdigest()
+def cache_key(settings: UpstreamSettings) -> str:
+    """Return the cache key of an upstream: its alias, location and protocol version."""
+    place = settings.target.cache_key if settings.target is not None else ""
+    return sha256(f"{settings.alias}\0{place}\0{settings.protocol_version}".encode()).hexdigest()
 
 
-class KeptLists:
-    """None of it is needed: a store that fails costs only what it would have saved."""
+class CatalogCache:
+    """Cache in the server's store. It is optional: if the store fails, errors are logged and the cache is empty."""
 
     def __init__(self) -> None:
         self._database: Database | None = None
@@ -75,74 +75,74 @@ class KeptLists:
                 await database.close()
                 raise
             self._database = database
-        except Error as failure:
-            log.warning("the lists of upstreams cannot be kept: %s", failure)
+        except PorticoError as failure:
+            log.warning("cannot cache upstream catalogs: %s", failure)
 
     async def close(self) -> None:
         database, self._database = self._database, None
         if database is not None:
             await database.close()
 
-    async def find(self, settings: UpstreamSettings) -> Lists | None:
+    async def get_catalog(self, settings: UpstreamSettings) -> Catalog | None:
         if self._database is None:
             return None
         try:
-            rows = await self._database.read(partial(_find, key=key_of(settings)))
-            return decode_bounded(rows, type=Lists) if rows is not None else None
-        except (Error, msgspec.DecodeError) as failure:
-            log.warning("the lists of %s cannot be read: %s", settings.alias, failure)
+            rows = await self._database.read(partial(_select_catalog, key=cache_key(settings)))
+            return decode_bounded(rows, type=Catalog) if rows is not None else None
+        except (PorticoError, msgspec.DecodeError) as failure:
+            log.warning("cannot read the cached catalog of %s: %s", settings.alias, failure)
             return None
 
-    async def keep(self, settings: UpstreamSettings, lists: Lists) -> None:
+    async def put_catalog(self, settings: UpstreamSettings, lists: Catalog) -> None:
         if self._database is None:
             return
         try:
             body = msgspec.json.encode(lists).decode()
-            await self._database.write(partial(_keep, key=key_of(settings), body=body))
-        except Error as failure:
-            log.warning("the lists of %s cannot be kept: %s", settings.alias, failure)
+            await self._database.write(partial(_upsert_catalog, key=cache_key(settings), body=body))
+        except PorticoError as failure:
+            log.warning("cannot cache the catalog of %s: %s", settings.alias, failure)
 
-    async def find_traits(self, settings: UpstreamSettings) -> Traits:
+    async def get_features(self, settings: UpstreamSettings) -> UpstreamFeatures:
         if self._database is None:
-            return Traits()
+            return UpstreamFeatures()
         try:
-            said = await self._database.read(partial(_find_traits, key=key_of(settings)))
-            return Traits() if said is None else msgspec.json.decode(said, type=Traits)
-        except (Error, msgspec.DecodeError) as failure:
-            log.warning("what is known of %s cannot be read: %s", settings.alias, failure)
-            return Traits()
+            features = await self._database.read(partial(_select_features, key=cache_key(settings)))
+            return UpstreamFeatures() if features is None else msgspec.json.decode(features, type=UpstreamFeatures)
+        except (PorticoError, msgspec.DecodeError) as failure:
+            log.warning("cannot read the cached features of %s: %s", settings.alias, failure)
+            return UpstreamFeatures()
 
-    async def keep_traits(self, settings: UpstreamSettings, traits: Traits) -> None:
+    async def put_features(self, settings: UpstreamSettings, traits: UpstreamFeatures) -> None:
         if self._database is None:
             return
         try:
             body = msgspec.json.encode(traits).decode()
-            await self._database.write(partial(_keep_traits, key=key_of(settings), body=body))
-        except Error as failure:
-            log.warning("what is known of %s cannot be kept: %s", settings.alias, failure)
+            await self._database.write(partial(_upsert_features, key=cache_key(settings), body=body))
+        except PorticoError as failure:
+            log.warning("cannot cache the features of %s: %s", settings.alias, failure)
 
 
-def _find(tx: Transaction, key: str) -> str | None:
-    kept = tx.maybe(_Kept, "select lists from portico_upstream_list where upstream = ?", (key,))
+def _select_catalog(tx: Transaction, key: str) -> str | None:
+    kept = tx.fetch_optional(_CatalogRow, "select lists from portico_upstream_list where upstream = ?", (key,))
     return None if kept is None else kept.lists
 
 
-def _keep(tx: Transaction, key: str, body: str) -> None:
+def _upsert_catalog(tx: Transaction, key: str, body: str) -> None:
     now = time.time()
-    tx.run("delete from portico_upstream_list where upstream = ? or kept_at < ?", (key, now - KEPT_SECONDS))
-    tx.run("insert into portico_upstream_list (upstream, lists, kept_at) values (?, ?, ?)", (key, body, now))
+    tx.execute("delete from portico_upstream_list where upstream = ? or kept_at < ?", (key, now - CACHE_TTL_SECONDS))
+    tx.execute("insert into portico_upstream_list (upstream, lists, kept_at) values (?, ?, ?)", (key, body, now))
 
 
-class _KeptTraits(Struct):
+class _FeaturesRow(Struct):
     traits: str
 
 
-def _find_traits(tx: Transaction, key: str) -> str | None:
-    kept = tx.maybe(_KeptTraits, "select traits from portico_upstream_trait where upstream = ?", (key,))
+def _select_features(tx: Transaction, key: str) -> str | None:
+    kept = tx.fetch_optional(_FeaturesRow, "select traits from portico_upstream_trait where upstream = ?", (key,))
     return None if kept is None else kept.traits
 
 
-def _keep_traits(tx: Transaction, key: str, body: str) -> None:
+def _upsert_features(tx: Transaction, key: str, body: str) -> None:
     now = time.time()
-    tx.run("delete from portico_upstream_trait where upstream = ? or kept_at < ?", (key, now - KEPT_SECONDS))
-    tx.run("insert into portico_upstream_trait (upstream, traits, kept_at) values (?, ?, ?)", (key, body, now))
+    tx.execute("delete from portico_upstream_trait where upstream = ? or kept_at < ?", (key, now - CACHE_TTL_SECONDS))
+    tx.execute("insert into portico_upstream_trait (upstream, traits, kept_at) values (?, ?, ?)", (key, body, now))

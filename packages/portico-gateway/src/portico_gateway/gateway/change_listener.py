@@ -1,4 +1,4 @@
-"""What an upstream tells of: its lists that are others now, and its resources. Whatever breaks is listened to again."""
+"""Subscriptions to an upstream's change notifications, for lists and resources. Broken subscriptions are restored."""
 
 from __future__ import annotations
 
@@ -10,84 +10,89 @@ from typing import Any
 import msgspec
 
 from portico.protocol import notifications
-from portico.protocol.apps import SHOWN
-from portico.protocol.errors import Closed, ToolError, TransportError
+from portico.protocol.apps import APPS_CLIENT_CAPABILITY
+from portico.protocol.errors import ConnectionClosed, ToolError, TransportError
 from portico.protocol.meta import ClientCapabilities
-from portico.protocol.subscriptions import Filter
-from portico.rpc.call import Call, Emit, Handler
+from portico.protocol.subscriptions import SubscriptionFilter
+from portico.rpc.call import Call, Handler, NotificationCallback
 from portico.rpc.change_relay import ChangeRelay
-from portico_gateway.gateway.circuit_breaker import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
-from portico_gateway.gateway.connection import Lane
+from portico_gateway.gateway.accounting import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
+from portico_gateway.gateway.connection import UpstreamConnection
 
-# Changes that come together are looked at together.
-GATHER_SECONDS = 0.05
+# Notifications within this period lead to one refresh.
+CHANGE_DEBOUNCE_SECONDS = 0.05
 
-# Some servers list what asks a client only to those who can be asked, and what is for a page to those who show pages.
+# Some servers list tools that need elicitation or an app UI only to clients that declare these capabilities.
 ALL_CAPABILITIES = ClientCapabilities(
     elicitation={"form": {}, "url": {}},
     sampling={"tools": {}, "context": {}},
     roots={},
-    extensions=SHOWN,
+    extensions=APPS_CLIENT_CAPABILITY,
 )
 
 _LISTS = {
-    notifications.TOOLS_CHANGED: ("tools/list",),
-    notifications.PROMPTS_CHANGED: ("prompts/list",),
-    notifications.RESOURCES_CHANGED: ("resources/list", "resources/templates/list"),
+    notifications.TOOLS_LIST_CHANGED: ("tools/list",),
+    notifications.PROMPTS_LIST_CHANGED: ("prompts/list",),
+    notifications.RESOURCES_LIST_CHANGED: ("resources/list", "resources/templates/list"),
 }
 
 
-class UpstreamChanges:
-    """`here` is the upstream, if it is a Handler in this process; else `find` gives a connection to listen on.
-    `refresh` asks for lists anew, and `updated` is told of a resource."""
+class UpstreamChangeListener:
+    """Listens for changes of one upstream.
+
+    `handler` is the upstream if it runs in this process; otherwise `find_connection` returns a connection to listen on.
+    `refresh_catalog` fetches lists again, and `on_resource_updated` receives the URI of a changed resource.
+    """
 
     def __init__(
         self,
-        here: Handler | None,
-        find: Callable[[Call], Awaitable[Lane]],
-        refresh: Callable[[tuple[str, ...]], Awaitable[None]],
-        updated: Callable[[str], None],
+        handler: Handler | None,
+        find_connection: Callable[[Call], Awaitable[UpstreamConnection]],
+        refresh_catalog: Callable[[tuple[str, ...]], Awaitable[None]],
+        on_resource_updated: Callable[[str], None],
     ) -> None:
-        # Listens for a caller until the connection breaks.
-        self.handler = here or self._hear
-        self._find = find
-        self._refresh = refresh
-        self._updated = updated
+        # Listens on behalf of a call until the connection ends.
+        self.handler = handler or self._listen
+        self._find = find_connection
+        self._refresh = refresh_catalog
+        self._updated = on_resource_updated
         self._lists: ChangeRelay | None = None
-        self._resources: set[ResourceRelay] = set()
+        self._resources: set[ResourceUpdateRelay] = set()
         self._stale: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
-        # Grows while connections end soon after they were listened to.
+        # Back-off, which grows while connections end soon after they were opened.
         self._pause = 0.0
 
-    def begin(self) -> None:
-        """Hear of changes of lists, from the first list on."""
-        if not self.begun:
-            wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
-            self._lists = self.relay(self.handler, wanted, self.tell, self.missed)
+    def start(self) -> None:
+        """Subscribe to list changes, unless already subscribed. Called with the first list."""
+        if not self.is_started:
+            filter = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+            self._lists = self.relay(self.handler, filter, self.handle_notification, self.mark_all_stale)
 
     @property
-    def begun(self) -> bool:
-        return self._lists is not None and not self._lists.ended
+    def is_started(self) -> bool:
+        return self._lists is not None and not self._lists.closed
 
     @staticmethod
-    def relay(handler: Handler, wanted: Filter, tell: Emit, missed: Callable[[], None]) -> ChangeRelay:
-        return ChangeRelay(handler, wanted, tell, capabilities=ALL_CAPABILITIES, missed=missed)
+    def relay(
+        handler: Handler, filter: SubscriptionFilter, on_notification: NotificationCallback, on_gap: Callable[[], None]
+    ) -> ChangeRelay:
+        return ChangeRelay(handler, filter, on_notification, capabilities=ALL_CAPABILITIES, on_gap=on_gap)
 
-    async def _hear(self, call: Call) -> Any:
-        """Listen on the connection of the gateway's own, made anew if it broke."""
+    async def _listen(self, call: Call) -> Any:
+        """Listen on the gateway's own connection; reconnect if it broke."""
         await asyncio.sleep(self._pause)
         begun = time.monotonic()
         try:
             return await (await self._find(call)).listen(call)
         except (ToolError, TransportError) as failure:
-            # One that ends again and again is not hurried back to.
-            lasted = time.monotonic() - begun > LONGEST_PAUSE_SECONDS
-            self._pause = 0.0 if lasted else min(LONGEST_PAUSE_SECONDS, 2 * self._pause + FIRST_PAUSE_SECONDS)
-            raise Closed(str(failure)) from None
+            # Back off if connections end repeatedly.
+            lasted = time.monotonic() - begun > MAX_PAUSE_SECONDS
+            self._pause = 0.0 if lasted else min(MAX_PAUSE_SECONDS, 2 * self._pause + FIRST_PAUSE_SECONDS)
+            raise ConnectionClosed(str(failure)) from None
 
-    def tell(self, method: str, params: Any) -> None:
-        """Something that belongs to no call."""
+    def handle_notification(self, method: str, params: Any) -> None:
+        """Handle a notification that belongs to no call."""
         if method == notifications.RESOURCE_UPDATED:
             uri = getattr(params, "uri", None) or _uri(params)
             if uri is not None:
@@ -97,70 +102,75 @@ class UpstreamChanges:
         if self._stale and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_stale())
 
-    def missed(self) -> None:
-        """Anything may have changed."""
+    def mark_all_stale(self) -> None:
+        """Assume that all lists and subscribed resources changed, after notifications may have been lost."""
         for method in _LISTS:
-            self.tell(method, None)
+            self.handle_notification(method, None)
         for relay in self._resources:
-            relay.missed()
+            relay.mark_all_stale()
 
     async def _refresh_stale(self) -> None:
         while self._stale:
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(CHANGE_DEBOUNCE_SECONDS)
             methods, self._stale = tuple(sorted(self._stale)), set()
             await self._refresh(methods)
 
-    def follow(self, uris: list[str]) -> ResourceRelay:
-        """Hear of changes of these resources, on every connection there is and will be."""
-        relay = ResourceRelay(uris, self._updated, self._resources.discard)
+    def subscribe_resources(self, uris: list[str]) -> ResourceUpdateRelay:
+        """Subscribe to changes of resources on all current and future connections."""
+        relay = ResourceUpdateRelay(uris, self._updated, self._resources.discard)
         relay.listen(self.handler)
         self._resources.add(relay)
         return relay
 
-    def opened(self, lane: Lane) -> None:
-        """A connection was made (again)."""
-        if not lane.modern:
+    def on_connected(self, connection: UpstreamConnection) -> None:
+        """Restore resource subscriptions on a new connection."""
+        if not connection.is_stateless:
             for relay in self._resources:
-                relay.listen(lane.listen)
+                relay.listen(connection.listen)
 
     async def close(self) -> None:
         if self._lists is not None:
-            self._lists.end()
+            self._lists.close()
         for relay in list(self._resources):
-            relay.end()
+            relay.stop()
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
 
 
-class ResourceRelay:
-    """Tells of some resources of one upstream. A server with sessions tells each of them what happens in it, and
-    each may be another process; so every connection is listened to."""
+class ResourceUpdateRelay:
+    """Subscriptions to resources of one upstream.
 
-    def __init__(self, uris: list[str], updated: Callable[[str], None], ended: Callable[[ResourceRelay], None]) -> None:
+    A server with sessions notifies each session separately, and each may be a separate process; so every connection is
+    subscribed.
+    """
+
+    def __init__(
+        self, uris: list[str], on_updated: Callable[[str], None], on_ended: Callable[[ResourceUpdateRelay], None]
+    ) -> None:
         self._uris = uris
-        self._updated = updated
-        self._ended = ended
+        self._updated = on_updated
+        self._ended = on_ended
         self._relays: list[ChangeRelay] = []
 
     def listen(self, handler: Handler) -> None:
-        self._relays = [one for one in self._relays if not one.ended]
-        wanted = Filter(resource_subscriptions=self._uris)
-        self._relays.append(UpstreamChanges.relay(handler, wanted, self._tell, self.missed))
+        self._relays = [relay for relay in self._relays if not relay.closed]
+        filter = SubscriptionFilter(resource_subscriptions=self._uris)
+        self._relays.append(UpstreamChangeListener.relay(handler, filter, self._forward, self.mark_all_stale))
 
-    def _tell(self, method: str, params: Any) -> None:
+    def _forward(self, method: str, params: Any) -> None:
         uri = (getattr(params, "uri", None) or _uri(params)) if method == notifications.RESOURCE_UPDATED else None
         if uri is not None:
             self._updated(uri)
 
-    def missed(self) -> None:
+    def mark_all_stale(self) -> None:
         for uri in self._uris:
             self._updated(uri)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._ended(self)
         for relay in self._relays:
-            relay.end()
+            relay.close()
 
 
 def _uri(params: Any) -> str | None:

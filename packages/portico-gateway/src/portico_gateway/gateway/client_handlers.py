@@ -1,4 +1,4 @@
-"""What a gateway answers itself when an upstream asks: its own roots, and sampling by a function of the operator."""
+"""Server-to-client requests that the gateway answers itself: roots from the settings, sampling by a function."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico._options import check_options
+from portico._options import check_table
 from portico.protocol import jsonrpc
 from portico.protocol.client_features import CreateMessageParams, CreateMessageResult, InputRequiredResult
 from portico.protocol.content import TextContent
-from portico.protocol.errors import MissingCapability, Refused, UsageError
+from portico.protocol.errors import ClientRequestFailed, MissingClientCapability, UsageError
 from portico.protocol.meta import ClientCapabilities
 from portico.rpc.attribution import attribute
 from portico.rpc.call import Call, Reply
@@ -24,106 +24,118 @@ from portico.transports import importer
 
 log = logging.getLogger("portico.gateway")
 
-# For a function that answers sampling.
-LONGEST_SECONDS = 300.0
-REFUSE = "refuse"
+# Timeout of the sampling function.
+# Models take long for long answers; beyond five minutes the upstream's call has usually timed out.
+MAX_SAMPLING_SECONDS = 300.0
+REJECT = "reject"
 SAMPLING, ROOTS = "sampling/createMessage", "roots/list"
 
 
-class _AnswersTable(TypedDict, total=False):
+class _ClientHandlerOptions(TypedDict, total=False):
     sampling: str
     roots: list[str]
 
 
-class AnswerSettings(Struct, frozen=True, kw_only=True):
-    """`sampling`: a `module:function`, or "refuse"; None: the client is asked. `roots`: in place of the client's."""
+class ClientHandlerSettings(Struct, frozen=True, kw_only=True):
+    """Settings of `client_handlers`.
+
+    `sampling` is a `module:function`, or "reject"; None forwards the request to the client. `roots` replaces the
+    client's roots.
+    """
 
     sampling: str | None = None
     roots: tuple[str, ...] | None = None
 
 
-def answers_of(what: str, said: Mapping[str, Any]) -> AnswerSettings:
-    """The settings in a table. Raises UsageError."""
-    check_options(f"{what}.answers", said, _AnswersTable)
-    sampling, roots = said.get("sampling"), said.get("roots")
-    if sampling is not None and sampling != REFUSE and ":" not in sampling:
-        raise UsageError(f'{what}.answers: sampling is {sampling!r}, and must be module:function, or "refuse"')
+def parse_client_handlers(section: str, table: Mapping[str, Any]) -> ClientHandlerSettings:
+    """Parse a `client_handlers` table. Raises UsageError if it is invalid."""
+    check_table(f"{section}.client_handlers", table, _ClientHandlerOptions)
+    sampling, roots = table.get("sampling"), table.get("roots")
+    if sampling is not None and sampling != REJECT and ":" not in sampling:
+        raise UsageError(f'{section}.client_handlers: sampling must be module:function or "reject", got {sampling!r}')
     for root in roots or ():
+        # The specification allows file:// roots only (2025-06-18, Client Features, Roots).
         if not root.startswith("file://"):
-            raise UsageError(f"{what}.answers: the root {root!r} does not begin with file://")
-    return AnswerSettings(sampling=sampling, roots=None if roots is None else tuple(roots))
+            raise UsageError(f"{section}.client_handlers: roots must begin with file://, got {root!r}")
+    return ClientHandlerSettings(sampling=sampling, roots=None if roots is None else tuple(roots))
 
 
-class OwnAnswers:
-    """The answers of a gateway to one upstream."""
+class ClientHandlers:
+    """Handlers of a gateway for the server-to-client requests of one upstream."""
 
-    def __init__(self, settings: AnswerSettings) -> None:
+    def __init__(self, settings: ClientHandlerSettings) -> None:
         self._settings = settings
         self._sample: Any = None
-        if settings.sampling not in (None, REFUSE):
-            self._sample = importer.function(settings.sampling or "")
+        if settings.sampling not in (None, REJECT):
+            self._sample = importer.import_function(settings.sampling or "")
 
-    def takes(self, method: str) -> bool:
-        """Whether such a question does not go to the client."""
+    def handles(self, method: str) -> bool:
+        """Return whether the gateway handles a method instead of the client."""
         if method == ROOTS:
             return self._settings.roots is not None
         return method == SAMPLING and self._settings.sampling is not None
 
-    def able(self, client: ClientCapabilities) -> ClientCapabilities:
-        """What can be asked, of the client or here."""
+    def merge_capabilities(self, client: ClientCapabilities) -> ClientCapabilities:
+        """Return the client's capabilities, changed by those that the gateway provides or refuses."""
         changed: dict[str, Any] = {}
         if self._settings.roots is not None:
             changed["roots"] = {}
         if self._settings.sampling is not None:
+            # Removed from the capabilities if it is rejected, so that a well-behaved upstream does not ask at all.
             changed["sampling"] = None if self._sample is None else {}
         return replace(client, **changed)
 
-    async def answer(self, method: str, params: Any) -> Raw:
-        """The answer to a question that is taken here. Raises Refused with the reason."""
+    async def handle(self, method: str, params: Any) -> Raw:
+        """Answer a request. Raises ClientRequestFailed with the reason."""
         if method == ROOTS:
             return Raw(jsonrpc.encode({"roots": [{"uri": uri} for uri in self._settings.roots or ()]}))
         if self._sample is None:
-            raise Refused("this gateway does not let servers ask models")
+            raise ClientRequestFailed("this gateway does not allow sampling")
         try:
-            asked = msgspec.json.decode(jsonrpc.encode(params), type=CreateMessageParams)
+            sampling_params = msgspec.json.decode(jsonrpc.encode(params), type=CreateMessageParams)
         except msgspec.DecodeError as mistake:
-            raise Refused(f"sampling/createMessage cannot be understood: {mistake}") from None
+            raise ClientRequestFailed(f"invalid sampling/createMessage request: {mistake}") from None
         try:
-            async with asyncio.timeout(LONGEST_SECONDS):
-                said = self._sample(asked)
-                said = await said if inspect.isawaitable(said) else said
+            async with asyncio.timeout(MAX_SAMPLING_SECONDS):
+                response = self._sample(sampling_params)
+                response = await response if inspect.isawaitable(response) else response
         except Exception:
-            log.exception("the function that answers sampling has failed")
-            raise Refused("the gateway could not answer sampling/createMessage") from None
-        if isinstance(said, str):
+            # The reason stays in the operator's log: the upstream is not trusted with stack traces or provider
+            # errors.
+            log.exception("the sampling function failed")
+            raise ClientRequestFailed("the gateway could not answer sampling/createMessage") from None
+        if isinstance(response, str):
             model = self._settings.sampling or ""
-            said = CreateMessageResult(role="assistant", content=TextContent(text=said), model=model)
-        return Raw(jsonrpc.encode(said))
+            response = CreateMessageResult(role="assistant", content=TextContent(text=response), model=model)
+        return Raw(jsonrpc.encode(response))
 
-    def takes_all(self, asked: InputRequiredResult) -> bool:
-        questions = (asked.input_requests or {}).values()
-        return bool(questions) and all(self.takes(one.method) for one in questions)
+    def handles_all(self, result: InputRequiredResult) -> bool:
+        """Return whether the gateway can answer all input requests of a result."""
+        questions = (result.input_requests or {}).values()
+        return bool(questions) and all(self.handles(question.method) for question in questions)
 
-    def instead(self, call: Call, alias: str | None) -> Call:
-        """Return the same call, whose questions are answered here, or else by its client, who is told the alias."""
-        return replace(call, reply=_AnsweringReply(self, call.reply, alias))
+    def wrap_call(self, call: Call, alias: str | None) -> Call:
+        """Return the call with a reply that answers requests here, or forwards them to the client attributed to
+        `alias`.
+        """
+        return replace(call, reply=_HandledReply(self, call.reply, alias))
 
 
-class _AnsweringReply(Reply):
-    asks = True
+class _HandledReply(Reply):
+    can_request = True
 
-    def __init__(self, answers: OwnAnswers, outer: Reply, alias: str | None) -> None:
+    def __init__(self, answers: ClientHandlers, outer: Reply, alias: str | None) -> None:
         self._alias = alias
         self._answers = answers
         self._outer = outer
 
-    def _emit(self, method: str, params: Any) -> None:
-        self._outer.emit(method, params)
+    def _notify(self, method: str, params: Any) -> None:
+        self._outer.notify(method, params)
 
     async def _ask(self, method: str, params: Any) -> Raw:
-        if self._answers.takes(method):
-            return await self._answers.answer(method, params)
-        if not self._outer.asks:
-            raise MissingCapability({method.partition("/")[0]: {}})
-        asked = params if self._alias is None else attribute(self._alias, method, params)
-        return await self._outer.ask(method, asked)
+        if self._answers.handles(method):
+            return await self._answers.handle(method, params)
+        if not self._outer.can_request:
+            raise MissingClientCapability({method.partition("/")[0]: {}})
+        attributed = params if self._alias is None else attribute(self._alias, method, params)
+        return await self._outer.request(method, attributed)

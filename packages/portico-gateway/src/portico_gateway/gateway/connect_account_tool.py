@@ -1,51 +1,58 @@
-"""A tool that connects a person's account at an upstream, for when nothing of it is known to them yet."""
+"""Tool that connects a user's account at an upstream, available before the upstream can be listed for the user."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from portico.protocol.errors import Error, MissingCapability, ToolError
+from portico.protocol.errors import MissingClientCapability, PorticoError, ToolError
 from portico.rpc.call import Call
 from portico.server.context.context import Context
 from portico_gateway.credentials.upstream_accounts import UpstreamAccount
-from portico_gateway.credentials.upstream_auth import UserAuth, refusal
-from portico_gateway.gateway.upstream import GatewayUpstream
+from portico_gateway.credentials.upstream_auth import ConnectedAccountAuth, not_connected_error
+from portico_gateway.gateway.upstream import UpstreamProvider
 
-CONNECT = "connect_account"
+CONNECT_ACCOUNT_TOOL = "connect_account"
 
 
-def described(auth: UserAuth) -> str:
+def describe_tool(auth: ConnectedAccountAuth) -> str:
+    """Return the description of the tool."""
     name = auth.account.title or auth.account.alias
-    return f"Connect the account of the person at {name}, so that its tools can be used in their name."
+    return (
+        f"Connect the user's account at {name}, so that its tools can be used on their behalf. Returns the number "
+        "of tools."
+    )
 
 
-def account_at(upstream: GatewayUpstream) -> UpstreamAccount:
-    assert isinstance(upstream.auth, UserAuth)
+def find_account(upstream: UpstreamProvider) -> UpstreamAccount:
+    assert isinstance(upstream.auth, ConnectedAccountAuth)
     return upstream.auth.account
 
 
-def body(upstream: GatewayUpstream) -> Callable[[Context], Awaitable[str]]:
+def make_connect_tool(upstream: UpstreamProvider) -> Callable[[Context], Awaitable[str]]:
+    """Return the function of the tool."""
     auth = upstream.auth
-    assert isinstance(auth, UserAuth)
+    assert isinstance(auth, ConnectedAccountAuth)
     name = auth.account.title or auth.account.alias
 
     async def connect_account(ctx: Context) -> str:
         by = Call(method="tools/list", id=0, principal=ctx.principal)
         if not await auth.is_connected(by):
-            link = auth.link(by)
+            link = auth.connect_url(by)
             try:
                 answer = await ctx.elicit_url(
-                    f"Connect your account at {name}, to use it from here.", link, key=CONNECT
+                    f"Connect your account at {name} to use it here.", link, key=CONNECT_ACCOUNT_TOOL
                 )
-            except MissingCapability:
-                raise refusal(auth.account, link) from None
-            if answer.action != "accept" or not await auth.wait(by):
-                raise ToolError(f"The account at {name} was not connected.", kind="PermissionError")
+            # A client without URL elicitation gets the link in the error, so that its user can still open it.
+            except MissingClientCapability:
+                raise not_connected_error(auth.account, link) from None
+            if answer.action != "accept" or not await auth.wait_until_connected(by):
+                raise ToolError(f"The account at {name} was not connected.", error_type="PermissionError")
         try:
+            # Before the account was connected, the upstream could not be listed for this user.
             await upstream.refresh(by=by)
-        except Error as failure:
-            raise ToolError(f"The account is connected, and {name} does not answer: {failure}") from None
-        tools = upstream.lists.find(by).entries.get("tools/list", ())
-        return f"The account at {name} is connected. There are {len(tools)} tools."
+        except PorticoError as failure:
+            raise ToolError(f"The account is connected, but {name} is not available: {failure}") from None
+        tools = upstream.catalog.get(by).entries.get("tools/list", ())
+        return f"The account at {name} is connected. It has {len(tools)} tools."
 
     return connect_account

@@ -1,4 +1,4 @@
-"""One connection to an upstream: the calls on it, and which of them a question of the upstream belongs to."""
+"""Connection to an upstream: the calls in flight, and the assignment of server-to-client requests to them."""
 
 from __future__ import annotations
 
@@ -12,239 +12,259 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.protocol import notifications
-from portico.protocol.apps import EXTENSION, shows_pages
+from portico.protocol.apps import APPS_EXTENSION, supports_apps
 from portico.protocol.client_features import ListRootsResult
 from portico.protocol.content import EmptyResult
-from portico.protocol.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError, Refused
-from portico.protocol.meta import LOG_LEVELS, ClientCapabilities, Implementation
-from portico.protocol.methods import ASKABLE, METHODS
-from portico.protocol.tasks import RELATED
-from portico.protocol.versions import Revision
+from portico.protocol.errors import (
+    ClientRequestFailed,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    PorticoError,
+    ProtocolError,
+)
+from portico.protocol.meta import LOG_LEVEL_RANKS, ClientCapabilities, Implementation
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, METHODS
+from portico.protocol.tasks import RELATED_TASK_META_KEY
+from portico.protocol.versions import ProtocolVersion
 from portico.rpc.attribution import attribute
 from portico.rpc.call import Call
-from portico.rpc.client_requests import put, require
-from portico.transports.base import on_own_stream
+from portico.rpc.client_requests import send_client_request, validate_client_request
+from portico.transports.base import in_request_stream
 from portico.transports.handshake import ClientIdentity
-from portico.transports.http_client.base import RequestSender
+from portico.transports.http_client.base import AuthenticatedTransport
 from portico.transports.upstream import Upstream
-from portico_gateway.gateway.catalog_entries import LISTS
-from portico_gateway.gateway.client_handlers import OwnAnswers
-from portico_gateway.gateway.concurrency import LOCAL
-from portico_gateway.gateway.server_request_bridge import Parked
+from portico_gateway.gateway.accounting import LOCAL
+from portico_gateway.gateway.catalog_entries import LIST_METHODS
+from portico_gateway.gateway.client_handlers import ClientHandlers
+from portico_gateway.gateway.server_request_bridge import SuspendedCall
 from portico_gateway.gateway.settings import UpstreamSettings
 
-Told = Callable[[str, Raw], None]
-"""Takes a notification that belongs to no call: its method and its params."""
+NotificationHandler = Callable[[str, Raw], None]
+"Handles a notification that belongs to no call: its method and its params."
 
 
-def carried(able: ClientCapabilities) -> ClientCapabilities:
-    """Of what a client can be asked, that which goes through a gateway."""
-    pages = {EXTENSION: (able.extensions or {})[EXTENSION]} if shows_pages(able) else None
+def forwardable_capabilities(able: ClientCapabilities) -> ClientCapabilities:
+    """Return the client capabilities that a gateway can forward."""
+    pages = {APPS_EXTENSION: (able.extensions or {})[APPS_EXTENSION]} if supports_apps(able) else None
     return ClientCapabilities(elicitation=able.elicitation, sampling=able.sampling, roots=able.roots, extensions=pages)
 
 
-class _Held(Struct, eq=False):
-    """A call that is under way, and how its client is asked if that is not done by a request."""
+class _InFlightCall(Struct, eq=False):
+    """Call in flight, and its suspended state if the client is asked by an input-required result instead of a
+    request.
+    """
 
     call: Call
-    parked: Parked | None
+    parked: SuspendedCall | None
 
 
-# The call that is being sent, for what comes back on a stream of its own.
-_under_way: ContextVar[_Held | None] = ContextVar("_under_way", default=None)
+# Call being sent in this context, for messages that arrive on its response stream.
+_current_call: ContextVar[_InFlightCall | None] = ContextVar("_under_way", default=None)
 
 
-class Lane:
-    """`opened` is called when the connection was made again, `missed` when something may not have been heard, and
-    `asked` when the upstream has asked something during a
-    call that may have questions, and has not said which one it is for. `turned` is called with 1 when the connection
-    gets busy, and with -1 when it is idle again."""
+class UpstreamConnection:
+    """Connection to an upstream.
+
+    `on_connected` is called after a reconnect, `on_gap` when messages may have been lost, and `on_server_request` when
+    the upstream sent a request that does not name its call. `turned` is called with 1 when the connection gets busy,
+    and with -1 when it is idle again.
+    """
 
     def __init__(
         self,
         settings: UpstreamSettings,
         info: Implementation,
-        able: ClientCapabilities,
-        told: Told,
-        opened: Callable[[Lane], None],
-        missed: Callable[[], None],
-        asked: Callable[[], None],
-        auth: RequestSender | None = None,
-        answers: OwnAnswers | None = None,
-        turned: Callable[[Lane, int], None] = lambda lane, busy: None,
+        capabilities: ClientCapabilities,
+        on_notification: NotificationHandler,
+        on_connected: Callable[[UpstreamConnection], None],
+        on_gap: Callable[[], None],
+        on_server_request: Callable[[], None],
+        auth: AuthenticatedTransport | None = None,
+        client_handlers: ClientHandlers | None = None,
+        turned: Callable[[UpstreamConnection, int], None] = lambda lane, busy: None,
     ) -> None:
         assert settings.target is not None
-        self._answers = answers
+        self._answers = client_handlers
         self._turned = turned
         self._alias = settings.alias
-        # The caller whose share of connections it counts against.
+        # Caller to whose share of connections it counts.
         self.owner = LOCAL
-        self._told = told
-        self._opened = opened
-        self._missed = missed
-        self._asked = asked
-        self._held: list[_Held] = []
-        # How many calls are under way of which no question can come in a request.
-        self.passing = 0
-        self.used = time.monotonic()
-        # It ended by itself, and was not made again yet.
-        self.broken = False
-        # Whether tasks began on it, which may be known there alone.
+        self._told = on_notification
+        self._opened = on_connected
+        self._missed = on_gap
+        self._asked = on_server_request
+        self._in_flight: list[_InFlightCall] = []
+        # Number of calls in flight during which the upstream cannot send requests.
+        self.untracked_in_flight = 0
+        self.last_used_at = time.monotonic()
+        # Closed by the peer and not reconnected yet.
+        self.is_broken = False
+        # Whether tasks were started on it; they may exist in this session only.
         self.has_tasks = False
-        # How many hear of changes on it.
-        self.listeners = 0
+        # Number of listeners for changes.
+        self.subscribers = 0
         self.connection = Upstream(
             settings.target,
-            self._answer,
-            ClientIdentity(info, able),
-            revision=settings.revision,
+            self._handle_message,
+            ClientIdentity(info, capabilities),
+            protocol_version=settings.protocol_version,
             timeout=settings.timeout,
             auth=auth,
-            longest_wait=0.0,
-            on_reopened=self._reopened,
-            on_gap=self._gap,
+            max_retry_after=0.0,
+            on_reconnected=self._on_reconnected,
+            on_missed_messages=self._on_gap,
             shown_as=settings.alias,
         )
 
     @property
-    def last_lines(self) -> list[str]:
-        """What the upstream wrote last to its stderr, where it has one."""
-        return self.connection.link.last_lines if self.connection.is_open else []
+    def stderr_tail(self) -> list[str]:
+        """Return the last stderr lines of the upstream, if it is a child process."""
+        return self.connection.transport.stderr_tail if self.connection.is_open else []
 
     @property
     def in_flight(self) -> int:
-        return len(self._held) + self.passing
+        """Return the number of calls in flight."""
+        return len(self._in_flight) + self.untracked_in_flight
 
     @property
-    def alive(self) -> bool:
-        return self.connection.is_open and not self.connection.link.closed
+    def is_alive(self) -> bool:
+        """Return whether the transport is open."""
+        return self.connection.is_open and not self.connection.transport.closed
 
     @property
-    def modern(self) -> bool:
+    def is_stateless(self) -> bool:
+        """Return whether the protocol version has no sessions."""
         return self.connection.modern
 
     @property
-    def revision(self) -> Revision:
-        return self.connection.greeting.revision
+    def protocol_version(self) -> ProtocolVersion:
+        return self.connection.handshake.protocol_version
 
     async def open(self) -> None:
         await self.connection.open()
         try:
-            await self._ask_for_logs()
+            await self._set_log_level()
         except BaseException:
             await self.connection.close()
             raise
 
-    async def _ask_for_logs(self) -> None:
-        """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
-        if not self.modern and self.connection.greeting.capabilities.logging is not None:
+    async def _set_log_level(self) -> None:
+        """Request all log messages from a server with sessions. They are filtered per call, by the client's level."""
+        if not self.is_stateless and self.connection.handshake.capabilities.logging is not None:
             with contextlib.suppress(ProtocolError):
                 await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
 
-    async def _reopened(self) -> None:
-        self.broken = False
-        await self._ask_for_logs()
+    async def _on_reconnected(self) -> None:
+        self.is_broken = False
+        await self._set_log_level()
         self._opened(self)
 
-    def _gap(self) -> None:
-        if self.connection.is_open and self.connection.link.closed:
-            self.broken = True
+    def _on_gap(self) -> None:
+        if self.connection.is_open and self.connection.transport.closed:
+            self.is_broken = True
         else:
             self._missed()
 
-    async def send(self, call: Call, parked: Parked | None = None) -> Any:
-        held = _Held(call, parked)
-        self._held.append(held)
-        if len(self._held) == 1:
+    async def send(self, call: Call, suspended_call: SuspendedCall | None = None) -> Any:
+        """Send a call and return its result."""
+        held = _InFlightCall(call, suspended_call)
+        self._in_flight.append(held)
+        if len(self._in_flight) == 1:
             self._turned(self, 1)
-        _under_way.set(held)
+        _current_call.set(held)
         try:
             return await self.connection(call)
         finally:
-            self._held.remove(held)
-            self.used = time.monotonic()
-            if not self._held:
+            self._in_flight.remove(held)
+            self.last_used_at = time.monotonic()
+            if not self._in_flight:
                 self._turned(self, -1)
 
     async def listen(self, call: Call) -> Any:
-        """Hear of changes until the connection ends."""
-        if self.broken or not self.connection.is_open:
-            raise InvalidRequest("this connection is over")
-        self.listeners += 1
+        """Listen for changes until the connection ends."""
+        if self.is_broken or not self.connection.is_open:
+            raise InvalidRequest("the connection is closed")
+        self.subscribers += 1
         try:
             return await self.connection(call)
         finally:
-            self.listeners -= 1
+            self.subscribers -= 1
 
-    def _answer(self, said: Call) -> Any:
-        """What the upstream sends besides results."""
-        if said.id is None:
-            held = self._whose(said) if said.method == notifications.MESSAGE else None
+    def _handle_message(self, message: Call) -> Any:
+        """Handle a request or notification of the upstream."""
+        if message.id is None:
+            held = self._find_call(message) if message.method == notifications.LOG_MESSAGE else None
             if held is not None:
-                _pass_on(said, held.call)
+                _forward_log_message(message, held.call)
             else:
-                self._told(said.method, said.params)
+                self._told(message.method, message.params)
             return None
-        if said.method == "ping":
+        if message.method == "ping":
             return EmptyResult()
-        if said.method not in ("elicitation/create", "sampling/createMessage", "roots/list"):
-            raise MethodNotFound(f"Method not found: {said.method}")
-        return self._ask(said)
+        if message.method not in ("elicitation/create", "sampling/createMessage", "roots/list"):
+            raise MethodNotFound(f"Method not found: {message.method}")
+        return self._handle_server_request(message)
 
-    def _whose(self, said: Call) -> _Held | None:
-        """The call that something belongs to: the one on whose stream it came, the one that waits for the task that it
-        names, or the only one there is."""
-        held = _under_way.get()
-        if on_own_stream.get() and held in self._held:
+    def _find_call(self, message: Call) -> _InFlightCall | None:
+        """Return the call to which a message belongs, or None.
+
+        It is the call on whose stream the message arrived, the call that waits for the related task, or the only call
+        in flight.
+        """
+        held = _current_call.get()
+        if in_request_stream.get() and held in self._in_flight:
             return held
-        task = _related(said)
+        task = _related_task_id(message)
         if task is not None:
-            return next((one for one in self._held if _awaits(one.call, task)), None)
-        return self._held[0] if self.in_flight == 1 else None
+            return next((item for item in self._in_flight if _waits_for_task(item.call, task)), None)
+        return self._in_flight[0] if self.in_flight == 1 else None
 
     @property
     def _serves_no_client(self) -> bool:
-        """Whether nothing is under way but lists, which the gateway asks for itself."""
-        return not self.passing and all(one.call.method in LISTS for one in self._held)
+        """Return whether only list calls are in flight, which the gateway sends itself."""
+        return not self.untracked_in_flight and all(item.call.method in LIST_METHODS for item in self._in_flight)
 
-    async def _ask(self, question: Call) -> Any:
-        """The answer of the gateway or of the client. Whatever cannot be put is refused with the reason."""
-        if self._answers is not None and self._answers.takes(question.method):
+    async def _handle_server_request(self, question: Call) -> Any:
+        """Answer a server-to-client request, here or by the client. Raises InvalidRequest with the reason if that
+        fails.
+        """
+        if self._answers is not None and self._answers.handles(question.method):
             try:
-                with self.connection.unhurried():
-                    return await self._answers.answer(question.method, question.params or None)
-            except Refused as refusal:
+                with self.connection.pause_timeouts():
+                    return await self._answers.handle(question.method, question.params or None)
+            except ClientRequestFailed as refusal:
                 raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
         if question.method == "roots/list" and self._serves_no_client:
-            # Servers ask for roots when a session begins, which is before any client is served on it.
+            # Servers request roots when a session begins, before a client is served on it.
             return ListRootsResult(roots=[])
-        held = self._whose(question)
-        if not on_own_stream.get() and any(one.call.method in ASKABLE for one in self._held):
-            # Else it is a server that asks who is there, which says nothing of its tools.
+        held = self._find_call(question)
+        if not in_request_stream.get() and any(item.call.method in INPUT_REQUIRED_METHODS for item in self._in_flight):
+            # Only requests during a call with input matter; others say nothing about the server's tools.
             self._asked()
         if held is None:
             raise InvalidRequest(
-                f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
+                f"{question.method}: the request cannot be assigned to one of {self.in_flight} calls in flight"
             )
         call, params = held.call, attribute(self._alias, question.method, question.params or None)
         try:
-            require(call, question.method, params)
-            with self.connection.unhurried():
+            validate_client_request(call, question.method, params)
+            with self.connection.pause_timeouts():
                 if held.parked is not None:
-                    return await held.parked.ask(question.method, params)
-                return await put(call, question.method, params)
-        except Error as refusal:
+                    return await held.parked.request_input(question.method, params)
+                return await send_client_request(call, question.method, params)
+        except PorticoError as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
 
 
-def _pass_on(message: Call, call: Call) -> None:
-    """A log message to the client of a call, if it wants to hear of such."""
+def _forward_log_message(message: Call, call: Call) -> None:
+    """Forward a log message to the client of a call, if its level is requested."""
     try:
         level = METHODS[message.method].decode(message.params).level
     except InvalidParams:
         return
-    if call.log_level is not None and LOG_LEVELS[level] >= LOG_LEVELS[call.log_level]:
-        call.reply.emit(message.method, message.params)
+    if call.log_level is not None and LOG_LEVEL_RANKS[level] >= LOG_LEVEL_RANKS[call.log_level]:
+        call.reply.notify(message.method, message.params)
 
 
 class _RelatedTask(Struct, rename="camel"):
@@ -252,26 +272,26 @@ class _RelatedTask(Struct, rename="camel"):
 
 
 class _RelatedMeta(Struct):
-    related: _RelatedTask | None = msgspec.field(default=None, name=RELATED)
+    related: _RelatedTask | None = msgspec.field(default=None, name=RELATED_TASK_META_KEY)
 
 
-class _Related(Struct):
+class _RelatedTaskParams(Struct):
     meta: _RelatedMeta | None = msgspec.field(default=None, name="_meta")
 
 
-_related_decoder = msgspec.json.Decoder(_Related)
+_related_decoder = msgspec.json.Decoder(_RelatedTaskParams)
 
 
-def _related(said: Call) -> str | None:
-    """2025-11-25, basic/utilities/tasks: what belongs to a task says so."""
-    if RELATED.encode() not in bytes(said.params):
+def _related_task_id(message: Call) -> str | None:
+    """Return the ID of the task to which a message belongs (2025-11-25, basic/utilities/tasks), or None."""
+    if RELATED_TASK_META_KEY.encode() not in bytes(message.params):
         return None
     try:
-        meta = _related_decoder.decode(said.params).meta
+        meta = _related_decoder.decode(message.params).meta
     except (msgspec.DecodeError, RecursionError):
         return None
     return meta.related.task_id if meta is not None and meta.related is not None else None
 
 
-def _awaits(call: Call, task: str) -> bool:
+def _waits_for_task(call: Call, task: str) -> bool:
     return call.method == "tasks/result" and bool(METHODS[call.method].decode(call.params).task_id == task)

@@ -1,4 +1,4 @@
-"""The connections to one upstream: who shares one, when another is opened, and when one ends."""
+"""Connection pool of one upstream: which calls share a connection, and when connections are opened and closed."""
 
 from __future__ import annotations
 
@@ -14,158 +14,175 @@ from weakref import WeakValueDictionary, ref
 from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
-from portico.protocol.errors import Error, ProtocolError, ToolError, TransportError
+from portico.protocol.errors import PorticoError, ProtocolError, ToolError, TransportError
 from portico.protocol.meta import ClientCapabilities, Implementation
-from portico.rpc.call import Call, Conversation
+from portico.rpc.call import Call, ClientConnection
 from portico.rpc.error_ids import log_failure
-from portico.rpc.fair_queue import caller_of
-from portico.rpc.identity import identity_of
-from portico.transports.targets import Url
-from portico_gateway.gateway.circuit_breaker import UpstreamHealth
-from portico_gateway.gateway.client_handlers import OwnAnswers
-from portico_gateway.gateway.concurrency import LOCAL, FairQueue, QueueFull, reserve
-from portico_gateway.gateway.connection import Lane, Told, carried
-from portico_gateway.gateway.server_request_bridge import Bridge
+from portico.rpc.fair_queue import get_caller_key
+from portico.rpc.identity import principal_id
+from portico.transports.targets import UrlTarget
+from portico_gateway.gateway.accounting import LOCAL, FairQueue, QueueFull, UpstreamHealth, reserve
+from portico_gateway.gateway.client_handlers import ClientHandlers
+from portico_gateway.gateway.connection import NotificationHandler, UpstreamConnection, forwardable_capabilities
+from portico_gateway.gateway.server_request_bridge import ServerRequestBridge
 from portico_gateway.gateway.settings import UpstreamSettings
 
 if TYPE_CHECKING:
-    from portico_gateway.credentials.upstream_auth import OutgoingAuth
+    from portico_gateway.credentials.upstream_auth import UpstreamAuth
 
 log = logging.getLogger("portico.gateway")
 
 T = TypeVar("T")
 
-# A server without sessions has one connection, for all calls.
-MODERN = "modern"
-MODERN_KEY: tuple[Any, ...] = (MODERN,)
+# A server without sessions has one connection for all calls.
+STATELESS = "modern"
+STATELESS_KEY: tuple[Any, ...] = (STATELESS,)
 
 
-def share_of(settings: UpstreamSettings, auth: OutgoingAuth | None, call: Call) -> tuple[Any, ...]:
-    """Return what an upstream sees of a caller: a credential of one principal is on no connection of another, nor is
-    what its client sends on."""
-    who = None if auth is None else auth.share(call)
-    sent = settings.forwarded(call.headers)
-    return MODERN_KEY if who is None and not sent else (MODERN, who, sent)
+def share_of(settings: UpstreamSettings, auth: UpstreamAuth | None, call: Call) -> tuple[Any, ...]:
+    """Return the identity of a caller as the upstream sees it.
+
+    A principal's credential and a client's forwarded headers are never used on another caller's connection.
+    """
+    # Everything that the upstream can see of the caller is part of the key. If two callers shared a connection with
+    # one caller's token, the other would act in that caller's name.
+    who = None if auth is None else auth.sharing_key(call)
+    sent = settings.forwarded_headers(call.headers)
+    return STATELESS_KEY if who is None and not sent else (STATELESS, who, sent)
 
 
 class _AllBusy(Exception):
     """All connections are busy."""
 
 
-class Lanes:
-    """`told` is given what belongs to no call, `opened` each connection that is made (again); `missed` is called when
-    something may not have been heard, and `learnt` once, when the upstream is found to ask questions that do not say
-    whose they are."""
+class ConnectionPool:
+    """Connection pool of one upstream.
+
+    `on_notification` receives notifications that belong to no call, `on_connected` each connection that was opened or
+    reopened. `on_gap` is called when messages may have been lost, and `on_features_known` once, when the upstream sends
+    a request that does not name its call.
+    """
 
     def __init__(
         self,
         settings: UpstreamSettings,
         info: Implementation,
-        bridge: Bridge,
+        bridge: ServerRequestBridge,
         health: UpstreamHealth,
-        told: Told,
-        opened: Callable[[Lane], None],
-        missed: Callable[[], None],
-        learnt: Callable[[], None],
-        auth: OutgoingAuth | None = None,
-        answers: OwnAnswers | None = None,
+        on_notification: NotificationHandler,
+        on_connected: Callable[[UpstreamConnection], None],
+        on_gap: Callable[[], None],
+        on_features_known: Callable[[], None],
+        auth: UpstreamAuth | None = None,
+        client_handlers: ClientHandlers | None = None,
     ) -> None:
         self.settings = settings
-        self._answers = answers
+        self._answers = client_handlers
         self.alias = settings.alias
-        # Whether each connection has one call at a time, so that it can be told whose a question is.
-        self.asks = False
+        # Whether each connection carries one call at a time, so that server-to-client requests can be assigned to a
+        # call.
+        self.one_call_per_connection = False
         self._auth = auth
         self._info = info
         self._bridge = bridge
         self._health = health
-        self._told = told
-        self._opened = opened
-        self._missed = missed
-        self._learnt = learnt
-        self._lanes: dict[Any, list[Lane]] = {}
-        # One connection is opened at a time for callers who may share it; others do not wait for it.
+        self._told = on_notification
+        self._opened = on_connected
+        self._missed = on_gap
+        self._learnt = on_features_known
+        self.by_key: dict[Any, list[UpstreamConnection]] = {}
+        # Callers who may share a connection wait while one of them opens it; others do not wait.
         self._opening: WeakValueDictionary[Any, asyncio.Lock] = WeakValueDictionary()
         self._being_opened = 0
-        # Whether a connection with sessions was opened, which callers do not share.
+        # Whether the upstream has sessions, which callers do not share.
         self._has_sessions = False
-        # Of each caller the connections that are busy, and the calls that wait for one.
+        # Busy connections of each caller, and the calls that wait for a connection.
         self._busy: dict[str, int] = {}
-        self._queue = FairQueue(settings.lanes, settings.queue, settings.timeout)
-        self._share = settings.lanes - reserve(settings.lanes)
-        # Sessions of clients of which it is known when they end; and what is just being opened or closed.
-        self._followed: set[ref[Conversation]] = set()
+        self._queue = FairQueue(settings.max_connections, settings.max_queued, settings.timeout)
+        # The share of a caller while no one waits; computed once, since `acquire` compares with it for each call.
+        self._share = settings.max_connections - reserve(settings.max_connections)
+        # Client sessions whose end closes their connections; and connections being opened or closed.
+        self._followed: set[ref[ClientConnection]] = set()
         self._openings: set[asyncio.Task[Any]] = set()
         self._closings: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def __iter__(self) -> Any:
-        return iter([lane for group in self._lanes.values() for lane in group])
+        return iter([lane for group in self.by_key.values() for lane in group])
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(map(len, self.by_key.values()))
 
     @property
-    def modern(self) -> Lane | None:
-        """The one connection to a server without sessions, if it is there."""
-        for lane in self._lanes.get(MODERN_KEY, ()):
-            return None if lane.broken else lane
+    def stateless_connection(self) -> UpstreamConnection | None:
+        """Return the connection to a server without sessions, or None."""
+        for lane in self.by_key.get(STATELESS_KEY, ()):
+            return None if lane.is_broken else lane
         return None
 
-    async def find(self, call: Call) -> Lane:
-        """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
+    async def acquire(self, call: Call) -> UpstreamConnection:
+        """Return a connection for a call: the shared one, or one for callers who may share it. Raises ToolError."""
         if self.settings.problem:
             error_id = log_failure(log, f"{self.alias} is not configured", self.settings.problem)
-            raise ToolError(f"{self.alias} is not configured (error id {error_id}).", kind="ToolExecutionError")
-        able = carried(call.capabilities)
+            raise ToolError(f"{self.alias} is not configured (error id {error_id}).", error_type="ToolExecutionError")
+        able = forwardable_capabilities(call.capabilities)
         key = self._key(call, able)
-        lane = self._free(key)
-        if lane is not None and (key is MODERN_KEY or lane.in_flight or self._has_share(lane)):
+        lane = self._find_idle(key)
+        # Fast path: no await and no queue, unless the connection is idle and its caller may have used up its share.
+        if lane is not None and (key is STATELESS_KEY or lane.in_flight or self._has_share(lane)):
             return lane
         return await self._find_in_turn(call, able)
 
-    async def _find_in_turn(self, call: Call, able: ClientCapabilities) -> Lane:
-        """Use an idle connection or open one, if the caller's share allows it; else wait for a turn."""
-        caller, has_turn = caller_of(call), False
+    async def _find_in_turn(self, call: Call, able: ClientCapabilities) -> UpstreamConnection:
+        """Use an idle connection or open one, if the caller's share allows it; otherwise wait for a turn."""
+        # A call that was woken has a turn and may pass callers that still wait; without a turn it must queue behind
+        # them.
+        caller, has_turn = get_caller_key(call), False
         owner = caller[0]
         while True:
             key = self._key(call, able)
-            if key is MODERN_KEY or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
-                lane = self._free(key)
+            if key is STATELESS_KEY or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
+                lane = self._find_idle(key)
                 if lane is not None:
-                    if self.asks and key[0] != MODERN:
+                    # An exclusive connection is counted for the caller that uses it now, not for the one that opened
+                    # it.
+                    if self.one_call_per_connection and key[0] != STATELESS:
                         lane.owner = owner
                     if has_turn:
                         self._wake()
                     return lane
                 try:
-                    # A caller that goes away meanwhile ends nothing: others may wait for the same connection.
-                    await asyncio.shield(self._run(self._open_for(call, able, owner), self._openings))
-                    # Another may have taken it, where each has one call at a time.
+                    # Cancellation of this caller must not cancel the opening: others may wait for the same connection.
+                    await asyncio.shield(self._start_background_task(self._open_for(call, able, owner), self._openings))
+                    # Another call may have taken it if connections are exclusive, so search again.
                     continue
                 except _AllBusy:
                     pass
-            elif not self._may(owner) and await self._bridge.end_oldest(self.alias, owner):
-                # The caller's own call that waits for its client gives way.
+            # A suspended call waits for its user and holds a connection. The caller's own oldest one ends before its
+            # new call is rejected; other callers are not affected.
+            elif not self._may(owner) and await self._bridge.evict_oldest(self.alias, owner):
+                # The caller's own suspended call gives way.
                 continue
             try:
                 await self._queue.wait(caller, self._wake)
             except (QueueFull, TimeoutError):
-                # Shares are larger where fewer callers wait.
+                # The shares grow when fewer callers wait.
                 self._wake()
-                raise self.busy(f"{self.settings.lanes} connections, and none is free for this caller") from None
+                raise self.busy_error(
+                    f"no free connection for this caller (limit: {self.settings.max_connections})"
+                ) from None
             has_turn = True
 
-    def _has_share(self, lane: Lane) -> bool:
-        """Whether no call waits, and the caller of an idle connection is sure to have a share left."""
-        return not self.asks and not len(self._queue) and self._busy.get(lane.owner, 0) < self._share
+    def _has_share(self, lane: UpstreamConnection) -> bool:
+        """Return whether no call waits and the caller of an idle connection certainly has a share left."""
+        return not self.one_call_per_connection and not len(self._queue) and self._busy.get(lane.owner, 0) < self._share
 
     def _may(self, owner: str) -> bool:
-        """Whether one more connection of a caller may be busy."""
+        """Return whether a caller may have one more busy connection."""
         return self._busy.get(owner, 0) < self._queue.limit(owner, self._busy)
 
-    def _turned(self, lane: Lane, busy: int) -> None:
-        """A connection got busy, or idle."""
+    def _on_busy_changed(self, lane: UpstreamConnection, busy: int) -> None:
+        """Count a connection that got busy (1) or idle (-1)."""
         count = self._busy.get(lane.owner, 0) + busy
         if count:
             self._busy[lane.owner] = count
@@ -176,189 +193,212 @@ class Lanes:
 
     def _wake(self) -> None:
         """Give a turn to the next caller, if there is an idle connection or room for one."""
-        if len(self._queue) and (len(self) + self._being_opened < self.settings.lanes or self._idle()):
+        if len(self._queue) and (len(self) + self._being_opened < self.settings.max_connections or self._idle()):
             self._queue.wake(self._may)
 
     async def _open_for(self, call: Call, able: ClientCapabilities, owner: str) -> None:
+        """Open a connection for a call, unless another call has opened a suitable one in the meantime."""
         async with self._lock_for(self._key(call, able)):
             key = self._key(call, able)
-            if self._free(key) is not None:
+            if self._find_idle(key) is not None:
                 return
-            # Many may have waited for one attempt, which failed.
+            # Many calls may have waited for one attempt that failed; do not let each of them retry.
             self._health.check(call)
             self._check_open()
             self._being_opened += 1
             try:
-                await self._make_room()
+                await self._evict_idle()
                 await self._open(key, able, call, owner)
             finally:
                 self._being_opened -= 1
                 self._wake()
-            self._follow(call)
+            self._close_with_session(call)
 
     def _lock_for(self, key: Any) -> asyncio.Lock:
-        """Until it is known that a server has sessions, its first connection may turn out to be one for all."""
-        found = self._opening.setdefault(key if self._has_sessions or key[0] == MODERN else key[2], asyncio.Lock())
-        return found
+        """Return the lock for opening a connection.
 
-    def _run(self, errand: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
+        Until the server is known to have sessions, its first connection may turn out to be shared by all.
+        """
+        # Two callers with different keys may both be about to discover that the server is stateless. One lock for
+        # both prevents a second handshake.
+        result = self._opening.setdefault(key if self._has_sessions or key[0] == STATELESS else key[2], asyncio.Lock())
+        return result
+
+    def _start_background_task(self, errand: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(errand)
+        # The event loop holds only weak references to tasks; without this set a running task could be collected.
         among.add(task)
-        task.add_done_callback(partial(self._done, among))
+        task.add_done_callback(partial(self._on_task_done, among))
         return task
 
-    def _done(self, among: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, among: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
         among.discard(task)
         if not task.cancelled():
-            # There may be no caller any more that would look at it.
+            # Retrieve the exception: there may be no caller left to await the task.
             task.exception()
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
         modern = (
-            MODERN_KEY
-            if self._auth is None and not self.settings.forward
+            STATELESS_KEY
+            if self._auth is None and not self.settings.forward_headers
             else share_of(self.settings, self._auth, call)
         )
-        if modern in self._lanes:
+        # Once the server is known to be stateless, sessions and capabilities do not matter: they are sent with each
+        # request (2026-07-28, Lifecycle).
+        if modern in self.by_key:
             return modern
-        return jsonrpc.encode(able), self._sharing(call), modern
+        return jsonrpc.encode(able), self._isolation_key(call), modern
 
-    def _sharing(self, call: Call) -> Any:
-        """Those who share a connection have this in common: the client's own session, where there is one and it is to
-        be alone, or the principal."""
-        isolation, conversation = self.settings.isolation, call.reply.conversation
+    def _isolation_key(self, call: Call) -> Any:
+        """Return the key that callers sharing a connection have in common: the client's session or the principal."""
+        isolation, conversation = self.settings.isolation, call.reply.connection
+        # A weak reference: the key must not keep the session of a client alive that has disconnected.
         if isolation == "session" and conversation is not None:
             return ref(conversation)
         if isolation == "shared" or call.principal is None:
             return None
-        return identity_of(call.principal)
+        return principal_id(call.principal)
 
-    def _free(self, key: Any) -> Lane | None:
-        for lane in self._lanes.get(key, ()):
-            if lane.broken and not lane.in_flight:
-                # One that ended while nothing used it: another is made, or it is known at once that none can be.
-                self._forget(lane)
-                return self._free(key)
-            if not self.asks or key[0] == MODERN or not lane.in_flight:
+    def _find_idle(self, key: Any) -> UpstreamConnection | None:
+        for lane in self.by_key.get(key, ()):
+            if lane.is_broken and not lane.in_flight:
+                # It was closed while idle. Replace it, so that an unavailable upstream is noticed immediately.
+                self._close_in_background(lane)
+                return self._find_idle(key)
+            if not self.one_call_per_connection or key[0] == STATELESS or not lane.in_flight:
                 return lane
         return None
 
     # Opening
 
     async def _open(self, key: Any, able: ClientCapabilities, call: Call, owner: str) -> None:
-        sender = None if self._auth is None else self._auth.sender(call)
-        lane = Lane(
+        sender = None if self._auth is None else self._auth.make_sender(call)
+        lane = UpstreamConnection(
             self._with_headers(call),
             self._info,
             able,
             self._told,
             self._opened,
             self._missed,
-            self.note_question,
+            self.require_exclusive,
             sender,
             self._answers,
-            self._turned,
+            self._on_busy_changed,
         )
         try:
             await lane.open()
         except (TransportError, ProtocolError) as failure:
-            # It could not even be greeted, so there is nothing to wait and see.
-            raise self._health.failed(call, failure, opening=True) from None
-        self._has_sessions = self._has_sessions or not lane.modern
-        if lane.modern:
+            # The handshake failed, so open the breaker immediately.
+            raise self._health.record_failure(call, failure, opening=True) from None
+        # Never reset: an upstream that had a session once may have one again after a restart.
+        self._has_sessions = self._has_sessions or not lane.is_stateless
+        if lane.is_stateless:
             key = share_of(self.settings, self._auth, call)
-        lane.owner = LOCAL if key is MODERN_KEY else owner
-        self._lanes.setdefault(key, []).append(lane)
+        lane.owner = LOCAL if key is STATELESS_KEY else owner
+        self.by_key.setdefault(key, []).append(lane)
         self._opened(lane)
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ToolError(f"{self.alias} was removed.", kind="ToolExecutionError", details={"upstream": self.alias})
+            raise ToolError(
+                f"{self.alias} was removed.", error_type="ToolExecutionError", details={"upstream": self.alias}
+            )
 
     def _with_headers(self, call: Call) -> UpstreamSettings:
-        """The settings, with what the client sends on in each request of the connection."""
-        sent, target = self.settings.forwarded(call.headers), self.settings.target
-        if not sent or not isinstance(target, Url):
+        """Return the settings with the client's forwarded headers added to each request of the connection."""
+        sent, target = self.settings.forwarded_headers(call.headers), self.settings.target
+        if not sent or not isinstance(target, UrlTarget):
             return self.settings
+        # A forwarded header replaces a configured one of the same name, whatever its case; two values would be read
+        # differently by different servers.
         named = {name.lower() for name, _ in sent}
         kept = {name: value for name, value in target.headers.items() if name.lower() not in named}
         return replace(self.settings, target=replace(target, headers={**kept, **dict(sent)}))
 
-    async def _make_room(self) -> None:
-        """Close an idle connection if there are too many: of the caller that has most of them, and of these one that
-        changes are heard on last. Raises _AllBusy."""
-        if len(self) + self._being_opened <= self.settings.lanes:
+    async def _evict_idle(self) -> None:
+        """Close an idle connection if there are too many. Raises _AllBusy if none is idle.
+
+        Connections without listeners come first, then those of the caller who has most.
+        """
+        if len(self) + self._being_opened <= self.settings.max_connections:
             return
         if not self._idle():
             await self._end_parked()
+        # Take from the caller that has most, so that a caller who opens many connections evicts its own.
         owned = Counter(lane.owner for lane in self)
-        idle = sorted(self._idle(), key=lambda one: (one.listeners > 0, -owned[one.owner], one.used))
+        idle = sorted(
+            self._idle(),
+            key=lambda connection: (connection.subscribers > 0, -owned[connection.owner], connection.last_used_at),
+        )
         if not idle:
             raise _AllBusy
         self._drop(idle[0])
         await _close(idle[0])
 
     async def _end_parked(self) -> None:
-        """End a call that waits for its client, of the caller with most connections."""
+        """End a suspended call of the caller with the most connections."""
         for owner, _ in Counter(lane.owner for lane in self).most_common():
-            if await self._bridge.end_oldest(self.alias, owner):
+            if await self._bridge.evict_oldest(self.alias, owner):
                 return
 
-    def _idle(self) -> list[Lane]:
+    def _idle(self) -> list[UpstreamConnection]:
         return [lane for lane in self if not lane.in_flight]
 
-    def busy(self, what: str) -> ToolError:
+    def busy_error(self, what: str) -> ToolError:
+        """Return the error for an upstream that has no capacity left."""
         details = {"upstream": self.alias, "retry_after": 1}
-        return ToolError(f"{self.alias} has {what}.", kind="ApiLimitExceeded", details=details, retryable=True)
+        return ToolError(
+            (f"{self.alias} is busy: {what}."), error_type="ApiLimitExceeded", details=details, retryable=True
+        )
 
-    def note_question(self) -> None:
-        """From now on each connection has one call at a time."""
-        if not self.asks:
-            log.info("%s asks questions: from now on each of its connections has one call at a time", self.alias)
-            self.asks = True
+    def require_exclusive(self) -> None:
+        """Allow one call at a time on each connection from now on."""
+        if not self.one_call_per_connection:
+            log.info("%s sends requests to clients: each of its connections now carries one call at a time", self.alias)
+            self.one_call_per_connection = True
             self._learnt()
 
-    # Ending
+    # Closing
 
-    def _follow(self, call: Call) -> None:
-        """The connections of a client's session end with it."""
-        conversation = call.reply.conversation
+    def _close_with_session(self, call: Call) -> None:
+        """Close the connections of a client's session when the session ends."""
+        conversation = call.reply.connection
         if self.settings.isolation != "session" or conversation is None or ref(conversation) in self._followed:
             return
-        known = ref(conversation)
-        self._followed.add(known)
-        conversation.when_closed(partial(self._leave, known))
+        session = ref(conversation)
+        self._followed.add(session)
+        conversation.add_close_callback(partial(self._close_session_connections, session))
 
-    def _leave(self, known: ref[Conversation]) -> None:
-        self._followed.discard(known)
-        for key, group in list(self._lanes.items()):
-            if key[0] != MODERN and key[1] == known:
-                for lane in [one for one in group if not one.has_tasks]:
-                    # Its calls were cancelled in this very turn of the loop.
-                    self._forget(lane)
+    def _close_session_connections(self, client: ref[ClientConnection]) -> None:
+        self._followed.discard(client)
+        for key, group in list(self.by_key.items()):
+            if key[0] != STATELESS and key[1] == client:
+                for lane in [item for item in group if not item.has_tasks]:
+                    # Its calls were cancelled in the same loop iteration.
+                    self._close_in_background(lane)
 
-    def _drop(self, lane: Lane) -> None:
-        for key, group in list(self._lanes.items()):
+    def _drop(self, lane: UpstreamConnection) -> None:
+        for key, group in list(self.by_key.items()):
             if lane in group:
                 group.remove(lane)
                 if not group:
-                    del self._lanes[key]
+                    del self.by_key[key]
         self._wake()
 
-    def _forget(self, lane: Lane) -> None:
+    def _close_in_background(self, lane: UpstreamConnection) -> None:
         """Close a connection without waiting for it."""
         self._drop(lane)
-        self._run(_close(lane), self._closings)
+        self._start_background_task(_close(lane), self._closings)
 
-    async def lose(self, lane: Lane) -> None:
-        """A connection broke: the next call makes another, and fails at once if it cannot."""
-        self._drop(lane)
-        await _close(lane)
+    async def discard(self, connection: UpstreamConnection) -> None:
+        """Remove a broken connection. The next call opens another and fails immediately if that is not possible."""
+        self._drop(connection)
+        await _close(connection)
 
-    async def end_idle(self, now: float) -> None:
-        """Close what nothing has used for long, and nothing listens on."""
+    async def close_idle(self, now: float) -> None:
+        """Close connections that were idle for too long and have no listeners."""
         for lane in self:
-            if not lane.in_flight and not lane.listeners and now - lane.used > self.settings.idle:
+            if not lane.in_flight and not lane.subscribers and now - lane.last_used_at > self.settings.idle_timeout:
                 self._drop(lane)
                 await _close(lane)
 
@@ -369,10 +409,10 @@ class Lanes:
             task.cancel()
         await asyncio.gather(*openings, return_exceptions=True)
         lanes = list(self)
-        self._lanes.clear()
+        self.by_key.clear()
         await asyncio.gather(*map(_close, lanes), *self._closings, return_exceptions=True)
 
 
-async def _close(lane: Lane) -> None:
-    with contextlib.suppress(Error):
+async def _close(lane: UpstreamConnection) -> None:
+    with contextlib.suppress(PorticoError):
         await lane.connection.close()

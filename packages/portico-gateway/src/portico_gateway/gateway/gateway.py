@@ -1,4 +1,4 @@
-"""The Gateway: a Server whose tools, resources and prompts are those of other servers."""
+"""The Gateway: a Server whose tools, resources and prompts come from other servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import ChainMap
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,372 +17,396 @@ import msgspec
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
-from portico.protocol.header_params import Mirror
+from portico.protocol.header_params import HeaderParam
 from portico.protocol.lifecycle import DiscoverResult
 from portico.rpc import supervision
-from portico.rpc.call import Call
+from portico.rpc.call import Call, get_capabilities
 from portico.rpc.supervision import BackgroundTasks
-from portico.secret_references import Secrets
-from portico.server.apps import PassedPages
+from portico.secret_references import SecretResolver
+from portico.server.apps import ForwardedAppsExtension
 from portico.server.policy import settings as access
-from portico.server.policy.interfaces import Kind, Owned
-from portico.server.providers.naming import folded_alias
-from portico.server.registry.catalog import KINDS
-from portico.server.registry.service import Answer, Service
-from portico.server.server import FaceChoice, Server
-from portico.transports.targets import Url, target_of
+from portico.server.policy.interfaces import Kind, QualifiedName
+from portico.server.providers.naming import normalize_alias
+from portico.server.registry.catalog import KIND_BY_METHOD
+from portico.server.registry.service import MethodHandler
+from portico.server.server import Server, ToolSearchConfig
+from portico.transports.targets import InProcessTarget, UrlTarget, parse_target
 from portico.transports.upstream import Upstream
 from portico_gateway.gateway import status
-from portico_gateway.gateway.catalog_cache import KeptLists
+from portico_gateway.gateway.catalog_cache import CatalogCache
 from portico_gateway.gateway.reload import WATCH_SECONDS, ConfigurationWatch, ReloadStatus
-from portico_gateway.gateway.router import Routes
-from portico_gateway.gateway.server_request_bridge import Bridge
+from portico_gateway.gateway.router import UpstreamRouter
+from portico_gateway.gateway.server_request_bridge import ServerRequestBridge
 from portico_gateway.gateway.settings import (
     GatewaySettings,
     UpstreamOptions,
     UpstreamSettings,
-    read,
-    settings_for,
-    settings_of,
+    load_settings,
+    make_upstream_settings,
+    parse_settings,
 )
 from portico_gateway.gateway.skills import GatewaySkills
-from portico_gateway.gateway.task_ids import TaskIds
+from portico_gateway.gateway.task_ids import TaskIdCodec
 from portico_gateway.gateway.tasks import GatewayTasks
-from portico_gateway.gateway.tool_pinning import Pins, PinSettings, ToolPin
-from portico_gateway.gateway.upstream import GatewayUpstream
-from portico_gateway.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
+from portico_gateway.gateway.tool_pinning import PinningSettings, PinStore, ToolPin
+from portico_gateway.gateway.upstream import UpstreamProvider
+from portico_gateway.gateway.views import GatewayView, ViewOptions, ViewSettings, parse_view
 
 if TYPE_CHECKING:
-    from portico_gateway.credentials import upstream_auth as outgoing_module
-    from portico_gateway.credentials import upstream_auth_settings
-    from portico_gateway.credentials.upstream_auth import OutgoingAuth
-    from portico_gateway.gateway import connect_account_tool as connecting_module
-    from portico_gateway.gateway import openapi_upstream
-    from portico_gateway.gateway.openapi_upstream import ApiTarget
+    from portico_gateway.credentials import upstream_auth as outgoing_module, upstream_auth_settings
+    from portico_gateway.credentials.upstream_auth import UpstreamAuth
+    from portico_gateway.gateway import connect_account_tool as connecting_module, openapi_upstream
+    from portico_gateway.gateway.openapi_upstream import OpenApiTarget
 else:
     outgoing_module = LazyModule("portico_gateway.credentials.upstream_auth")
     upstream_auth_settings = LazyModule("portico_gateway.credentials.upstream_auth_settings")
     openapi_upstream = LazyModule("portico_gateway.gateway.openapi_upstream")
     connecting_module = LazyModule("portico_gateway.gateway.connect_account_tool")
 
-# How often connections are looked at that nothing uses any more.
-IDLE_LOOK_SECONDS = 30.0
-# How long a client without a timeout waits for the upstreams when it connects.
+# Interval for closing idle connections.
+MAINTENANCE_INTERVAL_SECONDS = 30.0
+# Maximum wait of a client without a timeout when it connects.
 MAX_CONNECT_SECONDS = 3600.0
-# How often it is seen to it that upstreams are tried again whose lists listeners wait for; each has its own pause.
-ABSENT_LOOK_SECONDS = 1.0
+# Interval at which unavailable upstreams are checked while clients subscribe to their lists. Each upstream has its own
+# back-off.
+UNAVAILABLE_RETRY_SECONDS = 1.0
 
 log = logging.getLogger("portico.gateway")
 
 T = TypeVar("T")
 
 
-def _connecting(upstream: GatewayUpstream) -> Any:
-    """What people connect their accounts with, where they have some at this upstream; else None."""
-    if upstream.auth is None or not isinstance(upstream.auth, outgoing_module.UserAuth):
+def _find_connect_account(upstream: UpstreamProvider) -> Any:
+    """Return the connect-account module if users have accounts at this upstream, else None."""
+    if upstream.auth is None or not isinstance(upstream.auth, outgoing_module.ConnectedAccountAuth):
         return None
     return connecting_module
 
 
 class Gateway(Server):
-    """Every server behind one endpoint.
+    """Many servers behind one endpoint.
 
-    `Gateway({"files": ["npx", "…"], "weather": "https://…/mcp", "notes": notes_server})`, or `Gateway.load(path)`.
-    Upstreams are what a Client takes: a URL, a command, a `module:object`, a Server or any Handler. The names of an
-    upstream have its alias before them.
+    `Gateway({"files": ["npx", "…"], "weather": "https://…/mcp", "notes": notes_server})`, or `Gateway.load(path)`. An
+    upstream is anything that a Client accepts: a URL, a command, a `module:object`, a Server or any Handler. Component
+    names are prefixed with the alias of their upstream.
     """
+
+    # Seconds that the first list of a new gateway waits for upstreams that were never listed. Set it before the gateway
+    # is
+    # created; later lists include upstreams that were listed in the meantime.
+    first_list_seconds: float = 2.0
 
     def __init__(
         self, upstreams: Mapping[str, Any] | GatewaySettings | None = None, name: str = "gateway", **options: Any
     ) -> None:
         super().__init__(name, **options)
-        self._secrets = Secrets()
-        self._ending: set[asyncio.Task[None]] = set()
-        self._serves = False
-        # How long a client waited for the upstreams when it connected, for the reason why one is missing.
+        self._secrets = SecretResolver()
+        self._background_tasks = BackgroundTasks()
+        self._is_serving = False
+        # How long a client waited for the upstreams when it connected; part of the message about a missing one.
         self._connect_seconds: float | None = None
-        # Those that were removed, and whose calls come to their ends.
-        self._retiring: set[GatewayUpstream] = set()
-        self._bridge = Bridge(self.seal)
-        self._kept = KeptLists()
-        self.pins = Pins()
-        # The file that it was loaded from, and what it said.
+        # Removed upstreams whose calls are still in flight.
+        self._draining: set[UpstreamProvider] = set()
+        self._bridge = ServerRequestBridge(self.state_sealer)
+        self._catalog_cache = CatalogCache()
+        self.pins = PinStore()
+        # The configuration file and its settings, if it was loaded from one.
         self._path: Path | None = None
-        self._watch: ConfigurationWatch | None = None
+        self._watch_config: ConfigurationWatch | None = None
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
-        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
-        self.others = self._routes
-        self._tasks = GatewayTasks(
-            lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
+        self._router = UpstreamRouter(
+            self.subscriptions.publish,
+            self.state_sealer,
+            self.component_qualified_name,
+            self.first_list_seconds,
+            self.pins.unapproved_reason,
         )
-        self._routes.tasks = self._tasks
-        super()._add_service(GatewaySkills(lambda: self._routes))
-        super()._add_service(PassedPages())
-        super()._add_service(self._tasks)
-        self.lifespans.add(self._routes, self._serving)
-        self.pages.append(status.page(self.report))
-        for alias, target in _given(upstreams or {}, self._secrets):
-            self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
+        self.provider = self._router
+        self._tasks = GatewayTasks(
+            lambda: self._router.upstreams,
+            TaskIdCodec(self.state_sealer),
+            self.registry.cursors,
+            self._router.expose_result,
+        )
+        self._router.tasks = self._tasks
+        for service in (GatewaySkills(lambda: self._router), ForwardedAppsExtension(), self._tasks):
+            self._add_service(service)
+        self.lifespans.add(self._router, self._lifespan)
+        self.custom_routes.append(status.status_route(self.status_report))
+        for alias, target in _iter_upstreams(upstreams or {}, self._secrets):
+            self._add_upstream(
+                target
+                if isinstance(target, UpstreamSettings)
+                else make_upstream_settings(alias, parse_target(target), {})
+            )
 
     @classmethod
     def load(cls, path: str | Path, *, audited: bool = True, **options: Any) -> Gateway:
-        """Return the gateway that a gateway.toml or an mcp.json describes. Raises UsageError for an invalid file.
+        """Load a gateway from a gateway.toml or an mcp.json. Raises UsageError if the file is invalid.
 
-        `audited`: whether its [audit] applies, so that the gateway writes to the audit store while it runs.
+        With `audited`, its [audit] section applies, and the gateway writes to the audit store while it runs.
         """
-        secrets = Secrets()
-        settings = read(path, secrets)
+        secrets = SecretResolver()
+        settings = load_settings(path, secrets)
         if not audited:
             settings = msgspec.structs.replace(settings, access=settings.access.without("audit"))
         gateway = cls(**{"name": Path(path).stem, **settings.about, **options})
         gateway._secrets = secrets
-        if settings.lock is not None and any(one.pins != "off" for one in settings.upstreams.values()):
-            gateway.pins.load(settings.lock)
-        for one in settings.upstreams.values():
-            gateway._add(one)
+        if settings.pins_file is not None and any(
+            upstream.pinning != "off" for upstream in settings.upstreams.values()
+        ):
+            gateway.pins.load(settings.pins_file)
+        for upstream in settings.upstreams.values():
+            gateway._add_upstream(upstream)
         for view in settings.views.values():
             gateway._add_view(view)
         access.apply(gateway, settings.access)
         gateway._path, gateway._settings = Path(path), settings
-        gateway.faces = FaceChoice(settings.face, settings.always, code=settings.code)
+        gateway.tool_search = ToolSearchConfig(
+            settings.tool_exposure, settings.always_visible, code=settings.code_limits
+        )
         return gateway
 
     @classmethod
-    def of(cls, configuration: str | Path | Mapping[str, Any]) -> Gateway:
-        """The gateway of a configuration: a file's path, or what stands in it."""
-        return cls(configuration) if isinstance(configuration, Mapping) else cls.load(configuration)
+    def from_config(cls, config: str | Path | Mapping[str, Any]) -> Gateway:
+        """Return the gateway of a configuration: the path of a file, or its contents."""
+        return cls(config) if isinstance(config, Mapping) else cls.load(config)
 
-    def add(
-        self, component: Any, target: Any = None, *, everywhere: bool = False, **options: Unpack[UpstreamOptions]
-    ) -> None:
-        """Add an upstream by its alias and target, at any time; or, given one thing, what `Server.add` takes."""
-        if target is None:
-            super().add(component, everywhere=everywhere)
-            return
-        if not isinstance(component, str):
-            raise UsageError(f"{component!r} is no alias: it is a text")
-        self._add(settings_for(component, target_of(target), options))
+    def add_upstream(self, alias: str, target: Any, **options: Unpack[UpstreamOptions]) -> None:
+        """Add an upstream: a URL, a command, a `module:object`, a Server or any Handler. Possible at any time.
 
-    def _add(self, settings: UpstreamSettings) -> None:
-        for alias in self._routes.upstreams:
-            if folded_alias(alias) == folded_alias(settings.alias):
-                raise UsageError(f"there is already an upstream {alias!r}; remove it first")
-        routes, alias = self._routes, settings.alias
-        self.pins.use(alias, PinSettings(settings.pins, settings.new_tools))
-        routes.upstreams[alias] = GatewayUpstream(
+        Its component names are prefixed with `alias`, unless `prefix` is set.
+        """
+        if not isinstance(alias, str):
+            raise UsageError(f"the alias of an upstream must be a string, got {alias!r}")
+        self._add_upstream(make_upstream_settings(alias, parse_target(target), options))
+
+    def _add_upstream(self, settings: UpstreamSettings) -> None:
+        for alias in self._router.upstreams:
+            if normalize_alias(alias) == normalize_alias(settings.alias):
+                raise UsageError(f"upstream {alias!r} already exists; remove it first")
+        routes, alias = self._router, settings.alias
+        self.pins.configure_upstream(alias, PinningSettings(settings.pinning, settings.new_tools))
+        routes.upstreams[alias] = UpstreamProvider(
             settings,
             self.info,
             self._bridge,
             self._secrets,
-            self._kept,
-            partial(self._listed, alias),
-            routes.updated,
-            self._outgoing(settings),
+            self._catalog_cache,
+            partial(self._on_catalog_changed, alias),
+            routes.on_resource_updated,
+            self._make_upstream_auth(settings),
         )
-        self._offer_connecting(routes.upstreams[settings.alias])
-        routes.changed()
-        if self._serves:
-            self._begin_errand(self._begin(routes.upstreams[alias]))
+        self._add_connect_tool(routes.upstreams[settings.alias])
+        routes.on_lists_changed()
+        if self._is_serving:
+            self._background_tasks.start(self._start_upstream(routes.upstreams[alias]))
 
-    async def _begin(self, upstream: GatewayUpstream) -> None:
-        """What is added at run time is known as what was there before, and told to those who listen."""
-        await upstream.recall()
-        self._list_for_listeners()
+    async def _start_upstream(self, upstream: UpstreamProvider) -> None:
+        """Load the cached catalog of an upstream that was added at run time, and notify subscribers."""
+        await upstream.load_cached_catalog()
+        self._refresh_for_subscribers()
 
-    def _list_for_listeners(self) -> None:
-        if self._serves:
-            self._routes.list_for_listeners()
+    def _refresh_for_subscribers(self) -> None:
+        if self._is_serving:
+            self._router.refresh_for_subscribers()
 
-    def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
+    def _make_upstream_auth(self, settings: UpstreamSettings) -> UpstreamAuth | None:
         url = getattr(settings.target, "url", None)
         if settings.auth is None or url is None:
             return None
-        outgoing = upstream_auth_settings.outgoing_for(settings.alias, url, settings.auth, lambda: self.connector)
-        if isinstance(settings.target, Url):
+        outgoing = upstream_auth_settings.make_upstream_auth(
+            settings.alias, url, settings.auth, lambda: self.account_connector
+        )
+        if isinstance(settings.target, UrlTarget):
             return outgoing
-        return openapi_upstream.show_to(cast("ApiTarget", settings.target), settings.auth, outgoing)
+        return openapi_upstream.attach_credentials(cast("OpenApiTarget", settings.target), settings.auth, outgoing)
 
-    def _offer_connecting(self, upstream: GatewayUpstream) -> None:
-        """A tool for people who want to connect their account before anything of the upstream is known to them."""
-        connecting = _connecting(upstream)
+    def _add_connect_tool(self, upstream: UpstreamProvider) -> None:
+        """Add a tool with which users connect their account before the upstream can be listed for them."""
+        connecting = _find_connect_account(upstream)
         if connecting is not None:
-            name = upstream.settings.outward(connecting.CONNECT)
-            self.accounts[upstream.alias] = connecting.account_at(upstream)
-            self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
+            name = upstream.settings.exposed_name(connecting.CONNECT_ACCOUNT_TOOL)
+            self.connected_accounts[upstream.alias] = connecting.find_account(upstream)
+            self.tool(name=name, description=connecting.describe_tool(upstream.auth))(
+                connecting.make_connect_tool(upstream)
+            )
 
-    def _listed(self, alias: str, methods: Sequence[str]) -> None:
-        """The lists of an upstream are others now, or seen for the first time."""
-        upstream = self._routes.upstreams.get(alias)
-        if upstream is not None and self.pins.see(alias, upstream.lists.all.entries):
-            self._begin_errand(asyncio.to_thread(self._record, self.pins.recorded()))
-        self._routes.changed(methods)
+    def _on_catalog_changed(self, alias: str, methods: Sequence[str]) -> None:
+        """Handle changed lists of an upstream: check the pins, then update the routes."""
+        upstream = self._router.upstreams.get(alias)
+        if upstream is not None and self.pins.check_catalog(alias, upstream.catalog.merged.entries):
+            self._background_tasks.start(asyncio.to_thread(self._save_pins, self.pins.make_writer()))
+        self._router.on_lists_changed(methods)
 
-    def _record(self, record: Callable[[], None]) -> None:
+    def _save_pins(self, record: Callable[[], None]) -> None:
         try:
             record()
         except UsageError as failure:
-            log.error("what was pinned is forgotten at the end: %s", failure)
+            log.error("pins are lost when the gateway ends: %s", failure)
 
-    def _begin_errand(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-    def remove(self, name: str, *, everywhere: bool = False) -> None:
-        """Remove an upstream by its alias, or something that this server has itself."""
-        upstream = self._routes.upstreams.pop(name, None)
+    def remove_upstream(self, alias: str) -> None:
+        """Remove an upstream. Calls in flight are completed. Raises UsageError for an unknown alias."""
+        upstream = self._router.upstreams.pop(alias, None)
         if upstream is None:
-            super().remove(name, everywhere=everywhere)
-            return
-        connecting = _connecting(upstream)
+            aliases = ", ".join(self._router.upstreams) or "none"
+            raise UsageError(f"unknown upstream {alias!r} (known: {aliases})")
+        connecting = _find_connect_account(upstream)
         if connecting is not None:
-            super().remove(upstream.settings.outward(connecting.CONNECT))
-            del self.accounts[name]
-        self._routes.changed()
+            self.remove(upstream.settings.exposed_name(connecting.CONNECT_ACCOUNT_TOOL))
+            del self.connected_accounts[alias]
+        self._router.on_lists_changed()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
-            self._retiring.add(upstream)
-            self._begin_errand(self._retire(upstream))
+            self._draining.add(upstream)
+            self._background_tasks.start(self._drain(upstream))
 
-    async def _retire(self, upstream: GatewayUpstream) -> None:
+    async def _drain(self, upstream: UpstreamProvider) -> None:
         try:
-            await upstream.retire()
+            await upstream.drain()
         finally:
-            self._retiring.discard(upstream)
+            self._draining.discard(upstream)
 
-    def _add_service(self, service: Service) -> None:
-        """Tasks of upstreams come last, around those that this server may have itself."""
-        self.bundles.services.remove(self._tasks)
-        super()._add_service(service)
-        self._tasks.beside_own = self.tasks is not None
-        self.bundles.services.append(self._tasks)
-        self._extend()
-
-    @property
-    def services(self) -> tuple[Service, ...]:
-        return tuple(one for one in super().services if not isinstance(one, GatewayTasks | GatewaySkills | PassedPages))
-
-    def _own_answers(self) -> dict[str, Answer]:
-        return {**super()._own_answers(), "server/discover": self._discover}
+    def _builtin_handlers(self) -> dict[str, MethodHandler]:
+        return {**super()._builtin_handlers(), "server/discover": self._discover}
 
     async def _discover(self, call: Call) -> DiscoverResult:
-        """What it can do depends on its upstreams, so that it waits for them as a first list does."""
-        await self._routes.settled(by=call)
-        self.advertise()
+        """Answer server/discover. The capabilities depend on the upstreams, so it waits for them like a first list."""
+        await self._router.wait_until_listed(call=call)
+        self.update_capabilities()
         return self.methods.discover(call)
 
-    def advertise(self) -> None:
-        """Say what is known by now of what its upstreams can do."""
-        known = {name for service in self.bundles.services for name in service.extensions()}
-        if not known <= set(self.capabilities.extensions or {}):
+    def update_capabilities(self) -> None:
+        """Update the declared capabilities from those that the upstreams are known to have."""
+        extensions = {name for service in self.service_registry.services for name in service.extensions()}
+        if not extensions <= set(self.capabilities.extensions or {}):
             self._extend()
 
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
-        """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
+        """Expose a part of the upstreams at a separate path. Possible at any time.
 
-        * **path** – where it is over HTTP.
-        * **upstreams** – patterns of the aliases that are in it; all, unless said.
-        * **include**, **exclude** – patterns of `alias.name`, by the upstreams' own names.
-        * **title**, **description**, **instructions** – what is said of it in place of what the gateway says.
+        * **path** – the HTTP path; `/mcp/NAME` by default.
+        * **upstreams** – patterns of upstream aliases; all by default.
+        * **include**, **exclude** – patterns of `alias.name`, with the upstreams' own names.
+        * **title**, **description**, **instructions** – replace those of the gateway.
         """
-        return self._add_view(view_of(name, options))
+        return self._add_view(parse_view(name, options))
 
     def _add_view(self, settings: ViewSettings) -> GatewayView:
         view = GatewayView(self, settings)
         if settings.name in self.views:
-            raise UsageError(f"there is already a view {settings.name!r}; remove it first")
+            raise UsageError(f"view {settings.name!r} already exists; remove it first")
         self.add_endpoint(settings.path, view)
         self.views[settings.name] = view
         return view
 
     def remove_view(self, name: str) -> None:
-        """Undo `add_view`."""
+        """Remove a view. Raises UsageError for an unknown name."""
         view = self.views.pop(name, None)
         if view is None:
-            raise UsageError(f"there is no view {name!r} to remove")
+            raise UsageError(f"unknown view {name!r}")
         self.remove_endpoint(view.settings.path)
-        self._routes.forget_facet(view)
+        self._router.remove_view(view)
 
     def mount(self, server: Any, namespace: str | None = None) -> None:
-        """Add an upstream, with the namespace as its alias."""
-        if namespace is None:
-            raise UsageError("a gateway needs a namespace for what it mounts: it is the alias of the upstream")
-        self.add(namespace, server)
+        """Mount another server, as `Server.mount` does.
+
+        It becomes an upstream and can be configured and observed as one. Its alias is `namespace`, or its own name.
+        """
+        if server is self:
+            raise UsageError("a server cannot be mounted in itself")
+        target = parse_target(server)
+        info = get_capabilities(target.handler).info if isinstance(target, InProcessTarget) else None
+        alias = namespace or ("mount" if info is None else info.name)
+        self._add_upstream(make_upstream_settings(alias, target, {"prefix": f"{namespace}_" if namespace else ""}))
+
+    def unmount(self, target: Any) -> None:
+        """Unmount a target that was mounted."""
+        for alias, upstream in list(self._router.upstreams.items()):
+            if upstream.settings.target == parse_target(target):
+                self.remove_upstream(alias)
 
     @property
-    def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
-        return ChainMap(cast("dict[str, Sequence[Mirror]]", self.registry.mirrored), self._routes.table.mirrored)
+    def header_params(self) -> Mapping[str, Sequence[HeaderParam]]:
+        return ChainMap(
+            cast("dict[str, Sequence[HeaderParam]]", self.registry.header_params), self._router.table.mirrored_headers
+        )
 
     @property
-    def clashes(self) -> list[str]:
-        """What is hidden because something else has its name."""
-        self._routes.table.routes("tools/list")
-        return self._routes.table.clashes
+    def name_conflicts(self) -> list[str]:
+        """Return a message for each component that is hidden because of a name conflict."""
+        self._router.table.routes("tools/list")
+        return self._router.table.name_conflicts
 
-    def counts(self, view: GatewayView | None = None) -> tuple[int, int, int]:
-        """How many tools, prompts and resources of the upstreams are shown; in one view, or in all."""
+    def count_components(self, view: GatewayView | None = None) -> tuple[int, int, int]:
+        """Return the numbers of exposed tools, prompts and resources of the upstreams, in total or in one view."""
         tools, prompts, resources = (
-            len(self._routes.table.routes(f"{kind}/list", view)) for kind in ("tools", "prompts", "resources")
+            len(self._router.table.routes(f"{kind}/list", view)) for kind in ("tools", "prompts", "resources")
         )
         return tools, prompts, resources
 
-    def pinned(self) -> list[ToolPin]:
-        """Every tool and prompt that is pinned, or there, of the upstreams that are listed and have pins."""
-        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.lists.is_known]
-        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.lists.all.entries)]
+    def list_pins(self) -> list[ToolPin]:
+        """Return every pinned or listed tool and prompt of the upstreams that are listed and have pinning enabled."""
+        listed = [
+            upstream
+            for upstream in self._router.upstreams.values()
+            if upstream.settings.pinning != "off" and upstream.catalog.is_known
+        ]
+        return [
+            pin for upstream in listed for pin in self.pins.list_pins(upstream.alias, upstream.catalog.merged.entries)
+        ]
 
-    async def settle(self, seconds: float) -> None:
-        """Wait until every upstream is listed or has failed, but not for longer."""
-        await self._routes.settled(seconds)
+    async def wait_until_listed(self, timeout: float) -> None:
+        """Wait until every upstream is listed or has failed, for at most `timeout` seconds."""
+        await self._router.wait_until_listed(timeout)
 
     def serve_operator(self) -> None:
-        """Serve one client whose user has written the configuration: errors have the full reason of a failure."""
-        for upstream in self._routes.upstreams.values():
+        """Include full failure reasons in errors, for a single client whose user wrote the configuration."""
+        for upstream in self._router.upstreams.values():
             upstream.health.reveal_failures()
 
     async def connect_upstreams(self, seconds: float | None, names: Collection[str] | None = None) -> None:
         """Wait until every upstream is listed or has failed, for at most `seconds`. Later lists do not wait again.
 
-        `names`: wait only for the upstreams to which these tools and prompts belong, as far as the names tell.
+        With `names`, wait only for the upstreams that may own these tools and prompts, judging by their names.
         """
         limit = MAX_CONNECT_SECONDS if seconds is None else min(seconds, MAX_CONNECT_SECONDS)
-        await self._routes.settled(limit, only=self._routes.may_own(names))
-        self._routes.first_seconds = 0.0
+        await self._router.wait_until_listed(limit, only=self._router.may_own(names))
+        self._router.first_seconds = 0.0
         self._connect_seconds = seconds
 
     def missing_upstreams(self, names: Collection[str] | None = None) -> dict[str, str]:
-        """Return by alias why an upstream is not listed, for the operator; of all, or of those to which these names
-        belong."""
-        owners = self._routes.may_own(names)
-        return {one.alias: why for one in owners if (why := one.listing_problem(self._connect_seconds))}
+        """Return by alias why an upstream is not listed; for all upstreams, or those that may own these names."""
+        owners = self._router.may_own(names)
+        return {owner.alias: why for owner in owners if (why := owner.listing_problem(self._connect_seconds))}
 
     def is_settled(self) -> bool:
-        """Return whether every upstream was tried at least once; starts the first attempts that are due."""
-        awaited = [one for one in self._routes.upstreams.values() if one.is_being_awaited]
+        """Return whether every upstream was tried at least once. Starts the first attempts that are due."""
+        awaited = [item for item in self._router.upstreams.values() if item.is_being_awaited]
         for upstream in awaited:
-            upstream.begin_listing()
+            upstream.start_refresh()
         return not awaited
 
-    def everything(self) -> Iterator[tuple[Kind, Owned]]:
-        """All that there is, by whose it is: our own, and what the upstreams have listed."""
-        for method, kind in KINDS.items():
-            yield from ((kind, self.owned(one)) for one in self.catalogs[method])
-            for route in self._routes.table.routes(method).values():
-                yield kind, Owned(route.upstream.alias, route.inward)
+    def iter_components(self) -> Iterator[tuple[Kind, QualifiedName]]:
+        """Iterate over all components with their owners: this server's own and those that the upstreams listed."""
+        for method, kind in KIND_BY_METHOD.items():
+            yield from ((kind, self.component_qualified_name(catalog)) for catalog in self.catalogs[method])
+            for route in self._router.table.routes(method).values():
+                yield kind, QualifiedName(route.upstream.alias, route.inward)
 
-    def tool_owners(self) -> dict[str, tuple[str, str]]:
-        """Whose each tool is: the upstream, and what it is called there. Apps may call those of their own alone."""
-        routes = self._routes.table.routes("tools/list")
+    def tool_origins(self) -> dict[str, tuple[str, str]]:
+        """Return the upstream and the original name of each tool. Apps may call tools of their own upstream only."""
+        routes = self._router.table.routes("tools/list")
         return {name: (route.upstream.alias, route.inward) for name, route in routes.items()}
 
     def status(self) -> list[dict[str, Any]]:
-        """How each upstream is."""
-        return [upstream.status() for upstream in self._routes.upstreams.values()]
+        """Return the status of each upstream."""
+        return [upstream.status() for upstream in self._router.upstreams.values()]
 
-    def report(self) -> dict[str, Any]:
-        """How everything is, for the operator. No secret is in it."""
-        clashes = self.clashes
+    def status_report(self) -> dict[str, Any]:
+        """Return the status of the gateway for the operator. It contains no secrets."""
+        clashes = self.name_conflicts
         return {
             "name": self.name,
             "version": self.version,
@@ -390,112 +414,117 @@ class Gateway(Server):
             "clashes": clashes,
             "held": [
                 {"upstream": held.alias, "name": held.inward, "why": held.why}
-                for held in self._routes.table.held.values()
+                for held in self._router.table.unapproved.values()
             ],
-            "changed": [f"{pin.alias}.{pin.name}" for pin in self.pinned() if pin.state == "changed"],
+            "changed": [f"{pin.alias}.{pin.name}" for pin in self.list_pins() if pin.status == "changed"],
             "views": {
-                name: {"path": one.settings.path, "tools": self.counts(one)[0]} for name, one in self.views.items()
+                name: {"path": view.settings.path, "tools": self.count_components(view)[0]}
+                for name, view in self.views.items()
             },
             "parked": len(self._bridge),
-            "configuration": None if self._watch is None else msgspec.structs.asdict(self._watch.status),
+            "configuration": None if self._watch_config is None else msgspec.structs.asdict(self._watch_config.status),
             "tasks": [state.report() for state in supervision.states()],
         }
 
     def connections(self) -> Iterator[tuple[str, Upstream]]:
-        """Those that are open, each with the alias of its upstream."""
-        for alias, upstream in self._routes.upstreams.items():
-            yield from ((alias, lane.connection) for lane in upstream.lanes)
+        """Iterate over the open connections, each with the alias of its upstream."""
+        for alias, upstream in self._router.upstreams.items():
+            yield from ((alias, lane.connection) for lane in upstream.connections)
 
     def readiness(self) -> dict[str, str]:
         return status.readiness(self.status())
 
     def conditions(self) -> dict[str, str]:
-        """Return whether the configuration file is in effect. An invalid file does not take a server out of rotation
-        that works with the previous one."""
-        return {} if self._watch is None else {"configuration": self._watch.status.describe()}
+        """Return whether the configuration file is applied.
 
-    def measures(self) -> list[str]:
-        reload = ReloadStatus() if self._watch is None else self._watch.status
+        An invalid file does not take a server out of rotation that works with the previous configuration.
+        """
+        return {} if self._watch_config is None else {"configuration": self._watch_config.status.describe()}
+
+    def render_metrics(self) -> list[str]:
+        reload = ReloadStatus() if self._watch_config is None else self._watch_config.status
         counts = {
             "portico_gateway_configuration_not_applied": int(reload.not_applied_since is not None),
             "portico_gateway_reload_failures_total": reload.failures,
-            "portico_gateway_clashes": len(self.clashes),
-            "portico_gateway_held": len(self._routes.table.held),
-            "portico_gateway_parked": len(self._bridge),
+            "portico_gateway_name_conflicts": len(self.name_conflicts),
+            "portico_gateway_unapproved_entries": len(self._router.table.unapproved),
+            "portico_gateway_suspended_calls": len(self._bridge),
         }
-        tallies = {alias: upstream.tally for alias, upstream in self._routes.upstreams.items()}
-        return status.measures(self.status(), tallies, counts)
+        tallies = {alias: upstream.stats for alias, upstream in self._router.upstreams.items()}
+        return status.render_metrics(self.status(), tallies, counts)
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
-        await self._kept.open(self.store)
-        await asyncio.gather(*(one.recall() for one in self._routes.upstreams.values()))
-        self._serves = True
+    async def _lifespan(self) -> AsyncIterator[None]:
+        await self._catalog_cache.open(self.store)
+        await asyncio.gather(*(upstream.load_cached_catalog() for upstream in self._router.upstreams.values()))
+        self._is_serving = True
         supervisor = BackgroundTasks()
-        supervisor.repeat("gateway idle connections", self._look_after, IDLE_LOOK_SECONDS)
-        # Clients that listen ask again only after a change, so the gateway finds out which upstreams are back.
-        supervisor.repeat("gateway absent upstreams", self._list_for_listeners, ABSENT_LOOK_SECONDS)
+        supervisor.repeat("gateway idle connections", self._run_maintenance, MAINTENANCE_INTERVAL_SECONDS)
+        # Subscribed clients list again only after a notification, so the gateway checks which upstreams are back.
+        supervisor.repeat("gateway absent upstreams", self._refresh_for_subscribers, UNAVAILABLE_RETRY_SECONDS)
         if self._path is not None:
-            self._watch = self._watch_file(self._path)
-            supervisor.repeat("gateway configuration watcher", self._watch.check, WATCH_SECONDS)
+            self._watch_config = self._watch_file(self._path)
+            supervisor.repeat("gateway configuration watcher", self._watch_config.check, WATCH_SECONDS)
         try:
             yield
         finally:
-            self._serves = False
+            self._is_serving = False
             supervisor.cancel()
             self._bridge.close()
             await self._tasks.close()
-            self._routes.close()
-            for one in self._retiring:
-                one.hurry.set()
-            await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
-            await self._kept.close()
+            self._router.close()
+            for upstream in self._draining:
+                upstream.force_close.set()
+            await asyncio.gather(
+                *(upstream.close() for upstream in self._router.upstreams.values()), *self._background_tasks
+            )
+            await self._catalog_cache.close()
 
     def _watch_file(self, path: Path) -> ConfigurationWatch:
         return ConfigurationWatch(
             path,
             lambda: self.pins.path,
-            lambda: read(path, self._secrets),
+            lambda: load_settings(path, self._secrets),
             lambda: self._settings,
-            self._apply,
+            self._apply_settings,
             self._load_pins,
         )
 
     async def _load_pins(self) -> None:
-        """Show what was approved since the pins were last read."""
+        """Load the pins and expose components that were approved since."""
         assert self.pins.path is not None
         await asyncio.to_thread(self.pins.load, self.pins.path)
-        self._routes.changed()
+        self._router.on_lists_changed()
 
-    def _apply(self, settings: GatewaySettings) -> list[str]:
-        """Apply a configuration, and return what could not be applied. Unchanged upstreams and views notice nothing.
+    def _apply_settings(self, settings: GatewaySettings) -> list[str]:
+        """Apply a configuration and return the problems. Unchanged upstreams and views are not affected.
 
-        The rules come first: an upstream is not added where the rules that go with it cannot be applied. After that
-        each upstream and view stands for itself, so that one that fails hides no other change.
+        The rules come first: an upstream is not added if the rules that go with it cannot be applied. After that,
+        upstreams and views are applied independently, so that one failure does not block other changes.
         """
         access.change(self, self._settings.access, settings.access)
         problems: list[str] = []
         before, self._settings = self._settings, settings
         upstreams = _apply_each(
-            "upstream", before.upstreams, settings.upstreams, self._remove_upstream, self._add, problems
+            "upstream", before.upstreams, settings.upstreams, self._remove_upstream, self._add_upstream, problems
         )
         views = _apply_each("view", before.views, settings.views, self._remove_view, self._add_view, problems)
         self._settings = msgspec.structs.replace(settings, upstreams=upstreams, views=views)
-        self._routes.put_in_order(list(settings.upstreams))
+        self._router.set_order(list(settings.upstreams))
         return problems
 
     def _remove_upstream(self, alias: str) -> None:
-        if alias in self._routes.upstreams:
-            self.remove(alias)
+        if alias in self._router.upstreams:
+            self.remove_upstream(alias)
 
     def _remove_view(self, name: str) -> None:
         if name in self.views:
             self.remove_view(name)
 
-    async def _look_after(self) -> None:
-        self._bridge.sweep()
-        for upstream in list(self._routes.upstreams.values()):
-            await upstream.lanes.end_idle(time.monotonic())
+    async def _run_maintenance(self) -> None:
+        self._bridge.expire_stale()
+        for upstream in list(self._router.upstreams.values()):
+            await upstream.connections.close_idle(time.monotonic())
 
 
 def _apply_each(
@@ -506,7 +535,7 @@ def _apply_each(
     add: Callable[[T], Any],
     problems: list[str],
 ) -> dict[str, T]:
-    """Remove and add what differs. Return what is in effect then, so that the next change is compared with that."""
+    """Remove and add the items that differ. Return those in effect, against which the next change is compared."""
     applied = dict(old)
     for name in [name for name in old if new.get(name) != old[name]]:
         with _noting(kind, name, problems):
@@ -517,7 +546,7 @@ def _apply_each(
             try:
                 add(new[name])
             except Exception:
-                # It may have been added in part, and is added again when the file changes.
+                # It may have been added in part. Remove it, so that the next change of the file adds it again.
                 with contextlib.suppress(Exception):
                     remove(name)
                 raise
@@ -532,11 +561,13 @@ def _noting(kind: str, name: str, problems: list[str]) -> Iterator[None]:
     except UsageError as mistake:
         problems.append(f"{kind} {name}: {mistake}")
     except Exception as failure:
-        log.exception("error while applying the %s %s", kind, name)
+        log.exception("failed to apply the %s %s", kind, name)
         problems.append(f"{kind} {name}: {type(failure).__name__}: {failure}")
 
 
-def _given(upstreams: Mapping[str, Any] | GatewaySettings, secrets: Secrets) -> Iterator[tuple[str, Any]]:
+def _iter_upstreams(
+    upstreams: Mapping[str, Any] | GatewaySettings, secrets: SecretResolver
+) -> Iterator[tuple[str, Any]]:
     if isinstance(upstreams, Mapping) and isinstance(upstreams.get("mcpServers"), Mapping):
-        upstreams = settings_of(upstreams, secrets)
+        upstreams = parse_settings(upstreams, secrets)
     yield from (upstreams.upstreams if isinstance(upstreams, GatewaySettings) else upstreams).items()

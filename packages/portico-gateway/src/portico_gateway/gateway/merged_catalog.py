@@ -1,4 +1,4 @@
-"""What is in any of several lists. Each costs what is in it to add and to remove, however many others there are."""
+"""Reference-counted union of several catalogs. The cost of adding or removing one does not depend on the others."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from portico_gateway.gateway.catalog_cache import Lists
-from portico_gateway.gateway.catalog_entries import LISTS, ListedEntry
+from portico_gateway.gateway.catalog_cache import Catalog
+from portico_gateway.gateway.catalog_entries import LIST_METHODS, CatalogEntry
 
 Digests = Mapping[str, Sequence[bytes]]
-"""Of the entries of each list, in their order."""
+"Digests of the entries of each list, in order."
 
 
-class _CountedEntry(Struct):
-    """An entry, and in how many lists it is."""
+class _RefCountedEntry(Struct):
+    """An entry, and the number of catalogs that contain it."""
 
-    entry: ListedEntry
+    entry: CatalogEntry
     count: int = 0
 
 
-class MergedLists:
-    """Of entries with one name, but different otherwise, the one counts that is there for longest."""
+class RefCountedUnion:
+    """Union of catalogs. If entries with the same name differ, the one that was added first counts."""
 
     def __init__(self) -> None:
-        # By method, by name, by digest.
-        self._found: dict[str, dict[str, dict[bytes, _CountedEntry]]] = {method: {} for method in LISTS}
-        # Whether `entries` are others than those that were last looked at.
+        # Method → name → digest → entry.
+        self._found: dict[str, dict[str, dict[bytes, _RefCountedEntry]]] = {method: {} for method in LIST_METHODS}
+        # Whether the entries changed since the last snapshot.
         self.has_changed = False
 
-    def add(self, lists: Lists, digests: Digests) -> None:
+    def add(self, lists: Catalog, digests: Digests) -> None:
         for method, entries in lists.items():
             names = self._found[method]
             for entry, digest in zip(entries, digests[method], strict=True):
                 same = names.setdefault(entry.key, {})
                 self.has_changed |= not same
-                same.setdefault(digest, _CountedEntry(entry)).count += 1
+                same.setdefault(digest, _RefCountedEntry(entry)).count += 1
 
-    def remove(self, lists: Lists, digests: Digests) -> None:
+    def remove(self, lists: Catalog, digests: Digests) -> None:
         for method, entries in lists.items():
             names = self._found[method]
             for entry, digest in zip(entries, digests[method], strict=True):
@@ -49,9 +49,13 @@ class MergedLists:
                     if not same:
                         del names[entry.key]
 
-    def look(self) -> tuple[Lists, Digests]:
-        """The entries, and their digests."""
+    def snapshot(self) -> tuple[Catalog, Digests]:
+        """Return the entries and their digests."""
         self.has_changed = False
         chosen = {m: [next(iter(same.items())) for same in names.values()] for m, names in self._found.items()}
-        entries = {method: tuple(one.entry for _, one in found) for method, found in chosen.items()}
-        return entries, {method: [digest for digest, _ in found] for method, found in chosen.items()}
+        entries = {
+            method: tuple(counted.entry for _, counted in counted_entries) for method, counted_entries in chosen.items()
+        }
+        return entries, {
+            method: [digest for digest, _ in counted_entries] for method, counted_entries in chosen.items()
+        }

@@ -1,4 +1,4 @@
-"""Pages of lists: what the gateway has itself, and then what its upstreams have, as far as a caller may see them."""
+"""Pages of merged lists: the gateway's own components first, then those of its upstreams, filtered per caller."""
 
 from __future__ import annotations
 
@@ -7,98 +7,101 @@ from typing import Any
 
 from msgspec import UNSET, Raw
 
-from portico.protocol.versions import LATEST, Revision
-from portico.rpc.call import Call, Facet
-from portico.server.policy.interfaces import Owned
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION, ProtocolVersion
+from portico.rpc.call import Call, ServerView
+from portico.server.policy.interfaces import QualifiedName
 from portico.server.registry.caller_view import CallerView
-from portico.server.registry.catalog import KINDS, Catalog
-from portico_gateway.gateway.catalog_entries import ListedEntry, list_page, own_entry, written
-from portico_gateway.gateway.routing_table import OutwardRoute, RouteTable
+from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
+from portico_gateway.gateway.catalog_entries import CatalogEntry, encode_entry, encode_page, make_local_entry
+from portico_gateway.gateway.routing_table import RoutingTable, UpstreamRoute
 
-# Of lists, as classes of callers see them in each revision.
-MOST_PAGES = 1000
+# Cached pages, by list, visibility and protocol version.
+MAX_CACHED_PAGES = 1000
 
 
-class ListPages:
-    """Each page is written once, and kept until something changes. `owned` says whose a component is that the gateway
-    has itself."""
+class PageCache:
+    """Cache of encoded pages, cleared on every change. `qualify` returns the owner of a local component."""
 
-    def __init__(self, owned: Callable[[Any], Owned]) -> None:
-        self._owned = owned
+    def __init__(self, qualify: Callable[[Any], QualifiedName]) -> None:
+        self._owned = qualify
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
-        # Whole pages, each with the hints in it.
+        # Encoded pages with their cache hints.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._parts.clear()
         self._pages.clear()
 
-    def page(
+    def get_page(
         self,
         catalog: Catalog[Any],
         call: Call,
         cursor: str | None,
         view: CallerView | None,
-        table: RouteTable,
+        table: RoutingTable,
         hints: Mapping[str, Any],
     ) -> Raw:
-        method, facet, revision = catalog.method, call.facet, call.revision or LATEST
-        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(table.routes(method, facet)))
-        seen = None if view is None else view.sight.view
+        """Return an encoded page of a list."""
+        method, facet, revision = catalog.method, call.facet, call.protocol_version or LATEST_PROTOCOL_VERSION
+        start = 0 if cursor is None else catalog.page_start(cursor, len(catalog) + len(table.routes(method, facet)))
+        seen = None if view is None else view.visibility.cache_key
         key = (method, facet, revision, start, id(catalog.definitions), seen, table.key)
-        found = self._parts.get(key)
-        if found is None:
-            if len(self._parts) >= MOST_PAGES:
-                self.forget()
-            found = self._parts[key] = self._part(catalog, facet, view, table, revision, start)
+        part = self._parts.get(key)
+        if part is None:
+            if len(self._parts) >= MAX_CACHED_PAGES:
+                self.clear()
+            part = self._parts[key] = self._build_page(catalog, facet, view, table, revision, start)
+        # Cache hints change with time while the entries stay the same, so the two are cached separately.
         page = self._pages.get(key)
         if page is None or page[0] != hints:
-            page = self._pages[key] = (hints, list_page(method, *found, hints, revision))
+            page = self._pages[key] = (hints, encode_page(method, *part, hints, revision))
         return page[1]
 
-    def _part(
+    def _build_page(
         self,
         catalog: Catalog[Any],
-        facet: Facet | None,
+        facet: ServerView | None,
         view: CallerView | None,
-        table: RouteTable,
-        revision: Revision,
+        table: RoutingTable,
+        revision: ProtocolVersion,
         start: int,
     ) -> tuple[list[Raw], Any]:
-        """The entries of a page, and the cursor of the next one."""
+        """Return the encoded entries of a page and the cursor of the next one."""
         method = catalog.method
-        own: list[tuple[ListedEntry, dict[str, Any]]] = [
-            (own_entry(method, one), {}) for one in self._own(catalog, facet, view)
+        own: list[tuple[CatalogEntry, dict[str, Any]]] = [
+            (make_local_entry(method, local_entry), {}) for local_entry in self._local_entries(catalog, facet, view)
         ]
-        theirs = self._theirs(catalog, facet, view, table)
-        entries = [*own, *((route.entry, route.shown_at(method, revision)) for _, route in theirs)]
+        theirs = self._upstream_entries(catalog, facet, view, table)
+        entries = [*own, *((route.entry, route.overrides_for(method, revision)) for _, route in theirs)]
         end = start + catalog.page_size
-        part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
-        return part, catalog.cursor(end) if end < len(entries) else UNSET
+        part = [encode_entry(method, entry, overrides, revision) for entry, overrides in entries[start:end]]
+        return part, catalog.issue_cursor(end) if end < len(entries) else UNSET
 
-    def names(self, catalog: Catalog[Any], call: Call, view: CallerView | None, table: RouteTable) -> list[str]:
-        """What a caller is shown in a list of tools or prompts."""
-        own = [one.name for one in self._own(catalog, call.facet, view)]
-        return [*own, *(name for name, _ in self._theirs(catalog, call.facet, view, table))]
+    def visible_names(
+        self, catalog: Catalog[Any], call: Call, view: CallerView | None, table: RoutingTable
+    ) -> list[str]:
+        """Return the names of the tools or prompts that a caller can see."""
+        own = [local_entry.name for local_entry in self._local_entries(catalog, call.facet, view)]
+        return [*own, *(name for name, _ in self._upstream_entries(catalog, call.facet, view, table))]
 
-    def _own(self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None) -> list[Any]:
-        kind = KINDS[catalog.method]
-        found = [(one.definition, self._owned(one)) for one in catalog]
+    def _local_entries(self, catalog: Catalog[Any], facet: ServerView | None, view: CallerView | None) -> list[Any]:
+        kind = KIND_BY_METHOD[catalog.method]
+        result = [(item.definition, self._owned(item)) for item in catalog]
         return [
             definition
-            for definition, owned in found
-            if (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+            for definition, owned in result
+            if (facet is None or facet.includes(*owned)) and (view is None or view.is_visible(kind, owned))
         ]
 
-    def _theirs(
-        self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, table: RouteTable
-    ) -> Iterator[tuple[str, OutwardRoute]]:
-        kind = KINDS[catalog.method]
+    def _upstream_entries(
+        self, catalog: Catalog[Any], facet: ServerView | None, view: CallerView | None, table: RoutingTable
+    ) -> Iterator[tuple[str, UpstreamRoute]]:
+        kind = KIND_BY_METHOD[catalog.method]
         for name, route in table.routes(catalog.method, facet).items():
             if name in catalog:
                 continue
             if view is not None:
-                owned = view.own(kind, name) or Owned(route.upstream.alias, route.inward)
-                if not view.sees(kind, owned):
+                owned = view.local_name_of(kind, name) or QualifiedName(route.upstream.alias, route.inward)
+                if not view.is_visible(kind, owned):
                     continue
             yield name, route

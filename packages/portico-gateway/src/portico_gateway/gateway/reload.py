@@ -1,4 +1,4 @@
-"""Applying changes of the gateway's files while it serves, and what is known of the last attempt."""
+"""Reload of the gateway's configuration and pins while it serves, and the status of the last attempt."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from msgspec import Struct
 from portico.protocol.errors import UsageError
 from portico_gateway.gateway.settings import GatewaySettings
 
-# How often the files are checked for changes.
+# Interval at which the files are checked for changes.
 WATCH_SECONDS = 1.0
-# A configuration that could not be applied is tried again after this time: what it refers to may be there by then.
+# A failed configuration is retried after this time; a missing secret or file may exist by then.
 RETRY_SECONDS = 30.0
 
 log = logging.getLogger("portico.gateway")
-# Applied changes; `portico serve` shows them although they are no warnings.
+# Applied changes. `portico serve` prints them although they are not warnings.
 changes_log = logging.getLogger("portico.gateway.configuration")
 
 
 class ReloadStatus(Struct):
-    """Whether the file's content is in effect. Times are seconds since the epoch."""
+    """Whether the file's content is applied. Times are in seconds since the epoch."""
 
     path: str = ""
     applied_at: float = 0.0
-    # The reason why the file as it is now is not in effect, and since when; empty if it is.
+    # Reason why the current file is not applied, and since when; empty if it is.
     problem: str = ""
     not_applied_since: float | None = None
     failures: int = 0
 
     def describe(self) -> str:
-        """Return a line for probes, without the reason; empty if the configuration is in effect."""
+        """Return a line for health probes, without the reason; empty if the configuration is applied."""
         if self.not_applied_since is None:
             return ""
         since = time.strftime("%H:%M:%S", time.localtime(self.not_applied_since))
@@ -50,10 +50,10 @@ class ReloadStatus(Struct):
 
 
 class ConfigurationWatch:
-    """Reloads the configuration when its file changes, and the pins when theirs does.
+    """Reloads the configuration and the pins when their files change.
 
-    `read` is called in a thread and raises UsageError for an invalid file. `current` returns the settings in effect.
-    `apply` returns what it could not apply.
+    `read` runs in a thread and raises UsageError for an invalid file. `current` returns the settings in effect. `apply`
+    returns the problems.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ConfigurationWatch:
         self._retry_at = 0.0
 
     async def check(self) -> None:
-        """Apply what has changed since the last time. Raises nothing for an invalid file: that is logged."""
+        """Apply changes since the last check. Invalid files are logged, not raised."""
         stamp, pins = _stamp(self._path), _stamp(self._pins())
         if stamp != self._seen:
             self._seen = stamp
@@ -92,8 +92,8 @@ class ConfigurationWatch:
         except UsageError as mistake:
             problems = [str(mistake)]
         except Exception as failure:
-            # Whatever it was, the file must go on being watched.
-            log.exception("error while applying %s", self._path)
+            # Whatever failed, the file must remain watched.
+            log.exception("failed to apply %s", self._path)
             problems = [f"{type(failure).__name__}: {failure}"]
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if not problems:
@@ -101,7 +101,7 @@ class ConfigurationWatch:
             changes_log.info("configuration applied: %s", changes)
             return
         self.status.fail("; ".join(problems))
-        # Every change of the file is answered in the log; what is only tried again is logged if the reason is new.
+        # Every change of the file is logged; a retry is logged only if the reason is new.
         if not again or self.status.problem != before:
             for problem in problems:
                 log.error("%s is not applied: %s", self._path, problem)
@@ -112,11 +112,11 @@ class ConfigurationWatch:
                 await self._load_pins()
                 changes_log.info("pins reloaded: %s", self._pins())
         except UsageError as mistake:
-            log.error("the pins are not reloaded: %s", mistake)
+            log.error("cannot reload the pins: %s", mistake)
 
 
 def describe_changes(before: GatewaySettings, after: GatewaySettings) -> str:
-    """Return how two configurations differ, such as "1 rule changed, upstream x removed"."""
+    """Describe how two configurations differ, such as "1 rule changed, upstream x removed"."""
     tables = (
         _describe_tables(name, before.access.sections.get(name), after.access.sections.get(name))
         for name in {**before.access.sections, **after.access.sections}
@@ -126,15 +126,15 @@ def describe_changes(before: GatewaySettings, after: GatewaySettings) -> str:
         *_describe_names("upstream", before.upstreams, after.upstreams),
         *_describe_names("view", before.views, after.views),
     ]
-    return ", ".join(parts) or "no changes that take effect while it runs"
+    return ", ".join(parts) or "no changes that can be applied at run time"
 
 
 def _describe_tables(name: str, before: Any, after: Any) -> str:
-    old, new = (list(getattr(section, "said", None) or ()) for section in (before, after))
+    old, new = (list(getattr(section, "tables", None) or ()) for section in (before, after))
     if before == after:
         return ""
-    added = sum(one not in old for one in new)
-    removed = sum(one not in new for one in old)
+    added = sum(item not in old for item in new)
+    removed = sum(item not in new for item in old)
     changed = min(added, removed)
     counts = {"changed": changed, "added": added - changed, "removed": removed - changed}
     parts = [f"{count} {name}{'s' if count > 1 else ''} {what}" for what, count in counts.items() if count]
@@ -150,11 +150,11 @@ def _describe_names(kind: str, before: Mapping[str, Any], after: Mapping[str, An
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    """Return what changes when a file does, or None if there is no file."""
+    """Return a value that changes with the file, or None if the file does not exist."""
     if path is None:
         return None
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return result.st_mtime_ns, result.st_size, result.st_ino

@@ -1,80 +1,86 @@
-"""All that the upstreams have, under its outward names: one look-up says whose a name is."""
+"""Router: maps exposed names to upstreams and forwards calls to them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
-from msgspec.structs import replace
 
-from portico.jsonschema.argument_issues import nearest
+from portico.caching import LruCache
 from portico.protocol import jsonrpc
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.completion import CompleteParams, PromptReference
 from portico.protocol.errors import (
     InvalidParams,
     MethodNotFound,
-    MissingCapability,
+    MissingClientCapability,
     ResourceNotFound,
     ToolError,
-    Unknown,
 )
-from portico.protocol.methods import ASKABLE, asked_by
-from portico.protocol.subscriptions import Filter
-from portico.protocol.tools import ToolAnnotations
-from portico.protocol.versions import MODERN
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, as_input_required, is_minimal_call
+from portico.protocol.subscriptions import SubscriptionFilter
+from portico.protocol.tools import CallToolParams, ToolAnnotations
+from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.attribution import attribute_all
-from portico.rpc.call import Call, Facet
-from portico.rpc.client_requests import incapable
-from portico.server.context.request_state import Seal, binding
-from portico.server.policy.interfaces import Kind, Owned
+from portico.rpc.call import Call, ServerView
+from portico.rpc.client_requests import to_capability_error
+from portico.server.context.request_state import RequestStateSealer, request_binding
+from portico.server.policy.interfaces import Kind, QualifiedName
+from portico.server.providers.base import Provider
 from portico.server.registry.caller_view import CallerView
 from portico.server.registry.catalog import Catalog
-from portico_gateway.gateway.catalog_entries import LISTS, hints, members, result_at
-from portico_gateway.gateway.fast_path import straight
-from portico_gateway.gateway.fast_path_params import spliced
-from portico_gateway.gateway.pagination import ListPages
-from portico_gateway.gateway.routing_table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
-from portico_gateway.gateway.subscriptions import Listeners, Publish
+from portico.transports.request_meta import is_connection_meta
+from portico_gateway.gateway.catalog_entries import LIST_METHODS, get_annotations, object_decoder, translate_result
+from portico_gateway.gateway.pagination import PageCache
+from portico_gateway.gateway.routing_table import (
+    RESOURCES_LIST,
+    TEMPLATES_LIST,
+    ApprovalCheck,
+    RoutingTable,
+    UpstreamRoute,
+)
+from portico_gateway.gateway.subscriptions import ChangePublisher, GatewaySubscriptions
 from portico_gateway.gateway.tasks import GatewayTasks
-from portico_gateway.gateway.upstream import Answered, Detach, GatewayUpstream
-from portico_gateway.gateway.uri_rewriting import link_result
+from portico_gateway.gateway.upstream import DetachHandler, UpstreamProvider, UpstreamResponse
+from portico_gateway.gateway.uri_rewriting import rewrite_result_uris
 
-if TYPE_CHECKING:
-    from portico.server.policy.enforcement import Protection
-
-# How long a first list waits for upstreams of which nothing is known.
-FIRST_SECONDS = 2.0
-# Of those who are given the same lists by upstreams that look at who asks.
-MOST_TABLES = 100
+# Cached routing tables for groups of callers that see the same lists.
+MAX_ROUTING_TABLES = 100
 
 
-class Routes:
-    """The upstreams of a gateway, and what is answered in their stead. `publish` is told of changes."""
+class UpstreamRouter(Provider):
+    """Provider that exposes the upstreams of a gateway. `publish` receives change notifications."""
 
     def __init__(
-        self, publish: Publish, seal: Seal, owned: Callable[[Any], Owned], held: Held = lambda alias, method, entry: ""
+        self,
+        publish: ChangePublisher,
+        seal: RequestStateSealer,
+        qualify: Callable[[Any], QualifiedName],
+        first_seconds: float,
+        unapproved_reason: ApprovalCheck = lambda alias, method, entry: "",
     ) -> None:
         self._seal = seal
-        self._held = held
-        self.protection: Protection | None = None
-        # Those of the upstreams.
+        self._held = unapproved_reason
+        # Tasks of the upstreams.
         self.tasks: GatewayTasks | None = None
-        self.upstreams: dict[str, GatewayUpstream] = {}
-        # Of all that is known; and of what callers are given who are given something else.
-        self.table = RouteTable(self.upstreams, held, lambda one: one.lists.all.entries)
-        self._tables: OrderedDict[Hashable, RouteTable] = OrderedDict()
-        # The upstreams whose lists depend on who asks.
-        self._varying: list[GatewayUpstream] = []
-        # How many seconds a list waits for upstreams that have not answered yet; FIRST_SECONDS if None.
-        self.first_seconds: float | None = None
-        self._pages = ListPages(owned)
-        self._listeners = Listeners(publish, self.table)
+        self.upstreams: dict[str, UpstreamProvider] = {}
+        # Routes over all known entries. Callers that see other lists have separate tables.
+        self.table = RoutingTable(self.upstreams, unapproved_reason, lambda upstream: upstream.catalog.merged.entries)
+        # The tools of that table, which is all that most calls need.
+        self._tools: Mapping[str, UpstreamRoute] = {}
+        # Callers with equal lists share a table, so the number of tables depends on the number of different lists,
+        # not of users.
+        self._tables: LruCache[Hashable, RoutingTable] = LruCache(MAX_ROUTING_TABLES)
+        # Upstreams whose lists depend on the caller.
+        self._varying: list[UpstreamProvider] = []
+        # Seconds that a list waits for upstreams that have not answered yet.
+        self.first_seconds = first_seconds
+        self._pages = PageCache(qualify)
+        self._listeners = GatewaySubscriptions(publish, self.table)
 
     def __bool__(self) -> bool:
         return True
@@ -82,411 +88,465 @@ class Routes:
     def __len__(self) -> int:
         return len(self.upstreams)
 
-    def put_in_order(self, aliases: list[str]) -> None:
-        """The first one in the file has a name that two want."""
+    def set_order(self, aliases: list[str]) -> None:
+        """Order the upstreams as in the file. The first one wins a name conflict."""
         rest = [alias for alias in self.upstreams if alias not in aliases]
         ordered = {alias: self.upstreams[alias] for alias in [*aliases, *rest] if alias in self.upstreams}
+        # Changed in place: routing tables and views hold a reference to this mapping.
         self.upstreams.clear()
         self.upstreams.update(ordered)
-        self.changed()
+        self.on_lists_changed()
 
     def close(self) -> None:
         self._listeners.close()
 
-    def forget_facet(self, facet: Facet) -> None:
-        """No client sees it any more."""
-        self._forget()
-        self._listeners.forget_facet(facet)
+    def remove_view(self, facet: ServerView) -> None:
+        """Forget a view that was removed."""
+        self._invalidate()
+        self._listeners.remove_view(facet)
 
-    def _forget(self) -> None:
-        self.table.forget()
+    def _invalidate(self) -> None:
+        self.table.invalidate()
+        self._tools = self.table.routes("tools/list")
         self._tables.clear()
-        self._pages.forget()
+        self._pages.clear()
 
-    def table_of(self, call: Call) -> RouteTable:
-        """What leads where for the sender of a call: one table for all who are given the same lists."""
-        for one in self._varying:
-            if one.lists.find(call).digest != one.lists.all.digest:
-                return self._own_table(call)
+    def table_for(self, call: Call) -> RoutingTable:
+        """Return the routing table for a caller. Callers that see the same lists share a table."""
+        for item in self._varying:
+            # Compare digests instead of lists; a caller who sees everything uses the common table and its caches.
+            if item.catalog.get(call).digest != item.catalog.merged.digest:
+                return self._caller_table(call)
         return self.table
 
-    def _own_table(self, call: Call) -> RouteTable:
-        found = {one.alias: one.lists.find(call) for one in self._varying}
-        key = tuple(listing.digest for listing in found.values())
+    def _caller_table(self, call: Call) -> RoutingTable:
+        result = {item.alias: item.catalog.get(call) for item in self._varying}
+        key = tuple(listing.digest for listing in result.values())
         table = self._tables.get(key)
         if table is None:
-            own = {alias: listing.entries for alias, listing in found.items()}
-            table = RouteTable(self.upstreams, self._held, lambda one: own.get(one.alias, one.lists.all.entries), key)
+            own = {alias: listing.entries for alias, listing in result.items()}
+            table = RoutingTable(
+                self.upstreams,
+                self._held,
+                lambda upstream: own.get(upstream.alias, upstream.catalog.merged.entries),
+                key,
+            )
             self._tables[key] = table
-            while len(self._tables) > MOST_TABLES:
-                self._tables.popitem(last=False)
-        self._tables.move_to_end(key)
         return table
 
     # Changes
 
-    def changed(self, methods: Iterable[str] = tuple(LISTS)) -> None:
-        """These lists may be others now."""
-        self._varying = [one for one in self.upstreams.values() if one.lists.vary]
-        self._forget()
-        self._listeners.changed(methods)
+    def on_lists_changed(self, methods: Iterable[str] = tuple(LIST_METHODS)) -> None:
+        """Rebuild the routes and notify subscribers, after lists may have changed."""
+        self._varying = [upstream for upstream in self.upstreams.values() if upstream.catalog.is_per_caller]
+        self._invalidate()
+        self._listeners.on_lists_changed(methods)
 
-    def updated(self, upstream: GatewayUpstream, uri: str) -> None:
-        if upstream.settings.shows(uri):
-            self._listeners.updated(self.table.outward_uri(upstream, uri))
+    def on_resource_updated(self, upstream: UpstreamProvider, uri: str) -> None:
+        if upstream.settings.includes(uri):
+            self._listeners.on_resource_updated(self.table.exposed_uri(upstream, uri))
 
-    def list_for_listeners(self) -> None:
-        """Ask those for their lists who have not given any yet, if there are clients that wait to be told."""
+    def refresh_for_subscribers(self) -> None:
+        """List upstreams that were never listed, if there are subscribed clients."""
         if self._listeners:
             for upstream in self.upstreams.values():
-                upstream.begin_listing_again()
+                upstream.retry_refresh()
 
-    def hear(self, wanted: Filter, call: Call) -> list[Any]:
+    def subscribe(self, filter: SubscriptionFilter, call: Call) -> list[Any]:
         for upstream in self.upstreams.values():
-            upstream.begin_listing(call)
-        return self._listeners.hear(wanted, call.facet)
+            upstream.start_refresh(call)
+        return self._listeners.subscribe(filter, call.facet)
 
-    def unhear(self, keys: list[Any]) -> None:
-        self._listeners.unhear(keys)
+    def unsubscribe(self, keys: list[Any]) -> None:
+        self._listeners.unsubscribe(keys)
 
-    def may_have(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
-        """Whether an upstream has a resource, or may turn out to when it is listed."""
-        for upstream, inward in self.table_of(call).owners(uri, call.facet):
-            if view is None or view.sees("resource", Owned(upstream.alias, inward)):
+    def may_have_resource(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
+        """Return whether an upstream has a resource, or might have it once it is listed."""
+        for upstream, inward in self.table_for(call).candidate_upstreams(uri, call.facet):
+            if view is None or view.is_visible("resource", QualifiedName(upstream.alias, inward)):
                 return True
-        return view is None and not all(one.lists.find(call).is_known for one in self.upstreams.values())
+        # An upstream that was never listed may have any resource. With a policy the answer is no: a rule can only
+        # admit names that are known.
+        return view is None and not all(item.catalog.get(call).is_known for item in self.upstreams.values())
 
-    # Whose something is
+    # Ownership
 
-    def owner_of(self, kind: Kind, name: str) -> Owned | None:
+    def qualified_name(self, kind: Kind, name: str) -> QualifiedName | None:
+        """Return the upstream and original name of a component, or None."""
         if kind == "resource":
-            return next((Owned(upstream.alias, inward) for upstream, inward in self.table.owners(name, None)), None)
-        route = self.table.routes(TEMPLATES if kind == "template" else f"{kind}s/list").get(name)
+            return next(
+                (
+                    QualifiedName(upstream.alias, inward)
+                    for upstream, inward in self.table.candidate_upstreams(name, None)
+                ),
+                None,
+            )
+        route = self.table.routes(TEMPLATES_LIST if kind == "template" else f"{kind}s/list").get(name)
         if route is None and kind == "template":
-            route = self.table.routes(RESOURCES).get(name)
-        return None if route is None else Owned(route.upstream.alias, route.inward)
+            route = self.table.routes(RESOURCES_LIST).get(name)
+        return None if route is None else QualifiedName(route.upstream.alias, route.inward)
 
-    def needs_task(self, tool: str) -> bool:
-        """As its upstream lists it, which only one of 2025-11-25 does."""
+    def requires_task(self, tool: str) -> bool:
+        """Return whether a tool must be called as a task, according to its upstream (2025-11-25 only)."""
         route = self.table.routes("tools/list").get(tool)
         return route is not None and route.task_support == "required"
 
-    def hints(self, call: Call, tool: str) -> ToolAnnotations | None:
-        """As its upstream lists it to the sender of a call."""
-        route = self.table_of(call).routes("tools/list").get(tool)
-        return None if route is None else hints(route.entry)
+    def tool_annotations(self, call: Call, tool: str) -> ToolAnnotations | None:
+        """Return the annotations of a tool as listed for the caller, or None."""
+        route = self.table_for(call).routes("tools/list").get(tool)
+        return None if route is None else get_annotations(route.entry)
 
-    def canonical(self, kind: Kind, name: str) -> str | None:
-        """Upstreams are routed to by the names that they list, so there is one name for each."""
-        return name if self.owner_of(kind, name) is not None else None
+    def canonical_name(self, kind: Kind, name: str) -> str | None:
+        """Return the name itself: upstreams are addressed by the names that they list, so each has one spelling."""
+        return name if self.qualified_name(kind, name) is not None else None
 
-    def hides(self, call: Call, kind: Kind, name: str) -> bool:
-        """What an upstream hides from a caller, it says itself when it is asked."""
+    def is_hidden(self, call: Call, kind: Kind, name: str) -> bool:
+        """Return False: an upstream decides for itself what it hides from a caller."""
         return False
 
     # Lists
 
-    async def settled(
-        self, seconds: float | None = None, by: Call | None = None, only: Collection[GatewayUpstream] | None = None
+    async def wait_until_listed(
+        self, timeout: float | None = None, call: Call | None = None, only: Collection[UpstreamProvider] | None = None
     ) -> None:
-        """Wait until all upstreams, or `only` some, are listed or have failed, for at most `seconds`.
+        """Wait until all upstreams, or those in `only`, are listed or have failed, for at most `timeout` seconds.
 
-        Without `seconds` it is the short wait of a list: upstreams that answer later are announced as a change, and
-        those that did not answer in an earlier process are not waited for. Personal upstreams are asked on behalf of
-        the call `by`.
+        Without `timeout` it is the short wait of a list: upstreams that answer later are announced by a notification,
+        and those that were unreachable in an earlier process are not waited for. Per-caller upstreams are listed on
+        behalf of `call`.
         """
         waiting = [
-            one
-            for one in (self.upstreams.values() if only is None else only)
-            if not one.lists.find(by).is_ready and not one.health.breaker_of(by).is_open
+            item
+            for item in (self.upstreams.values() if only is None else only)
+            if not item.catalog.get(call).is_ready and not item.health.breaker_of(call).is_open
         ]
         for upstream in waiting:
-            upstream.begin_listing(by)
-        if seconds is None:
-            seconds = FIRST_SECONDS if self.first_seconds is None else self.first_seconds
-            waiting = [one for one in waiting if not one.traits.is_unreachable]
+            upstream.start_refresh(call)
+        if timeout is None:
+            timeout = self.first_seconds
+            # An upstream that was down in the last process would delay the first list of every start by the whole
+            # timeout.
+            waiting = [item for item in waiting if not item.features.is_unreachable]
         if not waiting:
             return
-        tasks = [asyncio.ensure_future(one.listed_or_failed(by)) for one in waiting]
+        # Wait concurrently: the slowest upstream determines the delay, not the sum of all.
+        tasks = [asyncio.ensure_future(item.wait_until_listed(call)) for item in waiting]
         try:
-            await asyncio.wait(tasks, timeout=max(one.left_of(seconds, by) for one in waiting))
+            await asyncio.wait(tasks, timeout=max(item.remaining_list_timeout(timeout, call) for item in waiting))
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _look_again(self, call: Call) -> None:
-        """Something is asked for that is not in the lists of who asks: it may be by now."""
+    async def _refresh_for_unknown(self, call: Call) -> None:
+        """Refresh the caller's lists, since a requested name is missing and may have been added."""
         for upstream in self._varying:
-            upstream.lists.find(call).doubt()
-        await self.settled(by=call)
+            upstream.catalog.get(call).expire_if_old()
+        await self.wait_until_listed(call=call)
 
-    def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
+    def cached_list(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
         return None
 
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
-        """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
+    def get_page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
+        """Return a page of the merged list, or a coroutine that returns it once the upstreams are listed."""
         for upstream in self.upstreams.values():
-            upstream.begin_listing(call)
-        if all(one.lists.find(call).is_ready or one.health.breaker_of(call).is_open for one in self.upstreams.values()):
+            upstream.start_refresh(call)
+        if all(
+            item.catalog.get(call).is_ready or item.health.breaker_of(call).is_open for item in self.upstreams.values()
+        ):
             return self._page(catalog, call, cursor, view)
-        return self._page_when_settled(catalog, call, cursor, view)
+        return self._page_when_listed(catalog, call, cursor, view)
 
-    async def _page_when_settled(
+    async def _page_when_listed(
         self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None
     ) -> Raw:
-        await self.settled(by=call)
+        await self.wait_until_listed(call=call)
         return self._page(catalog, call, cursor, view)
 
     def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None) -> Raw:
-        self._listeners.note_given(catalog.method, call.facet)
+        self._listeners.record_listed(catalog.method, call.facet)
         for upstream in self._varying:
-            listing = upstream.lists.find(call)
+            listing = upstream.catalog.get(call)
             listing.was_missing = listing.was_missing or not listing.is_known
-        return self._pages.page(catalog, call, cursor, view, self.table_of(call), self._hints(catalog, call, view))
+        return self._pages.get_page(
+            catalog, call, cursor, view, self.table_for(call), self._cache_hints(catalog, call, view)
+        )
 
-    def _hints(self, catalog: Catalog[Any], call: Call, view: CallerView | None) -> Mapping[str, Any]:
-        """How long a list may be kept by those who are given it, and whether they may share it: as all of its parts
-        allow. What depends on the caller, or on an approval, is shared with no other."""
-        said = (upstream.lists.hints(call, catalog.method) for upstream in self.upstreams.values())
-        parts = [one for one in said if one is not None]
+    def _cache_hints(self, catalog: Catalog[Any], call: Call, view: CallerView | None) -> Mapping[str, Any]:
+        """Return the cache hints of a merged list: the strictest of its parts.
+
+        A list that depends on the caller or on an approval is private.
+        """
+        hints = (upstream.catalog.cache_hints(call, catalog.method) for upstream in self.upstreams.values())
+        parts = [item for item in hints if item is not None]
+        # No upstream has a list of this kind, so the hints are those of the server's own components.
         if not parts:
-            return catalog.hints
+            return catalog.cache_hints
         seconds, public = min(seconds for seconds, _ in parts), all(public for _, public in parts)
         if len(catalog):
-            seconds = min(seconds, catalog.hints["ttl_ms"] / 1000)
-            public = public and catalog.hints["cache_scope"] == "public"
-        shared = public and view is None and self.protection is None and not self.table.held
+            seconds = min(seconds, catalog.cache_hints["ttl_ms"] / 1000)
+            public = public and catalog.cache_hints["cache_scope"] == "public"
+        # A shared cache must not serve one user's list to another: any rule, view or pending approval makes the list
+        # private (2026-07-28, Caching).
+        shared = public and view is None and self.protection is None and not self.table.unapproved
         return {"ttl_ms": int(seconds) * 1000, "cache_scope": "public" if shared else "private"}
 
-    # Answering
+    # Calls
 
     def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Coroutine[Any, Any, Any]:
-        """What comes to the answer of the upstream whose tool or prompt it is."""
+        """Return a coroutine that calls the tool or prompt at its upstream."""
+        # Fast path: without a policy, most calls need only one dictionary lookup.
         if self.protection is None:
-            route = self.table_of(call).routes(f"{kind}s/list", call.facet).get(name)
+            # The most frequent request of a gateway: one lookup, no await before the request is written.
+            if kind == "tool" and call.facet is None and not self._varying:
+                route = self._tools.get(name)
+            else:
+                route = self.table_for(call).routes(f"{kind}s/list", call.facet).get(name)
             if route is not None and not self._may_be_task(call, kind, route):
-                return self._delegate(route.upstream, call, "name", route.inward)
-        return self._call_if_admitted(call, kind, name, catalog)
+                return self._forward(route.upstream, call, "name", route.inward)
+        return self._call_if_allowed(call, kind, name, catalog)
 
-    def _may_be_task(self, call: Call, kind: str, route: OutwardRoute) -> bool:
-        return kind == "tool" and self.tasks is not None and self.tasks.concerns(call, route)
+    def _may_be_task(self, call: Call, kind: str, route: UpstreamRoute) -> bool:
+        if kind != "tool" or self.tasks is None:
+            return False
+        if (
+            call.protocol_version == FIRST_MODERN_VERSION
+            and call.capabilities.extensions is None
+            and not route.task_support
+        ):
+            return False
+        return self.tasks.is_task_call(call, route)
 
-    async def _call_if_admitted(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
-        """The same where a rule may forbid it, it may become a task, or nothing of that name is known yet."""
+    async def _call_if_allowed(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
+        """Call a component that may be forbidden by a rule, may become a task, or is not known yet."""
         method = f"{kind}s/list"
-        route, owners = self.table_of(call).routes(method, call.facet).get(name), []
+        # Three attempts, from cheap to expensive: the known routes, upstreams that own the prefix but were not listed
+        # yet, and a refresh of this caller's lists.
+        route, owners = self.table_for(call).routes(method, call.facet).get(name), []
         if route is None:
             owners = await self._await_owners(call, kind, name)
-            route = self.table_of(call).routes(method, call.facet).get(name)
+            route = self.table_for(call).routes(method, call.facet).get(name)
         if route is None:
-            await self._look_again(call)
-            asked = await self._ask_to_connect(call, owners)
-            if asked is not None:
-                return asked
-            route = self.table_of(call).routes(method, call.facet).get(name)
+            await self._refresh_for_unknown(call)
+            connect_request = await self._request_account_connection(call, owners)
+            if connect_request is not None:
+                return connect_request
+            route = self.table_for(call).routes(method, call.facet).get(name)
         if route is None:
-            await self._refuse_held(call, kind, name)
-            self._refuse_absent(call, owners)
-        if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
-            raise await self.unknown(call, kind, name, catalog)
+            await self._raise_unapproved(call, kind, name)
+            self._raise_unavailable(call, owners)
+        # A denied component raises the same error as an unknown one, so that a caller cannot find out which names
+        # exist.
+        if route is None or not await self.admits(call, kind, QualifiedName(route.upstream.alias, route.inward)):
+            raise await self.not_found_error(call, kind, name, catalog)
         if self.tasks is not None and self._may_be_task(call, kind, route):
             try:
-                said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
-            except MissingCapability as missing:
-                raise incapable(missing, call) from None
-            return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
-        return await self._delegate(route.upstream, call, "name", route.inward)
+                result = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            except MissingClientCapability as missing:
+                raise to_capability_error(missing, call) from None
+            return self._expose_result(route.upstream, call, result) if isinstance(result, UpstreamResponse) else result
+        return await self._forward(route.upstream, call, "name", route.inward)
 
-    async def _refuse_held(self, call: Call, kind: str, name: str) -> None:
-        """Say why something is not to be had, to those who would have it otherwise."""
-        held = self.table_of(call).held.get((f"{kind}s/list", name))
-        if held is None or not (call.facet is None or call.facet.shows(held.alias, held.inward)):
+    async def _raise_unapproved(self, call: Call, kind: str, name: str) -> None:
+        """Raise ToolError with the reason if a component awaits approval and the caller could otherwise use it."""
+        held = self.table_for(call).unapproved.get((f"{kind}s/list", name))
+        if held is None or not (call.facet is None or call.facet.includes(held.alias, held.inward)):
             return
-        if await self._admits(call, kind, Owned(held.alias, held.inward)):
-            raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionError")
+        # Only callers who may use the tool learn that it is held back; the others get the error for unknown names.
+        if await self.admits(call, kind, QualifiedName(held.alias, held.inward)):
+            raise ToolError(f"{name} is held back: {held.why}.", error_type="PermissionError")
 
-    async def _await_owners(self, call: Call, kind: str, name: str) -> list[GatewayUpstream]:
-        """Wait for the upstreams to which a name belongs by its prefix, and for no others. Returns those that were not
-        listed before."""
-        owners = [one async for one in self._unlisted(call, kind, name)]
+    async def _await_owners(self, call: Call, kind: str, name: str) -> list[UpstreamProvider]:
+        """Wait for the upstreams that own a name according to its prefix. Return those that were not listed before."""
+        owners = [unlisted_candidate async for unlisted_candidate in self._unlisted_candidates(call, kind, name)]
         for upstream in owners:
-            await self.settled(upstream.settings.timeout, call, only=[upstream])
+            await self.wait_until_listed(upstream.settings.timeout, call, only=[upstream])
         return owners
 
-    def _refuse_absent(self, call: Call, owners: Sequence[GatewayUpstream]) -> None:
-        """Raise ToolError with the alias and the reason if an upstream to which a name belongs could not be listed."""
+    def _raise_unavailable(self, call: Call, owners: Sequence[UpstreamProvider]) -> None:
+        """Raise ToolError with the alias and the reason if an upstream that owns the name could not be listed."""
         for upstream in owners:
-            listing, breaker = upstream.lists.find(call), upstream.health.breaker_of(call)
+            listing, breaker = upstream.catalog.get(call), upstream.health.breaker_of(call)
             if listing.is_known:
                 continue
             if breaker.since is not None:
-                raise breaker.refusal(upstream.alias)
-            if listing.refusal is not None:
-                raise listing.refusal.with_traceback(None)
-            if not upstream.personal:
+                raise breaker.unavailable_error(upstream.alias)
+            if listing.last_error is not None:
+                raise listing.last_error.with_traceback(None)
+            if not upstream.is_per_caller:
                 raise ToolError(
-                    f"{upstream.alias} has not answered yet. Try again later.",
-                    kind="ToolExecutionError",
+                    f"{upstream.alias} has not responded yet. Try again later.",
+                    error_type="ToolExecutionError",
                     details={"upstream": upstream.alias},
                     retryable=True,
                 )
 
-    async def _ask_to_connect(self, call: Call, owners: Sequence[GatewayUpstream]) -> Any:
-        """The question for the account of the caller, without which the upstream of this name lists nothing; None if
-        there is none to be asked."""
+    async def _request_account_connection(self, call: Call, owners: Sequence[UpstreamProvider]) -> Any:
+        """Return the request to connect the caller's account, without which the upstream lists nothing; or None."""
         for upstream in owners:
-            if upstream.lists.find(call).is_known:
+            if upstream.catalog.get(call).is_known:
                 continue
-            prepared = await upstream.auth.prepare(call) if upstream.auth is not None and upstream.personal else None
+            prepared = (
+                await upstream.auth.prepare_call(call) if upstream.auth is not None and upstream.is_per_caller else None
+            )
             if isinstance(prepared, InputRequiredResult):
-                return self._outward(upstream, call, Answered(prepared, MODERN))
+                return self._expose_result(upstream, call, UpstreamResponse(prepared, FIRST_MODERN_VERSION))
             if prepared is not None:
-                await self.settled(by=call)
+                await self.wait_until_listed(call=call)
         return None
 
-    async def _unlisted(self, call: Call, kind: str, name: str) -> AsyncIterator[GatewayUpstream]:
-        """Those whose lists are not known, and who may have this name, if the caller may: a client may have it from
-        before. Names say that only where they have a prefix."""
+    async def _unlisted_candidates(self, call: Call, kind: str, name: str) -> AsyncIterator[UpstreamProvider]:
+        """Yield the upstreams that are not listed yet and may own a name according to its prefix, if the caller has
+        access.
+
+        A client may know the name from an earlier session.
+        """
         for alias, upstream in list(self.upstreams.items()):
-            before = upstream.settings.outward_prefix
-            if upstream.lists.find(call).is_known or not before or not name.startswith(before):
+            before = upstream.settings.exposed_prefix
+            if upstream.catalog.get(call).is_known or not before or not name.startswith(before):
                 continue
             inward = name.removeprefix(before)
-            shown = upstream.settings.shows(inward) and (call.facet is None or call.facet.shows(alias, inward))
-            if shown and await self._admits(call, kind, Owned(alias, inward)):
+            visible = upstream.settings.includes(inward) and (call.facet is None or call.facet.includes(alias, inward))
+            if visible and await self.admits(call, kind, QualifiedName(alias, inward)):
                 yield upstream
 
-    def may_own(self, names: Collection[str] | None) -> list[GatewayUpstream]:
-        """Return the upstreams to which any of these names belongs, by prefix or by renaming; all, if that does not
-        tell."""
+    def may_own(self, names: Collection[str] | None) -> list[UpstreamProvider]:
+        """Return the upstreams that may own any of these names, by prefix or renaming; all of them if that is
+        unknown.
+        """
         every = list(self.upstreams.values())
         if names is None:
             return every
-        found = [one for one in every if any(one.settings.may_show_as(name) for name in names)]
-        return found or (every if names else [])
+        result = [item for item in every if any(item.settings.may_show_as(name) for name in names)]
+        return result or (every if names else [])
 
-    async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
-        """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
-        await self.settled(by=call)
-        view = None if self.protection is None else self.protection.view(call)
-        names = self._pages.names(catalog, call, view, self.table_of(call))
-        return Unknown(kind, name, nearest(name, catalog.unchecked(names), most=3))
+    async def visible_names(self, call: Call, catalog: Catalog[Any], view: CallerView | None) -> list[str]:
+        await self.wait_until_listed(call=call)
+        return self._pages.visible_names(catalog, call, view, self.table_for(call))
 
-    def nothing_to_complete(self, name: str) -> InvalidParams:
-        return InvalidParams("Nothing to complete: there is no such prompt or template")
+    def may_see(self, call: Call, upstream: UpstreamProvider, uri: str) -> bool:
+        """Return whether a resource of an upstream is visible to a caller."""
+        visible = self.table.shows(upstream, uri, call.facet)
+        view = self.view(call)
+        return visible and (view is None or view.is_visible("resource", QualifiedName(upstream.alias, uri)))
 
-    async def _admits(self, call: Call, kind: Any, owned: Owned) -> bool:
-        if self.protection is None:
-            return True
-        given = getattr(call.typed(), "arguments", b"")
-        return await self.protection.admit(
-            call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
+    async def may_read(self, call: Call, upstream: UpstreamProvider, uri: str) -> bool:
+        """Return whether a caller may read a resource of an upstream."""
+        return self.may_see(call, upstream, uri) and await self.admits(
+            call, "resource", QualifiedName(upstream.alias, uri)
         )
 
-    def may_see(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
-        """Whether a resource of an upstream is shown to a caller."""
-        shown = self.table.shows(upstream, uri, call.facet)
-        view = None if self.protection is None else self.protection.view(call)
-        return shown and (view is None or view.sees("resource", Owned(upstream.alias, uri)))
-
-    async def may_read(self, call: Call, upstream: GatewayUpstream, uri: str) -> bool:
-        """Whether a caller may have it."""
-        return self.may_see(call, upstream, uri) and await self._admits(call, "resource", Owned(upstream.alias, uri))
-
     async def read(self, call: Call, uri: str) -> Any:
-        await self.settled(by=call)
-        owners = list(self.table_of(call).owners(uri, call.facet))
+        """Read a resource from the first upstream that has it. Raises ResourceNotFound."""
+        await self.wait_until_listed(call=call)
+        owners = list(self.table_for(call).candidate_upstreams(uri, call.facet))
         if not owners:
-            await self._look_again(call)
-            owners = list(self.table_of(call).owners(uri, call.facet))
+            await self._refresh_for_unknown(call)
+            owners = list(self.table_for(call).candidate_upstreams(uri, call.facet))
         for upstream, inward in owners:
-            if not await self._admits(call, "resource", Owned(upstream.alias, inward)):
+            if not await self.admits(call, "resource", QualifiedName(upstream.alias, inward)):
                 continue
             try:
-                return await self._delegate(upstream, call, "uri", inward)
+                return await self._forward(upstream, call, "uri", inward)
             except (ResourceNotFound, MethodNotFound):
                 continue
         raise ResourceNotFound(uri)
 
     async def complete(self, call: Call, params: CompleteParams) -> Any:
-        await self.settled(by=call)
-        ref, table, facet = params.ref, self.table_of(call), call.facet
+        await self.wait_until_listed(call=call)
+        ref, table, facet = params.ref, self.table_for(call), call.facet
         if isinstance(ref, PromptReference):
             route = table.routes("prompts/list", facet).get(ref.name)
             inner = {"type": "ref/prompt", "name": route.inward if route else ""}
         else:
-            route = table.routes(TEMPLATES, facet).get(ref.uri) or table.routes(RESOURCES, facet).get(ref.uri)
+            route = table.routes(TEMPLATES_LIST, facet).get(ref.uri) or table.routes(RESOURCES_LIST, facet).get(ref.uri)
             inner = {"type": "ref/resource", "uri": route.inward if route else ""}
         kind = "prompt" if isinstance(ref, PromptReference) else "template"
-        if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
-            raise self.nothing_to_complete("")
-        return await self._delegate(route.upstream, call, "ref", inner)
+        if route is None or not await self.admits(call, kind, QualifiedName(route.upstream.alias, route.inward)):
+            raise self.nothing_to_complete(ref.name if isinstance(ref, PromptReference) else ref.uri)
+        return await self._forward(route.upstream, call, "ref", inner)
 
-    async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:
-        """The same call with the inward name, and its answer under ours."""
-        # A digest, which most calls do without.
-        bound = partial(self._binding, call)
-        params = spliced(call, inward)
-        begun = None if params is None else straight(upstream, call, inward, params)
-        if begun is not None:
-            answered = await begun
-        else:
-            params = params or self._inward(call, {member: inward}, bound)
-            try:
-                answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
-            except MissingCapability as missing:
-                raise incapable(missing, call) from None
-        return self._outward(upstream, call, answered)
-
-    async def _send(
-        self, upstream: GatewayUpstream, member: str, inward: Any, call: Call, detach: Detach | None = None
-    ) -> Answered:
-        """What an upstream answers to a call that may become a task."""
-        bound = partial(self._binding, call)
-        params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        return await upstream.call(replace(call, params=params, read=None, facet=None), bound, detach)
-
-    def _outward(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Any:
-        asked = asked_by(call.method, answered.result)
-        if asked is None:
-            return self.outward_result(upstream, call, answered)
-        if type(answered.result) is Raw:
-            answered_state = None if asked.request_state is UNSET else asked.request_state
-            steps = {"state": Raw(jsonrpc.encode(answered_state))}
-            asked.request_state = self._seal.close(self._binding(call), {}, steps, list(asked.input_requests or {}))
-            return asked if upstream.is_here else attribute_all(upstream.alias, asked)
-        return asked
-
-    def outward_result(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Raw:
-        """An upstream's result as its client is to see it."""
+    async def _forward(self, upstream: UpstreamProvider, call: Call, member: str, inward: Any) -> Any:
+        """Send a call with the upstream's own name, and return the result with the exposed names."""
         try:
-            said = result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
-            if self.table.crosses and (b'"uri"' in (data := bytes(said)) or b"esourceUri" in data):
-                return link_result(call.method, said, partial(self.table_of(call).outward_uri, upstream))
-            return said
-        except (msgspec.DecodeError, RecursionError):
-            raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
+            answered = await self._send(upstream, member, inward, call)
+        except MissingClientCapability as missing:
+            raise to_capability_error(missing, call) from None
+        return self._expose_result(upstream, call, answered)
 
-    def _inward(self, call: Call, changed: dict[str, Any], bound: Callable[[], bytes]) -> Raw:
-        """The params with other members in place of their own, and the state that the upstream gave."""
-        params: dict[str, Any] = {**members.decode(call.params), **changed}
-        if "requestState" in params and call.method in ASKABLE:
-            state = self._opened(params["requestState"], bound())
+    def _send(
+        self, upstream: UpstreamProvider, member: str, inward: Any, call: Call, detach: DetachHandler | None = None
+    ) -> Coroutine[Any, Any, UpstreamResponse]:
+        # The binding is a digest, computed only when needed; most calls do without it.
+        bound = partial(self._state_binding, call)
+        params = _bare_params(call, inward)
+        if params is None:
+            return upstream.call(call, self._rewrite_params(call, {member: inward}, bound), bound, detach)
+        return upstream.call(call, params, bound, detach, tool=inward if detach is None else "")
+
+    def _expose_result(self, upstream: UpstreamProvider, call: Call, answered: UpstreamResponse) -> Any:
+        """Return the result for the client.
+
+        The upstream's request state is sealed, so that a client cannot alter it.
+        """
+        input_required = as_input_required(call.method, answered.result)
+        if input_required is None:
+            return self.expose_result(upstream, call, answered)
+        if type(answered.result) is Raw:
+            answered_state = None if input_required.request_state is UNSET else input_required.request_state
+            steps = {"state": Raw(jsonrpc.encode(answered_state))}
+            input_required.request_state = self._seal.seal(
+                self._state_binding(call), {}, steps, list(input_required.input_requests or {})
+            )
+            return input_required if upstream.is_here else attribute_all(upstream.alias, input_required)
+        return input_required
+
+    def expose_result(self, upstream: UpstreamProvider, call: Call, answered: UpstreamResponse) -> Raw:
+        """Translate an upstream's result to the client's protocol version and to exposed URIs."""
+        try:
+            result: Raw = answered.result
+            revision = call.protocol_version or FIRST_MODERN_VERSION
+            if answered.revision != revision:
+                result = translate_result(call.method, result, answered.revision, revision)
+            if self.table.may_have_uri_conflicts and (b'"uri"' in (data := bytes(result)) or b"esourceUri" in data):
+                return rewrite_result_uris(call.method, result, partial(self.table_for(call).exposed_uri, upstream))
+            return result
+        except (msgspec.DecodeError, RecursionError):
+            raise ToolError(f"{upstream.alias} returned an invalid result.") from None
+
+    def _rewrite_params(self, call: Call, changed: dict[str, Any], bound: Callable[[], bytes]) -> Raw:
+        """Return the params with changed members, and with the request state that the upstream issued."""
+        params: dict[str, Any] = {**object_decoder.decode(call.params), **changed}
+        if "requestState" in params and call.method in INPUT_REQUIRED_METHODS:
+            state = self._open_request_state(params["requestState"], bound())
             if state is not None and bytes(state) == b"null":
                 del params["requestState"]
             elif state is not None:
                 params["requestState"] = state
         return Raw(jsonrpc.encode(params))
 
-    def _opened(self, said: Raw, bound: bytes) -> Raw | None:
-        """What the upstream gave its client to keep, out of what we gave ours; None if it is a ticket of our own."""
-        sealed = msgspec.json.decode(said)
+    def _open_request_state(self, state: Raw, bound: bytes) -> Raw | None:
+        """Return the upstream's request state from our sealed one, or None if it is a ticket of a suspended call."""
+        sealed = msgspec.json.decode(state)
         if not isinstance(sealed, str):
-            raise InvalidParams("Invalid requestState: it is no text")
-        return self._seal.open(sealed, bound).steps.get("state")
+            raise InvalidParams("Invalid requestState: expected a string")
+        return self._seal.unseal(sealed, bound).steps.get("state")
 
-    def _binding(self, call: Call) -> bytes:
-        given = members.decode(call.params)
-        target = given.get("name") or given.get("uri") or given.get("ref") or b""
-        arguments = msgspec.json.decode(given["arguments"]) if "arguments" in given else None
-        return binding(call.method, bytes(target).decode(), arguments, call.principal)
+    def _state_binding(self, call: Call) -> bytes:
+        """Return the binding that restricts a request state to this method, target, arguments and principal."""
+        params = object_decoder.decode(call.params)
+        target = params.get("name") or params.get("uri") or params.get("ref") or b""
+        arguments = msgspec.json.decode(params["arguments"]) if "arguments" in params else None
+        return request_binding(call.method, bytes(target).decode(), arguments, call.principal)
+
+
+def _bare_params(call: Call, inward: str) -> Raw | None:
+    """Return the params of a tool call that consists only of a name, arguments and connection metadata; None otherwise.
+
+    The upstream connection adds its own metadata, so the client's can be dropped.
+    """
+    typed = None if call.read is None or call.read[0] is not call.params else call.read[1]
+    if type(typed) is not CallToolParams or not is_minimal_call(call.params, typed):
+        return None
+    if not is_connection_meta(bytes(typed.meta), cache=call.progress_token is None):
+        return None
+    return Raw(b'{"name":%b,"arguments":%b}' % (jsonrpc.encode(inward), bytes(typed.arguments)))

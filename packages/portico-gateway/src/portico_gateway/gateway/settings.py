@@ -1,15 +1,13 @@
-"""What the file of a gateway says: a gateway.toml, or the mcp.json that clients have already. Nothing is opened.
+"""Configuration of a gateway: a gateway.toml, or an mcp.json of an MCP client. Nothing is opened.
 
-`${env:NAME}` and `${file:PATH}` stand for secrets. Their values are kept only to be masked in what is told.
+`${env:NAME}` and `${file:PATH}` refer to secrets. Their values are retained to mask them in logs and errors.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -17,18 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from msgspec import Struct, field
 
 from portico._lazy import LazyModule
-from portico._options import check_options, read_seconds
+from portico._options import check_table, parse_duration
+from portico.caching import LruCache
 from portico.protocol.errors import UsageError
-from portico.protocol.versions import Revision
-from portico.secret_references import Secrets
+from portico.protocol.versions import ProtocolVersion
+from portico.secret_references import SecretResolver
 from portico.server.policy import settings as access
 from portico.server.policy.settings import AccessSettings
-from portico.server.providers.naming import LONGEST_NAME, PREFIX, folded_alias, outward
-from portico.transports.targets import MissingValue, Target, Url, target_of
-from portico_gateway.gateway.client_handlers import AnswerSettings, answers_of
+from portico.server.providers.naming import MAX_NAME_CHARS, PREFIX, exposed_name, normalize_alias
+from portico.settings_file import locate_errors, read_json, read_tables, unknown_key, wrong_value
+from portico.transports.targets import MissingValue, Target, UrlTarget, parse_target
+from portico_gateway.gateway.client_handlers import ClientHandlerSettings, parse_client_handlers
 from portico_gateway.gateway.name_filter import name_filter
-from portico_gateway.gateway.tool_pinning import PINS_FILE_NAME, NewTools, PinMode
-from portico_gateway.gateway.views import ViewSettings, checked_views, view_of
+from portico_gateway.gateway.tool_pinning import PINS_FILE_NAME, NewToolPolicy, PinningMode
+from portico_gateway.gateway.views import ViewSettings, check_view_paths, parse_view
 
 if TYPE_CHECKING:
     from portico_gateway.credentials import upstream_auth_settings
@@ -37,51 +37,54 @@ else:
     upstream_auth_settings = LazyModule("portico_gateway.credentials.upstream_auth_settings")
     openapi_upstream = LazyModule("portico_gateway.gateway.openapi_upstream")
 
-_LONGEST_SECONDS = 1e7
+# About four months. A larger value is almost always a unit mistake, such as milliseconds.
+_MAX_DURATION_SECONDS = 1e7
 
-# What [gateway] says for all upstreams that say nothing else.
-_SHARED = ("prefix", "longest_name", "pins", "new_tools", "answers")
+# Keys of [gateway] that are defaults for all upstreams.
+_UPSTREAM_DEFAULT_KEYS = ("prefix", "max_name_length", "pinning", "new_tools", "client_handlers")
 
-FaceName = Literal["all", "search", "code", "auto"]
+ToolExposure = Literal["all", "search", "code", "auto"]
 Isolation = Literal["shared", "principal", "session"]
 
 
 class UpstreamOptions(TypedDict, total=False):
-    """What can be said of an upstream besides where it is: the keywords of `gateway.add`, and of `[upstream.x]`."""
+    """Options of an upstream in addition to its location: keywords of `Gateway.add_upstream` and keys of
+    `[upstream.x]`.
+    """
 
-    # What it is called on the outside: before its names, and whether only some are shown, or some by other names.
+    # Exposed names: prefix and length limit, filters, renamed components and replaced descriptions.
     prefix: str
-    longest_name: int
+    max_name_length: int
     include: Sequence[str]
     exclude: Sequence[str]
     rename: Mapping[str, str]
     descriptions: Mapping[str, str]
-    # How long a call may take, how many may go on at once, and how many wait.
+    # Timeout of a call, maximum concurrent calls, and maximum waiting calls.
     timeout: float | str
-    concurrency: int
-    queue: int
-    # Who shares a connection to a server that has sessions; how many connections there may be; when idle ones end.
+    max_concurrency: int
+    max_queued: int
+    # Which callers share a connection to a server with sessions, maximum connections, and when idle ones are closed.
     isolation: Isolation
-    lanes: int
-    idle: float | str
-    # The revision to speak, where it is not to be found out.
-    revision: Revision
-    # Which credential it is shown: a table with a `kind`, and what that needs.
+    max_connections: int
+    idle_timeout: float | str
+    # Protocol version, if it is not to be negotiated.
+    protocol_version: ProtocolVersion
+    # Credential: a table with a `type` and its settings.
     auth: Mapping[str, Any]
-    # The client's headers that go on to a URL: their names, or under which other names.
-    forward: Sequence[str] | Mapping[str, str]
-    # What the gateway answers itself when the upstream asks.
-    answers: Mapping[str, Any]
-    # What happens to a tool that is not as it was when it was approved, and to one that is new since.
-    pins: PinMode
-    new_tools: NewTools
+    # Client headers that are forwarded to a URL: a list of names, or a mapping to other names.
+    forward_headers: Sequence[str] | Mapping[str, str]
+    # Server-to-client requests that the gateway answers itself.
+    client_handlers: Mapping[str, Any]
+    # Handling of tools that changed since their approval, and of new tools.
+    pinning: PinningMode
+    new_tools: NewToolPolicy
 
 
-class _UpstreamPlace(TypedDict, total=False):
-    """Where an upstream of a gateway.toml is."""
+class _UpstreamLocation(TypedDict, total=False):
+    """Keys that locate an upstream of a gateway.toml."""
 
     url: str
-    # The document of an API that is no MCP server: its path, or a table with it.
+    # OpenAPI document of an HTTP API: its path, or a table with the path.
     openapi: str | Mapping[str, Any]
     command: Sequence[str] | str
     args: Sequence[str]
@@ -93,307 +96,329 @@ class _UpstreamPlace(TypedDict, total=False):
     disabled: bool
 
 
-class _GatewayTable(TypedDict, total=False):
+class _GatewayOptions(TypedDict, total=False):
     name: str
     version: str
     title: str
     description: str
     instructions: str
     prefix: str
-    longest_name: int
-    pins: PinMode
-    new_tools: NewTools
-    lock: str
-    answers: Mapping[str, Any]
-    face: FaceName
-    always: Sequence[str]
-    code: Mapping[str, Any]
+    max_name_length: int
+    pinning: PinningMode
+    new_tools: NewToolPolicy
+    pins_file: str
+    client_handlers: Mapping[str, Any]
+    tool_search: bool | Literal["auto"]
+    code_mode: bool
+    always_visible: Sequence[str]
+    code_limits: Mapping[str, Any]
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
-    """An upstream: what it is called here, where it is, and how it is treated."""
+    """Settings of an upstream: its alias, location and options."""
 
     alias: str
     target: Target | None
-    # Why there is no target, such as a secret that is missing.
+    # Reason why there is no target, such as a missing secret.
     problem: str = ""
     prefix: str = PREFIX
-    longest_name: int = LONGEST_NAME
+    max_name_length: int = MAX_NAME_CHARS
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     rename: dict[str, str] = field(default_factory=dict)
     descriptions: dict[str, str] = field(default_factory=dict)
     timeout: float = 60.0
-    concurrency: int = 64
-    queue: int = 256
+    max_concurrency: int = 64
+    max_queued: int = 256
     isolation: Isolation = "session"
-    lanes: int = 20
-    idle: float = 600.0
-    revision: Revision | None = None
+    max_connections: int = 20
+    idle_timeout: float = 600.0
+    protocol_version: ProtocolVersion | None = None
     auth: dict[str, Any] | None = None
-    # By the names that they have from the client, in lower case.
-    forward: dict[str, str] = field(default_factory=dict)
-    answers: AnswerSettings | None = None
-    pins: PinMode = "off"
-    new_tools: NewTools = "hold"
+    # Client header in lower case → forwarded header.
+    forward_headers: dict[str, str] = field(default_factory=dict)
+    client_handlers: ClientHandlerSettings | None = None
+    pinning: PinningMode = "off"
+    new_tools: NewToolPolicy = "require_approval"
 
-    def forwarded(self, headers: Mapping[bytes, bytes] | None) -> tuple[tuple[str, str], ...]:
-        """Of the headers of a client's request, those that go on, as they are to be called."""
-        if headers is None or not self.forward:
+    def forwarded_headers(self, headers: Mapping[bytes, bytes] | None) -> tuple[tuple[str, str], ...]:
+        """Return the headers of a client's request to forward, under their new names."""
+        if headers is None or not self.forward_headers:
             return ()
-        given = ((name, headers.get(source.encode())) for source, name in self.forward.items())
-        return tuple((name, value.decode("latin-1")) for name, value in given if value is not None)
+        values = ((name, headers.get(source.encode())) for source, name in self.forward_headers.items())
+        return tuple((name, value.decode("latin-1")) for name, value in values if value is not None)
 
-    def shows(self, name: str) -> bool:
-        """Return whether a tool, prompt or URI of the upstream is shown at all."""
+    def includes(self, name: str) -> bool:
+        """Return whether a tool, prompt or URI of the upstream is exposed."""
         return name_filter(self.include, self.exclude).shows(name)
 
     @property
-    def outward_prefix(self) -> str:
-        """What its names begin with, but for those that are renamed."""
-        return self.prefix.replace("{alias}", folded_alias(self.alias))
+    def exposed_prefix(self) -> str:
+        """Return the prefix of all exposed names that are not renamed."""
+        return self.prefix.replace("{alias}", normalize_alias(self.alias))
 
     def may_show_as(self, outward_name: str) -> bool:
-        """Return whether a tool or prompt of the upstream may have this outward name, by what alone is configured."""
-        prefix = self.outward_prefix
+        """Return whether a component of the upstream may have this exposed name, judging by the configuration alone."""
+        prefix = self.exposed_prefix
         return (bool(prefix) and outward_name.startswith(prefix)) or outward_name in self.rename.values()
 
-    def outward(self, name: str) -> str:
-        return self.rename.get(name) or outward(self.alias, name, self.prefix, self.longest_name)
+    def exposed_name(self, name: str) -> str:
+        """Return the exposed name of a tool or prompt."""
+        return self.rename.get(name) or exposed_name(self.alias, name, self.prefix, self.max_name_length)
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):
-    """A whole file."""
+    """Settings of a configuration file."""
 
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
     views: dict[str, ViewSettings] = field(default_factory=dict)
-    # What is shown of all tools where it is served, and which of them by their own names.
-    face: FaceName | None = None
-    always: tuple[str, ...] = ()
-    # The ceilings of scripts, where they can be run.
-    code: dict[str, Any] = field(default_factory=dict)
-    # The file of the pins.
-    lock: Path | None = None
-    # What the file says of who may come in and do what.
+    # How tools are exposed to clients, and the tools that are always listed.
+    tool_exposure: ToolExposure | None = None
+    always_visible: tuple[str, ...] = ()
+    # Limits of scripts in code mode.
+    code_limits: dict[str, Any] = field(default_factory=dict)
+    # File that contains the pins.
+    pins_file: Path | None = None
+    # Sections about authentication and policy.
     access: AccessSettings = AccessSettings()
 
 
-def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
-    """What a gateway.toml or an mcp.json says. Raises UsageError with what is wrong, and where."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as failure:
-        raise UsageError(f"{path} cannot be read: {getattr(failure, 'strerror', None) or failure}") from None
-    try:
-        said = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as failure:
-        raise UsageError(f"{path} cannot be read: {failure}") from None
-    try:
-        return settings_of(said, secrets, Path(path).parent)
-    except UsageError as mistake:
-        raise UsageError(f"{path}: {mistake}") from None
+def load_settings(path: str | Path, secrets: SecretResolver) -> GatewaySettings:
+    """Load a gateway.toml or an mcp.json. Raises UsageError with the location of the mistake."""
+    tables = read_json(path) if Path(path).suffix == ".json" else read_tables(path)
+    with locate_errors(path):
+        return parse_settings(tables, secrets, Path(path).parent)
 
 
-def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySettings:
-    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`.
+def parse_settings(data: Any, secrets: SecretResolver, base_dir: Path = Path()) -> GatewaySettings:
+    """Parse the tables of a configuration file; an mcp.json has its servers in `mcpServers` or `servers`.
 
-    `folder` is that of the file.
+    Paths are relative to `base_dir`, the directory of the file. Raises UsageError.
     """
-    if not isinstance(said, Mapping):
-        raise UsageError("it holds no table")
-    servers = said.get("mcpServers", said.get("servers"))
+    if not isinstance(data, Mapping):
+        raise UsageError(f"expected a table, got {type(data).__name__}")
+    # Clients use two spellings: `mcpServers` (Claude, Cursor) and `servers` (VS Code).
+    servers = data.get("mcpServers", data.get("servers"))
     if isinstance(servers, Mapping):
-        found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
-        upstreams = _named_apart({alias: one for alias, one in found.items() if one is not None})
-        return GatewaySettings(upstreams=upstreams, lock=folder / PINS_FILE_NAME)
-    unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.ACCESS_SECTIONS})
-    if unknown:
-        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
-    about = _table("gateway", said.get("gateway", {}), _GatewayTable)
-    lock = about.pop("lock", PINS_FILE_NAME)
-    face, always = about.pop("face", None), tuple(about.pop("always", ()))
-    code = dict(about.pop("code", {}))
-    shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
+        result = {alias: _parse_mcp_json_entry(alias, entry, secrets) for alias, entry in servers.items()}
+        upstreams = _check_prefix_conflicts(
+            {alias: settings for alias, settings in result.items() if settings is not None}
+        )
+        return GatewaySettings(upstreams=upstreams, pins_file=base_dir / PINS_FILE_NAME)
+    sections = ("gateway", "upstream", "view", *access.ACCESS_SECTIONS)
+    for name in data:
+        if name not in sections:
+            raise unknown_key("", name, sections)
+    about = _parse_table("gateway", data.get("gateway", {}), _GatewayOptions)
+    pins_file = about.pop("pins_file", PINS_FILE_NAME)
+    tool_exposure = _parse_tool_exposure(about.pop("tool_search", False), about.pop("code_mode", False))
+    always_visible, code_limits = tuple(about.pop("always_visible", ())), dict(about.pop("code_limits", {}))
+    shared: dict[str, Any] = {name: about.pop(name) for name in _UPSTREAM_DEFAULT_KEYS if name in about}
     upstreams = {
-        alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets, folder)
-        for alias, table in _is_table("upstream", said.get("upstream", {})).items()
+        alias: parse_upstream(alias, {**shared, **_require_table(f"upstream.{alias}", table)}, secrets, base_dir)
+        for alias, table in _require_table("upstream", data.get("upstream", {})).items()
         if not (isinstance(table, Mapping) and table.get("disabled") is True)
     }
     views = {
-        name: view_of(name, _is_table(f"view.{name}", table))
-        for name, table in _is_table("view", said.get("view", {})).items()
+        name: parse_view(name, _require_table(f"view.{name}", table))
+        for name, table in _require_table("view", data.get("view", {})).items()
     }
     return GatewaySettings(
         about=about,
-        upstreams=_named_apart(upstreams),
-        views=checked_views(views),
-        face=face,
-        always=always,
-        code=code,
-        lock=folder / lock,
-        access=access.read(said, folder),
+        upstreams=_check_prefix_conflicts(upstreams),
+        views=check_view_paths(views),
+        tool_exposure=tool_exposure,
+        always_visible=always_visible,
+        code_limits=code_limits,
+        pins_file=base_dir / pins_file,
+        access=access.read(data, base_dir),
     )
 
 
-def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | None:
-    """An entry of an mcp.json. Other programs have members of their own in it, which mean nothing here."""
+def _parse_tool_exposure(tool_search: bool | Literal["auto"], code_mode: bool) -> ToolExposure | None:
+    """Return how tools are exposed. Raises UsageError if both modes are enabled: each replaces the list of tools."""
+    if code_mode and tool_search:
+        raise UsageError("gateway: set tool_search or code_mode, not both")
+    if code_mode:
+        return "code"
+    return "auto" if tool_search == "auto" else "search" if tool_search else None
+
+
+def _parse_mcp_json_entry(alias: str, entry: Any, secrets: SecretResolver) -> UpstreamSettings | None:
+    """Parse an entry of an mcp.json, or return None if it is disabled. Members of other programs are ignored."""
     if not isinstance(entry, Mapping):
-        raise UsageError(f"the entry of {alias!r} is no object")
+        raise UsageError(f"the entry of {alias!r} must be an object")
     if entry.get("disabled") is True:
         return None
-    own = _is_table(f"portico of {alias!r}", entry.get("portico", {}))
-    return upstream_of(
-        alias, {**{k: v for k, v in entry.items() if k in _UpstreamPlace.__annotations__}, **own}, secrets
+    own = _require_table(f"portico of {alias!r}", entry.get("portico", {}))
+    return parse_upstream(
+        alias, {**{k: v for k, v in entry.items() if k in _UpstreamLocation.__annotations__}, **own}, secrets
     )
 
 
-def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets, folder: Path = Path()) -> UpstreamSettings:
-    """An upstream of these settings; a secret that is missing is a problem of this one alone."""
-    place = {name: value for name, value in table.items() if name in _UpstreamPlace.__annotations__}
+def parse_upstream(
+    alias: str, table: Mapping[str, Any], secrets: SecretResolver, base_dir: Path = Path()
+) -> UpstreamSettings:
+    """Parse the settings of an upstream. A missing secret disables this upstream only."""
+    place = {name: value for name, value in table.items() if name in _UpstreamLocation.__annotations__}
     options = {name: value for name, value in table.items() if name not in place}
-    problem = _fill_auth(options, secrets)
+    # A missing secret disables one upstream instead of the whole gateway: the others must survive a deployment
+    # mistake. A wrong key, in contrast, is an error in the file.
+    problem = _resolve_auth_secrets(options, secrets)
     what = f"upstream.{alias}"
-    check_options(what, options, UpstreamOptions)
-    check_options(what, place, _UpstreamPlace)
+    check_table(what, options, UpstreamOptions)
+    check_table(what, place, _UpstreamLocation)
     target = None
     try:
-        target = _api_target(what, place, options, secrets, folder) or _target(what, place, secrets)
-    except _Missing as missing:
+        target = _parse_openapi_target(what, place, options, secrets, base_dir) or _parse_target(what, place, secrets)
+    except _MissingSecret as missing:
         problem = str(missing)
-    return settings_for(alias, target, options, problem)
+    return make_upstream_settings(alias, target, options, problem)
 
 
-def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], problem: str = "") -> UpstreamSettings:
-    """Settings with the options of `gateway.add`."""
+def make_upstream_settings(
+    alias: str, target: Target | None, options: Mapping[str, Any], problem: str = ""
+) -> UpstreamSettings:
+    """Return the settings for the options of `Gateway.add_upstream`. Raises UsageError if they are invalid."""
     if not alias or len(alias) > 64:
-        raise UsageError(f"{alias!r} is no name for an upstream: it has 1 to 64 characters")
-    check_options(f"upstream.{alias}", options, UpstreamOptions)
-    given: dict[str, Any] = {
+        raise UsageError(f"the alias of an upstream must have 1 to 64 characters, got {alias!r}")
+    check_table(f"upstream.{alias}", options, UpstreamOptions)
+    fields: dict[str, Any] = {
         name: tuple(value) if name in ("include", "exclude") else value for name, value in options.items()
     }
-    for name in ("timeout", "idle"):
-        if name in given:
-            given[name] = read_seconds(f"upstream.{alias}: {name}", given[name], _LONGEST_SECONDS)
-    for name in ("longest_name", "concurrency", "lanes"):
-        if given.get(name, 64) < (16 if name == "longest_name" else 1):
-            raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
-    if "auth" in given:
-        upstream_auth_settings.check(f"upstream.{alias}", given["auth"])
-        given["auth"] = dict(given["auth"])
+    for name in ("timeout", "idle_timeout"):
+        if name in fields:
+            fields[name] = parse_duration(f"upstream.{alias}: {name}", fields[name], _MAX_DURATION_SECONDS)
+    for name, minimum in (("max_name_length", 16), ("max_concurrency", 1), ("max_connections", 1)):
+        if fields.get(name, minimum) < minimum:
+            raise UsageError(f"upstream.{alias}: {name} must be at least {minimum}, got {fields[name]}")
+    if "auth" in fields:
+        upstream_auth_settings.validate_upstream_auth(f"upstream.{alias}", fields["auth"])
+        fields["auth"] = dict(fields["auth"])
+        # Credentials travel in HTTP headers; a child process gets its secrets in `env`.
         if not hasattr(target, "url") and target is not None:
-            raise UsageError(f"upstream.{alias}: auth is for servers at a URL")
+            raise UsageError(f"upstream.{alias}: auth requires an upstream with a url")
     for name in ("rename", "descriptions"):
-        given[name] = dict(given.get(name, {}))
-    given["forward"] = _forwarded(f"upstream.{alias}", target, given.get("forward", ()))
-    if "answers" in given:
-        given["answers"] = answers_of(f"upstream.{alias}", given["answers"])
-    return UpstreamSettings(alias=alias, target=target, problem=problem, **given)
+        fields[name] = dict(fields.get(name, {}))
+    fields["forward_headers"] = _validate_forward_headers(
+        f"upstream.{alias}", target, fields.get("forward_headers", ())
+    )
+    if "client_handlers" in fields:
+        fields["client_handlers"] = parse_client_handlers(f"upstream.{alias}", fields["client_handlers"])
+    return UpstreamSettings(alias=alias, target=target, problem=problem, **fields)
 
 
-def _fill_auth(options: dict[str, Any], secrets: Secrets) -> str:
-    """Put the secrets into `auth`; a sentence if one is missing."""
+def _resolve_auth_secrets(options: dict[str, Any], secrets: SecretResolver) -> str:
+    """Resolve the secrets in `auth`. Return the problem if one is missing, else an empty string."""
     try:
         if isinstance(options.get("auth"), Mapping):
-            options["auth"] = secrets.filled(options["auth"])
+            options["auth"] = secrets.resolve_all(options["auth"])
     except UsageError as missing:
         return str(missing)
     return ""
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# What the client shows to the gateway is for the gateway; and what is for one hop has no business on the next.
-_OWN = frozenset({"authorization", "proxy-authorization", "cookie", "dpop"})
-_HOP = frozenset(
+# Credentials for the gateway must not reach an upstream, and hop-by-hop headers apply to one connection only.
+_CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "dpop"})
+_HOP_BY_HOP_HEADERS = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "te", "upgrade"}
 )
 
 
-def _forwarded(what: str, target: Target | None, said: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    pairs = dict(said) if isinstance(said, Mapping) else {name: name for name in said}
-    if pairs and target is not None and not isinstance(target, Url):
-        raise UsageError(f"{what}: forward is for an upstream with a url")
+def _validate_forward_headers(
+    what: str, target: Target | None, headers: Sequence[str] | Mapping[str, str]
+) -> dict[str, str]:
+    """Return the forwarded headers as a mapping. Raises UsageError for credentials, hop-by-hop and MCP headers."""
+    pairs = dict(headers) if isinstance(headers, Mapping) else {name: name for name in headers}
+    if pairs and target is not None and not isinstance(target, UrlTarget):
+        raise UsageError(f"{what}: forward_headers requires an upstream with a url")
     for source, name in pairs.items():
-        if source.lower() in _OWN:
-            raise UsageError(f"{what}: forward has {source!r}, which the client shows to the gateway and to no other")
-        for one in (source, name):
-            if not _HEADER.fullmatch(one) or one.lower() in _HOP or one.lower().startswith("mcp-"):
-                raise UsageError(f"{what}: forward has {one!r}, which is no header that can go on")
+        # Forwarding the client's token would be token passthrough, which the specification forbids (2026-07-28,
+        # Authorization, Access Token Privilege Restriction).
+        if source.lower() in _CREDENTIAL_HEADERS:
+            raise UsageError(f"{what}: forward_headers must not contain {source!r}, a credential for the gateway")
+        for item in (source, name):
+            if not _HEADER.fullmatch(item) or item.lower() in _HOP_BY_HOP_HEADERS or item.lower().startswith("mcp-"):
+                raise UsageError(f"{what}: forward_headers contains {item!r}, which cannot be forwarded")
     return {source.lower(): name for source, name in pairs.items()}
 
 
-class _Missing(UsageError):
-    """A secret, or a variable, that is not there."""
+class _MissingSecret(UsageError):
+    """A secret or variable is not set."""
 
 
-def _api_target(
-    what: str, place: Mapping[str, Any], options: Mapping[str, Any], secrets: Secrets, folder: Path
+def _parse_openapi_target(
+    what: str, place: Mapping[str, Any], options: Mapping[str, Any], secrets: SecretResolver, folder: Path
 ) -> Target | None:
-    """What an upstream with `openapi` is; None: it has none."""
+    """Return the target of an upstream with `openapi`, or None."""
     if "openapi" not in place:
         return None
     try:
-        filled = secrets.filled(dict(place))
+        filled = secrets.resolve_all(dict(place))
     except UsageError as missing:
-        raise _Missing(str(missing)) from None
-    seconds = read_seconds(f"{what}: timeout", options["timeout"], _LONGEST_SECONDS) if "timeout" in options else None
-    return openapi_upstream.api_target(what, filled, seconds, folder)
+        raise _MissingSecret(str(missing)) from None
+    seconds = (
+        parse_duration(f"{what}: timeout", options["timeout"], _MAX_DURATION_SECONDS) if "timeout" in options else None
+    )
+    return openapi_upstream.load_openapi_target(what, filled, seconds, folder)
 
 
-def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
+def _parse_target(what: str, place: Mapping[str, Any], secrets: SecretResolver) -> Target:
     ways = [name for name in ("url", "command", "target") if name in place]
     if len(ways) != 1:
-        raise UsageError(f"{what} needs one of url, command and target; it has {' and '.join(ways) or 'none'}")
+        raise UsageError(f"{what} needs exactly one of url, command and target; got {' and '.join(ways) or 'none'}")
     try:
-        filled = secrets.filled(dict(place))
+        filled = secrets.resolve_all(dict(place))
     except UsageError as missing:
-        raise _Missing(str(missing)) from None
+        raise _MissingSecret(str(missing)) from None
     if "target" in filled:
-        return _loaded_target(filled["target"])
+        return _load_target(filled["target"])
     if not isinstance(filled.get("command", ""), str):
         words = [*filled["command"], *filled.get("args", ())]
-        return target_of(words, env=filled.get("env"), cwd=filled.get("cwd"))
+        return parse_target(words, env=filled.get("env"), cwd=filled.get("cwd"))
     try:
-        return target_of(filled)
+        return parse_target(filled)
     except MissingValue as missing:
-        raise _Missing(str(missing)) from None
+        raise _MissingSecret(str(missing)) from None
     except UsageError as mistake:
         raise UsageError(f"{what}: {mistake}") from None
 
 
-# What was loaded by its name: a file that is read again for another reason changes nothing.
-_loaded: dict[tuple[str, str, int], Target] = {}
-_MOST_LOADED = 256
+# Targets loaded by name. A reload of the configuration must not load an unchanged module again.
+_target_cache: LruCache[tuple[str, str, int], Target] = LruCache(256)
 
 
-def _loaded_target(text: Any) -> Target:
+def _load_target(text: Any) -> Target:
     if not isinstance(text, str):
-        return target_of(text)
+        return parse_target(text)
     with contextlib.suppress(OSError):
+        # The modification time is part of the key, so that an edited file is loaded again.
         key = (os.getcwd(), text, os.stat(text.partition(".py")[0] + ".py").st_mtime_ns if ".py" in text else 0)
-        if key not in _loaded:
-            if len(_loaded) >= _MOST_LOADED:
-                _loaded.clear()
-            _loaded[key] = target_of(text)
-        return _loaded[key]
-    return target_of(text)
+        if key not in _target_cache:
+            _target_cache[key] = parse_target(text)
+        return _target_cache[key]
+    return parse_target(text)
 
 
-def _named_apart(upstreams: dict[str, UpstreamSettings]) -> dict[str, UpstreamSettings]:
+def _check_prefix_conflicts(upstreams: dict[str, UpstreamSettings]) -> dict[str, UpstreamSettings]:
     seen: dict[str, str] = {}
     for alias in upstreams:
-        other = seen.setdefault(folded_alias(alias), alias)
+        # Prefixes decide which upstream receives a call. Two upstreams with one prefix could impersonate each other's
+        # tools.
+        other = seen.setdefault(normalize_alias(alias), alias)
         if other != alias:
-            raise UsageError(f"the upstreams {other!r} and {alias!r} look the same before a name; call one otherwise")
+            raise UsageError(f"the upstreams {other!r} and {alias!r} have the same prefix; rename one of them")
     return upstreams
 
 
-def _is_table(what: str, said: Any) -> Mapping[str, Any]:
-    if not isinstance(said, Mapping):
-        raise UsageError(f"{what} is no table")
-    return said
+def _require_table(what: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise wrong_value("", what, "a table", value)
+    return value
 
 
-def _table(what: str, said: Any, known: type) -> dict[str, Any]:
-    check_options(what, _is_table(what, said), known)
-    return dict(said)
+def _parse_table(what: str, value: Any, options_type: type) -> dict[str, Any]:
+    check_table(what, _require_table(what, value), options_type)
+    return dict(value)

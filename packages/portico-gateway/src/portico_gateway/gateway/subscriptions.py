@@ -1,4 +1,4 @@
-"""The clients that want to be told: of lists that are others than those they were given, and of resources."""
+"""Subscriptions of clients to list changes and resource updates."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from portico.protocol import jsonrpc, notifications
-from portico.protocol.subscriptions import Filter
-from portico.rpc.call import Facet
-from portico_gateway.gateway.change_listener import GATHER_SECONDS, ResourceRelay
-from portico_gateway.gateway.routing_table import RouteTable
+from portico.protocol.subscriptions import SubscriptionFilter
+from portico.rpc.call import ServerView
+from portico_gateway.gateway.change_listener import CHANGE_DEBOUNCE_SECONDS, ResourceUpdateRelay
+from portico_gateway.gateway.routing_table import RoutingTable
 
 _NOTICES = {
-    "tools/list": notifications.TOOLS_CHANGED,
-    "prompts/list": notifications.PROMPTS_CHANGED,
-    "resources/list": notifications.RESOURCES_CHANGED,
-    "resources/templates/list": notifications.RESOURCES_CHANGED,
+    "tools/list": notifications.TOOLS_LIST_CHANGED,
+    "prompts/list": notifications.PROMPTS_LIST_CHANGED,
+    "resources/list": notifications.RESOURCES_LIST_CHANGED,
+    "resources/templates/list": notifications.RESOURCES_LIST_CHANGED,
 }
 
 
-class Publish(Protocol):
-    """Tells those who listen of a change; of those only who listen to one of these facets."""
+class ChangePublisher(Protocol):
+    """Publishes a notification to subscribers; with `server_views`, only to those of these views."""
 
-    def __call__(self, method: str, uri: str | None, facets: frozenset[Facet | None] | None = None) -> None: ...
+    def __call__(
+        self, method: str, uri: str | None, server_views: frozenset[ServerView | None] | None = None
+    ) -> None: ...
 
 
-class _Relays(Struct, eq=False):
-    """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
+class _SharedRelay(Struct, eq=False):
+    """Shared resource subscription: number of subscribers, relays, and URIs whose upstream is not known yet."""
 
     users: int
-    relays: list[ResourceRelay]
+    relays: list[ResourceUpdateRelay]
     unheard: set[str]
-    facet: Facet | None
+    facet: ServerView | None
 
 
-class Listeners:
-    """`table` has all that is known. Changes that come together are told together."""
+class GatewaySubscriptions:
+    """Subscriptions of a gateway's clients. `table` contains all known routes. Changes are debounced."""
 
-    def __init__(self, publish: Publish, table: RouteTable) -> None:
+    def __init__(self, publish: ChangePublisher, table: RoutingTable) -> None:
         self._publish = publish
         self._table = table
-        # The fingerprint of each list that was given, or is listened to, by its method and the facet.
-        self._given: dict[tuple[str, Facet | None], bytes] = {}
+        # Fingerprint of each list that was served or subscribed, by method and view.
+        self._given: dict[tuple[str, ServerView | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
-        self._relays: dict[Any, _Relays] = {}
+        self._relays: dict[Any, _SharedRelay] = {}
         self._count = 0
 
     def __bool__(self) -> bool:
@@ -60,30 +62,30 @@ class Listeners:
             self._telling = None
         self._given.clear()
 
-    def forget_facet(self, facet: Facet) -> None:
-        self._given = {key: given for key, given in self._given.items() if key[1] is not facet}
+    def remove_view(self, facet: ServerView) -> None:
+        self._given = {key: granted for key, granted in self._given.items() if key[1] is not facet}
 
     # Lists
 
-    def note_given(self, method: str, facet: Facet | None) -> None:
-        """Changes of this list are told from now on."""
+    def record_listed(self, method: str, facet: ServerView | None) -> None:
+        """Record that a list was served, so that later changes are announced."""
         if (method, facet) not in self._given:
             self._given[method, facet] = self._fingerprint(method, facet)
 
-    def changed(self, methods: Iterable[str]) -> None:
-        """These lists may be others now."""
+    def on_lists_changed(self, methods: Iterable[str]) -> None:
+        """Schedule notifications, after lists may have changed."""
         for shared in self._relays.values():
             self._listen(shared)
         self._changed |= set(methods)
         if self._given and self._telling is None:
-            # No client can have been given a list before there was a loop.
-            self._telling = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell)
+            # A list can only have been served while an event loop runs.
+            self._telling = asyncio.get_running_loop().call_later(CHANGE_DEBOUNCE_SECONDS, self._publish_changes)
 
-    def _tell(self) -> None:
-        """Tell those whose own list is not what they were given."""
+    def _publish_changes(self) -> None:
+        """Notify the subscribers whose view of a list changed."""
         self._telling = None
         changed, self._changed = self._changed, set()
-        news: dict[str, set[Facet | None]] = {}
+        news: dict[str, set[ServerView | None]] = {}
         for (method, facet), before in self._given.items():
             if method in changed:
                 self._given[method, facet] = now = self._fingerprint(method, facet)
@@ -92,59 +94,59 @@ class Listeners:
         for notice, facets in news.items():
             self._publish(notice, None, frozenset(facets))
 
-    def _fingerprint(self, method: str, facet: Facet | None) -> bytes:
-        found = sha256()
-        shared = {alias: one.lists.shared_keys(method) for alias, one in self._table.upstreams.items()}
+    def _fingerprint(self, method: str, facet: ServerView | None) -> bytes:
+        result = sha256()
+        shared = {alias: upstream.catalog.shared_keys(method) for alias, upstream in self._table.upstreams.items()}
         generations: dict[str, int] = {}
         for name, route in self._table.routes(method, facet).items():
             alias = route.upstream.alias
             if route.inward in shared[alias]:
-                found.update(jsonrpc.encode([name, route.entry.digest().hex(), route.shown]))
+                result.update(jsonrpc.encode([name, route.entry.digest().hex(), route.shown]))
             else:
-                # Of what single callers are given it is known only that it has changed.
-                generations[alias] = route.upstream.lists.generation
-        found.update(jsonrpc.encode(generations))
-        return found.digest()
+                # The contents of per-caller lists are not compared; their generation shows that something changed.
+                generations[alias] = route.upstream.catalog.generation
+        result.update(jsonrpc.encode(generations))
+        return result.digest()
 
     # Resources
 
-    def updated(self, uri: str) -> None:
+    def on_resource_updated(self, uri: str) -> None:
         self._publish(notifications.RESOURCE_UPDATED, uri)
 
-    def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
-        """One more, who wants this. Returns what `unhear` takes."""
+    def subscribe(self, filter: SubscriptionFilter, view: ServerView | None) -> list[Any]:
+        """Add a subscriber. Return the keys for `unsubscribe`."""
         self._count += 1
-        told = {
-            notifications.TOOLS_CHANGED: wanted.tools_list_changed,
-            notifications.PROMPTS_CHANGED: wanted.prompts_list_changed,
-            notifications.RESOURCES_CHANGED: wanted.resources_list_changed,
+        listeners = {
+            notifications.TOOLS_LIST_CHANGED: filter.tools_list_changed,
+            notifications.PROMPTS_LIST_CHANGED: filter.prompts_list_changed,
+            notifications.RESOURCES_LIST_CHANGED: filter.resources_list_changed,
         }
         for method, notice in _NOTICES.items():
-            if told[notice]:
-                # Also those of a list that no client has asked for.
-                self.note_given(method, facet)
-        uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
+            if listeners[notice]:
+                # Includes lists that no client has requested yet.
+                self.record_listed(method, view)
+        uris = tuple(sorted(set(filter.resource_subscriptions or ())))
         if not uris:
             return []
-        key = (facet, uris)
+        key = (view, uris)
         if key not in self._relays:
-            self._relays[key] = _Relays(0, [], set(uris), facet)
+            self._relays[key] = _SharedRelay(0, [], set(uris), view)
             self._listen(self._relays[key])
         self._relays[key].users += 1
         return [key]
 
-    def _listen(self, shared: _Relays) -> None:
-        """Hear of those whose upstream is known, and has not been asked yet."""
+    def _listen(self, shared: _SharedRelay) -> None:
+        """Subscribe to the resources whose upstream has become known."""
         by_upstream: dict[str, list[str]] = {}
         for uri in sorted(shared.unheard):
-            for upstream, inward in self._table.owners(uri, shared.facet):
+            for upstream, inward in self._table.candidate_upstreams(uri, shared.facet):
                 by_upstream.setdefault(upstream.alias, []).append(inward)
                 shared.unheard.remove(uri)
                 break
         for alias, inside in by_upstream.items():
-            shared.relays.append(self._table.upstreams[alias].changes.follow(inside))
+            shared.relays.append(self._table.upstreams[alias].change_listener.subscribe_resources(inside))
 
-    def unhear(self, keys: list[Any]) -> None:
+    def unsubscribe(self, keys: list[Any]) -> None:
         self._count -= 1
         for key in keys:
             shared = self._relays[key]
@@ -152,4 +154,4 @@ class Listeners:
             if not shared.users:
                 del self._relays[key]
                 for relay in shared.relays:
-                    relay.end()
+                    relay.stop()

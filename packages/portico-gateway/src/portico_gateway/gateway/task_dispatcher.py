@@ -1,4 +1,4 @@
-"""A tool's call through a gateway that is, or becomes, a task: who decides depends on the two designs that meet."""
+"""Tool calls that are, or become, tasks. The handling depends on the task designs of the client and the upstream."""
 
 from __future__ import annotations
 
@@ -11,136 +11,164 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
-from portico.protocol.errors import MethodNotFound, MissingCapability, ProtocolError
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.tasks import EXTENSION, RELATED, TaskHandle
-from portico.protocol.versions import MODERN, V2025_11_25
+from portico.protocol.errors import MethodNotFound, MissingClientCapability, ProtocolError
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.tasks import EXTENSION, RELATED_TASK_META_KEY, TaskHandle
+from portico.protocol.versions import FIRST_MODERN_VERSION, V2025_11_25
 from portico.rpc.call import Call
 from portico_gateway.gateway import task_translation as words
-from portico_gateway.gateway.catalog_entries import Members, members
-from portico_gateway.gateway.local_tasks import OWN_ALIAS, BridgedTasks
-from portico_gateway.gateway.server_request_bridge import Parked, begin
-from portico_gateway.gateway.upstream import Answered, GatewayUpstream
-from portico_gateway.gateway.upstream_tasks import UpstreamTasks, ask, outcome_of, pause
+from portico_gateway.gateway.catalog_entries import RawObject, object_decoder
+from portico_gateway.gateway.local_tasks import LOCAL_ALIAS, LocalTasks
+from portico_gateway.gateway.server_request_bridge import SuspendedCall, start_call
+from portico_gateway.gateway.upstream import UpstreamProvider, UpstreamResponse
+from portico_gateway.gateway.upstream_tasks import UpstreamTasks, send_task_request, task_result, wait_for_change
 
-# How long a call may take to become a task of its upstream, before it is one of ours.
-BEGIN_SECONDS = 2.0
+# Time in which an upstream may turn a call into a task; afterwards it becomes a local task.
+TASK_START_TIMEOUT_SECONDS = 2.0
 
 
 class TaskRoute(Protocol):
-    """What has to be known of a tool to call it as a task."""
+    """Route of a tool, as needed to call it as a task."""
 
     @property
-    def upstream(self) -> GatewayUpstream: ...
+    def upstream(self) -> UpstreamProvider: ...
     @property
     def task_support(self) -> str: ...
 
 
-Delegate = Callable[..., Awaitable[Any]]
-"""Sends a call to the upstream of its tool: `delegate(call, detach=…)` gives what the upstream answered."""
+Forward = Callable[..., Awaitable[Any]]
+"Sends a call to the upstream of its tool: `delegate(call, detach=…)` returns the upstream's response."
 
 
-class TaskCalls:
-    """`give` makes the id that a client gets of the alias and the upstream's own, `outward` the result that it sees."""
+class TaskDispatcher:
+    """Dispatches tool calls that may become tasks.
+
+    `issue_task_id` creates the client's task ID from the alias and the upstream's ID; `expose_result` converts an
+    upstream's result for the client.
+    """
 
     def __init__(
         self,
-        give: Callable[[Call, str, str], str],
-        bridged: BridgedTasks,
-        theirs: UpstreamTasks,
-        outward: Callable[[GatewayUpstream, Call, Answered], Raw],
+        issue_task_id: Callable[[Call, str, str], str],
+        local_tasks: LocalTasks,
+        upstream_tasks: UpstreamTasks,
+        expose_result: Callable[[UpstreamProvider, Call, UpstreamResponse], Raw],
     ) -> None:
-        self._give = give
-        self._bridged = bridged
-        self._theirs = theirs
-        self._outward = outward
+        self._give = issue_task_id
+        self._bridged = local_tasks
+        self._theirs = upstream_tasks
+        self._outward = expose_result
 
-    def concerns(self, call: Call, route: TaskRoute) -> bool:
-        """Whether a call is not just a call."""
-        revision = call.revision or MODERN
-        if revision >= MODERN:
-            return words.declares(call.capabilities) or route.task_support == "required"
+    def is_task_call(self, call: Call, route: TaskRoute) -> bool:
+        """Return whether a call may become a task."""
+        revision = call.protocol_version or FIRST_MODERN_VERSION
+        if revision >= FIRST_MODERN_VERSION:
+            return words.supports_tasks(call.capabilities) or route.task_support == "required"
+        # The client decides in 2025-11-25. The substring test avoids decoding the arguments of every ordinary call.
         if revision == V2025_11_25:
-            return b'"task"' in bytes(call.params) and call.typed().task is not NOTHING
-        return route.task_support == "required" or route.upstream.traits.tasks
+            return b'"task"' in bytes(call.params) and call.decode_params().task is not EMPTY_RAW
+        return route.task_support == "required" or route.upstream.features.tasks
 
-    async def call(self, call: Call, route: TaskRoute, delegate: Delegate) -> Any:
-        upstream, revision = route.upstream, call.revision or MODERN
-        modern = await upstream.is_modern(call)
-        if revision >= MODERN:
-            return await (self._modern_call if modern else self._bridged_call)(call, route, delegate)
+    async def call(self, call: Call, route: TaskRoute, delegate: Forward) -> Any:
+        """Call a tool, possibly as a task. Return its result or the handle of a task."""
+        upstream, revision = route.upstream, call.protocol_version or FIRST_MODERN_VERSION
+        modern = await upstream.is_stateless(call)
+        if revision >= FIRST_MODERN_VERSION:
+            return await (self._call_stateless_upstream if modern else self._call_session_upstream)(
+                call, route, delegate
+            )
         if revision < V2025_11_25:
-            return await self._plain_call(call, route, delegate, modern)
-        if not modern and not upstream.traits.tasks:
-            raise MethodNotFound(f"Method not found: {call.typed().name!r} cannot be called as a task")
+            return await self._call_and_wait(call, route, delegate, modern)
+        # 2025-11-25, basic/utilities/tasks: a task for a tool without task support should be answered with -32601.
+        if not modern and not upstream.features.tasks:
+            raise MethodNotFound(f"Method not found: {call.decode_params().name!r} does not support tasks")
         if not modern:
-            return self._old_answer(call, upstream, await delegate(call))
+            return self._translate_2025_11_25(call, upstream, await delegate(call))
         return await self._call_as_task(call, upstream, delegate)
 
-    async def _modern_call(self, call: Call, route: TaskRoute, delegate: Delegate) -> Any:
-        """The upstream decides."""
-        # 2026-07-28 has no such member, and one that is there all the same means nothing.
+    async def _call_stateless_upstream(self, call: Call, route: TaskRoute, delegate: Forward) -> Any:
+        """Call a 2026-07-28 upstream, which decides itself whether the call becomes a task."""
+        # 2026-07-28 has no `task` member; a member sent by mistake is removed.
         answered = await delegate(_without_task(call))
-        handle = words.begun(answered.result) if type(answered.result) is Raw else None
+        handle = words.parse_created_task(answered.result) if type(answered.result) is Raw else None
         if handle is None:
             return answered
         outward = self._give(call, route.upstream.alias, handle.task_id)
-        return words.with_id(answered.result, outward)
+        return words.replace_task_id(answered.result, outward)
 
-    async def _bridged_call(self, call: Call, route: TaskRoute, delegate: Delegate) -> Any:
-        """To an upstream with sessions: as a task if the tool may be one, or as soon as it asks."""
+    async def _call_session_upstream(self, call: Call, route: TaskRoute, delegate: Forward) -> Any:
+        """Call an upstream with sessions: as a task if the tool supports it, or continue as a task if it needs
+        input.
+        """
         upstream = route.upstream
-        if not words.declares(call.capabilities):
-            raise MissingCapability({"extensions": {EXTENSION: {}}})
-        if upstream.traits.tasks and route.task_support in ("required", "optional"):
+        # Before the upstream is called: a task would be created that this client cannot follow.
+        if not words.supports_tasks(call.capabilities):
+            raise MissingClientCapability({"extensions": {EXTENSION: {}}})
+        if upstream.features.tasks and route.task_support in ("required", "optional"):
             answered = await delegate(_with_members(call, task={}))
-            handle = words.begun(answered.result) if type(answered.result) is Raw else None
-            return answered if handle is None else self._handle(call, upstream, handle, answered)
-        return await delegate(_without_task(call), detach=partial(self._detach, call, upstream))
+            handle = words.parse_created_task(answered.result) if type(answered.result) is Raw else None
+            return answered if handle is None else self._issue_task_id(call, upstream, handle, answered)
+        return await delegate(_without_task(call), detach=partial(self._continue_as_task, call, upstream))
 
-    def _detach(self, call: Call, upstream: GatewayUpstream, parked: Parked) -> TaskHandle:
-        """A call that asks goes on as a task."""
-        task = self._bridged.add(parked, partial(self._outward, upstream, replace(call, revision=MODERN)))
-        handle = task.handle()
-        handle.task_id = self._give(call, OWN_ALIAS, task.id)
+    def _continue_as_task(self, call: Call, upstream: UpstreamProvider, parked: SuspendedCall) -> TaskHandle:
+        """Continue a call that needs input as a local task."""
+        task = self._bridged.add(
+            parked, partial(self._outward, upstream, replace(call, protocol_version=FIRST_MODERN_VERSION))
+        )
+        handle = task.to_handle()
+        handle.task_id = self._give(call, LOCAL_ALIAS, task.id)
         return handle
 
-    def _handle(self, call: Call, upstream: GatewayUpstream, handle: TaskHandle, answered: Answered) -> TaskHandle:
-        upstream.note_task(handle.task_id, answered.lane)
+    def _issue_task_id(
+        self, call: Call, upstream: UpstreamProvider, handle: TaskHandle, answered: UpstreamResponse
+    ) -> TaskHandle:
+        upstream.bind_task(handle.task_id, answered.lane)
         return replace(handle, task_id=self._give(call, upstream.alias, handle.task_id))
 
-    def _old_answer(self, call: Call, upstream: GatewayUpstream, answered: Answered) -> Any:
-        """To a client of 2025-11-25 from an upstream of the same."""
-        handle = words.begun(answered.result) if type(answered.result) is Raw else None
-        return answered if handle is None else words.created(self._handle(call, upstream, handle, answered))
+    def _translate_2025_11_25(self, call: Call, upstream: UpstreamProvider, answered: UpstreamResponse) -> Any:
+        """Convert the response of a 2025-11-25 upstream for a client of the same version."""
+        handle = words.parse_created_task(answered.result) if type(answered.result) is Raw else None
+        return (
+            answered
+            if handle is None
+            else words.to_create_task_result(self._issue_task_id(call, upstream, handle, answered))
+        )
 
-    async def _call_as_task(self, call: Call, upstream: GatewayUpstream, delegate: Delegate) -> Any:
-        """A client of 2025-11-25 wants a task, and the upstream decides: where it decides otherwise, it is one here."""
-        inner = _without_task(replace(call, capabilities=words.declaring(call.capabilities)))
+    async def _call_as_task(self, call: Call, upstream: UpstreamProvider, delegate: Forward) -> Any:
+        """Call a 2026-07-28 upstream for a 2025-11-25 client that requested a task.
 
-        async def send(inside: Call, parked: Parked) -> Answered:
-            answered: Answered = await delegate(inside)
-            handle = words.begun(answered.result)
+        The upstream decides whether the call becomes a task; otherwise it runs as a local task.
+        """
+        inner = _without_task(replace(call, capabilities=words.with_tasks_capability(call.capabilities)))
+
+        async def send(inside: Call, parked: SuspendedCall) -> UpstreamResponse:
+            answered: UpstreamResponse = await delegate(inside)
+            handle = words.parse_created_task(answered.result)
             if handle is None or not parked.binding:
                 return answered
-            # Its client has got another id already.
-            return Answered(await self.wait_for(upstream, handle.task_id, inside, parked.ask), MODERN)
+            # The client already received the ID of the local task, so wait for the upstream's task here.
+            return UpstreamResponse(
+                await self.wait_for_task(upstream, handle.task_id, inside, parked.request_input), FIRST_MODERN_VERSION
+            )
 
-        parked = begin(inner, upstream.alias, b"", send, asks=True)
+        parked = start_call(inner, upstream.alias, b"", send, forward_requests=True)
         assert parked.task is not None
         try:
-            await asyncio.wait([parked.task], timeout=BEGIN_SECONDS)
-            if parked.task.done() and (handle := words.begun(parked.task.result().result)) is not None:
+            # `wait` rather than `wait_for`, which would cancel the call that continues as a local task.
+            await asyncio.wait([parked.task], timeout=TASK_START_TIMEOUT_SECONDS)
+            if parked.task.done() and (handle := words.parse_created_task(parked.task.result().result)) is not None:
                 outward = self._give(call, upstream.alias, handle.task_id)
-                return words.created(replace(handle, task_id=outward))
+                return words.to_create_task_result(replace(handle, task_id=outward))
+            # From now on `send` waits for a task of the upstream, because the client has the ID of the local one.
             parked.binding = b"given"
-            return words.created(self._detach(call, upstream, parked))
+            return words.to_create_task_result(self._continue_as_task(call, upstream, parked))
+        # Cancellation too: without this client the call would run on, and its result would be lost.
         except BaseException:
             parked.task.cancel()
             raise
 
-    async def _plain_call(self, call: Call, route: TaskRoute, delegate: Delegate, modern: bool) -> Any:
-        """A client that knows no tasks calls a tool that has to be one: it is waited for here."""
+    async def _call_and_wait(self, call: Call, route: TaskRoute, delegate: Forward, modern: bool) -> Any:
+        """Call a tool that requires a task for a client without task support, and wait for its result."""
         upstream = route.upstream
         if not modern:
             if route.task_support != "required":
@@ -149,73 +177,78 @@ class TaskCalls:
         else:
             try:
                 return await delegate(call)
-            except MissingCapability as missing:
-                if EXTENSION not in missing.extensions:
+            # The tool requires tasks. Other missing capabilities are the client's own and must reach it.
+            except MissingClientCapability as missing:
+                if EXTENSION not in missing.required_extensions:
                     raise
-            answered = await delegate(replace(call, capabilities=words.declaring(call.capabilities)))
-        handle = words.begun(answered.result) if type(answered.result) is Raw else None
+            answered = await delegate(replace(call, capabilities=words.with_tasks_capability(call.capabilities)))
+        handle = words.parse_created_task(answered.result) if type(answered.result) is Raw else None
         if handle is None:
             return answered
-        upstream.note_task(handle.task_id, answered.lane)
+        upstream.bind_task(handle.task_id, answered.lane)
         if not modern:
-            result = await ask(upstream, "tasks/result", handle.task_id, call)
-            return replace(result, result=words.unrelated(result.result))
-        return Answered(await self.wait_for(upstream, handle.task_id, call, call.reply.ask), MODERN)
+            result = await send_task_request(upstream, "tasks/result", handle.task_id, call)
+            return replace(result, result=words.remove_related_task(result.result))
+        return UpstreamResponse(
+            await self.wait_for_task(upstream, handle.task_id, call, call.reply.request), FIRST_MODERN_VERSION
+        )
 
-    async def wait_for(
+    async def wait_for_task(
         self,
-        upstream: GatewayUpstream,
+        upstream: UpstreamProvider,
         id: str,
         call: Call,
         put: Callable[[str, Any], Awaitable[Raw]],
         outward: str = "",
     ) -> Raw:
-        """The result of a task, however long it takes. What it asks is put to the client meanwhile."""
+        """Wait for the result of a task, without a time limit. Forward its input requests to the client meanwhile."""
         answered: set[str] = set()
-        modern = await upstream.is_modern(call)
-        async with self._theirs.followed(upstream, id, call) as news:
+        modern = await upstream.is_stateless(call)
+        async with self._theirs.watch_task(upstream, id, call) as news:
             while True:
-                task = await self._theirs.get(upstream, id, call)
-                if words.has_ended(task):
-                    return outcome_of(task)
-                asked = task.input_requests if isinstance(task.input_requests, dict) else {}
-                new = {key: one for key, one in asked.items() if key not in answered}
-                for key, one in new.items():
+                task = await self._theirs.get_task(upstream, id, call)
+                if words.is_terminal(task):
+                    return task_result(task)
+                requests = task.input_requests if isinstance(task.input_requests, dict) else {}
+                new = {key: request for key, request in requests.items() if key not in answered}
+                for key, request in new.items():
+                    # A later poll may still list the request, which must not be sent to the client again.
                     answered.add(key)
-                    params = one.get("params")
+                    params = request.get("params")
                     if outward:
                         params = with_related(params, outward)
-                    answer = await answer_of(put, one["method"], params)
+                    answer = await ask_client(put, request["method"], params)
                     responses = Raw(jsonrpc.encode({key: answer}))
-                    await self._theirs.update(upstream, id, call, responses)
+                    await self._theirs.send_input_responses(upstream, id, call, responses)
                 if not new:
-                    await pause(news, task, heard=modern)
+                    await wait_for_change(news, task, has_notifications=modern)
 
 
 def _with_members(call: Call, **more: Any) -> Call:
-    return replace(call, params=Raw(jsonrpc.encode({**members.decode(call.params), **more})), read=None)
+    return replace(call, params=Raw(jsonrpc.encode({**object_decoder.decode(call.params), **more})), read=None)
 
 
 def _without_task(call: Call) -> Call:
     if b'"task"' not in bytes(call.params):
         return call
-    inside: Members = members.decode(call.params)
+    inside: RawObject = object_decoder.decode(call.params)
     inside.pop("task", None)
     return replace(call, params=Raw(jsonrpc.encode(inside)), read=None)
 
 
 def with_related(params: Any, id: str) -> dict[str, Any]:
-    """Return the params of a request to a client with the id of the task that it belongs to."""
-    inside = members.decode(params if isinstance(params, Raw) else jsonrpc.encode(params)) if params else {}
-    meta = members.decode(inside["_meta"]) if inside.get("_meta") else {}
-    return {**inside, "_meta": {**meta, RELATED: {"taskId": id}}}
+    """Return the params of a client request with the ID of the related task."""
+    inside = object_decoder.decode(params if isinstance(params, Raw) else jsonrpc.encode(params)) if params else {}
+    meta = object_decoder.decode(inside["_meta"]) if inside.get("_meta") else {}
+    return {**inside, "_meta": {**meta, RELATED_TASK_META_KEY: {"taskId": id}}}
 
 
-async def answer_of(put: Callable[[str, Any], Awaitable[Raw]], method: str, params: Any) -> Any:
-    """A client's answer. One that refuses has declined, as far as there is a word for that."""
+async def ask_client(send_request: Callable[[str, Any], Awaitable[Raw]], method: str, params: Any) -> Any:
+    """Return the client's response. A refused elicitation counts as cancelled; other errors are raised."""
     try:
-        return await put(method, params)
+        return await send_request(method, params)
     except ProtocolError:
+        # Only elicitation has an answer that means "no"; an upstream must not mistake an error for a result.
         if method != "elicitation/create":
             raise
         return {"action": "cancel"}

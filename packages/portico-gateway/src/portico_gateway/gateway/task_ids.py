@@ -1,6 +1,7 @@
-"""The ids of tasks on the outside: `alias.id.mark`. The mark binds a task to its principal, and nothing is remembered.
+"""Exposed task IDs: `alias.id.mac`. The MAC binds a task to its principal, so no state is needed.
 
-The upstreams see one client, the gateway, and would tell it of every task; so whose a task is has to be known here.
+To an upstream all callers are one client, the gateway, and it would return any of their tasks. The gateway must
+therefore check the owner of a task itself.
 """
 
 from __future__ import annotations
@@ -10,36 +11,38 @@ from typing import Any
 
 import msgspec
 
-from portico.rpc.identity import identity_of
-from portico.server.context.request_state import Seal
+from portico.rpc.identity import principal_id
+from portico.server.context.request_state import RequestStateSealer
 
-# Above this an id is none that we gave.
-LONGEST_ID = 8 * 1024
+# Longer IDs were not issued by us.
+MAX_TASK_ID_CHARS = 8 * 1024
 
 
-class TaskIds:
-    """Gives ids, and finds out what they stand for. Processes that serve the same clients share the seal's key."""
+class TaskIdCodec:
+    """Encodes and decodes task IDs. Processes that serve the same clients share the key of the sealer."""
 
-    def __init__(self, seal: Seal) -> None:
+    def __init__(self, seal: RequestStateSealer) -> None:
         self._seal = seal
 
-    def outward(self, alias: str, id: str, principal: Any) -> str:
-        return f"{alias}.{id}.{self._mark(alias, id, principal)}"
+    def encode(self, alias: str, id: str, principal: Any) -> str:
+        """Return the exposed ID of a task."""
+        return f"{alias}.{id}.{self._mac(alias, id, principal)}"
 
-    def inward(self, outward: str, principal: Any, aliases: Iterable[str]) -> tuple[str, str] | None:
-        """The alias, and the upstream's own id; None for an id that this principal was never given."""
+    def decode(self, outward: str, principal: Any, aliases: Iterable[str]) -> tuple[str, str] | None:
+        """Return the alias and the upstream's ID; None if the ID was not issued to this principal."""
         rest, _, mark = outward.rpartition(".")
-        if len(outward) > LONGEST_ID or not mark:
+        if len(outward) > MAX_TASK_ID_CHARS or not mark:
             return None
+        # Tried one by one: an alias and an upstream's ID may contain dots, so the first dot does not separate them.
         for alias in aliases:
             id = rest.removeprefix(f"{alias}.")
-            if id != rest and self._seal.is_mark(mark, _said(alias, id, principal)):
+            if id != rest and self._seal.verify_tag(mark, _mac_input(alias, id, principal)):
                 return alias, id
         return None
 
-    def _mark(self, alias: str, id: str, principal: Any) -> str:
-        return self._seal.mark(_said(alias, id, principal))
+    def _mac(self, alias: str, id: str, principal: Any) -> str:
+        return self._seal.create_tag(_mac_input(alias, id, principal))
 
 
-def _said(alias: str, id: str, principal: Any) -> bytes:
-    return msgspec.json.encode(["task", alias, id, identity_of(principal)])
+def _mac_input(alias: str, id: str, principal: Any) -> bytes:
+    return msgspec.json.encode(["task", alias, id, principal_id(principal)])

@@ -1,4 +1,4 @@
-"""Both designs of tasks, each in the words of the other. Inside the gateway a task is as 2026-07-28 has it."""
+"""Translation between the two task designs. Internally, a task has its 2026-07-28 form."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from portico.protocol import jsonrpc, translation
 from portico.protocol.errors import ProtocolError
 from portico.protocol.meta import ClientCapabilities
 from portico.protocol.tasks import (
-    ENDED,
     EXTENSION,
-    RELATED,
+    RELATED_TASK_META_KEY,
+    TERMINAL_STATUSES,
     CreateTaskResult,
     DetailedTask,
     Task,
     TaskHandle,
-    TaskNotice,
+    TaskNotificationParams,
 )
-from portico_gateway.gateway.catalog_entries import Members, members
+from portico_gateway.gateway.catalog_entries import RawObject, object_decoder
 
 _detailed = msgspec.json.Decoder(DetailedTask)
 
 
-class _BegunResult(Struct, rename="camel"):
+class _TaskCreation(Struct, rename="camel"):
     result_type: str = "complete"
     task_id: str = ""
     task: Task | None = None
 
 
-def begun(result: Raw) -> TaskHandle | None:
-    """The task that a call has become, in either design; None for any other result."""
+def parse_created_task(result: Raw) -> TaskHandle | None:
+    """Return the handle of a task that a call created, in either design; None for any other result."""
+    # A substring search first: almost no result creates a task, and results may be large.
     if b'"taskId"' not in bytes(result):
         return None
     try:
-        kind = msgspec.json.decode(result, type=_BegunResult)
+        kind = msgspec.json.decode(result, type=_TaskCreation)
         if kind.result_type == "task":
             return msgspec.json.decode(result, type=TaskHandle)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return _handle(kind.task) if kind.task is not None else None
+    return _to_handle(kind.task) if kind.task is not None else None
 
 
-def _handle(task: Task) -> TaskHandle:
+def _to_handle(task: Task) -> TaskHandle:
     return TaskHandle(
         task_id=task.task_id,
         status="working",
@@ -56,8 +57,8 @@ def _handle(task: Task) -> TaskHandle:
     )
 
 
-def created(handle: TaskHandle) -> CreateTaskResult:
-    """The answer to a client of 2025-11-25 that asked for a task."""
+def to_create_task_result(handle: TaskHandle) -> CreateTaskResult:
+    """Return the response for a 2025-11-25 client that requested a task."""
     return CreateTaskResult(
         task=Task(
             task_id=handle.task_id,
@@ -71,15 +72,16 @@ def created(handle: TaskHandle) -> CreateTaskResult:
     )
 
 
-def read(result: Raw) -> DetailedTask:
-    """What an upstream says of a task, in either design. Raises ProtocolError for what says nothing."""
+def parse_task(result: Raw) -> DetailedTask:
+    """Parse the state of a task, in either design. Raises ProtocolError if it is invalid."""
     try:
-        inside = members.decode(result)
-        # Some examples of the extension have "task" here, and 2025-11-25 has nothing.
+        inside = object_decoder.decode(result)
+        # Some examples of the extension have "task" here, and 2025-11-25 has no such member.
         inside["resultType"] = Raw(b'"complete"')
         task = _detailed.decode(jsonrpc.encode(inside))
     except (msgspec.DecodeError, RecursionError) as mistake:
-        raise ProtocolError(f"the state of a task cannot be read: {mistake}") from None
+        raise ProtocolError(f"invalid task state: {mistake}") from None
+    # 2025-11-25 names the members `ttl` and `pollInterval`; only the later names are used from here on.
     if task.ttl_ms is UNSET:
         task.ttl_ms = None if task.ttl is UNSET else task.ttl
     task.poll_interval_ms = task.poll_interval_ms or task.poll_interval
@@ -90,9 +92,9 @@ def read(result: Raw) -> DetailedTask:
     return task
 
 
-def old(task: DetailedTask, kind: type[Any] = DetailedTask) -> Any:
-    """A task as 2025-11-25 says it: without its outcome, and one whose tool said no has failed."""
-    status = translation.task_status(task)
+def to_2025_11_25(task: DetailedTask, kind: type[Any] = DetailedTask) -> Any:
+    """Convert a task to 2025-11-25: without its result, and with a tool error as status `failed`."""
+    status = translation.to_task_status(task)
     return kind(
         task_id=status.task_id,
         status=status.status,
@@ -104,51 +106,52 @@ def old(task: DetailedTask, kind: type[Any] = DetailedTask) -> Any:
     )
 
 
-def notice(task: DetailedTask, tag: dict[str, Any]) -> TaskNotice:
-    inside = {name: getattr(task, name) for name in TaskNotice.__struct_fields__}
-    return TaskNotice(**{**inside, "meta": tag})
+def to_status_notification(task: DetailedTask, tag: dict[str, Any]) -> TaskNotificationParams:
+    inside = {name: getattr(task, name) for name in TaskNotificationParams.__struct_fields__}
+    return TaskNotificationParams(**{**inside, "meta": tag})
 
 
-def visible(task: TaskNotice) -> tuple[Any, ...]:
-    """What a listener can see of a task, apart from when."""
-    asked = task.input_requests if isinstance(task.input_requests, dict) else {}
-    return task.status, task.status_message, sorted(asked)
+def observable_state(task: TaskNotificationParams) -> tuple[Any, ...]:
+    """Return the part of a task's state that a listener can observe, without timestamps."""
+    requests = task.input_requests if isinstance(task.input_requests, dict) else {}
+    # Timestamps alone must not cause a notification.
+    return task.status, task.status_message, sorted(requests)
 
 
-def with_id(result: Raw, id: str) -> Raw:
-    """A result that says which task it is of, with another id: in its own member, and where it is related to one."""
-    inside: Members = members.decode(result)
+def replace_task_id(result: Raw, id: str) -> Raw:
+    """Replace the task ID in a result: in its own member and in the related-task metadata."""
+    inside: RawObject = object_decoder.decode(result)
     changed: dict[str, Any] = dict(inside)
     if "taskId" in inside:
         changed["taskId"] = id
-    if RELATED.encode() in bytes(inside.get("_meta", b"")):
-        changed["_meta"] = {**members.decode(inside["_meta"]), RELATED: {"taskId": id}}
+    if RELATED_TASK_META_KEY.encode() in bytes(inside.get("_meta", b"")):
+        changed["_meta"] = {**object_decoder.decode(inside["_meta"]), RELATED_TASK_META_KEY: {"taskId": id}}
     return Raw(jsonrpc.encode(changed))
 
 
-def related(result: Raw, id: str) -> Raw:
-    """2025-11-25, basic/utilities/tasks: the answer to `tasks/result` says which task it is of."""
-    inside: dict[str, Any] = dict(members.decode(result))
-    inside["_meta"] = {**members.decode(inside.get("_meta", b"{}")), RELATED: {"taskId": id}}
+def add_related_task(result: Raw, id: str) -> Raw:
+    """Add the related task to a `tasks/result` response, as 2025-11-25 (basic/utilities/tasks) requires."""
+    inside: dict[str, Any] = dict(object_decoder.decode(result))
+    inside["_meta"] = {**object_decoder.decode(inside.get("_meta", b"{}")), RELATED_TASK_META_KEY: {"taskId": id}}
     return Raw(jsonrpc.encode(inside))
 
 
-def unrelated(result: Raw) -> Raw:
-    """The same without saying so."""
-    inside: dict[str, Any] = dict(members.decode(result))
-    meta = members.decode(inside.pop("_meta", b"{}"))
-    meta.pop(RELATED, None)
+def remove_related_task(result: Raw) -> Raw:
+    """Remove the related task from a result."""
+    inside: dict[str, Any] = dict(object_decoder.decode(result))
+    meta = object_decoder.decode(inside.pop("_meta", b"{}"))
+    meta.pop(RELATED_TASK_META_KEY, None)
     return Raw(jsonrpc.encode({**inside, "_meta": meta} if meta else inside))
 
 
-def has_ended(task: TaskNotice) -> bool:
-    return task.status in ENDED
+def is_terminal(task: TaskNotificationParams) -> bool:
+    return task.status in TERMINAL_STATUSES
 
 
-def declares(able: ClientCapabilities) -> bool:
-    """Whether a client of 2026-07-28 can deal with tasks; each request says so for itself."""
+def supports_tasks(able: ClientCapabilities) -> bool:
+    """Return whether a 2026-07-28 client supports tasks; it declares so in each request."""
     return able.extensions is not None and EXTENSION in able.extensions
 
 
-def declaring(able: ClientCapabilities) -> ClientCapabilities:
+def with_tasks_capability(able: ClientCapabilities) -> ClientCapabilities:
     return msgspec.structs.replace(able, extensions={**(able.extensions or {}), EXTENSION: {}})

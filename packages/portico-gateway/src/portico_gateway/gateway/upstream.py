@@ -1,4 +1,4 @@
-"""One server behind a gateway: its connections, its lists, and whether it is there."""
+"""An upstream of a gateway: its connections, catalog, health and calls."""
 
 from __future__ import annotations
 
@@ -6,499 +6,582 @@ import asyncio
 import contextlib
 import logging
 import time
-from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, field
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.caching import LruCache
 from portico.protocol import jsonrpc, notifications
-from portico.protocol.capabilities import TASK_CALLS, declares
+from portico.protocol.capabilities import TASK_TOOL_CALLS, has_capability
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.errors import (
     URL_ELICITATION_REQUIRED,
-    Error,
     MethodNotFound,
+    PorticoError,
     ProtocolError,
     ToolError,
     TransportError,
 )
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
-from portico.protocol.methods import ASKABLE, asked_by
-from portico.protocol.skills import EXTENSION as SKILLS
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, as_input_required
+from portico.protocol.skills import SKILLS_EXTENSION as SKILLS
 from portico.protocol.tasks import EXTENSION
-from portico.protocol.versions import MODERN, Revision
+from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
 from portico.rpc.attribution import attribute_all, attribute_data
-from portico.rpc.call import Call, members
-from portico.rpc.handshake.input_requests import push
-from portico.rpc.metrics import BUCKETS
-from portico.secret_references import Secrets
-from portico.transports.event_loop import HeldLifespan
-from portico.transports.targets import Here
-from portico_gateway.gateway.catalog import CATALOG_SECONDS, UpstreamLists
-from portico_gateway.gateway.catalog_cache import KeptLists, Traits
-from portico_gateway.gateway.catalog_entries import LISTS
-from portico_gateway.gateway.change_listener import UpstreamChanges
-from portico_gateway.gateway.circuit_breaker import SAID_LAST, UpstreamHealth
-from portico_gateway.gateway.client_handlers import OwnAnswers
-from portico_gateway.gateway.concurrency import CallPlaces, QueueFull
-from portico_gateway.gateway.connection import Lane, carried
-from portico_gateway.gateway.connection_pool import Lanes, share_of
-from portico_gateway.gateway.server_request_bridge import Bridge, Parked
+from portico.rpc.call import Call, get_capabilities
+from portico.rpc.handshake.input_requests import resolve_input_requests
+from portico.rpc.observers import OBSERVERS
+from portico.rpc.supervision import BackgroundTasks
+from portico.secret_references import SecretResolver
+from portico.transports.event_loop import LifespanTask
+from portico.transports.http_client.streamable_http import PendingHttpCall
+from portico.transports.process import STDERR_MARKER
+from portico.transports.targets import InProcessTarget
+from portico_gateway.gateway.accounting import (
+    AccountedCall,
+    CallStats,
+    ConcurrencyLimit,
+    QueueFull,
+    UpstreamHealth,
+)
+from portico_gateway.gateway.catalog import DEFAULT_CATALOG_TTL_SECONDS, UpstreamCatalog
+from portico_gateway.gateway.catalog_cache import CatalogCache, UpstreamFeatures
+from portico_gateway.gateway.catalog_entries import LIST_METHODS
+from portico_gateway.gateway.change_listener import UpstreamChangeListener
+from portico_gateway.gateway.client_handlers import ClientHandlers
+from portico_gateway.gateway.connection import UpstreamConnection, forwardable_capabilities
+from portico_gateway.gateway.connection_pool import STATELESS_KEY, ConnectionPool, share_of
+from portico_gateway.gateway.server_request_bridge import ServerRequestBridge, SuspendedCall
 from portico_gateway.gateway.settings import UpstreamSettings
 from portico_gateway.gateway.status import UpstreamState
 
 if TYPE_CHECKING:
-    from portico_gateway.credentials.upstream_auth import OutgoingAuth
+    from portico_gateway.credentials.upstream_auth import UpstreamAuth
 
 log = logging.getLogger("portico.gateway")
 
-# How long the calls of one that was removed may go on, and how often it is looked whether they still do.
-RETIRE_SECONDS, RETIRE_LOOK_SECONDS = 30.0, 0.1
-# Of tasks it is known on which connection they began.
-MOST_TASKS = 10_000
-# Of what it wrote to its stderr, in a status.
-MOST_LAST_LINES = 20
+# Time for calls in flight after an upstream was removed, and the interval of the check.
+DRAIN_TIMEOUT_SECONDS, DRAIN_POLL_SECONDS = 30.0, 0.1
+# Tasks for which the connection is remembered.
+MAX_TRACKED_TASKS = 10_000
+# Number of stderr lines in the status.
+MAX_STDERR_LINES = 20
 
 
-class CallTally(Struct):
-    """The calls to an upstream: how many failed, and how many took how long, by the buckets of the metrics."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    seconds: float = 0.0
-    errors: int = 0
-
-    @property
-    def calls(self) -> int:
-        return sum(self.counts)
-
-
-class Answered(Struct, frozen=True):
-    """What an upstream gave, and the revision whose words it is in."""
+class UpstreamResponse(Struct, frozen=True):
+    """Result of an upstream, with the protocol version it is encoded in."""
 
     result: Any
-    revision: Revision
-    lane: Lane | None = None
+    revision: ProtocolVersion
+    lane: UpstreamConnection | None = None
 
 
-Detach = Callable[[Parked], Any]
-"""Takes a call that goes on by itself, and gives the answer to its client."""
+DetachHandler = Callable[[SuspendedCall], Any]
+"Takes over a suspended call and returns the response for its client."
 
 
-class GatewayUpstream:
-    """`changed` is told which lists are others now, and `updated` which resource."""
+class UpstreamProvider:
+    """An upstream of a gateway.
+
+    `on_lists_changed` receives the list methods that changed, and `on_resource_updated` the URI of a changed resource.
+    """
 
     def __init__(
         self,
         settings: UpstreamSettings,
         info: Implementation,
-        bridge: Bridge,
-        secrets: Secrets,
-        kept: KeptLists,
-        changed: Callable[[Sequence[str]], None],
-        updated: Callable[[GatewayUpstream, str], None],
-        auth: OutgoingAuth | None = None,
+        bridge: ServerRequestBridge,
+        secrets: SecretResolver,
+        catalog_cache: CatalogCache,
+        on_lists_changed: Callable[[Sequence[str]], None],
+        on_resource_updated: Callable[[UpstreamProvider, str], None],
+        auth: UpstreamAuth | None = None,
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
         share = partial(share_of, settings, auth)
-        varies = bool(settings.forward) or (auth is not None and auth.personal)
+        varies = bool(settings.forward_headers) or (auth is not None and auth.is_per_user)
         self.health = UpstreamHealth(settings.alias, share, secrets.mask, varies=varies)
-        self.traits = Traits()
-        # What runs in this process is told who asks, and so is one that is asked in their name.
-        personal = auth is not None and auth.personal
-        by_principal = personal or isinstance(settings.target, Here)
-        self.lists = UpstreamLists(settings, self._ask_in_time, by_principal=by_principal)
-        self.tally = CallTally()
-        # When it is asked anew that gave no list.
-        self._again = 0.0
+        self.features = UpstreamFeatures()
+        # In-process servers see the principal, and per-user credentials represent it; both may list differently for
+        # each.
+        personal = auth is not None and auth.is_per_user
+        by_principal = personal or isinstance(settings.target, InProcessTarget)
+        self.catalog = UpstreamCatalog(settings, self._send_with_timeout, by_principal=by_principal)
+        self.stats = CallStats()
+        # Earliest time to list again an upstream that returned no list.
+        self._relist_at = 0.0
         self._bridge = bridge
         self._secrets = secrets
-        self._kept = kept
-        self._changed = changed
-        here = settings.target.handler if isinstance(settings.target, Here) else None
-        # Whether it runs in this process, and is trusted as the gateway itself is.
+        self._catalog_cache = catalog_cache
+        self._changed = on_lists_changed
+        here = settings.target.handler if isinstance(settings.target, InProcessTarget) else None
+        # Whether it runs in this process and is trusted like the gateway itself.
         self.is_here = here is not None
         self.auth = auth
-        self.answers = OwnAnswers(settings.answers) if settings.answers is not None else None
-        # Whether all calls are alike: none brings something of its own, and no question is answered here.
-        self.is_plain = auth is None and self.answers is None and not settings.forward
-        told = (self._tell, self._opened, self._missed, self._learnt)
-        self.lanes = Lanes(settings, info, bridge, self.health, *told, auth, self.answers)
-        self.changes = UpstreamChanges(here, self.lanes.find, self._refresh_all, partial(updated, self))
-        # Where tasks began; and what is set when one is told of.
-        self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
-        self.task_news: dict[str, set[asyncio.Event]] = {}
-        # Set when one that retires is not to wait any more.
-        self.hurry = asyncio.Event()
-        self.places = CallPlaces(settings.concurrency, settings.queue, settings.timeout)
-        self._errands: set[asyncio.Task[None]] = set()
-        self._host: HeldLifespan | None = None
-        # Why its lists could not be read the last time; empty if they could.
+        self.client_handlers = (
+            ClientHandlers(settings.client_handlers) if settings.client_handlers is not None else None
+        )
+        # Whether all calls are alike: no per-call credentials or headers, and no requests answered here.
+        self.calls_are_uniform = auth is None and self.client_handlers is None and not settings.forward_headers
+        callbacks = (self._on_notification, self._on_connected, self._on_gap, self._on_features_known)
+        self.connections = ConnectionPool(settings, info, bridge, self.health, *callbacks, auth, self.client_handlers)
+        self.change_listener = UpstreamChangeListener(
+            here, self.connections.acquire, self._refresh_all, partial(on_resource_updated, self)
+        )
+        # Connections on which tasks were started, and events that are set when a task changes.
+        self._task_connections: LruCache[str, UpstreamConnection] = LruCache(MAX_TRACKED_TASKS)
+        self.task_events: dict[str, set[asyncio.Event]] = {}
+        # Set to stop waiting for calls in flight.
+        self.force_close = asyncio.Event()
+        self.concurrency = ConcurrencyLimit(settings.max_concurrency, settings.max_queued, settings.timeout)
+        self._background_tasks = BackgroundTasks()
+        self._host: LifespanTask | None = None
+        # Reason why the last listing failed; empty if it succeeded.
         self._listing_failure = ""
 
-    # Beginning and end
+    # Lifecycle
 
-    async def recall(self) -> None:
-        """Show what it had when it was last seen, until it is asked. What it gives to one person is not kept."""
-        traits, lists = await self._kept.find_traits(self.settings), await self._kept.find(self.settings)
-        if self.traits == Traits():
-            self.traits = traits
-        self.lanes.asks = self.lanes.asks or traits.asks
-        if lists is not None and not self.personal and not self.lists.shared.is_known:
-            self.lists.recall(lists)
+    async def load_cached_catalog(self) -> None:
+        """Load the cached catalog until the upstream has been queried. Per-user catalogs are never cached."""
+        traits, lists = (
+            await self._catalog_cache.get_features(self.settings),
+            await self._catalog_cache.get_catalog(self.settings),
+        )
+        if self.features == UpstreamFeatures():
+            self.features = traits
+        self.connections.one_call_per_connection = self.connections.one_call_per_connection or traits.asks
+        if lists is not None and not self.is_per_caller and not self.catalog.shared.is_known:
+            self.catalog.load_cached(lists)
             self._changed(tuple(lists))
 
-    def begin_listing(self, by: Call | None = None) -> None:
-        """Ask for its lists in the background, unless they are known for sure, or asked for already.
+    def start_refresh(self, by: Call | None = None) -> None:
+        """List the upstream in the background, unless its lists are fresh or being fetched.
 
-        One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
+        A per-user upstream is listed only on behalf of the caller who requests the list.
         """
-        if self.personal and (by is None or by.principal is None):
+        if self.is_per_caller and (by is None or by.principal is None):
             return
-        listing = self.lists.begin(by)
-        reads = listing.reading is not None and not listing.reading.done()
-        if not listing.is_good and not reads and not self.health.breaker_of(by).is_open:
-            if listing.began is None or self.personal:
-                # Who has just connected their account is worth waiting for again.
-                listing.began = time.monotonic()
-            listing.reading = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
-            listing.reading.add_done_callback(self._look_at)
+        listing = self.catalog.get_or_create(by)
+        reads = listing.refresh_task is not None and not listing.refresh_task.done()
+        if not listing.is_fresh and not reads and not self.health.breaker_of(by).is_open:
+            if listing.first_requested_at is None or self.is_per_caller:
+                # A user who has just connected an account is worth waiting for again.
+                listing.first_requested_at = time.monotonic()
+            listing.refresh_task = asyncio.create_task(self._try_refresh(tuple(LIST_METHODS), by))
+            listing.refresh_task.add_done_callback(self._guard_refresh)
 
-    def begin_listing_again(self) -> None:
-        """The same for those who wait to be told. One that is away has its pauses; one that answers, but gives no list,
-        is asked as rarely as one that gave some, and what is not configured is not asked at all."""
-        now, shared = time.monotonic(), self.lists.shared
+    def retry_refresh(self) -> None:
+        """List the upstream again for subscribed clients.
+
+        An unavailable upstream follows its back-off; one that returned no list is queried as rarely as one that did,
+        and an upstream that is not configured is not queried.
+        """
+        now, shared = time.monotonic(), self.catalog.shared
         if (
-            (shared.is_known and not shared.is_recalled)
+            (shared.is_known and not shared.is_from_cache)
             or self.settings.problem
-            or (self.health.shared.since is None and now < self._again)
+            or (self.health.shared.since is None and now < self._relist_at)
         ):
             return
-        self._again = now + CATALOG_SECONDS
-        self.begin_listing()
+        self._relist_at = now + DEFAULT_CATALOG_TTL_SECONDS
+        self.start_refresh()
 
-    def left_of(self, seconds: float, by: Call | None = None) -> float:
-        """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
-        began = self.lists.find(by).began
+    def remaining_list_timeout(self, seconds: float, by: Call | None = None) -> float:
+        """Return the rest of the time to wait for the first lists, so that a hanging upstream is waited for only
+        once.
+        """
+        began = self.catalog.get(by).first_requested_at
         return seconds if began is None else max(0.0, began + seconds - time.monotonic())
 
-    async def listed_or_failed(self, by: Call | None = None) -> None:
-        """Wait until its lists are known, or it is known that they are not to be had now."""
-        reading = self.lists.find(by).reading
+    async def wait_until_listed(self, by: Call | None = None) -> None:
+        """Wait until the running refresh has ended, successfully or not."""
+        reading = self.catalog.get(by).refresh_task
         if reading is not None:
             await asyncio.wait([reading])
 
     @property
-    def personal(self) -> bool:
-        """Whether it is asked in the name of the one who asks."""
-        return self.auth is not None and self.auth.personal
+    def is_per_caller(self) -> bool:
+        """Return whether calls are made with the caller's credential."""
+        return self.auth is not None and self.auth.is_per_user
 
     @property
     def is_tried(self) -> bool:
-        """Whether this process knows if the upstream answers: it was connected to, or that has failed."""
-        listing = self.lists.all
-        listed = listing.is_known and not listing.is_recalled
+        """Return whether this process knows if the upstream responds: it was connected, or that has failed."""
+        listing = self.catalog.merged
+        listed = listing.is_known and not listing.is_from_cache
         return bool(listed or self.settings.problem or self._listing_failure or self.health.was_used)
 
     @property
     def is_being_awaited(self) -> bool:
-        """Whether a first attempt is due or under way. One that takes longer than a call may is not waited for, nor is
-        an upstream that did not answer in an earlier process, nor one in this process or for a single user."""
-        if self.is_here or self.is_tried or self.personal or self.traits.is_unreachable:
+        """Return whether a first attempt is due or running.
+
+        Not awaited are attempts longer than the call timeout, upstreams that were unreachable in an earlier process,
+        and in-process or per-user upstreams.
+        """
+        if self.is_here or self.is_tried or self.is_per_caller or self.features.is_unreachable:
             return False
-        return self.left_of(self.settings.timeout) > 0
+        return self.remaining_list_timeout(self.settings.timeout) > 0
 
     @property
     def _is_connecting(self) -> bool:
-        reading = self.lists.shared.reading
+        reading = self.catalog.shared.refresh_task
         return reading is not None and not reading.done() and not self.is_tried
 
     def listing_problem(self, seconds: float | None = None) -> str:
-        """Return why its lists are not known, for the operator; empty if they are, or only known for a user."""
-        if self.lists.is_known or self.personal:
+        """Return why the lists are unknown, for the operator; an empty string if they are known or per-user."""
+        if self.catalog.is_known or self.is_per_caller:
             return ""
         reason = self.settings.problem or self.health.shared.failure or self._listing_failure
         if reason:
             return reason
-        return "no answer yet" if seconds is None else f"no answer within {seconds:g} s"
+        return "no response yet" if seconds is None else f"no answer within {seconds:g} s"
 
     async def _refresh_all(self, methods: tuple[str, ...]) -> None:
-        """It has told that these lists are others now."""
-        if self.lists.vary:
-            self.lists.changed()
+        """Refresh lists after the upstream announced changes."""
+        if self.catalog.is_per_caller:
+            self.catalog.mark_stale()
             self._changed(methods)
-        if not self.personal and (not self.lists.vary or self.lists.shared.is_known):
+        if not self.is_per_caller and (not self.catalog.is_per_caller or self.catalog.shared.is_known):
             await self._try_refresh(methods)
 
     async def _try_refresh(self, methods: tuple[str, ...], by: Call | None = None) -> None:
         try:
             await self.refresh(methods, by)
-        except (Error, ToolError) as failure:
+        except (PorticoError, ToolError) as failure:
             self._listing_failure = self._secrets.mask(str(failure))
-            log.warning("%s cannot be listed: %s", self.alias, self._listing_failure)
+            log.warning("cannot list %s: %s", self.alias, self._listing_failure)
             refused = f"{self.alias} cannot be listed: {failure}"
-            self.lists.find(by).refusal = failure if isinstance(failure, ToolError) else ToolError(refused)
-            if not self.lists.is_known and not self.personal:
-                self._note(replace(self.traits, is_unreachable=True))
+            self.catalog.get(by).last_error = failure if isinstance(failure, ToolError) else ToolError(refused)
+            if not self.catalog.is_known and not self.is_per_caller:
+                self._store_features(replace(self.features, is_unreachable=True))
         else:
             self._listing_failure = ""
 
-    def _look_at(self, reading: asyncio.Task[None]) -> None:
-        """What runs in this process may fail in any way."""
+    def _guard_refresh(self, reading: asyncio.Task[None]) -> None:
+        """Log an unexpected exception of a refresh: an in-process server may raise anything."""
         failure = None if reading.cancelled() else reading.exception()
         if failure is not None:
             self._listing_failure = f"{type(failure).__name__}: {failure}"
-            log.error("%s cannot be listed", self.alias, exc_info=failure)
+            log.error("cannot list %s", self.alias, exc_info=failure)
 
-    async def retire(self) -> None:
-        """Take no more calls, let those that are under way come to their ends, but not for ever, and close."""
-        await self.changes.close()
-        end = time.monotonic() + RETIRE_SECONDS
-        while self._is_busy and time.monotonic() < end and not self.hurry.is_set():
+    async def drain(self) -> None:
+        """Accept no more calls, wait a limited time for those in flight, and close."""
+        await self.change_listener.close()
+        end = time.monotonic() + DRAIN_TIMEOUT_SECONDS
+        while self._is_busy and time.monotonic() < end and not self.force_close.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETIRE_LOOK_SECONDS):
-                    await self.hurry.wait()
+                async with asyncio.timeout(DRAIN_POLL_SECONDS):
+                    await self.force_close.wait()
         await self.close()
 
     @property
     def _is_busy(self) -> bool:
-        return self.places.busy or any(lane.in_flight for lane in self.lanes)
+        return self.concurrency.busy or any(lane.in_flight for lane in self.connections)
 
     async def close(self) -> None:
-        if self._is_connecting and not self.traits.is_unreachable:
-            # It was given up before it answered, so the next start does not wait for it either.
-            await self._kept.keep_traits(self.settings, replace(self.traits, is_unreachable=True))
-        tasks = [*self.lists.close(), *self._errands]
+        if self._is_connecting and not self.features.is_unreachable:
+            # It was given up before it responded, so the next start does not wait for it either.
+            await self._catalog_cache.put_features(self.settings, replace(self.features, is_unreachable=True))
+        tasks = [*self.catalog.close(), *self._background_tasks]
         for task in tasks:
             task.cancel()
-        # A connection that is just being made is closed by the task that makes it.
+        # A connection being opened is closed by the task that opens it.
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.changes.close()
-        # What changes from now on is not heard.
-        self.lists.shared.fresh_until = 0.0
-        await self.lanes.close()
+        await self.change_listener.close()
+        # Changes are no longer received.
+        self.catalog.shared.fresh_until = 0.0
+        await self.connections.close()
         if self._host is not None:
-            await self._host.leave()
+            await self._host.exit()
             self._host = None
 
-    # Lists
+    # Catalog
 
-    async def refresh(self, methods: tuple[str, ...] = tuple(LISTS), by: Call | None = None) -> None:
-        """Ask for its lists anew, on behalf of a call if that matters. Tells of those that are others now."""
-        if isinstance(self.settings.target, Here):
-            await self._look_here()
-        lists, listing = self.lists, self.lists.begin(by)
-        first, before = not listing.is_known, lists.all.digest
-        others = await lists.read(listing, methods, by, self._refused)
-        # What is new to a caller who was told so already is news to no other.
+    async def refresh(self, methods: tuple[str, ...] = tuple(LIST_METHODS), by: Call | None = None) -> None:
+        """Fetch the lists, on behalf of a call if that matters, and report those that changed."""
+        if isinstance(self.settings.target, InProcessTarget):
+            await self._discover_in_process()
+        lists, listing = self.catalog, self.catalog.get_or_create(by)
+        first, before = not listing.is_known, lists.merged.digest
+        others = await lists.refresh(listing, methods, by, self._on_list_refused)
+        # A caller's first lists are news only if a page was served without them.
         news = listing.was_missing if first else bool(others)
         shared = listing is lists.shared
         lists.generation += news and not shared
-        if news or (first and shared) or before != lists.all.digest:
+        if news or (first and shared) or before != lists.merged.digest:
             self._changed(others)
-            if shared and not self.personal:
-                await self._kept.keep(self.settings, listing.entries)
-        if not self.personal:
-            self.changes.begin()
+            if shared and not self.is_per_caller:
+                await self._catalog_cache.put_catalog(self.settings, listing.entries)
+        if not self.is_per_caller:
+            self.change_listener.start()
 
-    def _refused(self, method: str, refusal: ProtocolError) -> None:
-        log.warning("%s does not answer %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
+    def _on_list_refused(self, method: str, refusal: ProtocolError) -> None:
+        log.warning("%s rejected %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
 
-    async def _ask_in_time(self, call: Call) -> Answered:
+    async def _send_with_timeout(self, call: Call) -> UpstreamResponse:
         try:
-            async with asyncio.timeout(self.settings.timeout if isinstance(self.settings.target, Here) else None):
-                return await self._ask(call, None)
+            async with asyncio.timeout(
+                self.settings.timeout if isinstance(self.settings.target, InProcessTarget) else None
+            ):
+                return await self._send_and_resolve_inputs(call, None)
         except TransportError:
             raise
         except TimeoutError:
-            raise ToolError(f"{self.alias} gave no list within {self.settings.timeout:g} s") from None
+            raise ToolError(f"{self.alias} returned no list within {self.settings.timeout:g} s") from None
 
-    async def _look_here(self) -> None:
-        """What runs in this process is asked what it can do; others have said so when they were greeted."""
-        # Not every Handler says so.
+    async def _discover_in_process(self) -> None:
+        """Query the capabilities of an in-process server; others declare them in the handshake."""
+        # Not every Handler implements it.
         with contextlib.suppress(MethodNotFound, msgspec.DecodeError):
-            said = await self._ask_in_time(Call(method="server/discover", id=0, revision=MODERN))
-            about = msgspec.json.decode(said.result, type=DiscoverResult)
-            self._note(_traits(about.capabilities, MODERN, False))
+            response = await self._send_with_timeout(
+                Call(method="server/discover", id=0, protocol_version=FIRST_MODERN_VERSION)
+            )
+            about = msgspec.json.decode(response.result, type=DiscoverResult)
+            self._store_features(_features_from(about.capabilities, FIRST_MODERN_VERSION, False))
 
-    def _opened(self, lane: Lane) -> None:
-        if self.lists.is_known and not self.changes.begun:
-            # Its lists are those of long ago.
-            self.changes.missed()
-        self.changes.opened(lane)
-        self._note(_traits(lane.connection.greeting.capabilities, lane.revision, self.lanes.asks))
+    def _on_connected(self, lane: UpstreamConnection) -> None:
+        if self.catalog.is_known and not self.change_listener.is_started:
+            # The lists were loaded from the cache and may be old.
+            self.change_listener.mark_all_stale()
+        self.change_listener.on_connected(lane)
+        self._store_features(
+            _features_from(
+                lane.connection.handshake.capabilities, lane.protocol_version, self.connections.one_call_per_connection
+            )
+        )
 
-    def _tell(self, method: str, params: Any) -> None:
+    def _on_notification(self, method: str, params: Any) -> None:
         if method == notifications.TASK_STATUS:
-            for news in self.task_news.get(_task(params), ()):
+            for news in self.task_events.get(_task(params), ()):
                 news.set()
             return
-        self.changes.tell(method, params)
+        self.change_listener.handle_notification(method, params)
 
-    def _missed(self) -> None:
-        self.changes.missed()
+    def _on_gap(self) -> None:
+        self.change_listener.mark_all_stale()
 
-    def _learnt(self) -> None:
-        self._note(replace(self.traits, asks=True))
+    def _on_features_known(self) -> None:
+        self._store_features(replace(self.features, asks=True))
 
-    def _note(self, traits: Traits) -> None:
-        if traits == self.traits:
+    def _store_features(self, traits: UpstreamFeatures) -> None:
+        if traits == self.features:
             return
-        self.traits = traits
-        task = asyncio.get_running_loop().create_task(self._kept.keep_traits(self.settings, traits))
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self.features = traits
+        self._background_tasks.start(self._catalog_cache.put_features(self.settings, traits))
 
     # Calls
 
-    async def call(self, call: Call, bound: Callable[[], bytes], detach: Detach | None = None) -> Answered:
-        """The answer to a call in the upstream's own names; `bound` gives what its rounds have in common, and `detach`
-        what a call becomes that asks something of a client with tasks.
+    def call(
+        self,
+        call: Call,
+        params: Raw,
+        binding: Callable[[], bytes],
+        on_detach: DetachHandler | None = None,
+        *,
+        tool: str = "",
+    ) -> Coroutine[Any, Any, UpstreamResponse]:
+        """Return a coroutine for the response to a call, whose params use the upstream's own names.
 
-        Raises ToolError where it is not to be had now.
+        `binding` returns the binding of the request state, and `on_detach` takes over a call that needs input from a
+        client with tasks. `tool` is the upstream's name of the tool, if the params consist of name and arguments only.
+
+        Raises ToolError if the upstream is unavailable.
         """
+        if tool and (begun := self.begin(call, tool, params)) is not None:
+            return self._finish(call, params, *begun)
+        return self._call(replace(call, params=params, read=None, facet=None), binding, on_detach)
+
+    async def _call(self, call: Call, bound: Callable[[], bytes], detach: DetachHandler | None) -> UpstreamResponse:
         self.health.check(call)
         if self.auth is not None:
-            prepared = await self.auth.prepare(call)
+            prepared = await self.auth.prepare_call(call)
             if isinstance(prepared, InputRequiredResult):
-                return Answered(prepared, MODERN)
+                return UpstreamResponse(prepared, FIRST_MODERN_VERSION)
             call = prepared
-        if self.answers is not None:
-            call = replace(call, capabilities=self.answers.able(call.capabilities))
-        places = self.places
-        owner = places.take(call)
+        if self.client_handlers is not None:
+            call = replace(call, capabilities=self.client_handlers.merge_capabilities(call.capabilities))
+        owner = self.concurrency.take(call)
         if owner is None:
             owner = await self._wait_for_place(call)
-        tally, began = self.tally, time.perf_counter()
-        try:
-            # With a credential of its own a call has a connection of its own.
-            lane = self.lanes.modern if self.is_plain else None
-            if lane is not None and not call.reply.asks:
-                return Answered(await self._send(lane, call), lane.revision)
-            return await self._with_questions(call, bound, detach)
-        except (Error, ToolError):
-            tally.errors += 1
-            raise
-        finally:
-            seconds = time.perf_counter() - began
-            tally.counts[bisect_left(BUCKETS, seconds)] += 1
-            tally.seconds += seconds
-            places.give(owner)
+        with AccountedCall(self.stats, self.concurrency, owner):
+            # Calls with a per-user credential need a separate connection.
+            lane = self.connections.stateless_connection if self.calls_are_uniform else None
+            if lane is not None and not call.reply.can_request:
+                return UpstreamResponse(await self._send(lane, call), lane.protocol_version)
+            return await self._call_with_server_requests(call, bound, detach)
+
+    def begin(self, call: Call, tool: str, params: Raw) -> tuple[UpstreamConnection, PendingHttpCall, str] | None:
+        """Send a call over the idle connection to an upstream without sessions: the fast path.
+
+        Return None if it does not apply: the upstream has failures or is busy, no connection is idle, or the client
+        supports server-to-client requests.
+        """
+        group = self.connections.by_key.get(STATELESS_KEY) if self.calls_are_uniform else None
+        if not group or group[0].is_broken or call.reply.can_request or not self.health.is_well:
+            return None
+        if OBSERVERS or (call.headers is not None and b"traceparent" in call.headers):
+            return None
+        owner = self.concurrency.take(call)
+        if owner is None:
+            return None
+        lane = group[0]
+        begun = lane.connection.begin_tool_call(call, tool, bytes(params))
+        if begun is None:
+            self.concurrency.release(owner)
+            return None
+        return lane, begun, owner
+
+    async def _finish(
+        self, call: Call, params: Raw, lane: UpstreamConnection, begun: PendingHttpCall, owner: str
+    ) -> UpstreamResponse:
+        lane.untracked_in_flight += 1
+        with AccountedCall(self.stats, self.concurrency, owner):
+            try:
+                result = await lane.connection.finish_tool_call(begun, params)
+            except (TransportError, ProtocolError) as failure:
+                raise await self.record_failure(lane, call, failure) from None
+            finally:
+                lane.untracked_in_flight -= 1
+                lane.last_used_at = time.monotonic()
+            self.health.record_success(call)
+        return UpstreamResponse(result, lane.connection.handshake.protocol_version)
 
     async def _wait_for_place(self, call: Call) -> str:
         try:
-            return await self.places.wait(call)
+            return await self.concurrency.acquire(call)
         except (QueueFull, TimeoutError):
-            busy = f"{self.settings.concurrency} calls under way, and too many wait"
-            raise self.lanes.busy(busy) from None
+            busy = f"{self.settings.max_concurrency} calls are in flight and the queue is full"
+            raise self.connections.busy_error(busy) from None
 
-    async def _with_questions(self, call: Call, bound: Callable[[], bytes], detach: Detach | None) -> Answered:
-        """Questions go to the client in the way its revision has."""
-        rounds = (call.revision or MODERN) >= MODERN and call.method in ASKABLE and _may_have_rounds(call)
-        if isinstance(self.settings.target, Here) or not rounds or (await self.lanes.find(call)).modern:
-            return await self._ask(call, None)
-        params = call.typed()
+    async def _call_with_server_requests(
+        self, call: Call, bound: Callable[[], bytes], detach: DetachHandler | None
+    ) -> UpstreamResponse:
+        """Send a call, and forward server-to-client requests in the way of the client's protocol version."""
+        rounds = (
+            (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION
+            and call.method in INPUT_REQUIRED_METHODS
+            and _may_need_input(call)
+        )
+        if (
+            isinstance(self.settings.target, InProcessTarget)
+            or not rounds
+            or (await self.connections.acquire(call)).is_stateless
+        ):
+            return await self._send_and_resolve_inputs(call, None)
+        params = call.decode_params()
         if params.request_state is UNSET:
-            said = await self._bridge.begin(call, self.alias, bound(), self._ask, detach)
+            result = await self._bridge.start(call, self.alias, bound(), self._send_and_resolve_inputs, detach)
         else:
-            said = await self._bridge.resume(call, bound(), params.request_state, params.input_responses)
-        return said if isinstance(said, Answered) else Answered(said, MODERN)
+            result = await self._bridge.resume(call, bound(), params.request_state, params.input_responses)
+        return result if isinstance(result, UpstreamResponse) else UpstreamResponse(result, FIRST_MODERN_VERSION)
 
-    async def _ask(self, call: Call, parked: Parked | None) -> Answered:
-        """Send a call, and what its client answers to the questions that come back."""
-        if isinstance(self.settings.target, Here):
-            return await self._ask_here(call)
-        lane = await self.lanes.find(call)
+    async def _send_and_resolve_inputs(self, call: Call, parked: SuspendedCall | None) -> UpstreamResponse:
+        """Send a call, and send it again with the client's responses to input requests."""
+        if isinstance(self.settings.target, InProcessTarget):
+            return await self._call_in_process(call)
+        lane = await self.connections.acquire(call)
         result = await self._send(lane, call, parked)
-        result = await self._answered(call, result, partial(self._send, lane))
-        asked = asked_by(call.method, result)
-        if asked is not None and call.reply.asks:
-            result = await push(call, attribute_all(self.alias, asked), partial(self._send_again, lane))
-        return Answered(result, lane.revision, lane)
+        result = await self._resolve_inputs(call, result, partial(self._send, lane))
+        input_required = as_input_required(call.method, result)
+        if input_required is not None and call.reply.can_request:
+            result = await resolve_input_requests(
+                call, attribute_all(self.alias, input_required), partial(self._send_again, lane)
+            )
+        return UpstreamResponse(result, lane.protocol_version, lane)
 
-    async def _send_again(self, lane: Lane, call: Call) -> Any:
-        """Send a call with answers of its client. What is asked next has the alias too."""
+    async def _send_again(self, lane: UpstreamConnection, call: Call) -> Any:
+        """Send a call with the client's responses. Further input requests are attributed to the alias."""
         result = await self._send(lane, call)
-        asked = asked_by(call.method, result)
-        return result if asked is None else attribute_all(self.alias, asked)
+        input_required = as_input_required(call.method, result)
+        return result if input_required is None else attribute_all(self.alias, input_required)
 
-    async def is_modern(self, call: Call) -> bool:
-        """Whether it is of a revision without sessions, as is what runs in this process."""
-        if isinstance(self.settings.target, Here):
+    async def is_stateless(self, call: Call) -> bool:
+        """Return whether the upstream has no sessions; true for in-process servers."""
+        if isinstance(self.settings.target, InProcessTarget):
             return True
-        known = next(iter(self.lanes), None)
-        return (known or await self.lanes.find(call)).modern
+        connection = next(iter(self.connections), None)
+        return (connection or await self.connections.acquire(call)).is_stateless
 
-    async def about_task(self, call: Call, id: str, parked: Parked | None = None) -> Answered:
-        """The answer to a request about a task: on the connection where the task began, if it is still there."""
+    async def call_about_task(self, call: Call, id: str, parked: SuspendedCall | None = None) -> UpstreamResponse:
+        """Send a request about a task, on the connection where the task was started if it still exists."""
         self.health.check(call)
         if self.auth is not None:
-            prepared = await self.auth.prepare(call)
+            prepared = await self.auth.prepare_call(call)
             if isinstance(prepared, InputRequiredResult):
-                raise ToolError(f"{self.alias} has to be connected to before its tasks can be asked for.")
+                raise ToolError(f"Connect your account at {self.alias} to access its tasks.")
             call = prepared
-        if isinstance(self.settings.target, Here):
-            return await self._ask_here(call)
-        lane = self._task_lanes.get(id)
-        if lane is None or lane not in self.lanes:
-            lane = await self.lanes.find(call)
-        return Answered(await self._send(lane, call, parked), lane.revision)
+        if isinstance(self.settings.target, InProcessTarget):
+            return await self._call_in_process(call)
+        lane = self._task_connections.get(id)
+        if lane is None or lane not in self.connections:
+            lane = await self.connections.acquire(call)
+        return UpstreamResponse(await self._send(lane, call, parked), lane.protocol_version)
 
-    def note_task(self, id: str, lane: Lane | None) -> None:
-        """A server with sessions may know a task in one of them alone."""
-        if lane is not None and not lane.modern:
+    def bind_task(self, id: str, lane: UpstreamConnection | None) -> None:
+        """Remember the connection of a task: a server with sessions may know it in that session only."""
+        if lane is not None and not lane.is_stateless:
             lane.has_tasks = True
-            self._task_lanes[id] = lane
-            while len(self._task_lanes) > MOST_TASKS:
-                self._task_lanes.popitem(last=False)
+            self._task_connections[id] = lane
 
-    async def _answered(self, call: Call, result: Any, send: Any) -> Any:
-        """The result after the questions in it that are all answered here."""
-        asked = None if self.answers is None else asked_by(call.method, result)
-        if self.answers is None or asked is None or not self.answers.takes_all(asked):
+    async def _resolve_inputs(self, call: Call, result: Any, send: Any) -> Any:
+        """Return the result after resolving input requests, if the gateway can answer all of them."""
+        input_required = None if self.client_handlers is None else as_input_required(call.method, result)
+        if (
+            self.client_handlers is None
+            or input_required is None
+            or not self.client_handlers.handles_all(input_required)
+        ):
             return result
-        return await push(self.answers.instead(call, None if self.is_here else self.alias), asked, send)
+        return await resolve_input_requests(
+            self.client_handlers.wrap_call(call, None if self.is_here else self.alias), input_required, send
+        )
 
-    async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
+    async def _send(self, lane: UpstreamConnection, call: Call, parked: SuspendedCall | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
         except (TransportError, ProtocolError) as failure:
-            raise await self.failed(lane, call, failure) from None
-        self.health.succeeded(call)
+            raise await self.record_failure(lane, call, failure) from None
+        self.health.record_success(call)
         return result
 
-    async def failed(self, lane: Lane, call: Call, failure: TransportError | ProtocolError) -> Exception:
-        """Count a failure. Returns the error for the client."""
+    async def record_failure(
+        self, lane: UpstreamConnection, call: Call, failure: TransportError | ProtocolError
+    ) -> Exception:
+        """Record a failure. Return the error for the client."""
         if isinstance(failure, ProtocolError):
             if failure.retry_after is None:
-                self.health.succeeded(call)
+                self.health.record_success(call)
                 if failure.code == URL_ELICITATION_REQUIRED:
                     failure.data = attribute_data(self.alias, failure.data)
                 return failure
-            # Its HTTP status says that it is overwhelmed, whatever else is in the answer.
-            return self.health.failed(call, failure)
-        if not lane.alive:
-            await self.lanes.lose(lane)
-        return self.health.failed(call, failure)
+            # The HTTP status says that it is overloaded, whatever the body contains.
+            return self.health.record_failure(call, failure)
+        if not lane.is_alive:
+            await self.connections.discard(lane)
+        return self.health.record_failure(call, failure)
 
-    async def _ask_here(self, call: Call) -> Answered:
+    async def _call_in_process(self, call: Call) -> UpstreamResponse:
         target = self.settings.target
-        assert isinstance(target, Here)
+        assert isinstance(target, InProcessTarget)
         if self._host is None:
-            self._host = HeldLifespan(members(target.handler).lifespan)
+            self._host = LifespanTask(get_capabilities(target.handler).lifespan)
             await self._host.entered
-        said = await target.handler(replace(call, revision=MODERN))
-        said = await self._answered(replace(call, revision=MODERN), said, target.handler)
-        asked = asked_by(call.method, said)
-        if asked is not None and call.reply.asks:
-            said = await push(call, asked, target.handler)
-        return Answered(said if isinstance(said, Raw) else Raw(jsonrpc.encode(said)), MODERN)
+        result = await target.handler(replace(call, protocol_version=FIRST_MODERN_VERSION))
+        result = await self._resolve_inputs(
+            replace(call, protocol_version=FIRST_MODERN_VERSION), result, target.handler
+        )
+        input_required = as_input_required(call.method, result)
+        if input_required is not None and call.reply.can_request:
+            result = await resolve_input_requests(call, input_required, target.handler)
+        return UpstreamResponse(
+            result if isinstance(result, Raw) else Raw(jsonrpc.encode(result)), FIRST_MODERN_VERSION
+        )
 
     def _state(self) -> UpstreamState:
         if self.settings.problem:
@@ -508,11 +591,11 @@ class GatewayUpstream:
         return "ok" if self.is_tried else "not tried"
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the upstream for the operator, as this process knows it."""
-        lanes, known = list(self.lanes), self.lists.all
+        """Return the status of the upstream for the operator, as known to this process."""
+        lanes, catalog = list(self.connections), self.catalog.merged
         breaker = self.health.shared
-        last = breaker.failure.partition(SAID_LAST)[2]
-        lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
+        last = breaker.failure.partition(STDERR_MARKER)[2]
+        lines = last.splitlines() or [line for lane in lanes for line in lane.stderr_tail]
         state = self._state()
         return {
             "alias": self.alias,
@@ -522,26 +605,26 @@ class GatewayUpstream:
             "since": breaker.since,
             "retry_after": round(breaker.retry_after, 1),
             "refused_callers": self.health.refused_callers,
-            "revision": lanes[0].revision if lanes else None,
+            "revision": lanes[0].protocol_version if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.in_flight for lane in lanes),
-            "calls": self.tally.calls,
-            "errors": self.tally.errors,
-            **{kind: len(known.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
-            "listed": known.is_known,
-            "lists_from": "store" if known.is_recalled else "upstream" if known.is_known else None,
-            "pins": self.settings.pins,
-            "stderr": [self._secrets.mask(line) for line in lines[-MOST_LAST_LINES:]],
+            "calls": self.stats.calls,
+            "errors": self.stats.errors,
+            **{kind: len(catalog.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
+            "listed": catalog.is_known,
+            "lists_from": "store" if catalog.is_from_cache else "upstream" if catalog.is_known else None,
+            "pinning": self.settings.pinning,
+            "stderr": [self._secrets.mask(line) for line in lines[-MAX_STDERR_LINES:]],
         }
 
 
-def _traits(able: ServerCapabilities, revision: Revision, asks: bool) -> Traits:
-    modern = revision >= MODERN
-    return Traits(
+def _features_from(able: ServerCapabilities, revision: ProtocolVersion, asks: bool) -> UpstreamFeatures:
+    modern = revision >= FIRST_MODERN_VERSION
+    return UpstreamFeatures(
         asks=asks,
         sessions=not modern,
-        tasks=declares(able, ("extensions", EXTENSION) if modern else TASK_CALLS),
-        skills=modern and declares(able, ("extensions", SKILLS)),
+        tasks=has_capability(able, ("extensions", EXTENSION) if modern else TASK_TOOL_CALLS),
+        skills=modern and has_capability(able, ("extensions", SKILLS)),
     )
 
 
@@ -552,8 +635,8 @@ def _task(params: Any) -> str:
         return ""
 
 
-def _may_have_rounds(call: Call) -> bool:
-    """Whether its client can be asked something, or has been."""
+def _may_need_input(call: Call) -> bool:
+    """Return whether the client supports input requests, or is answering one."""
     able = call.capabilities
-    asked = able is not NO_CAPABILITIES and carried(able) != ClientCapabilities()
-    return asked or b'"requestState"' in bytes(call.params)
+    accepts_input = able is not NO_CAPABILITIES and forwardable_capabilities(able) != ClientCapabilities()
+    return accepts_input or b'"requestState"' in bytes(call.params)

@@ -1,7 +1,7 @@
-"""Tasks of upstreams, asked for as 2026-07-28 does it, whichever design the upstream has.
+"""Tasks of upstreams, accessed as in 2026-07-28, whatever design the upstream has.
 
-2025-11-25 gives the outcome of a task, and puts its questions, only to a request that waits for its end; so for a task
-that asks, such a request waits here, and what it is asked goes to the client that comes for the task.
+2025-11-25 delivers the result of a task, and its input requests, only to a pending `tasks/result` request. For a task
+that needs input, such a request waits here, and its input requests go to the client that polls the task.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import InvalidParams, ProtocolError
-from portico.protocol.subscriptions import Filter
+from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tasks import DetailedTask
-from portico.protocol.versions import MODERN
+from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.attribution import attribute_tasks
-from portico.rpc.call import Call, Emit
+from portico.rpc.call import Call, NotificationCallback
 from portico.rpc.change_relay import ChangeRelay
 from portico_gateway.gateway import task_translation as words
-from portico_gateway.gateway.catalog_entries import result_at
-from portico_gateway.gateway.server_request_bridge import GATHER_SECONDS, Parked, begin
-from portico_gateway.gateway.upstream import Answered, GatewayUpstream
+from portico_gateway.gateway.catalog_entries import translate_result
+from portico_gateway.gateway.server_request_bridge import REQUEST_BATCH_SECONDS, SuspendedCall, start_call
+from portico_gateway.gateway.upstream import UpstreamProvider, UpstreamResponse
 
-MOST_WAITING = 10_000
-# How long is waited for a client that does not come for a task any more.
-WAITING_SECONDS = 600.0
-# How long a question may take to come that is said to be there.
-QUESTION_SECONDS = 2.0
-# How often a task is looked at that is waited for, where the upstream tells of its changes, and where it does not.
-MISSED_SECONDS, SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 10.0, 0.05, 5.0
+MAX_TASK_WAITERS = 10_000
+# How long a pending request waits for a client that no longer polls the task.
+WAITER_TTL_SECONDS = 600.0
+# How long to wait for an input request after the status announced it.
+INPUT_REQUEST_TIMEOUT_SECONDS = 2.0
+# Poll intervals: for upstreams with notifications, and the limits for others.
+FALLBACK_POLL_SECONDS, MIN_POLL_SECONDS, MAX_POLL_SECONDS = 10.0, 0.05, 5.0
 
 _answers = msgspec.json.Decoder(dict[str, Raw])
 
 
 class UpstreamTasks:
-    """Those that are waited for, of all upstreams of a gateway."""
+    """Pending `tasks/result` requests of all upstreams of a gateway."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[tuple[str, str], Parked] = OrderedDict()
+        self._waiting: OrderedDict[tuple[str, str], SuspendedCall] = OrderedDict()
 
-    async def get(self, upstream: GatewayUpstream, id: str, call: Call) -> DetailedTask:
-        """How a task stands, with its outcome or its questions."""
-        answered = await ask(upstream, "tasks/get", id, call)
-        task = words.read(answered.result)
-        if answered.revision >= MODERN:
+    async def get_task(self, upstream: UpstreamProvider, id: str, call: Call) -> DetailedTask:
+        """Return the state of a task, with its result or its input requests."""
+        answered = await send_task_request(upstream, "tasks/get", id, call)
+        task = words.parse_task(answered.result)
+        if answered.revision >= FIRST_MODERN_VERSION:
             if not upstream.is_here:
                 task.input_requests = attribute_tasks(upstream.alias, task.input_requests)
             return task
         waiting = self._waiting.get((upstream.alias, id))
         if task.status == "input_required":
-            waiting = waiting or self._wait(upstream, id, call)
-            await _asked_or_done(waiting)
+            waiting = waiting or self._start_waiter(upstream, id, call)
+            await _wait_for_input_request(waiting)
             task.input_requests = dict(waiting.asked)
         elif task.status in ("completed", "failed"):
             self._waiting.pop((upstream.alias, id), None)
@@ -66,148 +66,159 @@ class UpstreamTasks:
         return task
 
     async def _add_outcome(
-        self, task: DetailedTask, upstream: GatewayUpstream, id: str, call: Call, waiting: Parked | None
+        self, task: DetailedTask, upstream: UpstreamProvider, id: str, call: Call, waiting: SuspendedCall | None
     ) -> None:
         try:
             if waiting is not None and waiting.task is not None:
                 answered = await waiting.task
             else:
-                answered = await ask(upstream, "tasks/result", id, call)
+                answered = await send_task_request(upstream, "tasks/result", id, call)
         except ProtocolError as wrong:
             task.status = "failed"
-            task.error = {"code": wrong.code_at(MODERN), "message": wrong.message, "data": wrong.data}
+            task.error = {"code": wrong.code_for(FIRST_MODERN_VERSION), "message": wrong.message, "data": wrong.data}
             return
         task.status = "completed"
-        task.result = result_at("tools/call", words.unrelated(answered.result), answered.revision, MODERN)
+        task.result = translate_result(
+            "tools/call", words.remove_related_task(answered.result), answered.revision, FIRST_MODERN_VERSION
+        )
 
-    def _wait(self, upstream: GatewayUpstream, id: str, call: Call) -> Parked:
-        """Have a request wait for the end of a task, so that its questions come."""
-        self._sweep()
+    def _start_waiter(self, upstream: UpstreamProvider, id: str, call: Call) -> SuspendedCall:
+        """Start a `tasks/result` request that receives the input requests of a task."""
+        self._expire_stale()
 
-        async def send(inner: Call, parked: Parked) -> Answered:
-            return await ask(upstream, "tasks/result", id, inner, parked)
+        async def send(inner: Call, parked: SuspendedCall) -> UpstreamResponse:
+            return await send_task_request(upstream, "tasks/result", id, inner, parked)
 
-        waiting = begin(call, upstream.alias, b"", send)
-        waiting.until = time.monotonic() + WAITING_SECONDS
+        waiting = start_call(call, upstream.alias, b"", send)
+        waiting.until = time.monotonic() + WAITER_TTL_SECONDS
         self._waiting[upstream.alias, id] = waiting
         return waiting
 
-    def _sweep(self) -> None:
+    def _expire_stale(self) -> None:
         now = time.monotonic()
         while self._waiting:
             oldest = next(iter(self._waiting.values()))
-            if len(self._waiting) < MOST_WAITING and oldest.until > now:
+            if len(self._waiting) < MAX_TASK_WAITERS and oldest.until > now:
                 return
             _, parked = self._waiting.popitem(last=False)
             if parked.task is not None:
                 parked.task.cancel()
 
-    async def update(self, upstream: GatewayUpstream, id: str, call: Call, responses: Raw) -> None:
-        """Answer what a task asks."""
-        given = read_answers(responses)
+    async def send_input_responses(self, upstream: UpstreamProvider, id: str, call: Call, responses: Raw) -> None:
+        """Send the client's responses to the input requests of a task."""
+        parsed = parse_input_responses(responses)
         waiting = self._waiting.get((upstream.alias, id))
         if waiting is not None:
-            waiting.answer(given)
+            waiting.resolve_inputs(parsed)
             return
-        if await upstream.is_modern(call):
-            await ask(upstream, "tasks/update", id, call, inputResponses=responses)
+        if await upstream.is_stateless(call):
+            await send_task_request(upstream, "tasks/update", id, call, inputResponses=responses)
             return
-        # Nothing was asked of this client yet; and what it names may be gone.
-        await ask(upstream, "tasks/get", id, call)
+        # No request is pending. Query the task, so that an unknown ID raises an error.
+        await send_task_request(upstream, "tasks/get", id, call)
 
-    async def cancel(self, upstream: GatewayUpstream, id: str, call: Call) -> bool:
-        """Ask for its end. Whether it was under way."""
-        if await upstream.is_modern(call):
-            before = words.read((await ask(upstream, "tasks/get", id, call)).result)
-            await ask(upstream, "tasks/cancel", id, call)
-            return not words.has_ended(before)
+    async def cancel_task(self, upstream: UpstreamProvider, id: str, call: Call) -> bool:
+        """Cancel a task. Return whether it was still running."""
+        if await upstream.is_stateless(call):
+            before = words.parse_task((await send_task_request(upstream, "tasks/get", id, call)).result)
+            await send_task_request(upstream, "tasks/cancel", id, call)
+            return not words.is_terminal(before)
         try:
-            await ask(upstream, "tasks/cancel", id, call)
+            await send_task_request(upstream, "tasks/cancel", id, call)
         except InvalidParams:
-            # 2025-11-25 says so of what is over already, and of what there never was.
-            if not words.has_ended(words.read((await ask(upstream, "tasks/get", id, call)).result)):
+            # 2025-11-25 returns the same error for tasks that have ended and for unknown ones.
+            if not words.is_terminal(
+                words.parse_task((await send_task_request(upstream, "tasks/get", id, call)).result)
+            ):
                 raise
             return False
         return True
 
     @asynccontextmanager
-    async def followed(self, upstream: GatewayUpstream, id: str, call: Call) -> AsyncIterator[asyncio.Event]:
-        """An event that is set when a task has changed, as far as its upstream tells of it."""
+    async def watch_task(self, upstream: UpstreamProvider, id: str, call: Call) -> AsyncIterator[asyncio.Event]:
+        """Yield an event that is set when a task changes, as far as the upstream sends notifications."""
         news = asyncio.Event()
         relay = None
-        if await upstream.is_modern(call):
-            relay = relay_of(upstream, [id], lambda method, params: news.set(), call)
-        upstream.task_news.setdefault(id, set()).add(news)
+        if await upstream.is_stateless(call):
+            relay = relay_task_notifications(upstream, [id], lambda method, params: news.set(), call)
+        upstream.task_events.setdefault(id, set()).add(news)
         try:
             yield news
         finally:
             if relay is not None:
-                relay.end()
-            upstream.task_news[id].discard(news)
-            if not upstream.task_news[id]:
-                del upstream.task_news[id]
+                relay.close()
+            upstream.task_events[id].discard(news)
+            if not upstream.task_events[id]:
+                del upstream.task_events[id]
 
     async def close(self) -> None:
-        tasks = [one.task for one in self._waiting.values() if one.task is not None]
+        tasks = [value.task for value in self._waiting.values() if value.task is not None]
         self._waiting.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def relay_of(upstream: GatewayUpstream, ids: list[str], tell: Emit, call: Call) -> ChangeRelay:
-    """Hear of tasks of an upstream that has the extension."""
-    handler, able = upstream.changes.handler, words.declaring(call.capabilities)
-    return ChangeRelay(handler, Filter(task_ids=ids), tell, principal=call.principal, capabilities=able)
+def relay_task_notifications(
+    upstream: UpstreamProvider, ids: list[str], tell: NotificationCallback, call: Call
+) -> ChangeRelay:
+    """Subscribe to the notifications of tasks at an upstream with the tasks extension."""
+    handler, able = upstream.change_listener.handler, words.with_tasks_capability(call.capabilities)
+    return ChangeRelay(handler, SubscriptionFilter(task_ids=ids), tell, principal=call.principal, capabilities=able)
 
 
-async def ask(
-    upstream: GatewayUpstream, method: str, id: str, call: Call, parked: Parked | None = None, **more: Any
-) -> Answered:
-    """The answer to a request about a task, on behalf of a client's own."""
+async def send_task_request(
+    upstream: UpstreamProvider, method: str, id: str, call: Call, parked: SuspendedCall | None = None, **more: Any
+) -> UpstreamResponse:
+    """Send a request about a task on behalf of a client's call."""
     params = Raw(jsonrpc.encode({"taskId": id, **more}))
     asking = replace(call, method=method, params=params, read=None, progress_token=None)
-    if (call.revision or MODERN) < MODERN or not words.declares(call.capabilities):
-        asking = replace(asking, capabilities=words.declaring(call.capabilities))
-    return await upstream.about_task(asking, id, parked)
+    if (call.protocol_version or FIRST_MODERN_VERSION) < FIRST_MODERN_VERSION or not words.supports_tasks(
+        call.capabilities
+    ):
+        asking = replace(asking, capabilities=words.with_tasks_capability(call.capabilities))
+    return await upstream.call_about_task(asking, id, parked)
 
 
-async def pause(news: asyncio.Event, task: DetailedTask, heard: bool) -> None:
-    """Wait for a change, or until it is time to look."""
-    seconds = MISSED_SECONDS if heard else (task.poll_interval_ms or 500) / 1000
+async def wait_for_change(changed_event: asyncio.Event, task: DetailedTask, has_notifications: bool) -> None:
+    """Wait for a change, or until the next poll."""
+    seconds = FALLBACK_POLL_SECONDS if has_notifications else (task.poll_interval_ms or 500) / 1000
     try:
-        async with asyncio.timeout(max(SHORTEST_POLL_SECONDS, min(seconds, LONGEST_POLL_SECONDS))):
-            await news.wait()
+        async with asyncio.timeout(max(MIN_POLL_SECONDS, min(seconds, MAX_POLL_SECONDS))):
+            await changed_event.wait()
     except TimeoutError:
         pass
-    news.clear()
+    changed_event.clear()
 
 
-async def _asked_or_done(waiting: Parked) -> None:
-    """What it asks is on its way; that of a body that asks several things comes together."""
+async def _wait_for_input_request(waiting: SuspendedCall) -> None:
+    """Wait for an announced input request. Several requests in quick succession are collected."""
     assert waiting.task is not None
-    end = time.monotonic() + QUESTION_SECONDS
+    end = time.monotonic() + INPUT_REQUEST_TIMEOUT_SECONDS
     while not waiting.asked and not waiting.task.done() and time.monotonic() < end:
         waiting.news.clear()
         news = asyncio.ensure_future(waiting.news.wait())
         try:
-            await asyncio.wait([waiting.task, news], timeout=QUESTION_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [waiting.task, news], timeout=INPUT_REQUEST_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             news.cancel()
-    await asyncio.wait([waiting.task], timeout=GATHER_SECONDS)
+    await asyncio.wait([waiting.task], timeout=REQUEST_BATCH_SECONDS)
 
 
-def read_answers(responses: Raw) -> dict[str, Raw]:
+def parse_input_responses(responses: Raw) -> dict[str, Raw]:
+    """Parse the responses to input requests. Raises InvalidParams."""
     if not responses:
-        raise InvalidParams("Missing inputResponses: an object with one answer for each key")
+        raise InvalidParams("Missing inputResponses: expected an object with one response for each key")
     try:
         return _answers.decode(responses)
     except msgspec.DecodeError:
-        raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key") from None
+        raise InvalidParams("Invalid inputResponses: expected an object with one response for each key") from None
 
 
-def outcome_of(task: DetailedTask) -> Raw:
-    """The result of a task that has ended. Raises the error that it failed with."""
+def task_result(task: DetailedTask) -> Raw:
+    """Return the result of a task that has ended. Raises ProtocolError if it failed or was cancelled."""
     if task.status == "failed":
         error = task.error if isinstance(task.error, dict) else msgspec.json.decode(task.error or b"{}")
         raise ProtocolError(str(error.get("message", "")), error.get("data"), code=int(error.get("code", -32603)))

@@ -1,6 +1,6 @@
-"""Addresses inside of what upstreams give: links, embedded resources, contents, and the pages of tools (`_meta.ui`).
+"""Rewriting of URIs in results: resource links, embedded resources, contents, and app pages (`_meta.ui`).
 
-They are looked for in the bytes first, and what has none that is called otherwise here stays as it is, to the byte.
+The bytes are searched first. A result without URIs to rewrite is returned unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from msgspec import Raw
 
 from portico.protocol import jsonrpc
 
-Outward = Callable[[str], str]
-"""The address under which an address of an upstream is known here."""
+UriRewriter = Callable[[str], str]
+"Maps a URI of an upstream to its exposed URI."
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _items = msgspec.json.Decoder(list[Raw])
-# Of MCP Apps: today's place of a page's address, and that of its first drafts.
-_PAGE, _OLD_PAGE = "resourceUri", "ui/resourceUri"
+# MCP Apps: the current member for a page's URI, and the one of the first drafts.
+_APP_URI_KEY, _LEGACY_APP_URI_KEY = "resourceUri", "ui/resourceUri"
 
 
-def link_result(method: str, said: Raw, outward: Outward) -> Raw:
-    """A result with the addresses in it as they are known here."""
+def rewrite_result_uris(method: str, result: Raw, expose_uri: UriRewriter) -> Raw:
+    """Return a result with exposed URIs."""
     change = _RESULTS.get(method)
     try:
-        changed = change(said, outward) if change is not None else None
+        changed = change(result, expose_uri) if change is not None else None
     except (msgspec.DecodeError, RecursionError):
-        return said
-    return said if changed is None else changed
+        return result
+    return result if changed is None else changed
 
 
-def link_inside(meta: Raw, outward: Outward) -> Raw | None:
-    """A `_meta` with the address of a page as it is known here; None if it is the same."""
+def rewrite_meta_uris(meta: Raw, outward: UriRewriter) -> Raw | None:
+    """Return `_meta` with the exposed URI of its page, or None if nothing changes."""
     if b"esourceUri" not in bytes(meta):
         return None
     try:
@@ -41,53 +41,55 @@ def link_inside(meta: Raw, outward: Outward) -> Raw | None:
         return None
 
 
-# Each of these gives what it has changed, or None where nothing is to be changed.
+# Each of these functions returns the rewritten value, or None if nothing changes.
 
-_Change = Callable[[Raw, Outward], Raw | None]
+_Rewrite = Callable[[Raw, UriRewriter], Raw | None]
 
 
-def _uri(said: Raw, outward: Outward) -> Raw | None:
-    uri = msgspec.json.decode(said)
+def _uri(value: Raw, outward: UriRewriter) -> Raw | None:
+    uri = msgspec.json.decode(value)
     if not isinstance(uri, str):
         return None
-    known = outward(uri)
-    return None if known == uri else Raw(jsonrpc.encode(known))
+    rewritten = outward(uri)
+    return None if rewritten == uri else Raw(jsonrpc.encode(rewritten))
 
 
-def _object(changes: dict[str, _Change]) -> _Change:
-    def change(said: Raw, outward: Outward) -> Raw | None:
-        if bytes(said)[:1] != b"{":
+def _object(changes: dict[str, _Rewrite]) -> _Rewrite:
+    def change(raw: Raw, outward: UriRewriter) -> Raw | None:
+        if bytes(raw)[:1] != b"{":
             return None
-        inside = _members.decode(said)
-        tried = {name: one(inside[name], outward) for name, one in changes.items() if name in inside}
-        changed = {name: found for name, found in tried.items() if found is not None}
+        inside = _members.decode(raw)
+        tried = {name: rewrite(inside[name], outward) for name, rewrite in changes.items() if name in inside}
+        changed = {name: value for name, value in tried.items() if value is not None}
         return Raw(jsonrpc.encode({**inside, **changed})) if changed else None
 
     return change
 
 
-def _each(one: _Change) -> _Change:
-    """Of every item of an array; what is no array is taken for the only one."""
+def _each(value: _Rewrite) -> _Rewrite:
+    """Return a rewriter for every item of an array. A value that is not an array is treated as a single item."""
 
-    def change(said: Raw, outward: Outward) -> Raw | None:
-        if bytes(said)[:1] != b"[":
-            return one(said, outward)
-        items = _items.decode(said)
-        changed = [one(item, outward) for item in items]
-        if all(found is None for found in changed):
+    def change(raw: Raw, outward: UriRewriter) -> Raw | None:
+        if bytes(raw)[:1] != b"[":
+            return value(raw, outward)
+        items = _items.decode(raw)
+        changed = [value(item, outward) for item in items]
+        if all(rewritten is None for rewritten in changed):
             return None
         return Raw(
-            jsonrpc.encode([item if found is None else found for item, found in zip(items, changed, strict=True)])
+            jsonrpc.encode(
+                [item if rewritten is None else rewritten for item, rewritten in zip(items, changed, strict=True)]
+            )
         )
 
     return change
 
 
-_meta = _object({"ui": _object({_PAGE: _uri}), _OLD_PAGE: _uri})
+_meta = _object({"ui": _object({_APP_URI_KEY: _uri}), _LEGACY_APP_URI_KEY: _uri})
 _located = _object({"uri": _uri, "_meta": _meta})
-# A link has its address itself, an embedded resource that of what it holds.
+# A resource link has a URI itself; an embedded resource has it in `resource`.
 _block = _object({"uri": _uri, "resource": _located, "_meta": _meta})
-_RESULTS: dict[str, _Change] = {
+_RESULTS: dict[str, _Rewrite] = {
     "tools/call": _object({"content": _each(_block), "_meta": _meta}),
     "prompts/get": _object({"messages": _each(_object({"content": _each(_block)})), "_meta": _meta}),
     "resources/read": _object({"contents": _each(_located), "_meta": _meta}),

@@ -1,25 +1,22 @@
-"""A view: a part of what the upstreams have, under a path of its own. Names are the same in all of them."""
+"""Views: parts of the upstreams' components, each at a separate path. Names are the same in all views."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico._options import check_options
+from portico._options import check_table
 from portico.protocol.completion import PromptReference
 from portico.protocol.errors import ResourceNotFound, UsageError
-from portico.protocol.header_params import Mirror
 from portico.protocol.lifecycle import DiscoverResult
-from portico.protocol.meta import Implementation, ServerCapabilities
-from portico.rpc.call import Call
+from portico.protocol.meta import Implementation
+from portico.rpc.call import Call, HandlerWrapper
 from portico.server.policy.interfaces import Kind
-from portico.server.registry.service import Answer
+from portico.server.registry.service import MethodHandler
 from portico_gateway.gateway.name_filter import name_filter
 
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ViewOptions(TypedDict, total=False):
-    """What can be said of a view: the keywords of `gateway.add_view`, and of `[view.NAME]`."""
+    """Keywords of `Gateway.add_view` and keys of `[view.NAME]`."""
 
     path: str
     upstreams: Sequence[str]
@@ -39,7 +36,7 @@ class ViewOptions(TypedDict, total=False):
 
 
 class ViewSettings(Struct, frozen=True, kw_only=True):
-    """Patterns: of upstreams by their aliases, and of what they have by `alias.name`."""
+    """Settings of a view. Patterns match aliases of upstreams, and components as `alias.name`."""
 
     name: str
     path: str
@@ -50,19 +47,20 @@ class ViewSettings(Struct, frozen=True, kw_only=True):
     description: str | None = None
     instructions: str | None = None
 
-    def shows(self, alias: str, name: str) -> bool:
-        """Return whether a tool, prompt or URI of an upstream is in the view, by the upstream's own name of it."""
-        wanted = not self.upstreams or any(fnmatchcase(alias, one) for one in self.upstreams)
-        return wanted and name_filter(self.include, self.exclude).shows(name, alias)
+    def includes(self, alias: str, name: str) -> bool:
+        """Return whether a tool, prompt or URI of an upstream, by its original name, is in the view."""
+        # `fnmatch` would ignore case on Windows, and a filter must select the same on every platform.
+        selected = not self.upstreams or any(fnmatchcase(alias, upstream) for upstream in self.upstreams)
+        return selected and name_filter(self.include, self.exclude).shows(name, alias)
 
 
-def view_of(name: str, table: Mapping[str, Any]) -> ViewSettings:
-    """The settings in a table. Raises UsageError."""
-    check_options(f"view.{name}", table, ViewOptions)
-    given: dict[str, Any] = {
-        key: tuple(said) if key in ("upstreams", "include", "exclude") else said for key, said in table.items()
+def parse_view(name: str, table: Mapping[str, Any]) -> ViewSettings:
+    """Parse the settings of a view. Raises UsageError if they are invalid."""
+    check_table(f"view.{name}", table, ViewOptions)
+    options: dict[str, Any] = {
+        key: tuple(value) if key in ("upstreams", "include", "exclude") else value for key, value in table.items()
     }
-    return ViewSettings(name=name, **{"path": f"/mcp/{name}", **given})
+    return ViewSettings(name=name, **{"path": f"/mcp/{name}", **options})
 
 
 _NAMED: dict[str, Kind] = {
@@ -73,96 +71,85 @@ _NAMED: dict[str, Kind] = {
 }
 
 
-class GatewayView:
-    """A Handler: the gateway, as far as its settings show it. Whatever is put around the gateway is around this too."""
+class GatewayView(HandlerWrapper):
+    """Handler for the part of a gateway that a view includes, behind the gateway's own middleware and policy."""
 
     def __init__(self, gateway: Gateway, settings: ViewSettings) -> None:
+        super().__init__(gateway)
         self.settings = settings
         self.name = settings.name
-        self.shows = settings.shows
-        self.needs, self.canonical, self.owner_of = gateway.needs, gateway.canonical, gateway.owner_of
-        self.needs_task, self.hints = gateway.needs_task, gateway.hints
+        self.includes = settings.includes
         self._gateway = gateway
-
-    async def __call__(self, call: Call) -> Any:
-        result = self.start(call)
-        return await result if type(result) is CoroutineType else result
 
     def start(self, call: Call) -> Any:
         seen = replace(call, facet=self)
         if call.method == "server/discover":
             return self._discover(seen)
-        hidden = self._hidden(call)
-        return self._gateway.start(seen) if hidden is None else self._deny(seen, *hidden)
+        # Calls are checked as well as lists: a client may know a name from another view.
+        hidden = self._hidden_component(call)
+        return self._gateway.start(seen) if hidden is None else self._raise_not_found(seen, *hidden)
 
-    def answer_with(self, answer: Answer, call: Call) -> Any:
-        return self._gateway.answer_with(answer, replace(call, facet=self))
+    def with_middleware(self, answer: MethodHandler, call: Call) -> Any:
+        return self._gateway.with_middleware(answer, replace(call, facet=self))
 
-    async def answer_unprotected(self, call: Call) -> Any:
-        return await self._gateway.answer_unprotected(replace(call, facet=self))
+    async def handle_without_policy(self, call: Call) -> Any:
+        return await self._gateway.handle_without_policy(replace(call, facet=self))
 
     @property
-    def whole(self) -> Gateway:
-        """The gateway that it is a part of."""
+    def gateway(self) -> Gateway:
+        """Return the gateway of this view."""
         return self._gateway
-
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        return self._gateway.lifespan()
 
     @property
     def info(self) -> Implementation:
-        info, said = self._gateway.info, self.settings
-        return replace(info, title=said.title or info.title, description=said.description or info.description)
+        info, settings = self._gateway.info, self.settings
+        return replace(info, title=settings.title or info.title, description=settings.description or info.description)
 
     @property
-    def capabilities(self) -> ServerCapabilities:
-        return self._gateway.capabilities
+    def policy(self) -> Any:
+        return self._gateway.policy
 
-    @property
-    def protection(self) -> Any:
-        return self._gateway.protection
-
-    def hides(self, call: Call, kind: Kind, name: str) -> bool:
-        return self._gateway.hides(call, kind, name)
-
-    @property
-    def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
-        return self._gateway.mirrored
+    def cached_list(self, method: str) -> Sequence[Any] | None:
+        return None
 
     async def _discover(self, call: Call) -> Any:
-        said = await self._gateway(call)
-        if isinstance(said, DiscoverResult) and self.settings.instructions is not None:
-            said.instructions = self.settings.instructions
-        return said
+        result = await self._gateway(call)
+        if isinstance(result, DiscoverResult) and self.settings.instructions is not None:
+            result.instructions = self.settings.instructions
+        return result
 
-    def _hidden(self, call: Call) -> tuple[Kind, str] | None:
-        """What the gateway has itself is found without asking its upstreams: what of it is asked for, and not shown."""
+    def _hidden_component(self, call: Call) -> tuple[Kind, str] | None:
+        """Return the kind and name of a local component that is requested but not included in the view, or None.
+
+        Local components are found without the upstreams, so they are checked here.
+        """
         kind = _NAMED.get(call.method)
         if kind is None:
             return None
-        params = call.typed()
+        params = call.decode_params()
         if kind == "template":
             kind = "prompt" if isinstance(params.ref, PromptReference) else "template"
             name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
         else:
             name = params.uri if kind == "resource" else params.name
-        owned = self._gateway.own(kind, name)
-        return None if owned is None or self.shows(*owned) else (kind, name)
+        owned = self._gateway.local_qualified_name(kind, name)
+        return None if owned is None or self.includes(*owned) else (kind, name)
 
-    async def _deny(self, call: Call, kind: Kind, name: str) -> Any:
-        """As if it were not there."""
-        others = self._gateway.others
+    async def _raise_not_found(self, call: Call, kind: Kind, name: str) -> Any:
+        """Raise the same error as for a component that does not exist."""
+        provider = self._gateway.provider
         if call.method == "completion/complete":
-            raise others.nothing_to_complete(name)
+            raise provider.nothing_to_complete(name)
         if kind == "resource":
             raise ResourceNotFound(name)
-        raise await others.unknown(call, kind, name, self._gateway.catalogs[f"{kind}s/list"])
+        raise await provider.not_found_error(call, kind, name, self._gateway.catalogs[f"{kind}s/list"])
 
 
-def checked_views(views: Mapping[str, ViewSettings]) -> dict[str, ViewSettings]:
-    """The same views, each at a path of its own."""
+def check_view_paths(views: Mapping[str, ViewSettings]) -> dict[str, ViewSettings]:
+    """Return the views. Raises UsageError if two of them have the same path."""
     paths: dict[str, str] = {}
     for name, view in views.items():
+        # One of the two would never be reached, and its clients would get the other's components.
         if name != paths.setdefault(view.path, name):
             raise UsageError(f"the views {paths[view.path]!r} and {name!r} have the same path {view.path}")
     return dict(views)

@@ -1,4 +1,4 @@
-"""`ask`: the question that a person is asked before a call, with what the call is about put into it."""
+"""`confirm`: the confirmation prompt before a call, with values of the call filled in."""
 
 from __future__ import annotations
 
@@ -10,63 +10,71 @@ from msgspec import Raw, Struct
 
 from portico.protocol.errors import UsageError
 from portico.rpc.call import Call
-from portico.server.policy.interfaces import Owned
-from portico_gateway.policy.conditions import read_arguments
+from portico.server.policy.interfaces import QualifiedName
+from portico.text import truncate
+from portico_gateway.policy.conditions import parse_arguments
 
-LONGEST_VALUE = 100
-LONGEST_QUESTION = 1000
-_PLACE = re.compile(r"\{([^{}]*)\}")
-_WORDS = ("tool", "owner", "principal")
+# Short enough for a dialog. A longer value could push the actual question out of the visible part.
+MAX_VALUE_CHARS = 100
+MAX_PROMPT_CHARS = 1000
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_VARIABLES = ("tool", "provider", "principal")
 
 
-class ConsentQuestion(Struct, frozen=True):
-    """A text with places such as `{args.repo}`."""
+class ConfirmationPrompt(Struct, frozen=True):
+    """Prompt text with placeholders such as `{arguments.repo}`."""
 
     text: str
 
-    def filled(self, call: Call, owned: Owned, arguments: bytes | Raw) -> str:
-        """What the person reads. Values come from a model: each is short, on one line, and shows what it holds; "?" is
-        shown of arguments that cannot be read for certain."""
-        given = read_arguments(arguments)
+    def render(self, call: Call, owned: QualifiedName, arguments: bytes | Raw) -> str:
+        """Return the prompt for a call.
 
-        def value(found: re.Match[str]) -> str:
-            word = found[1].strip()
-            if word.startswith("args."):
-                return shown(_member(given, word.split(".")[1:]))
-            about = {"tool": owned.name, "owner": owned.owner, "principal": getattr(call.principal, "id", "")}
-            return shown(about[word])
+        The values come from a model, so each is truncated, kept on one line and stripped of invisible characters.
+        Arguments that cannot be parsed unambiguously appear as "?".
+        """
+        values = parse_arguments(arguments)
 
-        return _PLACE.sub(value, self.text)[:LONGEST_QUESTION]
+        def value(match: re.Match[str]) -> str:
+            word = match[1].strip()
+            if word.startswith("arguments."):
+                return format_value(_member(values, word.split(".")[1:]))
+            about = {"tool": owned.name, "provider": owned.owner, "principal": getattr(call.principal, "id", "")}
+            return format_value(about[word])
+
+        return _PLACEHOLDER.sub(value, self.text)[:MAX_PROMPT_CHARS]
 
 
-def question(where: str, text: str) -> ConsentQuestion:
-    """Raises UsageError for a place that nothing fills."""
-    if not text.strip() or len(text) > LONGEST_QUESTION:
-        raise UsageError(f"{where} is a question of 1 to {LONGEST_QUESTION} characters")
-    for found in _PLACE.finditer(text):
-        word = found[1].strip()
-        if word not in _WORDS and not re.fullmatch(r"args(\.[^.{}\s]+)+", word):
+def parse_prompt(location: str, text: str) -> ConfirmationPrompt:
+    """Parse a prompt. Raises UsageError for unknown placeholders and unbalanced braces."""
+    if not text.strip() or len(text) > MAX_PROMPT_CHARS:
+        raise UsageError(f"{location} must be a prompt of 1 to {MAX_PROMPT_CHARS} characters")
+    for match in _PLACEHOLDER.finditer(text):
+        word = match[1].strip()
+        if word not in _VARIABLES and not re.fullmatch(r"arguments(\.[^.{}\s]+)+", word):
             raise UsageError(
-                f"{where} has the place {{{word}}}; there are {{args.NAME}}, {{tool}}, {{owner}}, {{principal}}"
+                f"{location} has the unknown placeholder {{{word}}} (expected {{arguments.NAME}}, {{tool}}, "
+                f"{{provider}} or {{principal}})"
             )
-    if "{" in _PLACE.sub("", text) or "}" in _PLACE.sub("", text):
-        raise UsageError(f"{where} has a bracket without its other half")
-    return ConsentQuestion(text)
+    # Rejected when the settings are read: a prompt with a broken placeholder would show users the wrong question.
+    if "{" in _PLACEHOLDER.sub("", text) or "}" in _PLACEHOLDER.sub("", text):
+        raise UsageError(f"{location} has an unbalanced brace")
+    return ConfirmationPrompt(text)
 
 
-def shown(value: Any) -> str:
-    """A value for a person to read: nothing in it is hidden, and it does not fill the screen."""
+def format_value(value: Any) -> str:
+    """Format a value for display: truncated, with invisible characters escaped."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode() if value is not _MISSING else "?"
-    text = text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
-    return "".join(char if char == " " or char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    # Escapes bidirectional overrides, zero-width and control characters, with which an argument could make the prompt
+    # read differently.
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in truncate(text, MAX_VALUE_CHARS))
 
 
 _MISSING = object()
 
 
-def _member(given: Any, path: list[str]) -> Any:
+def _member(value: Any, path: list[str]) -> Any:
     for name in path:
-        if not isinstance(given, dict) or name not in given:
+        if not isinstance(value, dict) or name not in value:
             return _MISSING
-        given = given[name]
-    return given
+        value = value[name]
+    return value

@@ -1,7 +1,7 @@
-"""Rules: who may do what. The first that matches decides; where there are rules and none matches, it is denied.
+"""Access rules. The first matching rule decides; if there are rules and none matches, access is denied.
 
-They are compiled once. What a caller can match is worked out once for each caller, what a name can match once for each
-name, and what both come to is kept, so that a decision is mostly one look-up.
+Rules are compiled once. The rules that apply to a caller, those that apply to a name, and the resulting decision are
+cached, so that most decisions are a single lookup.
 """
 
 from __future__ import annotations
@@ -14,34 +14,37 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from portico.caching import LruCache
 from portico.protocol.errors import InsufficientScope
-from portico.protocol.jsonrpc import NOTHING
+from portico.protocol.jsonrpc import EMPTY_RAW
 from portico.rpc.call import Call
-from portico.server.policy.interfaces import Decision, Kind, Owned, Sight
+from portico.server.policy.interfaces import Decision, Kind, QualifiedName, Visibility
 from portico_gateway.policy.conditions import CelCondition
-from portico_gateway.policy.confirmation import ConsentQuestion
-from portico_gateway.policy.patterns import Pattern, Who
+from portico_gateway.policy.confirmation import ConfirmationPrompt
+from portico_gateway.policy.patterns import ComponentPattern, PrincipalMatcher
 
 log = logging.getLogger("portico.access")
 
-# Of each: names that clients make up are among them.
-MOST_KEPT = 10_000
-LONGEST_KEPT = 256
+# Maximum size of each cache. Names chosen by clients are among the keys.
+MAX_CACHED_DECISIONS = 10_000
+MAX_CACHED_NAME_CHARS = 256
 
-DEFAULT = "no rule"
+DEFAULT_RULE = "no rule"
 
 _versions = count()
 
 
-class Selection(Struct, frozen=True):
-    """What a rule is about: of each kind the patterns; none at all is everything."""
+class ComponentSelector(Struct, frozen=True):
+    """Patterns of a rule by kind. Without any patterns it matches everything."""
 
-    tool: tuple[Pattern, ...] = ()
-    prompt: tuple[Pattern, ...] = ()
-    resource: tuple[Pattern, ...] = ()
+    tool: tuple[ComponentPattern, ...] = ()
+    prompt: tuple[ComponentPattern, ...] = ()
+    resource: tuple[ComponentPattern, ...] = ()
 
-    def of(self, kind: Kind) -> tuple[Pattern, ...] | None:
-        """None: everything of this kind."""
+    def patterns_for(self, kind: Kind) -> tuple[ComponentPattern, ...] | None:
+        """Return the patterns for a kind, or None if everything matches."""
+        # A rule that names only tools must not apply to prompts: an empty tuple for a kind means "nothing of this
+        # kind" as soon as another kind has patterns.
         if not (self.tool or self.prompt or self.resource):
             return None
         if kind == "tool":
@@ -50,221 +53,262 @@ class Selection(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """One `[[rule]]`."""
+    """A `[[rule]]`."""
 
     name: str
-    who: Who
-    about: Selection = Selection()
+    who: PrincipalMatcher
+    about: ComponentSelector = ComponentSelector()
     allow: bool = True
     when: CelCondition | None = None
-    # Only recorded: what it would have done.
+    # Only logged, not enforced.
     shadow: bool = False
-    # Those whom it names by an id alone.
+    # Principals that are named by an unqualified ID.
     bare: tuple[str, ...] = ()
 
-    def means(self, kind: Kind, owned: Owned) -> bool:
-        patterns = self.about.of(kind)
+    def matches(self, kind: Kind, owned: QualifiedName) -> bool:
+        """Return whether the rule applies to a component.
+
+        Allow rules match exactly, deny rules also match look-alikes.
+        """
+        patterns = self.about.patterns_for(kind)
         if patterns is None:
             return True
+        # Fail closed in both directions: an allow rule must not admit a look-alike of the name that the operator
+        # wrote, and a deny rule must not be evaded by one.
         if self.allow:
-            return any(one.allows(kind, *owned) for one in patterns)
-        return any(one.denies(kind, *owned) for one in patterns)
+            return any(pattern.matches_for_allow(kind, *owned) for pattern in patterns)
+        return any(pattern.matches_for_deny(kind, *owned) for pattern in patterns)
 
 
 class Requirement(Struct, frozen=True):
-    """One `[[require]]`: it only narrows what rules have allowed."""
+    """A `[[require]]`, which only restricts what rules allow."""
 
     name: str
-    who: Who
-    about: Selection = Selection()
+    who: PrincipalMatcher
+    about: ComponentSelector = ComponentSelector()
     need: frozenset[str] = frozenset()
-    ask: ConsentQuestion | None = None
+    ask: ConfirmationPrompt | None = None
     when: CelCondition | None = None
 
-    def means(self, kind: Kind, owned: Owned) -> bool:
-        patterns = self.about.of(kind)
-        return patterns is None or any(one.touches(kind, *owned) for one in patterns)
+    def matches(self, kind: Kind, owned: QualifiedName) -> bool:
+        patterns = self.about.patterns_for(kind)
+        return patterns is None or any(pattern.overlaps(kind, *owned) for pattern in patterns)
 
 
-# What is decided already, or the rules that have to be asked in their order because they have conditions.
-_Settled = Decision | tuple[Rule, ...]
+# A final decision, or the rules to evaluate in order because they have conditions.
+_CachedDecision = Decision | tuple[Rule, ...]
 
 
-class AccessRules:
-    """The rules of one server: an AccessGuard."""
+class PolicyEngine:
+    """Access rules and requirements of one server."""
 
     def __init__(self, rules: Iterable[Rule] = (), requirements: Iterable[Requirement] = ()) -> None:
         self.rules, self.requirements = tuple(rules), tuple(requirements)
-        # Others who come after these see other things.
+        # Distinguishes the visibility of this engine from that of its successors in caches.
+        # A reload replaces the engine. Lists that were filtered by the previous rules stay in caches under another
+        # version and are never served again.
         self._version = next(_versions)
-        self._callers: dict[Any, tuple[Any, int, int]] = {}
-        self._settled: dict[tuple[int, Kind, Owned], _Settled] = {}
-        self._seen: dict[tuple[int, Kind, Owned], bool] = {}
-        self._required: dict[tuple[int, Kind, Owned], tuple[Requirement, ...]] = {}
+        self._callers: LruCache[Any, tuple[Any, int, int]] = LruCache(MAX_CACHED_DECISIONS)
+        self._settled: LruCache[tuple[int, Kind, QualifiedName], _CachedDecision] = LruCache(MAX_CACHED_DECISIONS)
+        self._seen: LruCache[tuple[int, Kind, QualifiedName], bool] = LruCache(MAX_CACHED_DECISIONS)
+        self._required: LruCache[tuple[int, Kind, QualifiedName], tuple[Requirement, ...]] = LruCache(
+            MAX_CACHED_DECISIONS
+        )
 
-    # What a server asks
+    # Policy interface
 
-    def sight(self, call: Call) -> Sight:
-        mask = self._caller(call)[1]
-        return Sight((self._version, mask), partial(self._sees, mask))
+    def visibility(self, call: Call) -> Visibility:
+        """Return the visibility of components for a caller, with a cache key."""
+        mask = self._applicable_masks(call)[1]
+        return Visibility((self._version, mask), partial(self._is_visible, mask))
 
-    def decide(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> Decision:
-        mask = self._caller(call)[1]
-        found = self._settled.get((mask, kind, owned))
-        if found is None:
-            found = keep(self._settled, (mask, kind, owned), self._settle(mask, kind, owned))
-        if type(found) is tuple:
-            found = _conditional(found, call, kind, owned, arguments)
-        assert isinstance(found, Decision)
-        if found.shadow:
-            log.info("shadow: %s of %s.%s: %s", kind, *owned, "; ".join(found.shadow))
-        return found
+    def decide(self, call: Call, kind: Kind, component: QualifiedName, arguments: bytes | Raw = EMPTY_RAW) -> Decision:
+        """Decide whether a call is allowed."""
+        # `peek` does not reorder the cache: this is on the path of every call, and the order of eviction matters less
+        # than the cost of a move.
+        mask = self._applicable_masks(call)[1]
+        result = self._settled.peek((mask, kind, component))
+        if result is None:
+            result = cache_decision(
+                self._settled, (mask, kind, component), self._cached_decision(mask, kind, component)
+            )
+        if type(result) is tuple:
+            result = _decide_conditional(result, call, kind, component, arguments)
+        assert isinstance(result, Decision)
+        if result.dry_run_rules:
+            log.info("shadow: %s of %s.%s: %s", kind, *component, "; ".join(result.dry_run_rules))
+        return result
 
-    def require(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> list[str]:
+    def check_requirements(
+        self, call: Call, kind: Kind, component: QualifiedName, arguments: bytes | Raw = EMPTY_RAW
+    ) -> list[str]:
+        """Check the requirements and return the confirmation prompts. Raises InsufficientScope."""
         if not self.requirements:
             return []
-        mask = self._caller(call)[2]
-        found = self._required.get((mask, kind, owned))
-        if found is None:
-            meant = tuple(one for at, one in enumerate(self.requirements) if mask >> at & 1 and one.means(kind, owned))
-            found = keep(self._required, (mask, kind, owned), meant)
-        if not found:
+        mask = self._applicable_masks(call)[2]
+        result = self._required.peek((mask, kind, component))
+        if result is None:
+            meant = tuple(
+                item for at, item in enumerate(self.requirements) if mask >> at & 1 and item.matches(kind, component)
+            )
+            result = cache_decision(self._required, (mask, kind, component), meant)
+        if not result:
             return []
-        # A condition that cannot be said asks for what it would ask for.
-        found = tuple(one for one in found if one.when is None or one.when.holds(call, owned, arguments) is not False)
-        needed = frozenset[str]().union(*(one.need for one in found))
-        missing = _missing(call, needed)
+        # Requirements are evaluated for every call, even with a cached decision, because their conditions may depend
+        # on the arguments.
+        # A condition that cannot be evaluated counts as fulfilled, since a requirement only restricts.
+        result = tuple(
+            item for item in result if item.when is None or item.when.evaluate(call, component, arguments) is not False
+        )
+        needed = frozenset[str]().union(*(item.need for item in result))
+        # Report all required scopes at once: a client that steps up (2026-07-28, Authorization, Step-Up Authorization
+        # Flow) would otherwise ask the user once per requirement.
+        missing = _missing_scopes(call, needed)
         if missing:
-            raise InsufficientScope(f"The {kind} {owned.name!r}", needed, missing)
-        return [one.ask.filled(call, owned, arguments) for one in found if one.ask is not None]
+            raise InsufficientScope(f"The {kind} {component.name!r}", needed, missing)
+        return [item.ask.render(call, component, arguments) for item in result if item.ask is not None]
 
-    # Who, and what
+    # Caches
 
-    def _caller(self, call: Call) -> tuple[Any, int, int]:
-        """Which of the rules and of the requirements can mean the sender of a call, as bits."""
+    def _applicable_masks(self, call: Call) -> tuple[Any, int, int]:
+        """Return which rules and requirements can apply to a caller, as bit masks."""
         principal = call.principal
+        # The identity of the principal object is the cheapest key. Objects are reused after garbage collection, so
+        # the entry holds a reference and is compared with `is` below.
         key = id(principal) if principal is not None else call.address is None
-        kept = self._callers.get(key)
+        kept = self._callers.peek(key)
         if kept is None or kept[0] is not principal:
             local = principal is None and call.address is None
-            mask = _bits(one.who(principal, local) and _early(one, call) for one in self.rules)
-            required = _bits(one.who(principal, local) for one in self.requirements)
-            kept = keep(self._callers, key, (principal, mask, required))
+            mask = _bits(item.who(principal, local) and _holds_for_caller(item, call) for item in self.rules)
+            required = _bits(item.who(principal, local) for item in self.requirements)
+            kept = cache_decision(self._callers, key, (principal, mask, required))
         return kept
 
-    def _meant(self, mask: int, kind: Kind, owned: Owned) -> list[Rule]:
-        return [one for at, one in enumerate(self.rules) if mask >> at & 1 and one.means(kind, owned)]
+    def _matching_rules(self, mask: int, kind: Kind, owned: QualifiedName) -> list[Rule]:
+        return [rule for at, rule in enumerate(self.rules) if mask >> at & 1 and rule.matches(kind, owned)]
 
-    def _settle(self, mask: int, kind: Kind, owned: Owned) -> _Settled:
-        meant = self._meant(mask, kind, owned)
-        end = next((at for at, one in enumerate(meant) if one.when is None and not one.shadow), len(meant))
+    def _cached_decision(self, mask: int, kind: Kind, owned: QualifiedName) -> _CachedDecision:
+        meant = self._matching_rules(mask, kind, owned)
+        # Rules after the first unconditional one can never decide, so they are dropped from the cached result.
+        end = next((at for at, item in enumerate(meant) if item.when is None and not item.shadow), len(meant))
         tried = tuple(meant[: end + 1])
-        if any(_late(one) for one in tried):
+        # The default rule is appended if no unconditional rule ends the list; the evaluation therefore always ends
+        # with a decision.
+        if any(_needs_call(item) for item in tried):
             return tried if end < len(meant) else (*tried, self._default)
-        return _conditional(tried if end < len(meant) else (*tried, self._default), None, kind, owned, NOTHING)
+        return _decide_conditional(tried if end < len(meant) else (*tried, self._default), None, kind, owned, EMPTY_RAW)
 
     @property
     def _default(self) -> Rule:
-        """What holds where no rule matches: all that is only tried out is no rule."""
-        active = any(not one.shadow for one in self.rules)
-        return Rule(DEFAULT, lambda principal, local: True, allow=not active)
+        """Return the rule for unmatched calls: deny, unless there are only shadow rules."""
+        # A policy that consists of dry-run rules only is being tried out on a running server and must not deny
+        # anything yet.
+        active = any(not rule.shadow for rule in self.rules)
+        return Rule(DEFAULT_RULE, lambda principal, local: True, allow=not active)
 
-    def _sees(self, mask: int, kind: Kind, owned: Owned) -> bool:
-        """Whether some call may be allowed: what depends on arguments is shown."""
-        found = self._seen.get((mask, kind, owned))
-        if found is None:
-            found = keep(self._seen, (mask, kind, owned), self._may_be_allowed(mask, kind, owned))
-        return found
+    def _is_visible(self, mask: int, kind: Kind, owned: QualifiedName) -> bool:
+        """Return whether some call may be allowed. Components whose access depends on arguments are visible."""
+        result = self._seen.peek((mask, kind, owned))
+        if result is None:
+            result = cache_decision(self._seen, (mask, kind, owned), self._may_be_allowed(mask, kind, owned))
+        return result
 
-    def _may_be_allowed(self, mask: int, kind: Kind, owned: Owned) -> bool:
-        for one in (*self._meant(mask, kind, owned), self._default):
-            if one.shadow or (_late(one) and not one.allow):
+    def _may_be_allowed(self, mask: int, kind: Kind, owned: QualifiedName) -> bool:
+        for matching_rule in (*self._matching_rules(mask, kind, owned), self._default):
+            # A conditional deny rule may not apply to a particular call, so it does not hide the component; the call
+            # itself is decided with its arguments.
+            if matching_rule.shadow or (_needs_call(matching_rule) and not matching_rule.allow):
                 continue
-            return one.allow
+            return matching_rule.allow
         return False
 
-    # For people
+    # Explanation
 
-    def idle(self, things: Iterable[tuple[Kind, Owned]]) -> list[str]:
-        """The rules and requirements that name something, and mean nothing of all that there is."""
-        there = list(things)
+    def unused_rules(self, components: Iterable[tuple[Kind, QualifiedName]]) -> list[str]:
+        """Return the names of rules and requirements with patterns that match no component."""
+        there = list(components)
         both: list[Rule | Requirement] = [*self.rules, *self.requirements]
-        named = [one for one in both if one.about != Selection()]
-        return [one.name for one in named if not any(one.means(kind, owned) for kind, owned in there)]
+        named = [item for item in both if item.about != ComponentSelector()]
+        return [item.name for item in named if not any(item.matches(kind, owned) for kind, owned in there)]
 
-    def allows_some(self, kind: Kind, owned: Owned) -> bool:
-        """Whether some caller may have it."""
-        return self._default.allow or any(one.allow and not one.shadow and one.means(kind, owned) for one in self.rules)
+    def is_allowed_for_some_caller(self, kind: Kind, owned: QualifiedName) -> bool:
+        """Return whether any caller may be allowed."""
+        return self._default.allow or any(
+            rule.allow and not rule.shadow and rule.matches(kind, owned) for rule in self.rules
+        )
 
-    def explain(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> list[str]:
-        """How a decision comes about, rule by rule, down to the one that decides."""
+    def explain(self, call: Call, kind: Kind, owned: QualifiedName, arguments: bytes | Raw = EMPTY_RAW) -> list[str]:
+        """Explain a decision rule by rule, up to the one that decides."""
         local = call.principal is None and call.address is None
-        said = []
-        for one in self.rules:
-            effect = "allows" if one.allow else "denies"
-            if not one.who(call.principal, local):
-                said.append(f"{one.name}: is not about this caller")
-            elif not one.means(kind, owned):
-                said.append(f"{one.name}: is not about this {kind}")
-            elif one.when is not None and not _applies(one, one.when.holds(call, owned, arguments)):
-                said.append(f"{one.name}: its condition does not hold")
-            elif one.shadow:
-                said.append(f"{one.name}: would say that it {effect}, and is only tried out")
+        explanation = []
+        for rule in self.rules:
+            effect = "allows" if rule.allow else "denies"
+            if not rule.who(call.principal, local):
+                explanation.append(f"{rule.name}: does not apply to this caller")
+            elif not rule.matches(kind, owned):
+                explanation.append(f"{rule.name}: does not apply to this {kind}")
+            elif rule.when is not None and not _applies(rule, rule.when.evaluate(call, owned, arguments)):
+                explanation.append(f"{rule.name}: its condition is not fulfilled")
+            elif rule.shadow:
+                explanation.append(f"{rule.name}: shadow rule, {effect} it only in the log")
             else:
-                return [*said, f"{one.name}: {effect} it"]
-        return [*said, f"{DEFAULT} matches, so it is {'allowed' if self._default.allow else 'denied'}"]
+                return [*explanation, f"{rule.name}: {effect} it"]
+        return [*explanation, f"{DEFAULT_RULE} matches, so it is {'allowed' if self._default.allow else 'denied'}"]
 
 
-def _conditional(
-    rules: tuple[Rule, ...], call: Call | None, kind: Kind, owned: Owned, arguments: bytes | Raw
+def _decide_conditional(
+    rules: tuple[Rule, ...], call: Call | None, kind: Kind, owned: QualifiedName, arguments: bytes | Raw
 ) -> Decision:
     shadow: list[str] = []
-    for one in rules:
-        if _late(one):
-            assert call is not None and one.when is not None
-            if not _applies(one, one.when.holds(call, owned, arguments)):
+    for rule in rules:
+        if _needs_call(rule):
+            assert call is not None and rule.when is not None
+            if not _applies(rule, rule.when.evaluate(call, owned, arguments)):
                 continue
-        if not one.shadow:
-            return Decision(one.allow, one.name, tuple(shadow))
-        shadow.append(f"{one.name} {'allows' if one.allow else 'denies'} it")
+        if not rule.shadow:
+            return Decision(rule.allow, rule.name, tuple(shadow))
+        shadow.append(f"{rule.name} {'allows' if rule.allow else 'denies'} it")
     raise AssertionError("the last rule has no condition")
 
 
 def _applies(rule: Rule, held: bool | None) -> bool:
-    """A condition that cannot be said denies where it would deny, and does not allow."""
+    """Return whether a rule applies, given its condition. If it cannot be evaluated, deny rules apply and allow rules
+    do not.
+    """
+    # Fail closed: an argument that is missing, duplicated or too deep to parse must neither satisfy an allow rule nor
+    # bypass a deny rule.
     return held is True or (held is None and not rule.allow)
 
 
-def _late(rule: Rule) -> bool:
-    return rule.when is not None and not rule.when.early
+def _needs_call(rule: Rule) -> bool:
+    return rule.when is not None and not rule.when.is_caller_only
 
 
-def _early(rule: Rule, call: Call) -> bool:
-    """Whether a condition holds that is about the caller alone."""
-    if rule.when is None or not rule.when.early:
+def _holds_for_caller(rule: Rule, call: Call) -> bool:
+    """Return whether a condition about the caller alone is fulfilled; True for other conditions."""
+    if rule.when is None or not rule.when.is_caller_only:
         return True
-    return _applies(rule, rule.when.holds(call, Owned("", ""), NOTHING))
+    return _applies(rule, rule.when.evaluate(call, QualifiedName("", ""), EMPTY_RAW))
 
 
-def _missing(call: Call, needed: frozenset[str]) -> frozenset[str]:
-    """On stdio it is the user of this machine, who may do all; over HTTP who is no principal has no scope."""
+def _missing_scopes(call: Call, needed: frozenset[str]) -> frozenset[str]:
+    """Return the missing scopes. The local user on stdio has all scopes; an anonymous HTTP caller has none."""
     if not needed:
         return needed
     if call.principal is not None:
-        return frozenset(call.principal.lacks(needed))
-    return needed if call.anonymous else frozenset()
+        return frozenset(call.principal.missing_scopes(needed))
+    # On stdio the client runs with the user's own rights, so scopes would not protect anything.
+    return needed if call.is_anonymous else frozenset()
 
 
 def _bits(flags: Any) -> int:
     return sum(1 << at for at, flag in enumerate(flags) if flag)
 
 
-def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
-    """Remember what was found for a thing, which stands last in the key; a long name, which a client may have made up,
-    is not worth the room."""
+def cache_decision(kept: LruCache[Any, Any], key: Any, value: Any) -> Any:
+    """Cache a value and return it. Long names, which a client may have invented, are not cached."""
+    # Otherwise a client could fill the memory with a few thousand very long names: entries are counted, not measured.
     named = key[-1] if isinstance(key, tuple) else None
-    if not isinstance(named, Owned) or len(named.name) <= LONGEST_KEPT:
-        if len(kept) >= MOST_KEPT:
-            kept.clear()
+    if not isinstance(named, QualifiedName) or len(named.name) <= MAX_CACHED_NAME_CHARS:
         kept[key] = value
     return value

@@ -1,4 +1,4 @@
-"""Limits on a server: a Meter that counts what is asked by who asks, from where, and for what."""
+"""Rate and concurrency limits of a server, counted by principal, client, IP address, tool or provider."""
 
 from __future__ import annotations
 
@@ -12,94 +12,106 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from portico.caching import LruCache
 from portico.protocol.errors import ToolError, TooManyRequests
-from portico.protocol.methods import LASTING
+from portico.protocol.methods import LONG_LIVED_METHODS
 from portico.rpc.call import Call
-from portico.rpc.networks import network_of
-from portico.rpc.rate_limit import Rate
-from portico.server.policy.interfaces import Passage
-from portico_gateway.policy.concurrency_leases import RunningCalls, SlotLeases
-from portico_gateway.policy.engine import Selection, keep
-from portico_gateway.policy.patterns import Pattern, Who
-from portico_gateway.policy.shared_limit_store import LEASE_SECONDS, QuotaStore, stored_key
+from portico.rpc.networks import client_network
+from portico.rpc.rate_limit import RateLimit
+from portico.server.policy.interfaces import PolicyContext
+from portico_gateway.policy.concurrency_leases import ConcurrencyLeases, InFlightCalls
+from portico_gateway.policy.engine import MAX_CACHED_DECISIONS, ComponentSelector, cache_decision
+from portico_gateway.policy.patterns import ComponentPattern, PrincipalMatcher
+from portico_gateway.policy.shared_limit_store import PERMIT_LEASE_SECONDS, SharedLimitStore, hash_key
 
-# Of all limits together; beyond it those that were not used for longest are forgotten.
-MOST_KEYS = 100_000
-# So many refusals in a row are no mistake of a model any more.
-FLOOD = 20
-# How long to wait for one of several calls at once to end is not known.
-_SOON = 1.0
-# How often the store is asked for one call, where others spend what was taken for it.
-MOST_LEASES = 10
+# Maximum number of buckets over all limits; the least recently used are evicted.
+# Bounds the memory, whatever number of addresses and
+# principals call.
+MAX_BUCKETS = 100_000
+# After this many rejections in a row, the client gets a protocol error instead of a tool error.
+# A tool error reaches the model, which can wait. A client that keeps calling is a loop that does not read its
+# results.
+FLOOD_REJECTIONS = 20
+# It is unknown when a running call will end, so clients are told to retry after this time.
+_CONCURRENCY_RETRY_SECONDS = 1.0
+# Store queries for one call, in case concurrent calls spend the permits leased for it.
+MAX_LEASE_ATTEMPTS = 10
 
-By = Literal["principal", "client", "address", "tool", "owner"]
+LimitDimension = Literal["principal", "client", "ip", "tool", "provider"]
 Key = tuple[Any, ...]
 
 
 class Limit(Struct, frozen=True):
-    """One `[[limit]]`."""
+    """A `[[limit]]`."""
 
     name: str
-    by: tuple[By, ...]
-    who: Who
-    about: Selection = Selection()
-    rate: Rate | None = None
-    # How much a call counts, by the first pattern that means it.
-    costs: tuple[tuple[Pattern, float], ...] = ()
+    by: tuple[LimitDimension, ...]
+    who: PrincipalMatcher
+    about: ComponentSelector = ComponentSelector()
+    rate: RateLimit | None = None
+    # Cost of a call, by the first matching pattern.
+    costs: tuple[tuple[ComponentPattern, float], ...] = ()
     cost: float = 1.0
     concurrency: int | None = None
 
     @property
-    def general(self) -> bool:
-        """Whether it counts every request, whatever that is about."""
+    def is_global(self) -> bool:
+        """Return whether the limit counts every request, whatever component it is for."""
         about = self.about.tool or self.about.prompt or self.about.resource
-        return not about and not self.costs and "tool" not in self.by and "owner" not in self.by
+        # Limits of this kind are charged before the component is looked up, so requests for unknown names count too
+        # and cannot be used to probe for free.
+        return not about and not self.costs and "tool" not in self.by and "provider" not in self.by
 
-    def means(self, passage: Passage) -> bool:
-        if passage.kind is None or passage.owned is None:
+    def matches(self, passage: PolicyContext) -> bool:
+        """Return whether the limit applies to the component of a request."""
+        if passage.kind is None or passage.component is None:
             return True
-        patterns = self.about.of(passage.kind)
-        return patterns is None or any(one.touches(passage.kind, *passage.owned) for one in patterns)
+        # `overlaps` matches look-alikes as well: a limit restricts, like a deny rule.
+        patterns = self.about.patterns_for(passage.kind)
+        return patterns is None or any(pattern.overlaps(passage.kind, *passage.component) for pattern in patterns)
 
-    def cost_of(self, passage: Passage) -> float:
-        if passage.kind is not None and passage.owned is not None:
-            for one, cost in self.costs:
-                if one.touches(passage.kind, *passage.owned):
+    def cost_of(self, passage: PolicyContext) -> float:
+        """Return the cost of a request."""
+        if passage.kind is not None and passage.component is not None:
+            for pattern, cost in self.costs:
+                if pattern.overlaps(passage.kind, *passage.component):
                     return cost
         return self.cost
 
 
 class _Bucket(Struct):
-    """What is known of one key: in this process when it is empty; of what was taken from the store what is left."""
+    """Counters for one key: the local rate limiter state, and the permits leased from the store."""
 
     due: float = 0.0
     left: float = 0.0
     until: float = 0.0
-    # The store has said that there is none before this.
+    # Time before which the store has no permits.
     barred: float = 0.0
     refused: int = 0
-    running: RunningCalls | None = None
+    running: InFlightCalls | None = None
 
 
-_Wish = tuple[Limit, Key, _Bucket, float]
-"""What a request takes of one limit: where it is counted, and how much it counts."""
+_Charge = tuple[Limit, Key, _Bucket, float]
+"Charge of a request to one limit: the limit, its key and bucket, and the cost."
 
 
-class Quota:
-    """The limits of one server."""
+class PolicyLimiter:
+    """Rate limiter and concurrency limiter of one server."""
 
     def __init__(self, limits: Iterable[Limit], store: Callable[[], str | None] = lambda: None) -> None:
-        """`store`: the URL of a store that other processes see, asked for when the server starts."""
+        """Create the limiter. `store` returns the URL of a store shared with other processes; it is called on start."""
         limits = tuple(limits)
-        self._general = [one for one in limits if one.general]
-        self._particular = [one for one in limits if not one.general]
+        self._general = [limit for limit in limits if limit.is_global]
+        self._particular = [limit for limit in limits if not limit.is_global]
         self.limits = limits
-        self._concurrent = any(one.concurrency is not None for one in limits)
-        # The limits that mean something, and what it costs.
-        self._about: dict[Any, tuple[tuple[Limit, float], ...]] = {}
+        self._concurrent = any(limit.concurrency is not None for limit in limits)
+        # Applicable limits and costs by component.
+        # Keyed by the component only; the principal is checked for each request, since it would multiply the entries.
+        self._about: LruCache[Any, tuple[tuple[Limit, float], ...]] = LruCache(MAX_CACHED_DECISIONS)
+        # Called on start, not here: the server's store is known only when the server is.
         self._place = store
-        self._store: QuotaStore | None = None
-        self._slots: SlotLeases | None = None
+        self._store: SharedLimitStore | None = None
+        self._slots: ConcurrencyLeases | None = None
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()
 
     @asynccontextmanager
@@ -108,10 +120,10 @@ class Quota:
         if url is None:
             yield
             return
-        self._store = store = QuotaStore(url)
+        self._store = store = SharedLimitStore(url)
         await store.open()
         if self._concurrent:
-            self._slots = SlotLeases(store)
+            self._slots = ConcurrencyLeases(store)
         try:
             yield
         finally:
@@ -121,57 +133,63 @@ class Quota:
                 self._slots = None
             await store.close()
 
-    # What a server asks
+    # Policy interface
 
-    def enter(self, passage: Passage) -> Awaitable[None] | None:
-        return self._count(self._general, passage) if self._general else None
+    def on_request(self, context: PolicyContext) -> Awaitable[None] | None:
+        return self._charge(self._general, context) if self._general else None
 
-    def reach(self, passage: Passage) -> Awaitable[None] | None:
-        return self._count(self._particular, passage) if self._particular else None
+    def on_component(self, context: PolicyContext) -> Awaitable[None] | None:
+        return self._charge(self._particular, context) if self._particular else None
 
-    def leave(self, passage: Passage) -> None:
-        for running in passage.held:
+    def on_response(self, context: PolicyContext) -> None:
+        for running in context.leases:
             running.count -= 1
-            self._spare(running)
-        passage.held = ()
+            self._return_unused_slots(running)
+        context.leases = ()
 
-    def _spare(self, running: RunningCalls) -> None:
+    def _return_unused_slots(self, running: InFlightCalls) -> None:
         if self._slots is not None:
-            self._slots.spare(running)
+            self._slots.schedule_return(running)
 
     # Counting
 
-    def _count(self, limits: list[Limit], passage: Passage) -> Awaitable[None] | None:
-        wanted = [self._wish(one, cost, passage) for one, cost in self._meant(limits, passage)]
-        if not wanted:
+    def _charge(self, limits: list[Limit], passage: PolicyContext) -> Awaitable[None] | None:
+        """Charge a request to its limits. Return an awaitable if the store must be queried.
+
+        Raises ToolError or TooManyRequests if a limit is exceeded.
+        """
+        charges = [self._make_charge(limit, cost, passage) for limit, cost in self._matching_limits(limits, passage)]
+        if not charges:
             return None
-        self._check_running(wanted, passage)
+        # Check concurrency before any rate is charged: a rejected call must not consume permits.
+        self._check_concurrency(charges, passage)
         store = self._store
-        if store is not None and store.usable:
-            if not self._has_slots(wanted, passage) or not self._spend(wanted, passage):
-                return self._lease(wanted, passage, store)
+        if store is not None and store.is_available:
+            # The common case needs no query: slots and permits were leased in advance, so nothing is awaited.
+            if not self._has_slots(charges, passage) or not self._spend_leased(charges, passage):
+                return self._lease(charges, passage, store)
         else:
-            self._take(wanted, passage)
-        self._hold(wanted, passage)
+            self._acquire_all(charges, passage)
+        self._hold_slots(charges, passage)
         return None
 
-    def _meant(self, limits: list[Limit], passage: Passage) -> list[tuple[Limit, float]]:
-        """The limits that mean a request, and what it costs: what it is about is looked at once for each thing."""
-        call, owned = passage.call, passage.owned
+    def _matching_limits(self, limits: list[Limit], passage: PolicyContext) -> list[tuple[Limit, float]]:
+        """Return the limits that apply to a request and their costs. The result is cached by component."""
+        call, owned = passage.call, passage.component
         if owned is None:
-            found = tuple((one, one.cost) for one in limits)
+            result = tuple((limit, limit.cost) for limit in limits)
         else:
             key = (limits is self._general, passage.kind, owned)
-            known = self._about.get(key)
-            if known is None:
-                known = tuple((one, one.cost_of(passage)) for one in limits if one.means(passage))
-                keep(self._about, key, known)
-            found = known
+            cached = self._about.peek(key)
+            if cached is None:
+                cached = tuple((limit, limit.cost_of(passage)) for limit in limits if limit.matches(passage))
+                cache_decision(self._about, key, cached)
+            result = cached
         local = call.principal is None and call.address is None
-        return [one for one in found if one[0].who(call.principal, local)]
+        return [limit for limit in result if limit[0].who(call.principal, local)]
 
-    def _wish(self, limit: Limit, cost: float, passage: Passage) -> _Wish:
-        key = (limit.name, *[_VALUES[one](passage) for one in limit.by])
+    def _make_charge(self, limit: Limit, cost: float, passage: PolicyContext) -> _Charge:
+        key = (limit.name, *[_VALUES[item](passage) for item in limit.by])
         return (limit, key, self._bucket(key, limit), cost)
 
     def _bucket(self, key: Key, limit: Limit) -> _Bucket:
@@ -179,135 +197,158 @@ class Quota:
         if bucket is None:
             bucket = self._buckets[key] = _Bucket()
             if limit.concurrency is not None:
-                bucket.running = RunningCalls(stored_key(key), limit.concurrency)
-            if len(self._buckets) > MOST_KEYS:
+                bucket.running = InFlightCalls(hash_key(key), limit.concurrency)
+            if len(self._buckets) > MAX_BUCKETS:
                 self._evict()
         self._buckets.move_to_end(key)
         return bucket
 
     def _evict(self) -> None:
-        """What was not used for longest; calls that go on are not forgotten."""
+        """Evict the least recently used bucket without calls in flight."""
+        # Look at a hundred of the oldest only, so that eviction takes constant time. Buckets with running calls stay,
+        # because losing one would lose its count.
         for key, bucket in list(islice(self._buckets.items(), 100)):
-            if bucket.running is None or bucket.running.idle:
+            if bucket.running is None or bucket.running.is_idle:
                 del self._buckets[key]
                 return
 
-    def _check_running(self, wanted: list[_Wish], passage: Passage) -> None:
-        for bucket, running in self._counted(wanted, passage):
-            if _needed(running, passage) > running.most:
-                self._refuse(bucket, passage, _SOON)
+    def _check_concurrency(self, charges: list[_Charge], passage: PolicyContext) -> None:
+        for bucket, running in self._concurrency_charges(charges, passage):
+            if _needed_slots(running, passage) > running.most:
+                self._raise_rate_limited(bucket, passage, _CONCURRENCY_RETRY_SECONDS)
 
-    def _counted(self, wanted: list[_Wish], passage: Passage) -> list[tuple[_Bucket, RunningCalls]]:
-        """Where it is counted how many go on at once: what lasts as long as its client likes is not."""
-        if not self._concurrent or passage.call.method in LASTING:
+    def _concurrency_charges(
+        self, charges: list[_Charge], passage: PolicyContext
+    ) -> list[tuple[_Bucket, InFlightCalls]]:
+        """Return the concurrency counters of a request.
+
+        Long-lived streams are not counted, since the client ends them.
+        """
+        if not self._concurrent or passage.call.method in LONG_LIVED_METHODS:
             return []
-        return [(bucket, bucket.running) for _, _, bucket, _ in wanted if bucket.running is not None]
+        return [(bucket, bucket.running) for _, _, bucket, _ in charges if bucket.running is not None]
 
-    def _has_slots(self, wanted: list[_Wish], passage: Passage) -> bool:
-        return all(running.has(_needed(running, passage)) for _, running in self._counted(wanted, passage))
+    def _has_slots(self, charges: list[_Charge], passage: PolicyContext) -> bool:
+        return all(
+            running.has_slots(_needed_slots(running, passage))
+            for _, running in self._concurrency_charges(charges, passage)
+        )
 
-    def _hold(self, wanted: list[_Wish], passage: Passage) -> None:
-        for _, _, bucket, _ in wanted:
+    def _hold_slots(self, charges: list[_Charge], passage: PolicyContext) -> None:
+        for _, _, bucket, _ in charges:
             bucket.refused = 0
-        for _, running in self._counted(wanted, passage):
+        for _, running in self._concurrency_charges(charges, passage):
             running.count += 1
-            passage.held += (running,)
+            passage.leases += (running,)
 
-    def _take(self, wanted: list[_Wish], passage: Passage) -> None:
-        """All of them, or none."""
+    def _acquire_all(self, charges: list[_Charge], passage: PolicyContext) -> None:
+        """Acquire permits from all local rate limiters, or from none. Raises if one is exhausted."""
         now = time.monotonic()
-        taken = []
-        for limit, _, bucket, cost in _rated(wanted, passage):
+        # Compute all new states first and assign them afterwards: if the last limiter rejects the call, the others
+        # have not been charged.
+        acquired = []
+        for limit, _, bucket, cost in _rate_charges(charges, passage):
             if limit.rate is not None:
-                due, wait = limit.rate.take(bucket.due, now, cost)
+                due, wait = limit.rate.acquire(bucket.due, now, cost)
                 if wait:
-                    self._refuse(bucket, passage, wait)
-                taken.append((bucket, due))
-        for bucket, due in taken:
+                    self._raise_rate_limited(bucket, passage, wait)
+                acquired.append((bucket, due))
+        for bucket, due in acquired:
             bucket.due = due
 
-    def _spend(self, wanted: list[_Wish], passage: Passage) -> bool:
-        """Whether what this process has taken from the store is enough. Raises where the store has none."""
+    def _spend_leased(self, charges: list[_Charge], passage: PolicyContext) -> bool:
+        """Spend leased permits and return whether they suffice. Raises if the store has none left."""
         now = time.monotonic()
-        found = [(bucket, cost) for _, _, bucket, cost in _rated(wanted, passage)]
-        for bucket, _ in found:
+        rate_charges = [(bucket, cost) for _, _, bucket, cost in _rate_charges(charges, passage)]
+        for bucket, _ in rate_charges:
+            # The store reported when permits will be available again. Asking it earlier would cost one query for each
+            # rejected call of a flood.
             if bucket.barred > now:
-                self._refuse(bucket, passage, bucket.barred - now)
-        if any(bucket.left < cost or bucket.until < now for bucket, cost in found):
+                self._raise_rate_limited(bucket, passage, bucket.barred - now)
+        if any(bucket.left < cost or bucket.until < now for bucket, cost in rate_charges):
             return False
-        for bucket, cost in found:
+        for bucket, cost in rate_charges:
             bucket.left -= cost
         return True
 
-    async def _lease(self, wanted: list[_Wish], passage: Passage, store: QuotaStore) -> None:
+    async def _lease(self, charges: list[_Charge], passage: PolicyContext, store: SharedLimitStore) -> None:
+        """Lease slots and permits from the store and charge the request."""
         try:
-            for _ in range(MOST_LEASES):
-                await self._lease_slots(wanted, passage)
-                await self._lease_permits(wanted, passage, store)
-                self._check_running(wanted, passage)
-                if not store.usable:
-                    self._take(wanted, passage)
-                elif not self._has_slots(wanted, passage) or not self._spend(wanted, passage):
-                    # Others have come between: it is tried again.
+            for _ in range(MAX_LEASE_ATTEMPTS):
+                await self._lease_slots(charges, passage)
+                await self._lease_permits(charges, passage, store)
+                self._check_concurrency(charges, passage)
+                if not store.is_available:
+                    self._acquire_all(charges, passage)
+                elif not self._has_slots(charges, passage) or not self._spend_leased(charges, passage):
+                    # Concurrent calls spent the permits; try again.
                     continue
-                # They may have been forgotten while the store was asked.
-                self._buckets.update((key, bucket) for _, key, bucket, _ in wanted)
-                self._hold(wanted, passage)
+                # The buckets may have been evicted while the store was queried.
+                # Without this, two buckets could exist for one key, and their calls would be counted separately.
+                self._buckets.update((key, bucket) for _, key, bucket, _ in charges)
+                self._hold_slots(charges, passage)
                 return
-            self._refuse(wanted[0][2], passage, _SOON)
+            self._raise_rate_limited(charges[0][2], passage, _CONCURRENCY_RETRY_SECONDS)
         finally:
-            for _, running in self._counted(wanted, passage):
-                self._spare(running)
+            for _, running in self._concurrency_charges(charges, passage):
+                self._return_unused_slots(running)
 
-    async def _lease_slots(self, wanted: list[_Wish], passage: Passage) -> None:
-        for bucket, running in self._counted(wanted, passage):
-            needed = _needed(running, passage)
-            if self._slots is None or running.has(needed):
+    async def _lease_slots(self, charges: list[_Charge], passage: PolicyContext) -> None:
+        for bucket, running in self._concurrency_charges(charges, passage):
+            needed = _needed_slots(running, passage)
+            if self._slots is None or running.has_slots(needed):
                 continue
             if running.full_until <= time.monotonic():
-                await self._slots.take(running, needed)
-            if running.full_until > time.monotonic() and not running.has(_needed(running, passage)):
-                self._refuse(bucket, passage, _SOON)
+                await self._slots.acquire(running, needed)
+            if running.full_until > time.monotonic() and not running.has_slots(_needed_slots(running, passage)):
+                self._raise_rate_limited(bucket, passage, _CONCURRENCY_RETRY_SECONDS)
 
-    async def _lease_permits(self, wanted: list[_Wish], passage: Passage, store: QuotaStore) -> None:
-        for limit, key, bucket, cost in _rated(wanted, passage):
+    async def _lease_permits(self, charges: list[_Charge], passage: PolicyContext, store: SharedLimitStore) -> None:
+        for limit, key, bucket, cost in _rate_charges(charges, passage):
             if limit.rate is None or (bucket.until >= time.monotonic() and bucket.left >= cost):
                 continue
-            answer = await store.lease(key, limit.rate, cost)
+            answer = await store.lease_permits(key, limit.rate, cost)
             if answer is None:
                 return
             now = time.monotonic()
             granted, wait = answer
             if not granted:
                 bucket.barred = now + wait
-                self._refuse(bucket, passage, wait)
-            # What another call has taken meanwhile is added to.
+                self._raise_rate_limited(bucket, passage, wait)
+            # Add to permits that a concurrent call leased.
             bucket.left = granted + (bucket.left if bucket.until >= now else 0.0)
-            bucket.until = now + LEASE_SECONDS
+            # The lease is counted from the response, so it ends slightly later than in the store. The error is
+            # bounded by one query's duration.
+            bucket.until = now + PERMIT_LEASE_SECONDS
 
-    def _refuse(self, bucket: _Bucket, passage: Passage, wait: float) -> None:
+    def _raise_rate_limited(self, bucket: _Bucket, passage: PolicyContext, wait: float) -> None:
+        """Raise ToolError with the time to wait, or TooManyRequests for a client that ignores it."""
         bucket.refused += 1
+        # Whole seconds, rounded up: Retry-After has no fractions (RFC 9110, section 10.2.3), and a client that
+        # returns early is rejected again. The epsilon absorbs floating-point noise.
         seconds = max(1, math.ceil(wait - 1e-9))
-        if passage.call.method == "tools/call" and bucket.refused <= FLOOD:
+        if passage.call.method == "tools/call" and bucket.refused <= FLOOD_REJECTIONS:
             raise ToolError(
                 f"Too many calls. Wait {seconds} s before the next one.",
-                kind="ApiLimitExceeded",
+                error_type="ApiLimitExceeded",
                 details={"retry_after": seconds},
                 retryable=True,
             )
         raise TooManyRequests(seconds)
 
 
-def _rated(wanted: list[_Wish], passage: Passage) -> list[_Wish]:
-    """Where it is counted how often; not again what goes on with a call."""
-    return [] if passage.later else [one for one in wanted if one[0].rate is not None]
+def _rate_charges(charges: list[_Charge], passage: PolicyContext) -> list[_Charge]:
+    """Return the charges with a rate. Continuations of a call are not counted again."""
+    return [] if passage.is_continuation else [item for item in charges if item[0].rate is not None]
 
 
-def _needed(running: RunningCalls, passage: Passage) -> int:
-    """How many there would be with one more. What a call makes on the way does not wait for the call itself."""
+def _needed_slots(running: InFlightCalls, passage: PolicyContext) -> int:
+    """Return the number of slots needed for one more call. Nested calls do not wait for the call that made them."""
     count, outer = running.count + 1, passage.parent
     while outer is not None:
-        count -= running in outer.held
+        # Otherwise a tool that calls another tool of the same limit would wait for itself, a deadlock with a limit of
+        # 1.
+        count -= running in outer.leases
         outer = outer.parent
     return count
 
@@ -315,26 +356,29 @@ def _needed(running: RunningCalls, passage: Passage) -> int:
 def _principal(call: Call) -> str:
     if call.principal is None:
         return "" if call.address is None else "anonymous"
+    # The issuer is part of the key: two issuers may use the same subject for different users, who must not share a
+    # limit.
     issuer, id = getattr(call.principal, "issuer", None), str(getattr(call.principal, "id", None) or call.principal)
     return f"id {id}" if issuer is None else f"{issuer} {id}"
 
 
-def _owner(passage: Passage) -> str:
-    return "" if passage.owned is None else passage.owned.owner
+def _provider_value(passage: PolicyContext) -> str:
+    return "" if passage.component is None else passage.component.owner
 
 
-def _tool(passage: Passage) -> str:
-    """Of resources only whose they are: a client could make up as many as it likes."""
-    if passage.owned is None:
+def _tool_value(passage: PolicyContext) -> str:
+    """Return the tool or prompt; for resources only the owner, since a client could invent any number of URIs."""
+    if passage.component is None:
         return ""
     named = passage.kind in ("tool", "prompt")
-    return f"{passage.kind} {passage.owned.owner} {passage.owned.name if named else ''}"
+    return f"{passage.kind} {passage.component.owner} {passage.component.name if named else ''}"
 
 
 _VALUES = {
     "principal": lambda passage: _principal(passage.call),
     "client": lambda passage: getattr(passage.call.principal, "client_id", None) or "",
-    "address": lambda passage: network_of(passage.call.address or ""),
-    "tool": _tool,
-    "owner": _owner,
+    # One IPv6 customer has a whole /64, so limits count networks instead of addresses.
+    "ip": lambda passage: client_network(passage.call.address or ""),
+    "tool": _tool_value,
+    "provider": _provider_value,
 }

@@ -1,7 +1,7 @@
-"""What rules name: `owner.name`, with `*` for anything and `?` for one character; and who they name. Pure.
+"""Patterns of rules: `owner.name` with `*` and `?` wildcards, and principals. No I/O.
 
-What is allowed is matched to the letter. What is denied is matched whatever its letters look like: a name that differs
-in case, in how Unicode writes it or in characters without a shape is the same name to a rule that denies.
+Allow rules match exactly. Deny rules also match look-alikes: a name that differs in case, Unicode normalization or
+invisible characters is the same name to a deny rule.
 """
 
 from __future__ import annotations
@@ -14,56 +14,67 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.jsonschema.argument_issues import nearest
+from portico.jsonschema.argument_issues import closest_names
 from portico.protocol.errors import UsageError
-from portico.protocol.uri_forms import MAX_CACHED_CHARS, UriForms, canonical_spellings, uri_forms
+from portico.protocol.uri_forms import MAX_CACHED_CHARS, UriForms, canonical_spellings, uri_variants
 
-# In place of characters: what stands for any number of them, and for one.
-_MANY, _ONE = "\U0010fffe", "\U0010ffff"
+# Internal characters for the wildcards `*` and `?`.
+# Noncharacters (Unicode, section 23.7) cannot be part of valid text, so they cannot collide with a character of a
+# name.
+_ANY_CHARS, _ANY_CHAR = "\U0010fffe", "\U0010ffff"
 _VARIABLE = re.compile(r"\{[^{}]*\}")
-# Where the query or fragment of a glob may begin.
-_QUERY = re.compile(f"[?#{_ONE}]")
+# Positions where the query or fragment of a glob may begin.
+_QUERY = re.compile(f"[?#{_ANY_CHAR}]")
 
 Match = Callable[[str], bool]
-Globbed = Sequence[str]
-"""A glob, character by character."""
+CompiledGlob = Sequence[str]
+"A glob, character by character."
 
 
-def fold(text: str) -> str:
-    """The same for all texts that look alike."""
+def fold_confusables(text: str) -> str:
+    """Return a canonical form that is equal for texts that look alike."""
+    # Fast path: ASCII has no compatibility forms, so lowering the case suffices.
     if text.isascii() and text.isprintable():
         return text.lower()
+    # Normalize twice, because casefolding can produce characters that NFKC changes again (Unicode, section 3.13,
+    # D146).
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return "".join(char for char in plain if unicodedata.category(char) not in ("Cf", "Cc", "Mn"))
 
 
-def globbed(text: str) -> str:
-    """A glob as it is matched: wildcards become characters that no name has, a backslash makes the next one plain."""
-    found, escaped = [], False
+def compile_glob(text: str) -> str:
+    """Compile a glob: wildcards become internal characters, and a backslash escapes the next character."""
+    parts, escaped = [], False
     for char in text:
         if escaped or char not in "\\*?":
-            found.append(char)
+            parts.append(char)
             escaped = False
         elif char == "\\":
             escaped = True
         else:
-            found.append(_MANY if char == "*" else _ONE)
-    return "".join(found)
+            parts.append(_ANY_CHARS if char == "*" else _ANY_CHAR)
+    return "".join(parts)
 
 
-def matches(glob: str, text: str) -> bool:
-    """Whether a glob covers a text, in time that grows with the product of their lengths at most. A text may have
-    wildcards itself: then it has to be covered whatever stands there."""
+def glob_covers(glob: str, text: str) -> bool:
+    """Return whether a glob matches a text, in O(len(glob) · len(text)) time.
+
+    The text may contain wildcards itself; then every text that it matches must be covered.
+    """
+    # Greedy matching with one point of return, the last star. A regular expression with several stars could take
+    # exponential time on a name that a client chose.
     at = place = 0
     star, resume = -1, 0
     while place < len(text):
-        if at < len(glob) and (glob[at] == text[place] or (glob[at] == _ONE and text[place] not in (_MANY, _ONE))):
-            if glob[at] == _MANY:
+        if at < len(glob) and (
+            glob[at] == text[place] or (glob[at] == _ANY_CHAR and text[place] not in (_ANY_CHARS, _ANY_CHAR))
+        ):
+            if glob[at] == _ANY_CHARS:
                 star, resume = at, place
                 at += 1
                 continue
             at, place = at + 1, place + 1
-        elif at < len(glob) and glob[at] == _MANY:
+        elif at < len(glob) and glob[at] == _ANY_CHARS:
             star, resume = at, place
             at += 1
         elif star >= 0:
@@ -71,49 +82,54 @@ def matches(glob: str, text: str) -> bool:
             at, place = star + 1, resume
         else:
             return False
-    return all(char == _MANY for char in glob[at:])
+    return all(char == _ANY_CHARS for char in glob[at:])
 
 
-def meets(one: str, other: str) -> bool:
-    """Whether some text is covered by both globs."""
-    # Row by row: which beginnings of `other` can be met by the beginning of `one` so far.
+def globs_intersect(item: str, other: str) -> bool:
+    """Return whether some text matches both globs."""
+    # Dynamic programming by rows: which prefixes of `other` match the prefix of `item` so far.
     row = [True] + [False] * len(other)
     for place, char in enumerate(other):
-        row[place + 1] = row[place] and char == _MANY
-    for char in one:
-        after = [row[0] and char == _MANY]
+        row[place + 1] = row[place] and char == _ANY_CHARS
+    for char in item:
+        after = [row[0] and char == _ANY_CHARS]
         for place, facing in enumerate(other):
-            both = row[place] and (char == facing or _ONE in (char, facing) or _MANY in (char, facing))
-            many = (char == _MANY and (row[place + 1] or after[place])) or (
-                facing == _MANY and (after[place] or row[place + 1])
+            both = row[place] and (char == facing or _ANY_CHAR in (char, facing) or _ANY_CHARS in (char, facing))
+            many = (char == _ANY_CHARS and (row[place + 1] or after[place])) or (
+                facing == _ANY_CHARS and (after[place] or row[place + 1])
             )
             after.append(both or many)
         row = after
     return row[-1]
 
 
-def template_glob(template: str) -> str:
-    """The URIs of a template, as a glob."""
-    return _VARIABLE.sub(_MANY, template)
+def compile_template_glob(template: str) -> str:
+    """Return a glob that matches the URIs of a template."""
+    return _VARIABLE.sub(_ANY_CHARS, template)
 
 
 def has_variable(name: str) -> bool:
-    """Return whether a name is that of a template."""
+    """Return whether a name is a URI template."""
     return _VARIABLE.search(name) is not None
 
 
 def uri_globs(glob: str) -> tuple[str, ...]:
-    """Return the spellings of a glob of URIs that mean the same, so that it is good for the canonical form of a URI
-    however it was written itself. One with `..` in it is taken as it is: what it leaves may depend on a wildcard."""
+    """Return the equivalent spellings of a URI glob, so that it matches canonical URIs however it is written.
+
+    A glob with `..` is left unchanged, since its meaning may depend on a wildcard.
+    """
+    # Resolving `..` next to a wildcard could widen the pattern beyond what the operator wrote.
     if ".." in glob or not any(char in glob for char in ":/%"):
         return (glob,)
     return canonical_spellings(glob)
 
 
 def covers(forms: UriForms, letter: Match, same: Match, path: Match) -> bool:
-    """Return whether an allow is good for all readings of a URI. `letter` matches the pattern as it was written, `same`
-    every spelling of it, and `path` those up to where a query may begin: a target that ignores the query must not be
-    led elsewhere by it, and a pattern that names a query allows its path."""
+    """Return whether an allow pattern covers all spellings of a URI.
+
+    `letter` matches the pattern as written, `same` every spelling of it, and `path` those up to a possible query: a
+    target that ignores the query must not be reached by it, and a pattern with a query also allows its path.
+    """
     return (
         letter(forms.whole[0])
         and all(same(form) for form in forms.whole)
@@ -122,174 +138,190 @@ def covers(forms: UriForms, letter: Match, same: Match, path: Match) -> bool:
 
 
 def folded_forms(uri: str) -> tuple[str, ...]:
-    """Return all readings of a URI, folded: a deny is good for the URI if it matches one of them."""
+    """Return all spellings of a URI, folded. A deny pattern applies if it matches one of them."""
     return _cached_folded_forms(uri) if len(uri) <= MAX_CACHED_CHARS else _fold_forms(uri)
 
 
 def _fold_forms(uri: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(fold(_bare(form)) for form in uri_forms(uri)))
+    return tuple(dict.fromkeys(fold_confusables(_strip_wildcard_chars(form)) for form in uri_variants(uri)))
 
 
 _cached_folded_forms = lru_cache(maxsize=4096)(_fold_forms)
 
 
-def _bare(name: str) -> str:
-    """Return a name without the characters that stand for wildcards here."""
-    return name.replace(_MANY, "\ufffd").replace(_ONE, "\ufffd")
+def _strip_wildcard_chars(name: str) -> str:
+    """Replace the internal wildcard characters in a name."""
+    return name.replace(_ANY_CHARS, "\ufffd").replace(_ANY_CHAR, "\ufffd")
 
 
-class Pattern(Struct, frozen=True):
-    """`owner.name`, as it was written and as it is matched."""
+class ComponentPattern(Struct, frozen=True):
+    """A pattern `owner.name`, as written and compiled."""
 
     text: str
     owner: str
     name: str
-    # The spellings of `name` as a URI, and the same folded.
+    # Spellings of `name` as a URI, and the same folded.
     uris: tuple[str, ...] = ()
     folded_uris: tuple[str, ...] = ()
 
-    def allows(self, kind: str, owner: str, name: str) -> bool:
-        """Return whether a rule that allows means this: to the letter, and in every reading of a URI."""
-        if not matches(self.owner, owner):
+    def matches_for_allow(self, kind: str, owner: str, name: str) -> bool:
+        """Return whether an allow rule applies: exactly, and for every spelling of a URI."""
+        if not glob_covers(self.owner, owner):
             return False
         if kind == "template" and has_variable(name):
-            return meets(self.name, template_glob(name))
-        if _MANY in name or _ONE in name or not matches(self.name, name):
+            return globs_intersect(self.name, compile_template_glob(name))
+        # A name that contains the internal characters is hostile; it never matches an allow rule.
+        if _ANY_CHARS in name or _ANY_CHAR in name or not glob_covers(self.name, name):
             return False
         return kind not in ("resource", "template") or self._covers(name)
 
     def _covers(self, uri: str) -> bool:
-        heads = [glob[: found.start()] for glob in self.uris if (found := _QUERY.search(glob))]
+        # Query strings may be ignored by the target, so both the whole URI and its path must be covered.
+        heads = [glob[: match.start()] for glob in self.uris if (match := _QUERY.search(glob))]
         return covers(
-            uri_forms(uri),
-            lambda form: matches(self.name, form),
-            lambda form: any(matches(glob, form) for glob in self.uris),
-            lambda form: any(matches(glob, form) for glob in heads),
+            uri_variants(uri),
+            lambda form: glob_covers(self.name, form),
+            lambda form: any(glob_covers(glob, form) for glob in self.uris),
+            lambda form: any(glob_covers(glob, form) for glob in heads),
         )
 
-    def denies(self, kind: str, owner: str, name: str) -> bool:
-        """Return whether a rule that denies may mean this. A template is denied where all of it is."""
-        if not matches(fold(self.owner), fold(owner)):
+    def matches_for_deny(self, kind: str, owner: str, name: str) -> bool:
+        """Return whether a deny rule applies. A template is denied only if all of its URIs are."""
+        if not glob_covers(fold_confusables(self.owner), fold_confusables(owner)):
             return False
         if kind == "template" and has_variable(name):
-            return any(matches(glob, fold(template_glob(name))) for glob in self.folded_uris)
+            # Hiding a template that has some allowed URIs would hide those too; each URI is checked again when it is
+            # read.
+            return any(glob_covers(glob, fold_confusables(compile_template_glob(name))) for glob in self.folded_uris)
         if kind in ("resource", "template"):
-            return any(matches(glob, form) for form in folded_forms(name) for glob in self.folded_uris)
-        return matches(fold(self.name), fold(_bare(name)))
+            return any(glob_covers(glob, form) for form in folded_forms(name) for glob in self.folded_uris)
+        return glob_covers(fold_confusables(self.name), fold_confusables(_strip_wildcard_chars(name)))
 
-    def touches(self, kind: str, owner: str, name: str) -> bool:
-        """The same for what only narrows: of a template that some of it is meant."""
+    def overlaps(self, kind: str, owner: str, name: str) -> bool:
+        """Return whether a restriction applies. A template is restricted if some of its URIs are."""
         if kind != "template" or not has_variable(name):
-            return self.denies(kind, owner, name)
-        glob = fold(template_glob(name))
-        return matches(fold(self.owner), fold(owner)) and any(meets(one, glob) for one in self.folded_uris)
+            return self.matches_for_deny(kind, owner, name)
+        glob = fold_confusables(compile_template_glob(name))
+        return glob_covers(fold_confusables(self.owner), fold_confusables(owner)) and any(
+            globs_intersect(item, glob) for item in self.folded_uris
+        )
 
 
-def pattern(where: str, text: str) -> Pattern:
-    """Raises UsageError for what is none."""
-    owner, name = (_MANY, _MANY) if text == "*" else map(globbed, _halves(where, text))
+def parse_pattern(location: str, text: str) -> ComponentPattern:
+    """Parse a component pattern. Raises UsageError if it is invalid."""
+    owner, name = (_ANY_CHARS, _ANY_CHARS) if text == "*" else map(compile_glob, _split_qualified_name(location, text))
     uris = uri_globs(name)
-    return Pattern(text, owner, name, uris, tuple(dict.fromkeys(map(fold, uris))))
+    return ComponentPattern(text, owner, name, uris, tuple(dict.fromkeys(map(fold_confusables, uris))))
 
 
-def owner_and_name(where: str, text: str) -> tuple[str, str]:
-    """The same for a text that names one thing."""
-    owner, name = _halves(where, text)
+def parse_qualified_name(where: str, text: str) -> tuple[str, str]:
+    """Parse the qualified name of a single component into owner and name. Raises UsageError."""
+    owner, name = _split_qualified_name(where, text)
     return re.sub(r"\\(.)", r"\1", owner), name
 
 
-def _halves(where: str, text: str) -> tuple[str, str]:
-    """A dot in an owner has a backslash before it."""
-    found = re.match(r"((?:[^.\\]|\\.)+)\.(.+)", text, re.DOTALL)
-    if found is None:
+def _split_qualified_name(where: str, text: str) -> tuple[str, str]:
+    """Split a qualified name at its first dot. A dot in the owner is escaped with a backslash."""
+    # Split at the first dot: names contain dots more often than aliases do, and `owner.*` must work unescaped.
+    match = re.match(r"((?:[^.\\]|\\.)+)\.(.+)", text, re.DOTALL)
+    if match is None:
         hint = f"such as '*.{text}'" if text and "." not in text else "such as 'github.*'"
-        raise UsageError(f"{where} is {text!r}, which has no owner and name: write owner.name, {hint}")
-    return found[1], found[2]
+        raise UsageError(f"{where} must be owner.name, {hint}, got {text!r}")
+    return match[1], match[2]
 
 
-# Who
+# Principals
 
-Who = Callable[[Any, bool], bool]
-"""Whether a principal is meant; where there is none, whether it is one of this machine who asks."""
+PrincipalMatcher = Callable[[Any, bool], bool]
+"Tests whether a principal matches. Without a principal, the flag says whether the caller is the local user."
 
-_WORDS = ("anonymous", "local", "*")
-_KEYS = ("id", "group", "scope", "client", "issuer")
-# Whose word it is, and whom it names: an issuer has no fragment (RFC 8414, section 2).
-_NAMED_BY = re.compile(r"(https?://[^#\s]+|tokens|certificate)#(.+)")
-
-
-def who(where: str, said: Sequence[str], *, strict: bool) -> Who:
-    """Those whom a rule means: one of several, each of which may be several things at once, joined by `and`. `strict`:
-    to the letter, as rules that allow have it."""
-    terms = [_all_of(_parts(where, one, strict)) for one in said]
-    return terms[0] if len(terms) == 1 else lambda principal, local: any(one(principal, local) for one in terms)
+_SPECIAL_PRINCIPALS = ("anonymous", "local", "*")
+_PRINCIPAL_KEYS = ("id", "group", "scope", "client", "issuer")
+# Issuer and ID. An issuer has no fragment (RFC 8414, section 2).
+_ISSUER_QUALIFIED_ID = re.compile(r"(https?://[^#\s]+|tokens|certificate)#(.+)")
 
 
-def _parts(where: str, said: str, strict: bool) -> list[Who]:
-    found = [part.strip() for part in re.split(r"\s+and\s+", said)]
-    by_issuer = any(part.startswith("issuer:") for part in found)
-    return [_term(where, part, strict, by_issuer) for part in found]
+def parse_principals(location: str, value: Sequence[str], *, strict: bool) -> PrincipalMatcher:
+    """Return a matcher for any of several terms. The parts of a term, joined by `and`, must all match.
+
+    With `strict`, values are compared exactly, as allow rules do.
+    """
+    terms = [_all_of(_split_terms(location, term, strict)) for term in value]
+    return terms[0] if len(terms) == 1 else lambda principal, local: any(matches(principal, local) for matches in terms)
 
 
-def bare_ids(said: Sequence[str]) -> list[str]:
-    """Principals that are named by an id alone, of any issuer."""
-    found = []
-    for one in said:
-        parts = [part.strip() for part in re.split(r"\s+and\s+", one)]
-        if not any(part.startswith("issuer:") or _NAMED_BY.fullmatch(part) for part in parts):
-            found += [part for part in parts if part not in _WORDS and _key(part) == "id"]
-    return found
+def _split_terms(where: str, text: str, strict: bool) -> list[PrincipalMatcher]:
+    parts = [part.strip() for part in re.split(r"\s+and\s+", text)]
+    # With `issuer:` in the same term the ID is unambiguous, so it may be written without the issuer.
+    by_issuer = any(part.startswith("issuer:") for part in parts)
+    return [_parse_term(where, part, strict, by_issuer) for part in parts]
+
+
+def unqualified_ids(texts: Sequence[str]) -> list[str]:
+    """Return the principals that are named by an ID without an issuer."""
+    results = []
+    for item in texts:
+        parts = [part.strip() for part in re.split(r"\s+and\s+", item)]
+        if not any(part.startswith("issuer:") or _ISSUER_QUALIFIED_ID.fullmatch(part) for part in parts):
+            results += [part for part in parts if part not in _SPECIAL_PRINCIPALS and _key(part) == "id"]
+    return results
 
 
 def _key(part: str) -> str:
     key, mark, _ = part.partition(":")
-    return key if mark and key in _KEYS else "id"
+    return key if mark and key in _PRINCIPAL_KEYS else "id"
 
 
-def _all_of(parts: list[Who]) -> Who:
-    return parts[0] if len(parts) == 1 else lambda principal, local: all(one(principal, local) for one in parts)
+def _all_of(parts: list[PrincipalMatcher]) -> PrincipalMatcher:
+    return parts[0] if len(parts) == 1 else lambda principal, local: all(matches(principal, local) for matches in parts)
 
 
-def _term(where: str, text: str, strict: bool, by_issuer: bool = False) -> Who:
+def _parse_term(where: str, text: str, strict: bool, by_issuer: bool = False) -> PrincipalMatcher:
     if text == "*":
         return lambda principal, local: True
     if text == "anonymous":
         return lambda principal, local: principal is None and not local
     if text == "local":
         return lambda principal, local: principal is None and local
-    named = _NAMED_BY.fullmatch(text)
+    named = _ISSUER_QUALIFIED_ID.fullmatch(text)
     if named is not None:
-        return _all_of([_holder("issuer", named[1], strict), _holder("id", named[2], strict, alone=False)])
+        return _all_of(
+            [_match_attribute("issuer", named[1], strict), _match_attribute("id", named[2], strict, unqualified=False)]
+        )
     key, mark, value = text.partition(":")
-    if mark and key not in _KEYS:
-        close = nearest(key, _KEYS)
+    if mark and key not in _PRINCIPAL_KEYS:
+        close = closest_names(key, _PRINCIPAL_KEYS)
         if close:
-            raise UsageError(f"{where} is {text!r}, and there is no {key!r}: did you mean {close[0]!r}?")
+            raise UsageError(f"{where} has the unknown key {key!r} in {text!r}; did you mean {close[0]!r}?")
         key, value = "id", text
     elif not mark:
-        close = nearest(text, _WORDS[:2])
-        if close and text not in _WORDS:
-            raise UsageError(f"{where} is {text!r}: did you mean {close[0]!r}? A principal of that name is 'id:{text}'")
+        close = closest_names(text, _SPECIAL_PRINCIPALS[:2])
+        if close and text not in _SPECIAL_PRINCIPALS:
+            raise UsageError(
+                f"{where} is {text!r}: did you mean {close[0]!r}? For a principal of that name write 'id:{text}'"
+            )
         key, value = "id", text
     if not value:
-        raise UsageError(f"{where} is {text!r}, which names no one")
-    return _holder(key, value, strict, alone=strict and key == "id" and not by_issuer)
+        raise UsageError(f"{where} must name a principal, got {text!r}")
+    return _match_attribute(key, value, strict, unqualified=strict and key == "id" and not by_issuer)
 
 
-def _holder(key: str, value: str, strict: bool, alone: bool = False) -> Who:
-    """`alone`: an id that nothing else is said of matches no principal where it may be another's."""
+def _match_attribute(key: str, value: str, strict: bool, unqualified: bool = False) -> PrincipalMatcher:
+    """Return a matcher for one attribute. With `unqualified`, ambiguous principals do not match."""
     if key == "scope":
-        return lambda principal, local: principal is not None and not principal.lacks(frozenset({value}))
-    same: Callable[[str], str] = str if strict else fold
-    wanted = same(value)
+        return lambda principal, local: principal is not None and not principal.missing_scopes(frozenset({value}))
+    same: Callable[[str], str] = str if strict else fold_confusables
+    expected = same(value)
     if key == "group":
-        return lambda principal, local: any(same(one) == wanted for one in getattr(principal, "groups", ()))
+        return lambda principal, local: any(same(group) == expected for group in getattr(principal, "groups", ()))
     field = {"id": "id", "client": "client_id", "issuer": "issuer"}[key]
 
     def holds(principal: Any, local: bool) -> bool:
-        found = getattr(principal, field, None)
-        if alone and getattr(principal, "ambiguous", False):
+        result = getattr(principal, field, None)
+        # Two issuers may give the same ID to different users. An allow rule that names only the ID matches neither of
+        # them.
+        if unqualified and getattr(principal, "qualify_by_issuer", False):
             return False
-        return found is not None and same(str(found)) == wanted
+        return result is not None and same(str(result)) == expected
 
     return holds

@@ -1,4 +1,4 @@
-"""What rules are expected to say: `[[expect]]` in their file or beside it, for tests; and what they say, explained."""
+"""Tests for rules (`[[policy_test]]`, in their file or next to it), and explanations of decisions."""
 
 from __future__ import annotations
 
@@ -9,77 +9,77 @@ from typing import Any, Literal, TypedDict
 import msgspec
 from msgspec import Struct
 
-from portico._options import check_options
+from portico._options import check_table
 from portico.auth.principal import Principal
 from portico.protocol.errors import InsufficientScope, UsageError
 from portico.rpc.call import Call
-from portico.server.policy.interfaces import Kind, Owned
+from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.server import Server
-from portico_gateway.policy.confirmation import shown
-from portico_gateway.policy.engine import AccessRules
-from portico_gateway.policy.patterns import owner_and_name
-from portico_gateway.policy.settings import ReadTables, Texts, texts
+from portico_gateway.policy.confirmation import format_value
+from portico_gateway.policy.engine import PolicyEngine
+from portico_gateway.policy.patterns import parse_qualified_name
+from portico_gateway.policy.settings import ParsedTables, StringOrList, parse_strings
 
-Outcome = Literal["allow", "deny", "need", "ask"]
+PolicyOutcome = Literal["allow", "deny", "insufficient_scope", "confirm"]
 
 _METHODS: dict[Kind, str] = {"tool": "tools/call", "prompt": "prompts/get", "resource": "resources/read"}
 ANONYMOUS, LOCAL = "anonymous", "local"
-# Where it is said that a call came over HTTP; no one is there.
+# Address of a simulated HTTP caller (TEST-NET-1, RFC 5737).
+# The address must be set: a call without one is a local call, which rules treat differently.
 _ADDRESS = "192.0.2.1"
 
 
-class ExpectTable(TypedDict, total=False):
-    """The keys of `[[expect]]`: who asks for what, and what comes of it."""
+class PolicyTestOptions(TypedDict, total=False):
+    """Keys of `[[policy_test]]`: the caller, the component and the expected outcome."""
 
     name: str
-    group: Texts
-    scope: Texts
-    client: str
+    principal: str
+    groups: StringOrList
+    scopes: StringOrList
+    client_id: str
     issuer: str
     claims: Mapping[str, Any]
     tool: str
     prompt: str
     resource: str
-    args: Mapping[str, Any]
-    # It may be had; or not; or only with more scopes; or after a person was asked.
-    outcome: Outcome
+    arguments: Mapping[str, Any]
+    # Allowed, denied, allowed with more scopes, or allowed after confirmation.
+    expect: PolicyOutcome
 
 
-# `as` is no name that Python would take for a field.
-ExpectTable.__annotations__["as"] = str
+# Always allowed; and the hint for scripts that no rule allows.
+FIND_TOOLS = QualifiedName("tool_search", "find_tools")
+CODE_MODE_HINT = 'scripts, including those of code mode, need their own rule: tool = "code.*"'
 
 
-# What every face has, and what is said of scripts that no rule allows.
-FIND_TOOLS = Owned("faces", "find_tools")
-SCRIPTS = 'scripts, also those of the code face, need a rule of their own: tool = "code.*"'
-
-
-class AskedRule(Struct, frozen=True):
-    """A question to rules: who asks for what."""
+class PolicyQuery(Struct, frozen=True):
+    """Query to the rules: a caller and a component."""
 
     call: Call
     kind: Kind
-    owned: Owned
+    owned: QualifiedName
     arguments: bytes = b""
 
 
-class Expectation(Struct, frozen=True):
+class PolicyTest(Struct, frozen=True):
+    """A parsed `[[policy_test]]`."""
+
     name: str
-    asked: AskedRule
-    outcome: Outcome
+    asked: PolicyQuery
+    outcome: PolicyOutcome
 
 
-class RuleVerdict(Struct, frozen=True):
-    """What rules say of something, and why."""
+class PolicyExplanation(Struct, frozen=True):
+    """Outcome of a query with its explanation."""
 
-    outcome: Outcome
+    outcome: PolicyOutcome
     why: list[str]
 
 
-def asked(
-    where: str,
+def make_query(
+    location: str,
     kind: Kind,
-    what: str,
+    name: str,
     *,
     principal: str = LOCAL,
     groups: Iterable[str] = (),
@@ -88,68 +88,76 @@ def asked(
     issuer: str | None = None,
     claims: Mapping[str, Any] | None = None,
     arguments: Any = None,
-) -> AskedRule:
-    """Raises UsageError for what names nothing."""
-    wanted = frozenset(scopes)
+) -> PolicyQuery:
+    """Create a query. Raises UsageError if `name` is not a qualified name."""
+    scope_set = frozenset(scopes)
     who = None
     if principal not in (ANONYMOUS, LOCAL):
-        has = None if "*" in wanted else wanted
+        has = None if "*" in scope_set else scope_set
         who = Principal(principal, has, frozenset(groups), dict(claims or {}), client, issuer)
     call = Call(method=_METHODS[kind], principal=who, address=None if principal == LOCAL else _ADDRESS)
-    given = b"" if arguments is None else msgspec.json.encode(arguments)
-    return AskedRule(call, kind, Owned(*owner_and_name(f"{where}: {kind}", what)), given)
+    encoded = b"" if arguments is None else msgspec.json.encode(arguments)
+    return PolicyQuery(call, kind, QualifiedName(*parse_qualified_name(f"{location}: {kind}", name)), encoded)
 
 
-def judge(rules: AccessRules, about: AskedRule) -> RuleVerdict:
-    """What comes of a call, with the rule that decides and what else is required."""
-    call, kind, owned, arguments = about.call, about.kind, about.owned, about.arguments
+def explain(engine: PolicyEngine, query: PolicyQuery) -> PolicyExplanation:
+    """Return the outcome of a query, with the deciding rule and the requirements."""
+    call, kind, owned, arguments = query.call, query.kind, query.owned, query.arguments
+    # Decided before the engine, as the server does: rules cannot deny the search, which filters its results itself.
     if kind == "tool" and owned == FIND_TOOLS:
-        return RuleVerdict("allow", ["find_tools gives no more than what its caller is shown, and needs no rule"])
-    why = rules.explain(call, kind, owned, arguments)
-    if not rules.decide(call, kind, owned, arguments).allowed:
-        return RuleVerdict("deny", [*why, SCRIPTS] if kind == "tool" and owned.owner == "code" else why)
+        return PolicyExplanation(
+            "allow", [("find_tools returns only tools that its caller can see, so it needs no rule")]
+        )
+    why = engine.explain(call, kind, owned, arguments)
+    if not engine.decide(call, kind, owned, arguments).allowed:
+        return PolicyExplanation("deny", [*why, CODE_MODE_HINT] if kind == "tool" and owned.owner == "code" else why)
     try:
-        questions = rules.require(call, kind, owned, arguments)
+        questions = engine.check_requirements(call, kind, owned, arguments)
     except InsufficientScope as refusal:
-        return RuleVerdict("need", [*why, str(refusal)])
-    return RuleVerdict("ask" if questions else "allow", [*why, *(f"a person is asked: {one}" for one in questions)])
+        return PolicyExplanation("insufficient_scope", [*why, str(refusal)])
+    return PolicyExplanation(
+        "confirm" if questions else "allow", [*why, *(f"requires confirmation: {question}" for question in questions)]
+    )
 
 
-def read_expectations(said: Any, folder: Path = Path()) -> ReadTables:
-    if not isinstance(said, list) or not all(isinstance(one, Mapping) for one in said):
-        raise UsageError("expect is no list of tables: write [[expect]]")
-    return ReadTables(said, tuple(_expectation(f"[[expect]] {at}", one) for at, one in enumerate(said, 1)))
+def parse_policy_tests(tables: Any, folder: Path = Path()) -> ParsedTables:
+    """Parse `[[policy_test]]` tables. Raises UsageError if they are invalid."""
+    if not isinstance(tables, list) or not all(isinstance(item, Mapping) for item in tables):
+        raise UsageError("policy_test must be a list of tables: write [[policy_test]]")
+    return ParsedTables(
+        tables, tuple(_parse_policy_test(f"[[policy_test]] {at}", item) for at, item in enumerate(tables, 1))
+    )
 
 
-def apply_expectations(server: Server, said: ReadTables) -> None:
-    """They are for `portico policy test`, and change nothing."""
+def ignore_policy_tests(server: Server, tests: ParsedTables) -> None:
+    """Do nothing: policy tests are used by `portico policy test` only."""
 
 
-def failures(rules: AccessRules, expected: Iterable[Expectation]) -> Iterator[str]:
-    """Of those that are not met: what was expected, what came of it, and why."""
-    for one in expected:
-        verdict = judge(rules, one.asked)
-        if verdict.outcome != one.outcome:
-            yield f"{one.name}: expected {one.outcome}, and it is {verdict.outcome}: {verdict.why[-1]}"
+def run_policy_tests(rules: PolicyEngine, tests: Iterable[PolicyTest]) -> Iterator[str]:
+    """Run tests and yield a message for each one that fails."""
+    for test in tests:
+        verdict = explain(rules, test.asked)
+        if verdict.outcome != test.outcome:
+            yield f"{test.name}: expected {test.outcome}, got {verdict.outcome}: {verdict.why[-1]}"
 
 
-def _expectation(where: str, said: Mapping[str, Any]) -> Expectation:
-    check_options(where, said, ExpectTable)
-    kinds: list[Kind] = [kind for kind in _METHODS if kind in said]
-    if len(kinds) != 1 or "outcome" not in said:
-        raise UsageError(f"{where} needs an outcome, and one of tool, prompt and resource")
-    about = asked(
+def _parse_policy_test(where: str, table: Mapping[str, Any]) -> PolicyTest:
+    check_table(where, table, PolicyTestOptions)
+    kinds: list[Kind] = [kind for kind in _METHODS if kind in table]
+    if len(kinds) != 1 or "expect" not in table:
+        raise UsageError(f"{where} needs expect, and exactly one of tool, prompt and resource")
+    about = make_query(
         where,
         kinds[0],
-        said[kinds[0]],
-        principal=said.get("as", LOCAL),
-        groups=texts(where, "group", said["group"]) if "group" in said else (),
-        scopes=texts(where, "scope", said["scope"]) if "scope" in said else (),
-        client=said.get("client"),
-        issuer=said.get("issuer"),
-        claims=said.get("claims"),
-        arguments=said.get("args"),
+        table[kinds[0]],
+        principal=table.get("principal", LOCAL),
+        groups=parse_strings(where, "groups", table["groups"]) if "groups" in table else (),
+        scopes=parse_strings(where, "scopes", table["scopes"]) if "scopes" in table else (),
+        client=table.get("client_id"),
+        issuer=table.get("issuer"),
+        claims=table.get("claims"),
+        arguments=table.get("arguments"),
     )
-    who = said.get("as", LOCAL)
-    name = f"{where}: {shown(who)}, {kinds[0]} {shown(said[kinds[0]])}"
-    return Expectation(f"{name} ({said['name']})" if said.get("name") else name, about, said["outcome"])
+    who = table.get("principal", LOCAL)
+    name = f"{where}: {format_value(who)}, {kinds[0]} {format_value(table[kinds[0]])}"
+    return PolicyTest(f"{name} ({table['name']})" if table.get("name") else name, about, table["expect"])

@@ -1,8 +1,7 @@
-"""`[[rule]]`, `[[require]]` and `[[limit]]` of a file. Every error names the table and the key."""
+"""Parsing of `[[rule]]`, `[[require]]` and `[[limit]]`. Every error names the table and the key."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,251 +9,273 @@ from typing import Any, TypedDict, cast
 
 from msgspec import Struct
 
-from portico._options import check_options
-from portico.jsonschema.argument_issues import nearest
+from portico._options import check_table
+from portico.jsonschema.argument_issues import closest_names
 from portico.protocol.errors import UsageError
-from portico.rpc.rate_limit import rate_of
-from portico.server.context.replay_guard import store_of_process
+from portico.rpc.rate_limit import parse_rate
+from portico.server.context.replay_guard import process_store
 from portico.server.server import Server
-from portico.store.database import parse
+from portico.store.data_directory import named_store
+from portico.store.database import parse_database_url
 from portico.store.keys import MEMORY
 from portico_gateway.policy.conditions import CelCondition
-from portico_gateway.policy.confirmation import question
-from portico_gateway.policy.engine import AccessRules, Requirement, Rule, Selection
-from portico_gateway.policy.limiter import By, Limit, Quota
-from portico_gateway.policy.patterns import bare_ids, pattern, who
+from portico_gateway.policy.confirmation import parse_prompt
+from portico_gateway.policy.engine import ComponentSelector, PolicyEngine, Requirement, Rule
+from portico_gateway.policy.limiter import Limit, LimitDimension, PolicyLimiter
+from portico_gateway.policy.patterns import parse_pattern, parse_principals, unqualified_ids
 
-MOST_TABLES = 10_000
+# Every rule takes one bit of a mask and one comparison per new name; beyond this, a generated file is more likely a
+# mistake.
+MAX_TABLES = 10_000
 
-Texts = str | Sequence[str]
+StringOrList = str | Sequence[str]
 
 
-class RuleTable(TypedDict, total=False):
-    """The keys of `[[rule]]`."""
+class RuleOptions(TypedDict, total=False):
+    """Keys of `[[rule]]`."""
 
-    # What it is called in explanations and records.
+    # Name in explanations and audit records.
     name: str
-    # Whom it means: principals by their id, or as ISSUER#ID; group:NAME, scope:NAME, client:ID, issuer:URL, anonymous,
-    # local, *.
-    who: Texts
-    # What it means: owner.name, with * and ?.
-    tool: Texts
-    prompt: Texts
-    resource: Texts
-    # What it does. It allows, unless it says otherwise.
+    # Principals: an ID, or ISSUER#ID; group:NAME, scope:NAME, client:ID, issuer:URL, anonymous, local, *.
+    principal: StringOrList
+    # Components: owner.name, with * and ?.
+    tool: StringOrList
+    prompt: StringOrList
+    resource: StringOrList
+    # Effect; allow is the default.
     allow: bool
     deny: bool
-    # In CEL.
+    # CEL expression.
     when: str
-    # Whether it is only tried out.
-    shadow: bool
+    # Whether the rule is only logged, not enforced.
+    dry_run: bool
 
 
-class RequireTable(TypedDict, total=False):
-    """The keys of `[[require]]`."""
+class RequirementOptions(TypedDict, total=False):
+    """Keys of `[[require]]`."""
 
     name: str
-    who: Texts
-    tool: Texts
-    prompt: Texts
-    resource: Texts
+    principal: StringOrList
+    tool: StringOrList
+    prompt: StringOrList
+    resource: StringOrList
     when: str
-    # The scopes that are needed.
-    need: Texts
-    # What the person is asked before.
-    ask: str
+    # Required scopes.
+    scopes: StringOrList
+    # Confirmation prompt before the call.
+    confirm: str
 
 
-class ReadTables(Struct, eq=False):
-    """Tables as they stand in a file, and what was made of them. They are the same if they say the same."""
+class ParsedTables(Struct, eq=False):
+    """Tables of a file with the objects parsed from them. Compared by the tables."""
 
-    said: Any
-    made: tuple[Any, ...]
+    tables: Any
+    parsed: tuple[Any, ...]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ReadTables) and self.said == other.said
+        # Parsed objects contain closures, which never compare equal. Comparing the tables tells a reload whether the
+        # section changed.
+        return isinstance(other, ParsedTables) and self.tables == other.tables
 
     def __hash__(self) -> int:
-        return len(self.made)
+        return len(self.parsed)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.made)
+        return iter(self.parsed)
 
 
-NO_TABLES = ReadTables([], ())
+EMPTY_TABLES = ParsedTables([], ())
 
 
-class LimitTable(TypedDict, total=False):
-    """The keys of `[[limit]]`."""
+class LimitOptions(TypedDict, total=False):
+    """Keys of `[[limit]]`."""
 
     name: str
-    # What is counted apart: any of principal, client, address, tool and owner.
-    by: Texts
-    who: Texts
-    tool: Texts
-    prompt: Texts
-    resource: Texts
-    # Such as "30/min"; and how many at once.
+    # Dimensions counted separately: any of principal, client, ip, tool and provider.
+    by: StringOrList
+    principal: StringOrList
+    tool: StringOrList
+    prompt: StringOrList
+    resource: StringOrList
+    # Rate such as "30/min", and the maximum burst.
     rate: str
     burst: int | float
-    # What a call counts: a number, or by patterns of tools.
+    # Cost of a call: a number, or numbers by tool pattern.
     cost: int | float | Mapping[str, int | float]
-    # How many calls may go on at the same time.
-    concurrency: int
+    # Maximum concurrent calls.
+    max_concurrency: int
 
 
-def read_rules(said: Any, folder: Path = Path()) -> ReadTables:
-    """Raises UsageError with what is wrong, and where."""
-    return _read("rule", said, _rule)
+def parse_rules(tables: Any, base_dir: Path = Path()) -> ParsedTables:
+    """Parse `[[rule]]` tables. Raises UsageError with the location of the mistake."""
+    return _parse_tables("rule", tables, _parse_rule)
 
 
-def read_requirements(said: Any, folder: Path = Path()) -> ReadTables:
-    return _read("require", said, _requirement)
+def parse_requirements(tables: Any, folder: Path = Path()) -> ParsedTables:
+    """Parse `[[require]]` tables. Raises UsageError."""
+    return _parse_tables("require", tables, _parse_requirement)
 
 
-def read_limits(said: Any, folder: Path = Path()) -> ReadTables:
-    return _read("limit", said, _limit)
+def parse_limits(tables: Any, folder: Path = Path()) -> ParsedTables:
+    """Parse `[[limit]]` tables. Raises UsageError."""
+    return _parse_tables("limit", tables, _parse_limit)
 
 
-def _read(name: str, said: Any, make: Callable[[str, Mapping[str, Any]], Any]) -> ReadTables:
-    return ReadTables(said, tuple(make(f"[[{name}]] {at}", one) for at, one in enumerate(_tables(name, said), 1)))
+def _parse_tables(name: str, tables: Any, make: Callable[[str, Mapping[str, Any]], Any]) -> ParsedTables:
+    return ParsedTables(
+        tables, tuple(make(f"[[{name}]] {at}", table) for at, table in enumerate(_validate_tables(name, tables), 1))
+    )
 
 
 def apply_limits(server: Server, limits: Iterable[Limit]) -> None:
-    """Shared with other processes where the server has a store that they see."""
-    server.protect(meter=Quota(limits, partial(_shared_store, server)))
+    """Set the limits of a server. They are shared with other processes if the server has a shared store."""
+    server.set_policy(rate_limiter=PolicyLimiter(limits, partial(_shared_store, server)))
 
 
 def _shared_store(server: Server) -> str | None:
-    url = server.store or os.environ.get("PORTICO_STORE") or store_of_process()
-    return None if url is None or parse(url)[1] == MEMORY else url
+    # An in-memory store is not shared with anyone, so it would only add the cost of queries.
+    url = named_store(server.store) or process_store()
+    return None if url is None or parse_database_url(url)[1] == MEMORY else url
 
 
 def apply_rules(server: Server, rules: Iterable[Rule]) -> None:
+    """Set the rules of a server and keep its requirements. Raises UsageError for ambiguous IDs."""
     rules = tuple(rules)
-    _check_ids(server, rules)
-    server.protect(guard=AccessRules(rules, _of(server).requirements))
+    _check_unqualified_ids(server, rules)
+    server.set_policy(access_policy=PolicyEngine(rules, _policy_of(server).requirements))
 
 
-def _check_ids(server: Server, rules: Iterable[Rule]) -> None:
-    """With several issuers an id alone may be that of two people, and a rule would let in the wrong one."""
+def _check_unqualified_ids(server: Server, rules: Iterable[Rule]) -> None:
+    """Raise UsageError if an allow rule has an unqualified ID and several issuers could issue it to different users."""
+    # Checked when the policy is applied, not when it is parsed: only the server knows which issuers it accepts.
     sources = sorted(getattr(server.auth, "sources", ()))
     if len(sources) < 2:
         return
     for rule in rules:
         if rule.allow and rule.bare:
-            issuer = next((one for one in sources if one.startswith("http")), "https://ISSUER")
+            issuer = next((source for source in sources if source.startswith("http")), "https://ISSUER")
             raise UsageError(
-                f"{rule.name}: who is {rule.bare[0]!r}, and {len(sources)} issuers may give that id: write "
-                f"'{issuer}#{rule.bare[0]}', or 'tokens#{rule.bare[0]}' for one of the file of tokens"
+                f"{rule.name}: principal = {rule.bare[0]!r} is ambiguous, since {len(sources)} issuers may issue that "
+                f"id: write '{issuer}#{rule.bare[0]}', or 'tokens#{rule.bare[0]}' for a static token"
             )
 
 
 def apply_requirements(server: Server, requirements: Iterable[Requirement]) -> None:
-    server.protect(guard=AccessRules(_of(server).rules, tuple(requirements)))
+    server.set_policy(access_policy=PolicyEngine(_policy_of(server).rules, tuple(requirements)))
 
 
-def _of(server: Server) -> AccessRules:
-    """The rules that a server has already."""
-    guard = None if server.protection is None else server.protection.guard
-    return guard if isinstance(guard, AccessRules) else AccessRules()
+def _policy_of(server: Server) -> PolicyEngine:
+    """Return the current policy engine of a server, or an empty one."""
+    guard = None if server.policy is None else server.policy.access_policy
+    return guard if isinstance(guard, PolicyEngine) else PolicyEngine()
 
 
-def _tables(name: str, said: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(said, list) or not all(isinstance(one, Mapping) for one in said):
-        raise UsageError(f"{name} is no list of tables: write [[{name}]]")
-    if len(said) > MOST_TABLES:
-        raise UsageError(f"there are {len(said)} tables [[{name}]], and {MOST_TABLES} are the most")
-    return said
+def _validate_tables(name: str, tables: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(tables, list) or not all(isinstance(item, Mapping) for item in tables):
+        raise UsageError(f"{name} must be a list of tables: write [[{name}]]")
+    if len(tables) > MAX_TABLES:
+        raise UsageError(f"at most {MAX_TABLES} tables [[{name}]] are allowed, got {len(tables)}")
+    return tables
 
 
-def _rule(where: str, said: Mapping[str, Any]) -> Rule:
-    check_options(where, said, RuleTable)
-    allow = not said.get("deny", not said.get("allow", True))
-    if "allow" in said and "deny" in said and said["allow"] is said["deny"]:
-        raise UsageError(f"{where}: allow and deny are both {str(said['allow']).lower()}")
+def _parse_rule(where: str, table: Mapping[str, Any]) -> Rule:
+    check_table(where, table, RuleOptions)
+    allow = not table.get("deny", not table.get("allow", True))
+    if "allow" in table and "deny" in table and table["allow"] is table["deny"]:
+        raise UsageError(f"{where}: allow and deny are both {str(table['allow']).lower()}")
     return Rule(
-        name=_name(where, said),
-        who=who(f"{where}: who", texts(where, "who", said.get("who", "*")), strict=allow),
-        about=selection(where, said),
+        name=_table_label(where, table),
+        who=parse_principals(
+            f"{where}: principal", parse_strings(where, "principal", table.get("principal", "*")), strict=allow
+        ),
+        about=parse_selector(where, table),
         allow=allow,
-        when=CelCondition(f"{where}: when", said["when"]) if "when" in said else None,
-        shadow=said.get("shadow", False),
-        bare=tuple(bare_ids(texts(where, "who", said.get("who", "*")))),
+        when=CelCondition(f"{where}: when", table["when"]) if "when" in table else None,
+        shadow=table.get("dry_run", False),
+        bare=tuple(unqualified_ids(parse_strings(where, "principal", table.get("principal", "*")))),
     )
 
 
-def _requirement(where: str, said: Mapping[str, Any]) -> Requirement:
-    check_options(where, said, RequireTable)
-    if ("need" in said) == ("ask" in said):
-        raise UsageError(f"{where} needs one of need and ask; it has {'both' if 'need' in said else 'none'}")
+def _parse_requirement(where: str, table: Mapping[str, Any]) -> Requirement:
+    check_table(where, table, RequirementOptions)
+    if ("scopes" in table) == ("confirm" in table):
+        raise UsageError(
+            f"{where} needs exactly one of scopes and confirm, got {'both' if 'scopes' in table else 'none'}"
+        )
     return Requirement(
-        name=_name(where, said),
-        who=who(f"{where}: who", texts(where, "who", said.get("who", "*")), strict=False),
-        about=selection(where, said),
-        need=frozenset(texts(where, "need", said["need"])) if "need" in said else frozenset(),
-        ask=question(f"{where}: ask", said["ask"]) if "ask" in said else None,
-        when=CelCondition(f"{where}: when", said["when"]) if "when" in said else None,
+        name=_table_label(where, table),
+        who=parse_principals(
+            f"{where}: principal", parse_strings(where, "principal", table.get("principal", "*")), strict=False
+        ),
+        about=parse_selector(where, table),
+        need=frozenset(parse_strings(where, "scopes", table["scopes"])) if "scopes" in table else frozenset(),
+        ask=parse_prompt(f"{where}: confirm", table["confirm"]) if "confirm" in table else None,
+        when=CelCondition(f"{where}: when", table["when"]) if "when" in table else None,
     )
 
 
-def _limit(where: str, said: Mapping[str, Any]) -> Limit:
-    check_options(where, said, LimitTable)
-    by = [_BY.get(one, "") for one in texts(where, "by", said.get("by", "principal"))]
-    if "" in by:
-        wrong = texts(where, "by", said["by"])[by.index("")]
-        close = nearest(wrong, _BY)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(dict.fromkeys(_BY.values()))}"
-        raise UsageError(f"{where}: by is {wrong!r}; {hint}")
-    if "rate" not in said and "concurrency" not in said:
-        raise UsageError(f"{where} needs one of rate and concurrency; it has none")
-    if "burst" in said and "rate" not in said:
-        raise UsageError(f"{where} has a burst and no rate")
-    rate = rate_of(where, said["rate"], said.get("burst")) if "rate" in said else None
-    cost = said.get("cost", 1)
+def _parse_limit(where: str, table: Mapping[str, Any]) -> Limit:
+    check_table(where, table, LimitOptions)
+    by = parse_strings(where, "by", table.get("by", "principal"))
+    for dimension in by:
+        if dimension not in _DIMENSIONS:
+            close = closest_names(dimension, _DIMENSIONS)
+            hint = f"did you mean {close[0]!r}?" if close else f"expected any of {', '.join(_DIMENSIONS)}"
+            raise UsageError(f"{where}: unknown dimension {dimension!r} in by ({hint})")
+    if "rate" not in table and "max_concurrency" not in table:
+        raise UsageError(f"{where} needs rate, max_concurrency or both")
+    if "burst" in table and "rate" not in table:
+        raise UsageError(f"{where}: burst requires a rate")
+    rate = parse_rate(where, table["rate"], table.get("burst")) if "rate" in table else None
+    cost = table.get("cost", 1)
     costs = cost if isinstance(cost, Mapping) else {}
-    for name, one in (*costs.items(), *([] if isinstance(cost, Mapping) else [("cost", cost)])):
-        if not 0 <= one <= (1e9 if rate is None else rate.burst):
-            raise UsageError(f"{where}: cost of {name} is {one}, which is not between 0 and the burst")
-    if said.get("concurrency", 1) < 1:
-        raise UsageError(f"{where}: concurrency is {said['concurrency']}, and has to be 1 or more")
+    for name, string in (*costs.items(), *([] if isinstance(cost, Mapping) else [("cost", cost)])):
+        # A cost above the burst could never be paid, so every such call would be rejected forever.
+        if not 0 <= string <= (1e9 if rate is None else rate.burst):
+            raise UsageError(f"{where}: the cost of {name} must be between 0 and the burst, got {string}")
+    if table.get("max_concurrency", 1) < 1:
+        raise UsageError(f"{where}: max_concurrency must be 1 or more, got {table['max_concurrency']}")
     return Limit(
-        name=_name(where, said),
-        by=tuple(cast("list[By]", by)),
-        who=who(f"{where}: who", texts(where, "who", said.get("who", "*")), strict=False),
-        about=selection(where, said),
+        name=_table_label(where, table),
+        by=tuple(cast("list[LimitDimension]", by)),
+        who=parse_principals(
+            f"{where}: principal", parse_strings(where, "principal", table.get("principal", "*")), strict=False
+        ),
+        about=parse_selector(where, table),
         rate=rate,
-        costs=tuple((pattern(f"{where}: cost", name), float(one)) for name, one in costs.items()),
+        costs=tuple((parse_pattern(f"{where}: cost", name), float(string)) for name, string in costs.items()),
         cost=1.0 if isinstance(cost, Mapping) else float(cost),
-        concurrency=said.get("concurrency"),
+        concurrency=table.get("max_concurrency"),
     )
 
 
-# An upstream is what owns its things in a gateway.
-_BY = {one: one for one in ("principal", "client", "address", "tool", "owner")} | {"upstream": "owner"}
+_DIMENSIONS: tuple[LimitDimension, ...] = ("principal", "client", "ip", "tool", "provider")
 
 
-def _name(where: str, said: Mapping[str, Any]) -> str:
-    """Where it stands, and what it is called."""
+def _table_label(where: str, table: Mapping[str, Any]) -> str:
+    """Return the label of a table: its position and its name."""
     plain = where.replace("[", "").replace("]", "")
-    return f"{plain} ({said['name']})" if said.get("name") else plain
+    return f"{plain} ({table['name']})" if table.get("name") else plain
 
 
-def selection(where: str, said: Mapping[str, Any]) -> Selection:
-    """What a table is about."""
+def parse_selector(location: str, table: Mapping[str, Any]) -> ComponentSelector:
+    """Parse the component patterns of a table."""
     kinds = ("tool", "prompt", "resource")
-    return Selection(
+    return ComponentSelector(
         **{
-            kind: tuple(pattern(f"{where}: {kind}", one) for one in texts(where, kind, said[kind]))
+            kind: tuple(
+                parse_pattern(f"{location}: {kind}", string) for string in parse_strings(location, kind, table[kind])
+            )
             for kind in kinds
-            if kind in said
+            if kind in table
         }
     )
 
 
-def texts(where: str, key: str, said: Texts) -> list[str]:
-    """One text, or several; none is a mistake, because it would mean everything or nothing."""
-    found = [said] if isinstance(said, str) else list(said)
-    if not found or not all(found):
-        raise UsageError(f"{where}: {key} is {said!r}, and has to be a text or a list of them")
-    return found
+def parse_strings(location: str, key: str, value: StringOrList) -> list[str]:
+    """Return a string or a list of strings as a list. An empty list is rejected, since its meaning would be unclear."""
+    results = [value] if isinstance(value, str) else list(value)
+    # `principal = []` could mean everyone or no one, so it is rejected instead of guessed.
+    if not results or not all(results):
+        raise UsageError(f"{location}: {key} must be a string or a list of strings, got {value!r}")
+    return results

@@ -1,7 +1,7 @@
-"""Limits that several processes share: each takes some of what is left in the store, and spends it by itself.
+"""Store for limits that several processes share: each process leases permits and spends them locally.
 
-So a call mostly costs no question to the store, and what is counted is wrong by what one process has taken and not
-spent, at most; it lapses after a second. The clock is that of the store: machines do not agree on the time.
+Most calls therefore need no query. The count is inaccurate by at most the unspent permits of each process, which expire
+after a second. The store's clock is used, since the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from portico._lazy import LazyModule
-from portico.protocol.errors import Error
-from portico.rpc.rate_limit import Rate
+from portico.protocol.errors import PorticoError
+from portico.rpc.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from portico.store import database as database_module
@@ -29,164 +29,177 @@ else:
     database_module = LazyModule("portico.store.database")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-# After so long what was taken and not spent is given up.
-LEASE_SECONDS = 1.0
-# A process takes so much of what a second allows.
-_SHARE = 0.25
-# After a failure of the store each process counts for itself for so long.
-ALONE_SECONDS = 5.0
-# How often rows are removed that say nothing any more: clients may come from any number of addresses.
-FORGET_SECONDS = 600.0
-# How long the slots of a process last that says nothing more.
-SLOT_SECONDS = 10.0
-# A call waits for the store so long; then it is counted without it.
-PATIENCE_SECONDS = 1.0
+# Lifetime of leased permits.
+PERMIT_LEASE_SECONDS = 1.0
+# Fraction of the permits of one second that a process leases.
+# A quarter lets about four processes share a limit without starving each other, and still answers most calls without
+# a query.
+_LEASE_SHARE = 0.25
+# After a store failure, each process counts locally for this long.
+STORE_RETRY_SECONDS = 5.0
+# Interval for deleting expired rows; clients may come from any number of addresses.
+CLEANUP_INTERVAL_SECONDS = 600.0
+# Lifetime of the slots of a process that no longer renews them.
+SLOT_LEASE_SECONDS = 10.0
+# Maximum wait of a call for the store; afterwards it is counted locally.
+# A limit protects the server, so a slow store must not become the outage: after this time the call is counted in this
+# process only.
+STORE_TIMEOUT_SECONDS = 1.0
 
 T = TypeVar("T")
 
 log = logging.getLogger("portico.access")
 
 
-class QuotaStore:
-    """The store of one server's limits."""
+class SharedLimitStore:
+    """Shared limits of one server."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # This process, and no other that ever was.
+        # Unique ID of this process.
+        # Random instead of the process id, which is not unique across machines and is reused after a restart.
         self._holder = os.urandom(8).hex()
         self._database: Database | None = None
-        self._alone_until = 0.0
+        self._local_only_until = 0.0
         self._forget_after = 0.0
 
     @property
-    def usable(self) -> bool:
-        return self._database is not None and time.monotonic() >= self._alone_until
+    def is_available(self) -> bool:
+        return self._database is not None and time.monotonic() >= self._local_only_until
 
     async def open(self) -> None:
         kind = database_module.Database
         try:
-            database: Database = await kind(self._url, patience=PATIENCE_SECONDS).open()
+            database: Database = await kind(self._url, timeout=STORE_TIMEOUT_SECONDS).open()
             try:
                 await database.migrate("quota", MIGRATIONS)
-                await database.write(_forget)
-                self._forget_after = time.monotonic() + FORGET_SECONDS
+                await database.write(_delete_expired)
+                self._forget_after = time.monotonic() + CLEANUP_INTERVAL_SECONDS
             except BaseException:
                 await database.close()
                 raise
             self._database = database
-        except Error as failure:
-            log.warning("limits are counted by each process for itself: %s", failure)
+        except PorticoError as failure:
+            log.warning("limits are counted per process: %s", failure)
 
     async def close(self) -> None:
-        if self.usable:
-            await self._write(partial(_leave, holder=self._holder))
+        if self.is_available:
+            await self._write(partial(_release_all, holder=self._holder))
         database, self._database = self._database, None
         if database is not None:
             await database.close()
 
     async def _write(self, change: Callable[[Transaction], T]) -> T | None:
-        """None: the store cannot be asked."""
+        """Run a transaction. Return None if the store is unavailable."""
         if self._database is None:
             return None
         try:
+            # Set the time before the query: with concurrent writes only the first one cleans up.
             if time.monotonic() >= self._forget_after:
-                self._forget_after = time.monotonic() + FORGET_SECONDS
-                await self._database.write(_forget, isolation="read committed")
+                self._forget_after = time.monotonic() + CLEANUP_INTERVAL_SECONDS
+                await self._database.write(_delete_expired, isolation="read committed")
             return await self._database.write(change, isolation="read committed")
-        except Error as failure:
-            self._alone_until = time.monotonic() + ALONE_SECONDS
-            log.warning("limits are counted by each process for itself: %s", failure)
+        except PorticoError as failure:
+            self._local_only_until = time.monotonic() + STORE_RETRY_SECONDS
+            log.warning("limits are counted per process: %s", failure)
             return None
 
-    # So many in a while
+    # Rate limits
 
-    async def lease(self, key: Any, rate: Rate, cost: float) -> tuple[float, float] | None:
-        """How much was taken, and how long to wait where it is nothing. None: the store cannot be asked."""
-        wanted = min(max(cost, _SHARE * LEASE_SECONDS / rate.interval), max(cost, rate.burst / 2))
-        return await self._write(partial(_take, key=stored_key(key), rate=rate, least=cost, wanted=wanted))
+    async def lease_permits(self, key: Any, rate: RateLimit, cost: float) -> tuple[float, float] | None:
+        """Lease permits. Return the number, and the time to wait if it is 0; None if the store is unavailable."""
+        # At most half of the burst, so that one process cannot lease everything that others need within the second.
+        requested = min(max(cost, _LEASE_SHARE * PERMIT_LEASE_SECONDS / rate.interval), max(cost, rate.burst / 2))
+        return await self._write(partial(_lease_permits, key=hash_key(key), rate=rate, least=cost, wanted=requested))
 
-    # So many at once
+    # Concurrency limits
 
-    async def take_slots(self, key: str, needed: int, more: int, most: int) -> int | None:
-        """Have so many, and some more if there are: how many we have then, or 0 where there are not enough for all
-        processes together. None: the store cannot be asked."""
+    async def acquire_slots(self, key: str, needed: int, extra: int, limit: int) -> int | None:
+        """Acquire `needed` slots, and up to `extra` more. Return the number held, or 0 if the limit is exhausted.
+
+        Return None if the store is unavailable.
+        """
         return await self._write(
-            partial(_take_slots, key=key, holder=self._holder, needed=needed, more=more, most=most)
+            partial(_take_slots, key=key, holder=self._holder, needed=needed, more=extra, most=limit)
         )
 
-    async def keep_slots(self, key: str, held: int) -> bool:
-        """Give back all but so many. Whether the store knows."""
-        return await self._write(partial(_keep_slots, key=key, holder=self._holder, held=held)) is not None
+    async def release_slots(self, key: str, keep: int) -> bool:
+        """Release all but `keep` slots. Return whether the store recorded it."""
+        return await self._write(partial(_release_slots, key=key, holder=self._holder, held=keep)) is not None
 
     async def renew_slots(self, keys: list[str]) -> list[str]:
-        """Those of them that are still ours."""
+        """Renew the leases of these keys and return those that this process still holds."""
         return await self._write(partial(_renew_slots, keys=keys, holder=self._holder)) or []
 
 
-def stored_key(key: Any) -> str:
-    """Of one length, and it tells nothing of whose it is."""
+def hash_key(key: Any) -> str:
+    """Return a hash of a key: of fixed length, and without personal data."""
     return sha256(msgspec.json.encode(key)).hexdigest()[:40]
 
 
-def _take(tx: Transaction, key: str, rate: Rate, least: float, wanted: float) -> tuple[float, float]:
-    tx.lock(f"portico quota {key}")
+def _lease_permits(tx: Transaction, key: str, rate: RateLimit, least: float, wanted: float) -> tuple[float, float]:
+    # Serializes the processes on this key. Under READ COMMITTED two transactions could otherwise read the same state
+    # and both grant the last permit.
+    tx.advisory_lock(f"portico quota {key}")
     now = tx.now()
-    due = tx.maybe(float, "select due_at from portico_quota where key = ?", [key]) or 0.0
-    # Whole ones, where more than the least is taken: the rest would lapse.
-    granted = max(least, min(wanted, float(int(rate.room(due, now)))))
-    taken = rate.take(due, now, granted)
-    if taken.wait:
-        return 0.0, taken.wait
-    tx.run(
+    due = tx.fetch_optional(float, "select due_at from portico_quota where key = ?", [key]) or 0.0
+    # Lease whole permits only, if more than the minimum: fractions would expire unused.
+    granted = max(least, min(wanted, float(int(rate.available(due, now)))))
+    acquired = rate.acquire(due, now, granted)
+    if acquired.retry_after:
+        return 0.0, acquired.retry_after
+    tx.execute(
         "insert into portico_quota (key, due_at) values (:key, :due) "
         "on conflict (key) do update set due_at = excluded.due_at",
-        {"key": key, "due": taken.due},
+        {"key": key, "due": acquired.theoretical_arrival},
     )
     return granted, 0.0
 
 
 def _take_slots(tx: Transaction, key: str, holder: str, needed: int, more: int, most: int) -> int:
-    tx.lock(f"portico quota {key}")
+    tx.advisory_lock(f"portico quota {key}")
     now = tx.now()
-    others = tx.one(
+    others = tx.fetch_one(
         int,
         "select coalesce(sum(held), 0) from portico_quota_slot where key = ? and holder <> ? and until_at > ?",
         (key, holder, now),
     )
+    # Slots of this process are not subtracted: the new row replaces its old one.
     held = min(needed + more, most - others)
     if held < needed:
         return 0
-    tx.run("delete from portico_quota_slot where key = ? and until_at <= ?", (key, now))
-    tx.run(
+    tx.execute("delete from portico_quota_slot where key = ? and until_at <= ?", (key, now))
+    tx.execute(
         "insert into portico_quota_slot (key, holder, held, until_at) values (?, ?, ?, ?) "
         "on conflict (key, holder) do update set held = excluded.held, until_at = excluded.until_at",
-        (key, holder, held, now + SLOT_SECONDS),
+        (key, holder, held, now + SLOT_LEASE_SECONDS),
     )
     return held
 
 
-def _keep_slots(tx: Transaction, key: str, holder: str, held: int) -> int:
+def _release_slots(tx: Transaction, key: str, holder: str, held: int) -> int:
     if held:
-        return tx.run("update portico_quota_slot set held = ? where key = ? and holder = ?", (held, key, holder))
-    return tx.run("delete from portico_quota_slot where key = ? and holder = ?", (key, holder))
+        return tx.execute("update portico_quota_slot set held = ? where key = ? and holder = ?", (held, key, holder))
+    return tx.execute("delete from portico_quota_slot where key = ? and holder = ?", (key, holder))
 
 
 def _renew_slots(tx: Transaction, keys: list[str], holder: str) -> list[str]:
     now = tx.now()
-    return tx.all(
+    # A lease that has expired is not renewed, since another process may have taken its slots already.
+    return tx.fetch_all(
         str,
         "update portico_quota_slot set until_at = :until where holder = :holder and key in :keys and until_at > :now "
         "returning key",
-        {"until": now + SLOT_SECONDS, "holder": holder, "keys": keys, "now": now},
+        {"until": now + SLOT_LEASE_SECONDS, "holder": holder, "keys": keys, "now": now},
     )
 
 
-def _leave(tx: Transaction, holder: str) -> None:
-    tx.run("delete from portico_quota_slot where holder = ?", (holder,))
+def _release_all(tx: Transaction, holder: str) -> None:
+    tx.execute("delete from portico_quota_slot where holder = ?", (holder,))
 
 
-def _forget(tx: Transaction) -> None:
-    """A bucket that is full again is as one that was never used."""
+def _delete_expired(tx: Transaction) -> None:
+    """Delete expired rows. A bucket that is full again is equivalent to an unused one."""
     now = tx.now()
-    tx.run("delete from portico_quota where due_at < ?", (now,))
-    tx.run("delete from portico_quota_slot where until_at < ?", (now,))
+    tx.execute("delete from portico_quota where due_at < ?", (now,))
+    tx.execute("delete from portico_quota_slot where until_at < ?", (now,))

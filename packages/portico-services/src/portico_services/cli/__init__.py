@@ -1,4 +1,4 @@
-"""The commands of the services."""
+"""Commands of the services."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from portico.cli.commands import CommandEntry
 FORMS = "portico_services.cli.specs"
 
 COMMANDS = {
-    "contracts": CommandEntry(
-        "portico_services.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check", forms=FORMS
-    ),
-    "memory": CommandEntry(
-        "portico_services.cli.memory", "store and find memories; answer the hooks of assistants", forms=FORMS
-    ),
-    "tasks": CommandEntry("portico_services.cli.items", "work items: add, list, next, done, tree, …", forms=FORMS),
-    "profiles": CommandEntry(
-        "portico_services.cli.profiles", "files that make `serve` look like another server: list, show", forms=FORMS
-    ),
-    # An assistant waits for a hook each time its user says something, so it does not load the other actions.
+    name: CommandEntry(f"portico_services.cli.{name}", summary, forms=FORMS)
+    for name, summary in {
+        "memory": "store, search and sync memories",
+        "items": "manage work items",
+        "contracts": "lint, diff, lock and check tool contracts",
+        "profiles": "list or show serve profiles",
+    }.items()
+} | {
+    # An assistant waits for a hook at every prompt, so hooks do not load the other actions.
     "memory hook": CommandEntry("portico_services.cli.memory_hooks"),
 }

@@ -1,4 +1,4 @@
-"""`portico tasks`: work items at the shell. Each action is a call of one of the service's tools."""
+"""`portico items`: work items in the shell. Each action calls one of the service's tools."""
 
 from __future__ import annotations
 
@@ -10,78 +10,80 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from portico.cli.data_dir import NAME, store_url
+from portico.cli.data_dir import DEFAULT_STORE_NAME, store_url
 from portico.cli.output import Printer
-from portico.cli.specs import check_text, parser_for
-from portico.cli.terminal_text import one_line
+from portico.cli.specs import parser_for, require_utf8
+from portico.cli.terminal_text import to_single_line
 from portico.protocol.errors import ToolError, UsageError
-from portico_services.cli.service_session import WHO, ServiceShell, opened, required, text_of
+from portico_services.cli.service_session import WHO, ServiceSession, opened, require_arguments, text_of
 from portico_services.workitems import Tasks
 from portico_services.workitems.records import TOPIC
 
 HEADINGS = ("ID", "P", "STATUS", "WORKER", "CREATED", "DESCRIPTION")
-# How much of the end of an id is shown, which is enough to name the task by.
+# Displayed characters at the end of an id, enough to identify a task.
 SHOWN = 6
-NOTHING_TO_DO = 1
+EXIT_NOTHING_TO_DO = 1
 PAGE = 1000
 WAIT_SECONDS = 2.0
-LONGEST_NODE = 300
+MAX_NODE_CHARS = 300
 MARKS = {"pending": "○", "in_progress": "◐", "completed": "●", "failed": "✗"}
 STYLES = {"pending": "", "in_progress": "yellow", "completed": "green", "failed": "red"}
-# The service names its tools where it says what to do; at the shell they are actions.
-ACTIONS_FOR_TOOLS = {
-    "update_task with status pending": "portico tasks reopen",
-    "update_task": "portico tasks edit",
-    "remove_blocker": "portico tasks unblock",
-    "list_tasks": "portico tasks list --all",
-    "next_task": "portico tasks next",
-    "get_task": "portico tasks show",
+# Error messages refer to tools; in the shell they are replaced by commands.
+COMMAND_BY_TOOL = {
+    "update_task with status pending": "portico items reopen",
+    "update_task": "portico items edit",
+    "remove_blocker": "portico items unblock",
+    "list_tasks": "portico items list --all",
+    "next_task": "portico items next",
+    "get_task": "portico items show",
     "children=": "--children ",
 }
 
 Item = dict[str, Any]
 
 
-class TaskChange(NamedTuple):
-    """An action that changes one task: the tool, its fixed arguments, the options that are passed on, the argument that
-    the words behind the ID are, and what is printed."""
+class ItemUpdate(NamedTuple):
+    """An action that changes one task: its tool, fixed arguments, options to pass on, the argument for the words after
+    the ID, and the message to print.
+    """
 
     tool: str
     fixed: dict[str, str]
     options: tuple[str, ...]
-    words: str
-    sentence: str
+    text_argument: str
+    message: str
 
 
 CHANGES = {
-    "start": TaskChange(
-        "update_task", {"status": "in_progress"}, ("worker", "lease"), "", "{id} is in progress, with {worker}"
+    "start": ItemUpdate(
+        "update_task", {"status": "in_progress"}, ("worker", "lease_seconds"), "", "{id} is in progress, with {worker}"
     ),
-    "done": TaskChange("complete_task", {}, ("worker",), "result", "{id} is completed"),
-    "fail": TaskChange("update_task", {"status": "failed"}, ("worker",), "result", "{id} has failed"),
-    "reopen": TaskChange("update_task", {"status": "pending"}, (), "", "{id} is pending"),
-    "edit": TaskChange(
+    "done": ItemUpdate("complete_task", {}, ("worker",), "result", "{id} is completed"),
+    "fail": ItemUpdate("update_task", {"status": "failed"}, ("worker",), "result", "{id} has failed"),
+    "reopen": ItemUpdate("update_task", {"status": "pending"}, (), "", "{id} is pending"),
+    "edit": ItemUpdate(
         "update_task",
         {},
         ("priority", "context", "due", "add_labels", "remove_labels"),
         "description",
         "{id} is at version {version}",
     ),
-    "note": TaskChange("add_note", {}, ("worker",), "text", "{id} has {notes} notes"),
+    "note": ItemUpdate("add_note", {}, ("worker",), "text", "{id} has {notes} notes"),
 }
 
 
 def run(words: list[str]) -> int:
-    parser = parser_for("tasks")
-    arguments = parser.read(words)
-    check_text(parser, [*arguments.words, arguments.context or "", arguments.worker or ""])
+    """Run the command and return its exit status."""
+    parser = parser_for("items")
+    arguments = parser.parse(words)
+    require_utf8(parser, [*arguments.words, arguments.context or "", arguments.worker or ""])
     if arguments.action in ("next", "start"):
         arguments.worker = arguments.worker or _user()
     try:
         return asyncio.run(_run(arguments))
     except ToolError as refusal:
         text = str(refusal)
-        for tool, action in ACTIONS_FOR_TOOLS.items():
+        for tool, action in COMMAND_BY_TOOL.items():
             text = text.replace(tool, action)
         raise ToolError(text) from None
 
@@ -89,106 +91,112 @@ def run(words: list[str]) -> int:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # in a container the user may have no name
+    except (OSError, KeyError):  # the user of a container may have no name
         return WHO
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    service = Tasks(store_url(arguments.store, arguments.data, NAME))
+    service = Tasks(store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME))
     async with opened(service, arguments) as shell:
-        # Leases that have ended are taken back first, so that the lists are up to date.
+        # Release expired leases first, so that lists are up to date.
         await (await service.store()).take_back()
-        return await TaskShell(shell, service).act() or 0
+        return await ItemsCommand(shell, service).run() or 0
 
 
-class TaskShell:
-    """One action. Ids may be abbreviated, which only the shell allows."""
+class ItemsCommand:
+    """One action of the command. Ids can be abbreviated, which the tools do not allow."""
 
-    def __init__(self, shell: ServiceShell, service: Tasks) -> None:
-        self.given, self.printer = shell.arguments, shell.printer
+    def __init__(self, shell: ServiceSession, service: Tasks) -> None:
+        self.arguments, self.printer = shell.arguments, shell.printer
         self.call, self.show = shell.call, shell.show
         self._service = service
-        # What an empty list says of other lists.
+        # Note about other projects, if the list is empty.
         self._note: str | None = None
 
-    async def act(self) -> int | None:
-        change = CHANGES.get(self.given.action)
-        return await (ACTIONS[self.given.action](self) if change is None else self.change(change))
+    async def run(self) -> int | None:
+        change = CHANGES.get(self.arguments.action)
+        return await (ACTIONS[self.arguments.action](self) if change is None else self.change(change))
 
     async def id(self, text: str) -> str:
-        """The id that begins or ends with this text."""
-        return await (await self._service.store()).id(text)
+        """Return the id that begins or ends with a text."""
+        return await (await self._service.store()).resolve_id(text)
 
     async def ids(self, texts: list[str]) -> list[str]:
         return [await self.id(text) for text in texts]
 
     async def parent(self) -> str | None:
-        """The id of --parent; "" stands for no parent."""
-        return await self.id(self.given.parent) if self.given.parent else self.given.parent
+        """Return the id of --parent; "" means no parent."""
+        return await self.id(self.arguments.parent) if self.arguments.parent else self.arguments.parent
 
-    # Making and changing
+    # Creating and changing.
 
     async def add(self) -> None:
         task = await self.call(
             "create_task",
-            description=text_of(self.given.words),
+            description=text_of(self.arguments.words),
             parent_id=await self.parent() or None,
-            priority=self.given.priority,
-            context=self.given.context,
-            blocked_by=await self.ids(self.given.blocked_by) or None,
-            labels=self.given.add_labels,
-            due=self.given.due,
-            project=self.given.project,
+            priority=self.arguments.priority,
+            context=self.arguments.context,
+            blocked_by=await self.ids(self.arguments.blocked_by) or None,
+            labels=self.arguments.add_labels,
+            due=self.arguments.due,
+            project=self.arguments.project,
         )
-        if self.given.output is None:
-            # For `ID=$(portico tasks add …)`.
-            self.printer.line(task["id"])
+        if self.arguments.format is None:
+            # Print the bare id, for `ID=$(portico items add …)`.
+            self.printer.print_line(task["id"])
         else:
             self.show(task, task["id"])
 
-    async def change(self, change: TaskChange) -> None:
-        first, *words = required(self.given.words, "an ID")
-        if words and not change.words:
-            raise UsageError(f"only one ID is accepted, and {words[0]!r} is more")
-        given = {**change.fixed, **{name: getattr(self.given, name) for name in change.options}}
+    async def change(self, change: ItemUpdate) -> None:
+        first, *words = require_arguments(self.arguments.words, "an ID")
+        if words and not change.text_argument:
+            raise UsageError(f"expected one ID, got also {words[0]!r}")
+        # The options carry their unit on the command line; the tools do not.
+        options = {name.removesuffix("_seconds"): getattr(self.arguments, name) for name in change.options}
+        arguments = {**change.fixed, **options}
         if words:
-            given[change.words] = text_of(words)
-        if self.given.action == "edit":
-            given |= {"parent_id": await self.parent(), "project": self.given.project}
-        task = await self.call(change.tool, id=await self.id(first), **given)
-        self.show(task, change.sentence.format_map(task))
+            arguments[change.text_argument] = text_of(words)
+        if self.arguments.action == "edit":
+            arguments |= {"parent_id": await self.parent(), "project": self.arguments.project}
+        task = await self.call(change.tool, id=await self.id(first), **arguments)
+        self.show(task, change.message.format_map(task))
 
     async def block(self) -> None:
-        """Both `block` and `unblock`."""
-        is_block = self.given.action == "block"
-        id, *blockers = await self.ids(required(self.given.words, "an ID"))
-        for blocker in required(blockers, "the ID of what it waits for"):
+        """Run `block` or `unblock`."""
+        is_block = self.arguments.action == "block"
+        id, *blockers = await self.ids(require_arguments(self.arguments.words, "an ID"))
+        for blocker in require_arguments(blockers, "the ID of a blocker"):
             tool = "add_blocker" if is_block else "remove_blocker"
             changed = (await self.call(tool, task_id=id, blocked_by_id=blocker))["changed"]
             sentence = f"{id} waits for {blocker}" if is_block else f"{id} does not wait for {blocker}"
             self.show(await self.call("get_task", id=id), sentence + ("" if changed else ", as before"))
 
-    async def rm(self) -> None:
-        for id in await self.ids(required(self.given.words, "an ID")):
-            gone = await self.call("delete_task", id=id, children=self.given.children, dry_run=self.given.dry_run)
-            if self.printer.form == "json":
-                self.printer.json(gone)
+    async def delete(self) -> None:
+        for id in await self.ids(require_arguments(self.arguments.words, "an ID")):
+            gone = await self.call(
+                "delete_task", id=id, children=self.arguments.children, dry_run=self.arguments.dry_run
+            )
+            if self.printer.is_json:
+                self.printer.print_json(gone)
                 continue
-            for one in gone["deleted"]:
-                self.printer.line(f"{one} {'would be' if gone['dry_run'] else 'is'} deleted")
-            for one in gone["unblocked"]:
-                self.printer.aside(f"{one} {'would no longer be' if gone['dry_run'] else 'is no longer'} blocked")
+            for item in gone["deleted"]:
+                self.printer.print_line(f"{item} {'would be' if gone['dry_run'] else 'is'} deleted")
+            for item in gone["unblocked"]:
+                self.printer.print_error(
+                    f"{item} {'would no longer be' if gone['dry_run'] else 'is no longer'} blocked"
+                )
 
-    # Working and looking
+    # Claiming and listing.
 
     async def next(self) -> int | None:
         following = await self._next()
-        if not following["found"] and self.given.wait:
+        if not following["found"] and self.arguments.wait:
             following = await self._wait_for_next()
         if not following["found"]:
-            self.printer.aside(following["note"])
-            return NOTHING_TO_DO
-        self.printer.details(following["task"])
+            self.printer.print_error(following["note"])
+            return EXIT_NOTHING_TO_DO
+        self.printer.print_details(following["task"])
         return None
 
     async def _wait_for_next(self) -> Item:
@@ -196,118 +204,120 @@ class TaskShell:
         async with store.database.subscribe(TOPIC) as changes:
             following = aiter(changes)
             while True:
-                # What another process has changed may be heard late, and a lease ends without a word.
+                # Events of other processes may arrive late, and a lease expires without an event.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(WAIT_SECONDS):
                         await anext(following)
                 await store.take_back()
-                found = await self._next()
-                if found["found"]:
-                    return found
+                result = await self._next()
+                if result["found"]:
+                    return result
 
     async def _next(self) -> Item:
         return await self.call(
             "next_task",
-            worker=self.given.worker,
-            lease=self.given.lease,
+            worker=self.arguments.worker,
+            lease=self.arguments.lease_seconds,
             parent_id=await self.parent() or None,
-            query=" ".join(self.given.words) or None,
-            labels=self.given.add_labels,
-            project=self.given.project,
+            query=" ".join(self.arguments.words) or None,
+            labels=self.arguments.add_labels,
+            project=self.arguments.project,
         )
 
     async def show_each(self) -> None:
-        for id in await self.ids(required(self.given.words, "an ID")):
-            self.printer.details(await self.call("get_task", id=id))
+        for id in await self.ids(require_arguments(self.arguments.words, "an ID")):
+            self.printer.print_details(await self.call("get_task", id=id))
 
     async def list_tasks(self) -> None:
-        given = self.given
-        is_open = not given.all and given.status is None
-        items, more = await self._listed(is_open)
-        if self._note and not items and self.printer.form != "json":
-            self.printer.aside(self._note)
-        self.printer.rows(
-            items, HEADINGS, _row, empty="There is nothing to do." if is_open else "There is no such task."
+        arguments = self.arguments
+        is_open = not arguments.all and arguments.status is None
+        items, more = await self._list_items(is_open)
+        if self._note and not items and not self.printer.is_json:
+            self.printer.print_error(self._note)
+        self.printer.print_rows(
+            items, HEADINGS, _row, empty="There is nothing to do." if is_open else "No tasks match."
         )
-        if more and self.printer.form != "json":
-            self.printer.aside(f"There are more than {given.limit}; --limit shows more of them.")
+        if more and not self.printer.is_json:
+            self.printer.print_error(f"There are more than {arguments.limit}; --limit shows more of them.")
 
-    async def _listed(self, is_open: bool) -> tuple[list[Item], bool]:
-        """The tasks, and whether there are more. Open ones are those of two statuses."""
-        given, query = self.given, " ".join(self.given.words) or None
+    async def _list_items(self, is_open: bool) -> tuple[list[Item], bool]:
+        """Return the tasks and whether there are more. Open tasks have one of two statuses, so two lists are merged."""
+        arguments, query = self.arguments, " ".join(self.arguments.words) or None
         parent = await self.parent()
-        named = {"parent_id": parent, "query": query, "labels": given.add_labels, "project": given.project}
-        named["worker"] = given.worker
-        wanted = {
+        named = {"parent_id": parent, "query": query, "labels": arguments.add_labels, "project": arguments.project}
+        named["worker"] = arguments.worker
+        filters = {
             **named,
-            "blocked": True if given.blocked else None,
-            "overdue": True if given.overdue else None,
-            "due_before": given.due,
+            "blocked": True if arguments.blocked else None,
+            "overdue": True if arguments.overdue else None,
+            "due_before": arguments.due,
         }
-        if given.ready:
+        if arguments.ready:
             items = [
-                one
-                async for one in self._pages(status="pending", blocked=False, **named)
-                if not one.get("open_children")
+                item
+                async for item in self._pages(status="pending", blocked=False, **named)
+                if not item.get("open_children")
             ]
-            is_alone = parent is None and query is None and not given.blocked
-            items = sorted(items, key=lambda one: (one["priority"], one["id"])) if is_alone else items
-            return items[: given.limit], len(items) > given.limit
-        statuses = ["pending", "in_progress"] if is_open else [given.status]
-        pages = [await self.call("list_tasks", status=one, limit=given.limit, **wanted) for one in statuses]
-        items = [one for page in pages for one in page["tasks"]]
+            # Only the plain list follows the order in which `next` assigns items.
+            is_alone = parent is None and query is None and not arguments.blocked
+            items = sorted(items, key=lambda entry: (entry["priority"], entry["id"])) if is_alone else items
+            return items[: arguments.limit], len(items) > arguments.limit
+        statuses = ["pending", "in_progress"] if is_open else [arguments.status]
+        pages = [await self.call("list_tasks", status=item, limit=arguments.limit, **filters) for item in statuses]
+        items = [item for page in pages for item in page["tasks"]]
         self._note = pages[0].get("note")
-        if given.overdue or given.due:
-            items.sort(key=lambda one: (one["due_at"], one["id"]))
+        if arguments.overdue or arguments.due:
+            items.sort(key=lambda entry: (entry["due_at"], entry["id"]))
         else:
-            # The most urgent first, and of these the newest, as each of the lists is.
-            items.sort(key=lambda one: one["id"], reverse=True)
-            items.sort(key=lambda one: one["priority"])
-        return items[: given.limit], len(items) > given.limit or any("nextCursor" in page for page in pages)
+            # Most urgent first, then newest, like each of the merged lists.
+            items.sort(key=lambda entry: entry["id"], reverse=True)
+            items.sort(key=lambda entry: entry["priority"])
+        return items[: arguments.limit], len(items) > arguments.limit or any("nextCursor" in page for page in pages)
 
-    async def _pages(self, **wanted: Any) -> AsyncIterator[Item]:
+    async def _pages(self, **arguments: Any) -> AsyncIterator[Item]:
+        # Pages instead of one large limit, which the tool would reject.
         cursor, more = None, True
         while more:
-            page = await self.call("list_tasks", limit=PAGE, cursor=cursor, **wanted)
-            for one in page["tasks"]:
-                yield one
+            page = await self.call("list_tasks", limit=PAGE, cursor=cursor, **arguments)
+            for item in page["tasks"]:
+                yield item
             cursor = page.get("nextCursor")
             more = cursor is not None
 
     async def tree(self) -> None:
-        id = await self.id(self.given.words[0]) if self.given.words else None
-        open_only = id is None and not self.given.all
-        plan = await self.call("task_tree", id=id, open_only=open_only, project=self.given.project)
-        if self.printer.form == "json":
+        id = await self.id(self.arguments.words[0]) if self.arguments.words else None
+        open_only = id is None and not self.arguments.all
+        plan = await self.call("task_tree", id=id, open_only=open_only, project=self.arguments.project)
+        if self.printer.is_json:
             for node in plan["tasks"]:
-                self.printer.json(node)
+                self.printer.print_json(node)
             return
         _draw(plan["tasks"], self.printer)
         if plan.get("cut"):
-            self.printer.aside(f"There are more than these {plan['count']}.")
+            self.printer.print_error(f"There are more than these {plan['count']}.")
 
     async def history(self) -> None:
-        word = required(self.given.words, "an ID")[0]
-        # A deleted task can only be named by its whole id.
+        word = require_arguments(self.arguments.words, "an ID")[0]
+        # A deleted task can only be identified by its complete id.
         id = word if word.startswith("task_") else await self.id(word)
-        changes = (await self.call("task_history", id=id, limit=self.given.limit))["changes"]
-        self.printer.rows(changes, ("V", "WHEN", "WHO", "CHANGE", "WHAT"), _change_row, empty="no changes")
+        changes = (await self.call("task_history", id=id, limit=self.arguments.limit))["changes"]
+        self.printer.print_rows(changes, ("V", "WHEN", "WHO", "CHANGE", "WHAT"), _change_row, empty="no changes")
 
 
-ACTIONS: dict[str, Callable[[TaskShell], Awaitable[int | None]]] = {
-    "add": TaskShell.add,
-    "list": TaskShell.list_tasks,
-    "show": TaskShell.show_each,
-    "next": TaskShell.next,
-    "block": TaskShell.block,
-    "unblock": TaskShell.block,
-    "tree": TaskShell.tree,
-    "history": TaskShell.history,
-    "rm": TaskShell.rm,
+ACTIONS: dict[str, Callable[[ItemsCommand], Awaitable[int | None]]] = {
+    "add": ItemsCommand.add,
+    "list": ItemsCommand.list_tasks,
+    "show": ItemsCommand.show_each,
+    "next": ItemsCommand.next,
+    "block": ItemsCommand.block,
+    "unblock": ItemsCommand.block,
+    "tree": ItemsCommand.tree,
+    "history": ItemsCommand.history,
+    "delete": ItemsCommand.delete,
 }
 
 
-# What is printed
+# Output.
 
 
 def _row(item: Item) -> tuple[str, ...]:
@@ -324,7 +334,9 @@ def _change_row(change: Item) -> tuple[str, ...]:
 
 
 def _fields(change: Item) -> str:
-    fields = [f"{one['name']}: {_value(one['before'])} → {_value(one['after'])}" for one in change.get("fields", ())]
+    fields = [
+        f"{field['name']}: {_value(field['before'])} → {_value(field['after'])}" for field in change.get("fields", ())
+    ]
     return "; ".join([*fields, *([change["reason"]] if "reason" in change else [])])
 
 
@@ -333,16 +345,18 @@ def _value(value: object) -> str:
 
 
 def _draw(nodes: list[Item], printer: Printer) -> None:
-    """A tree: coloured on a terminal by rich where that is installed, else plain."""
+    """Print a tree, in color on a terminal if rich is installed."""
     rows = [(_branch(nodes, at), node, _words(node)) for at, node in enumerate(nodes)]
-    if printer.form == "table" and printer.is_terminal and _draw_coloured(rows, printer):
+    if printer.format == "table" and printer.is_terminal and _draw_coloured(rows, printer):
         return
     for branch, node, words in rows:
-        printer.raw(f"{branch}{MARKS[node['status']]} {node['id'][-SHOWN:]} {words}\n")
+        printer.write_raw(f"{branch}{MARKS[node['status']]} {node['id'][-SHOWN:]} {words}\n")
 
 
 def _draw_coloured(rows: list[tuple[str, Item, str]], printer: Printer) -> bool:
-    """Whether rich is installed. Descriptions are Text: nothing in them is markup."""
+    """Print the tree in color; return False if rich is not installed. Descriptions are Text, so markup in them has no
+    effect.
+    """
     try:
         from rich.console import Console
         from rich.text import Text
@@ -358,7 +372,7 @@ def _draw_coloured(rows: list[tuple[str, Item, str]], printer: Printer) -> bool:
 
 
 def _branch(nodes: list[Item], at: int) -> str:
-    """The lines that lead to a node: on each level, whether another node follows below the same parent."""
+    """Return the lines that lead to a node: on each level, whether the parent has further children."""
     depth = nodes[at]["depth"]
     parts = []
     for level in range(1, depth + 1):
@@ -372,5 +386,5 @@ def _words(node: Item) -> str:
     notes = [f"P{node['priority']}" if node["priority"] != 3 else "", node.get("worker", "")]
     if node["blocked"] and node["status"] in ("pending", "in_progress"):
         notes.append("blocked")
-    shown = ", ".join(filter(None, notes))
-    return one_line(f"{node['description']} ({shown})" if shown else node["description"], LONGEST_NODE)
+    text = ", ".join(filter(None, notes))
+    return to_single_line(f"{node['description']} ({text})" if text else node["description"], MAX_NODE_CHARS)

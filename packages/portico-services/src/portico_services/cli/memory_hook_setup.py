@@ -1,6 +1,6 @@
-"""`portico memory hooks install`: add the hooks of the memory to Claude Code's settings, or remove them.
+"""`portico memory hooks install`: add the memory hooks to Claude Code's settings, or remove them.
 
-As with `portico install`, the change is shown first and made with --write. Hooks of others stay as they are.
+As with `portico install`, the change is shown first and written with --write. Other hooks stay unchanged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from portico.cli import install
-from portico.cli.jsonc import InvalidConfiguration, drop, put, read
+from portico.cli.jsonc import InvalidJsonc, delete_value, read, set_value
 from portico.protocol.errors import UsageError
 from portico_services.cli.specs import HOOKS
 
-# What Claude Code calls the events, by the name of the hook that answers them.
+# Claude Code's event names by hook name.
 EVENTS = {
     "session-start": "SessionStart",
     "user-prompt-submit": "UserPromptSubmit",
@@ -27,7 +27,7 @@ EVENTS = {
     "pre-compact": "PreCompact",
     "stop": "Stop",
 }
-# The tools after which memories about a file are looked up.
+# Tools after which memories about a file are retrieved.
 MATCHERS = {"post-tool-use": "Read|Edit|Write|MultiEdit|NotebookEdit"}
 _OURS = re.compile(r"\bportico(?:\.exe)?[\"']?\s+(?:.*\s)?memory\s+hook\s")
 
@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         mark = "\ufeff" if before.startswith("\ufeff") else ""
         after = mark + _edit(before.removeprefix(mark), action, names or list(HOOKS), arguments)
-    except InvalidConfiguration as mistake:
-        raise UsageError(f"{path}, {mistake}. It stays as it is") from None
+    except InvalidJsonc as mistake:
+        raise UsageError(f"{path}, {mistake}; the file was not changed") from None
     install._finish(path, before, after, arguments)
 
 
@@ -54,7 +54,7 @@ def _settings_file(scope: str) -> Path:
 
 
 def _edit(text: str, action: str, names: list[str], arguments: argparse.Namespace) -> str:
-    """Return the settings with the hooks of these names in them, or without them."""
+    """Return the settings with or without the hooks of these names."""
     for name in names:
         key = ("hooks", EVENTS[name])
         groups = _groups(text, key)
@@ -62,30 +62,30 @@ def _edit(text: str, action: str, names: list[str], arguments: argparse.Namespac
         if action == "install":
             command = {"type": "command", "command": _command(name, arguments)}
             matcher = {"matcher": MATCHERS[name]} if name in MATCHERS else {}
-            text = put(text, key, [*others, {**matcher, "hooks": [command]}])
+            text = set_value(text, key, [*others, {**matcher, "hooks": [command]}])
         elif others != groups:
-            text = put(text, key, others) if others else drop(text, key)
+            text = set_value(text, key, others) if others else delete_value(text, key)
     return text
 
 
 def _groups(text: str, key: tuple[str, str]) -> list[Any]:
-    """Return the groups of hooks that an event has in the settings."""
+    """Return the hook groups of an event in the settings."""
     hooks = read(text).value.get(key[0], {})
     groups = hooks.get(key[1], []) if isinstance(hooks, dict) else None
     if not isinstance(groups, list):
-        raise InvalidConfiguration(f"{'.'.join(key)}: expected a list of hooks")
+        raise InvalidJsonc(f"{'.'.join(key)}: expected a list of hooks")
     return groups
 
 
 def _without_ours(groups: list[Any], name: str) -> list[Any]:
-    """Return the groups without our hook of this name. A group that had nothing else goes with it."""
+    """Return the groups without our hook of this name. A group that contained nothing else is removed."""
     kept = []
     for group in groups:
         hooks = group.get("hooks") if isinstance(group, dict) else None
         if not isinstance(hooks, list):
             kept.append(group)
             continue
-        others = [one for one in hooks if not _is_ours(one, name)]
+        others = [hook for hook in hooks if not _is_ours(hook, name)]
         if others or not hooks:
             kept.append({**group, "hooks": others} if others != hooks else group)
     return kept
@@ -97,8 +97,8 @@ def _is_ours(hook: Any, name: str) -> bool:
 
 
 def _command(name: str, arguments: argparse.Namespace) -> str:
-    """Return the command line of a hook. In a file that is shared with the project it has no path of this machine."""
-    words = ["portico"] if arguments.scope == "project" else install._ourselves()
+    """Return the command line of a hook. In a file shared with the project it contains no path of this machine."""
+    words = ["portico"] if arguments.scope == "project" else install.portico_command()
     words = [*words, "memory", "hook", name]
     if arguments.store:
         words += ["--store", arguments.store if "://" in arguments.store else os.path.abspath(arguments.store)]

@@ -1,8 +1,8 @@
-"""`portico memory hook NAME`: reads an assistant's event from standard input, and prints what it should know.
+"""`portico memory hook NAME`: read an assistant's event from standard input and print relevant memories.
 
-An assistant waits for a hook each time its user says something, so a hook has a tenth of a second with everything:
-what only the other actions need is not loaded for it, a loop included. Failures are reported on standard error with
-exit status 0, so that the assistant goes on. Assistants take 2 for a veto, so a mistake on the line is 1 here.
+An assistant waits for a hook at every prompt, so a hook has a tenth of a second in total: modules that only other
+actions need are not imported, including asyncio. Failures are reported on standard error with exit status 0, so that
+the assistant continues. Assistants treat status 2 as a veto, so a usage error is 1 here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from portico._lazy import LazyModule
-from portico.cli.data_dir import NAME, store_url
+from portico.cli.data_dir import DEFAULT_STORE_NAME, store_url
 from portico.cli.specs import parser_for
-from portico.cli.terminal_text import one_line
+from portico.cli.terminal_text import to_single_line
 from portico.store.transaction import Transaction
 from portico_services import git_project, timestamps
 from portico_services.cli.specs import HOOKS
-from portico_services.git_project import Where
+from portico_services.git_project import ProjectInfo
 from portico_services.memory.extras.hooks import responses
-from portico_services.memory.extras.hooks.sqlite_reader import CannotPeek, peek
+from portico_services.memory.extras.hooks.sqlite_reader import DirectReadUnavailable, read_sqlite
 
 if TYPE_CHECKING:
     from portico_services.memory.extras.hooks import store_responses, transcript
@@ -34,38 +34,42 @@ else:
     store_responses = LazyModule("portico_services.memory.extras.hooks.store_responses")
     transcript = LazyModule("portico_services.memory.extras.hooks.transcript")
 
-LONGEST_INPUT = 50_000_000
-# For a lock of the database, and for the whole hook.
-LOCK_SECONDS = 1.0
-HOOK_SECONDS = 10.0
+MAX_INPUT_BYTES = 50_000_000
+# Timeouts of a database lock and of the whole hook.
+# The assistant waits for a hook, so a busy database is given up soon; the next event tries again.
+LOCK_TIMEOUT_SECONDS = 1.0
+HOOK_TIMEOUT_SECONDS = 10.0
 
 _EXPIRED = "select count(*) from memory where expires_at <= :now and status <> 'deleted'"
 
 
 def run(words: list[str]) -> int:
+    """Run a hook and return its exit status."""
     try:
-        arguments = parser_for("memory").read(words)
+        arguments = parser_for("memory").parse(words)
     except SystemExit as end:
+        # Exit status 2 would block the assistant’s action, so a usage error is reported with 1.
         return 1 if end.code else 0
     name = arguments.words[0] if arguments.words else ""
     if name not in HOOKS:
         print(f"portico: unknown hook {name!r}; hooks are {', '.join(HOOKS)}", file=sys.stderr)
         return 1
-    with _no_longer_than(HOOK_SECONDS):
+    with _no_longer_than(HOOK_TIMEOUT_SECONDS):
         try:
-            answer = _answer(name, _event(), arguments)
+            answer = _answer(name, _read_event(), arguments)
             if answer is not None:
                 sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
                 sys.stdout.flush()
-        except Exception as failure:  # whatever it is, the assistant is not to suffer from it
-            print(f"portico: {one_line(str(failure), 300) or type(failure).__name__}", file=sys.stderr)
+        except Exception as failure:  # a failure must never affect the assistant
+            print(f"portico: {to_single_line(str(failure), 300) or type(failure).__name__}", file=sys.stderr)
     return 0
 
 
 @contextmanager
 def _no_longer_than(seconds: float) -> Iterator[None]:
-    """Ends the process after this time: standard input may never end, and a disk may hang. A write in progress is
-    committed wholly or not at all."""
+    """Exit the process after this time: standard input may never end, and a disk may hang. A transaction in progress is
+    committed completely or not at all.
+    """
     late = threading.Timer(seconds, os._exit, [0])
     late.daemon = True
     late.start()
@@ -75,42 +79,48 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
         late.cancel()
 
 
-def _event() -> dict[str, Any]:
+def _read_event() -> dict[str, Any]:
+    """Read the event from standard input; empty on a terminal."""
     if sys.stdin is None or sys.stdin.isatty():
         return {}
-    given: dict[str, Any] = msgspec.json.decode(sys.stdin.buffer.read(LONGEST_INPUT) or b"{}", type=dict[str, Any])
-    return given
+    event: dict[str, Any] = msgspec.json.decode(sys.stdin.buffer.read(MAX_INPUT_BYTES) or b"{}", type=dict[str, Any])
+    return event
 
 
-def _answer(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
-    where = _where(given, arguments)
-    url = store_url(arguments.store, arguments.data, NAME)
-    now = timestamps.now()
+def _answer(name: str, event: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the output of a hook, or None for no output."""
+    where = _where(event, arguments)
+    url = store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME)
+    now = timestamps.now_ms()
     if name == "pre-compact":
-        picked = transcript.pick(responses.said(given, "transcript_path"))
-        return _by_service(name, given, url, where) if picked else None
+        # Without anything to store, the service and its dependencies are not imported.
+        picked = transcript.extract_decisions(responses.string_field(event, "transcript_path"))
+        return _by_service(name, event, url, where) if picked else None
 
     def look(tx: Transaction) -> Any:
         if name == "stop":
-            return tx.one(int, _EXPIRED, {"now": now})
-        return responses.look(name, given, where, tx, now)
+            return tx.fetch_one(int, _EXPIRED, {"now": now})
+        return responses.respond(name, event, where, tx, now)
 
+    # The fast path reads the SQLite file directly. It opens the store only if there is something to write.
     try:
-        answer: dict[str, Any] | int | None = peek(url, look, patience=LOCK_SECONDS)
-    except CannotPeek:
-        return _by_service(name, given, url, where)
+        answer: dict[str, Any] | int | None = read_sqlite(url, look, busy_timeout=LOCK_TIMEOUT_SECONDS)
+    except DirectReadUnavailable:
+        return _by_service(name, event, url, where)
+    # The number of expired memories. Collecting them needs the service, so it is opened only if there are any.
     if isinstance(answer, int):
-        return _by_service(name, given, url, where) if answer else None
+        return _by_service(name, event, url, where) if answer else None
     return answer
 
 
-def _where(given: dict[str, Any], arguments: argparse.Namespace) -> Where:
-    """The folder that the assistant works in, which it usually starts us in, and the project there."""
-    folder = responses.said(given, "cwd")
-    where = git_project.look(folder if folder and os.path.isdir(folder) else None)
-    return Where(arguments.project, where.branch, where.root) if arguments.project else where
+def _where(event: dict[str, Any], arguments: argparse.Namespace) -> ProjectInfo:
+    """Return the project of the assistant's working directory, which is usually also ours."""
+    # The hook may run in another directory than the session it reports on.
+    folder = responses.string_field(event, "cwd")
+    where = git_project.detect_project(folder if folder and os.path.isdir(folder) else None)
+    return ProjectInfo(arguments.project, where.branch, where.root) if arguments.project else where
 
 
-def _by_service(name: str, given: dict[str, Any], url: str, where: Where) -> dict[str, Any] | None:
-    """For hooks that write, for PostgreSQL, and for tables of an older version."""
-    return store_responses.answer(name, given, url, where, patience=LOCK_SECONDS)
+def _by_service(name: str, event: dict[str, Any], url: str, where: ProjectInfo) -> dict[str, Any] | None:
+    """Open the store, for hooks that write, for PostgreSQL, and for an outdated schema."""
+    return store_responses.respond_from_store(name, event, url, where, busy_timeout=LOCK_TIMEOUT_SECONDS)

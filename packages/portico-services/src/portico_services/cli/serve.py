@@ -1,4 +1,4 @@
-"""The built-in services in `portico serve`."""
+"""Built-in services in `portico serve`."""
 
 from __future__ import annotations
 
@@ -8,80 +8,91 @@ import os
 from typing import Any
 
 from portico import UsageError
-from portico.cli.data_dir import made_directory, store_url
-from portico.cli.logging import is_level_said
-from portico.server.server import FaceChoice, Server
-from portico.server.settings import Serving
+from portico.cli.data_dir import ensure_data_dir, store_url
+from portico.cli.logging import is_level_set
+from portico.server.server import Server, ToolSearchConfig
+from portico.server.settings import ServeSection
 from portico_services import assembly
-from portico_services.settings import ServeSettings
+from portico_services.settings import SettingsFile
 
 
-def _settings(arguments: argparse.Namespace) -> ServeSettings:
-    """What profile and configuration say. Lines for calls that they want are seen, unless a level says otherwise."""
+def _settings(arguments: argparse.Namespace) -> SettingsFile:
+    """Read the settings of the profile and the configuration file. Enables the call log if they request it, unless a
+    log level is set.
+    """
     settings = assembly.read_settings(arguments.profile, arguments.config)
-    if assembly.logs_calls(settings) and not is_level_said(arguments.log_level):
+    if assembly.wants_call_log(settings) and not is_level_set(arguments.log_level):
         logging.getLogger("portico.contracts").setLevel(logging.INFO)
     return settings
 
 
 def add_services(arguments: argparse.Namespace, into: Server | None = None) -> tuple[Any, Any]:
-    """Return a server of the built-in services, or one that they are added to, and its [serve] settings.
+    """Return a server with the built-in services, or `into` with the services added, and its [serve] settings.
 
-    The services are loaded when needed, because most users serve a server of their own.
+    The services are imported on demand, because most users serve their own server.
     """
     settings = _settings(arguments)
-    said = None if arguments.services is None else map(str.strip, arguments.services.split(","))
-    names = None if said is None else [name for name in said if name]
-    data = made_directory(arguments.data)
+    service_names = None if arguments.services is None else map(str.strip, arguments.services.split(","))
+    names = None if service_names is None else [name for name in service_names if name]
+    data = ensure_data_dir(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
-    files = tuple(assembly.files(arguments.profile, arguments.config))
-    place = assembly.ServicePlace(
+    files = tuple(assembly.settings_paths(arguments.profile, arguments.config))
+    environment = assembly.ServiceEnvironment(
         data=data,
         store=store,
         read_only=arguments.read_only,
-        roots=_paths("--root", arguments.root),
-        projects=_paths("--project", arguments.project),
-        operator=arguments.operator or settings.serve.operator,
+        roots=_paths("--allow-path", arguments.allow_path),
+        projects=_paths("--python-project", arguments.python_project),
+        operator=arguments.service_admin or settings.serve.operator,
         over_http=arguments.transport == "http",
         settings=files,
     )
+    # Filled by `build_server` and reported by the caller.
     arguments.unavailable = {}
-    server = assembly.assemble(names, settings, place, unavailable=arguments.unavailable, into=into)
+    server = assembly.build_server(names, settings, environment, unavailable=arguments.unavailable, into=into)
     served = {service.name for service in server.services}
-    for flag, given, service in (("--root", place.roots, "system"), ("--project", place.projects, "live")):
-        if given and service not in served:
-            raise UsageError(f"{flag} is for the service {service!r}, which is not served here")
+    for flag, values, service in (
+        ("--allow-path", environment.roots, "system"),
+        ("--python-project", environment.projects, "live"),
+    ):
+        # Without this check a typo in --services would silently drop a permission that the user granted.
+        if values and service not in served:
+            raise UsageError(f"{flag} requires the service {service!r}, which is not served")
     return server, settings.serve
 
 
-def choose_listed_tools(server: Any, arguments: argparse.Namespace, serving: Any) -> FaceChoice:
-    """Choose the tools that are listed; find_tools finds the rest. Services that were named are listed whole, except
-    `--services memory`, whose tools for upkeep would take most of the room and are rarely used."""
+def choose_listed_tools(server: Any, arguments: argparse.Namespace, serving: Any) -> ToolSearchConfig:
+    """Choose the tools to list; find_tools finds the others.
+
+    Services named explicitly are listed completely, except for `--services memory`, whose maintenance tools would take
+    most of the space and are rarely used.
+    """
+    # A profile lists exactly the tools of the server it imitates.
     only_memory = arguments.services == "memory" and arguments.profile is None
     named = arguments.services is not None or arguments.profile is not None or serving.services is not None
     if named and not only_memory:
-        return FaceChoice()
+        return ToolSearchConfig()
     if only_memory:
-        # Not measured: that would load all of them at the start.
+        # A fixed list, because measuring the tools would import all of them at startup.
         listed = [name for name in assembly.LISTED_MEMORY if name in server.tools]
     else:
-        listed = assembly.listed(server, files=bool(arguments.root))
+        listed = assembly.select_default_tools(server, files=bool(arguments.allow_path))
     if server.instructions is not None:
-        server.instructions = server.instructions.replace(assembly.INSTRUCTIONS, assembly.SHORT_INSTRUCTIONS)
-    return FaceChoice("search", listed, brief=True)
+        server.instructions = server.instructions.replace(assembly.INSTRUCTIONS, assembly.DEFAULT_LIST_INSTRUCTIONS)
+    return ToolSearchConfig("search", listed, brief=True)
 
 
-def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
-    """What a flag names, which has to be there."""
-    paths = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
-    for path, said in zip(paths, given, strict=True):
-        if not said or not os.path.exists(path):
-            raise UsageError(f"{flag} {said!r}: there is no such folder or file")
+def _paths(flag: str, values: list[str]) -> tuple[str, ...]:
+    """Return the absolute paths of a flag. Raises `UsageError` if one does not exist."""
+    paths = tuple(os.path.abspath(os.path.expanduser(item)) for item in values)
+    for path, value in zip(paths, values, strict=True):
+        if not value or not os.path.exists(path):
+            raise UsageError(f"{flag} {value!r}: no such file or directory")
     return paths
 
 
-def apply_profile(server: Server, arguments: argparse.Namespace) -> Serving:
-    """Make a server of the user's own look as a profile says, and return its [serve] settings."""
+def apply_profile(server: Server, arguments: argparse.Namespace) -> ServeSection:
+    """Apply a profile to the user's own server and return its [serve] settings."""
     settings = _settings(arguments)
-    assembly.dress(server, settings)
+    assembly.apply_compat(server, settings)
     return settings.serve

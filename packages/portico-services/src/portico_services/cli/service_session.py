@@ -1,4 +1,4 @@
-"""A service at the shell: an action is a call of one of its tools, in this process."""
+"""In-process session of a service for the shell commands: each action calls one of its tools."""
 
 from __future__ import annotations
 
@@ -15,45 +15,51 @@ from portico.protocol.errors import UsageError
 from portico.server.registry.service import Service
 from portico.server.server import Server
 
-# What the history of a memory or a task says about changes that were made here.
+# Actor recorded in the history for changes made by the shell commands.
 WHO = "shell"
-LONGEST_INPUT = 50_000_000
+MAX_INPUT_BYTES = 50_000_000
 
 
-class ServiceShell:
-    """What was typed, where to print, and a client of the service."""
+class ServiceSession:
+    """Parsed arguments, output, and a client of the service."""
 
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.printer = Printer(arguments.output)
-        self.show = self.printer.show
+        self.printer = Printer(arguments.format)
+        self.show = self.printer.print_value
         self._client = client
 
-    async def call(self, tool: str, **given: Any) -> dict[str, Any]:
-        """The structured result of a tool. An argument that is None is left out. Raises ToolError if it refuses."""
-        result = await self._client.call_tool(tool, {name: value for name, value in given.items() if value is not None})
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool and return its structured result. Arguments that are None are omitted. Raises `ToolError`."""
+        result = await self._client.call_tool(
+            tool, {name: value for name, value in arguments.items() if value is not None}
+        )
         structured: dict[str, Any] = result.structured
         return structured
 
 
 @asynccontextmanager
-async def opened(service: Service, arguments: argparse.Namespace) -> AsyncIterator[ServiceShell]:
+async def opened(service: Service, arguments: argparse.Namespace) -> AsyncIterator[ServiceSession]:
+    """Open a service and yield a session for it."""
     server = Server("portico", version=__version__)
     server.add(service)
-    async with Client(server, name=WHO) as client:
-        shell = ServiceShell(client, arguments)
-        yield shell
-        shell.printer.flush()
+    async with Client(server, client_name=WHO) as client:
+        shell = ServiceSession(client, arguments)
+        try:
+            yield shell
+        finally:
+            shell.printer.flush()
 
 
-def required(words: list[str], what: str) -> list[str]:
-    if not words:
-        raise UsageError(f"{what} is required")
-    return words
+def require_arguments(arguments: list[str], label: str) -> list[str]:
+    """Return the arguments. Raises `UsageError` if there are none."""
+    if not arguments:
+        raise UsageError(f"{label} is required")
+    return arguments
 
 
 def text_of(words: list[str]) -> str:
-    """The words as one text; standard input for `-`."""
+    """Return the words as one text, or standard input for `-`."""
     if words == ["-"]:
-        return sys.stdin.read(LONGEST_INPUT)
-    return " ".join(required(words, "a text"))
+        return sys.stdin.read(MAX_INPUT_BYTES)
+    return " ".join(require_arguments(words, "a text"))

@@ -1,141 +1,202 @@
-"""The commands of the services: contracts, memory and tasks."""
+"""Arguments of the services' commands."""
 
 from __future__ import annotations
 
-from portico.cli.specs.options import JSON, SHORT_OUTPUT, STORE, asking_form, limit
-from portico.cli.specs.parser import CommandForm, flag, word
+from portico.cli.specs.options import FORMAT, STORE, client_command, limit_option, report_format
+from portico.cli.specs.parser import CommandSpec, Option, argument, option
 
 CONTRACT_ACTIONS = ("render", "lint", "diff", "codegen", "lock", "check")
 MEMORY_ACTIONS = (
     "capture", "recall", "list", "show", "edit", "delete", "restore", "sync", "conflicts", "export", "import",
-    "stats", "model", "hook", "hooks",
+    "stats", "download-model", "hook", "hooks",
 )  # fmt: skip
 HOOKS = ("session-start", "user-prompt-submit", "post-tool-use", "pre-compact", "stop")
-TASK_ACTIONS = (
+ITEM_ACTIONS = (
     "add", "list", "show", "next", "start", "done", "fail", "reopen", "edit", "block", "unblock", "tree", "history",
-    "note", "rm",
+    "note", "delete",
 )  # fmt: skip
-_ACTIONS = "|".join(CONTRACT_ACTIONS)
+# As `ScreeningAction` of the memory service. Parsing must not import it: completion runs on every keystroke.
 _POLICIES = ("block", "redact", "allow")
 
-FORMS: dict[str, CommandForm] = {
-    "contracts": asking_form(
+
+def _repeatable(*names: str, metavar: str, help: str, **options: str) -> Option:
+    return option(*names, action="append", default=[], metavar=metavar, help=f"{help}; repeatable", **options)
+
+
+# A table without imports of the services, so that --help and shell completion stay fast.
+FORMS: dict[str, CommandSpec] = {
+    "contracts": client_command(
         "contracts",
-        f"{_ACTIONS} TARGET",
-        f"{_ACTIONS} -- COMMAND …",
-        "What the tools of a server promise.\n\n"
-        "  render TARGET       write the specification of each tool, as Markdown\n"
-        "  lint TARGET …       check that specifications are complete: of a server, or in files (.md)\n"
-        "  diff [OLD] TARGET   compare with contracts.lock, or with another TARGET, a lock, a .md or a .json\n"
+        "ACTION TARGET",
+        "ACTION -- COMMAND …",
+        "Lint, diff, lock and check tool contracts.\n\n"
+        "  render TARGET       write the specification of each tool as Markdown\n"
+        "  lint TARGET …       check the specifications of a server or of .md files\n"
+        "  diff [OLD] TARGET   compare with the lock file, or with another TARGET, .md or\n"
+        "                      .json file\n"
         "  codegen TARGET      write a typed client\n"
-        "  lock TARGET         write contracts.lock: what the tools promise now\n"
-        "  check TARGET        fail if that is not what they promise any more\n\n"
+        "  lock TARGET         write the lock file\n"
+        "  check TARGET        compare with the lock file and fail if they differ\n\n"
         "The exit status is 1 if there are findings.",
         (
-            word("action", choices=CONTRACT_ACTIONS, metavar=_ACTIONS),
-            word("targets", "targets", nargs="*", default=[], metavar="TARGET"),
+            argument("action", choices=CONTRACT_ACTIONS, metavar="ACTION"),
+            argument("targets", "targets", nargs="*", default=[], metavar="TARGET"),
         ),
-        flag("--format", choices=("text", "json", "github"), default="text", help="of the output (default: text)"),
-        flag("--tool", action="append", default=[], dest="tools", metavar="NAME", help="only this one; repeatable"),
-        flag("--language", choices=("python", "typescript"), default="python", help="of codegen (default: python)"),
-        flag("--out", metavar="FILE", help="write there: what was rendered or generated; of diff, the migration guide"),
-        flag("--lock", default="contracts.lock", metavar="FILE", help="the lock (default: %(default)s)"),
-        flag(
+        report_format("github"),
+        _repeatable("--tool", dest="tools", metavar="NAME", help="only this tool"),
+        option(
+            "--language",
+            choices=("python", "typescript"),
+            default="python",
+            help="codegen language (default: %(default)s)",
+        ),
+        option("-o", "--output", metavar="FILE", help="output file; for diff, the migration guide"),
+        option("--lock-file", default="contracts.lock", metavar="FILE", help="lock file (default: %(default)s)"),
+        option(
             "--fail-on",
             choices=("undeclared", "breaking", "minor", "patch", "never"),
             default="undeclared",
-            help="which changes fail a diff (default: those that the versions do not declare)",
+            help="level of change that fails a diff (default: changes that the version numbers do not declare)",
         ),
-        flag("--allow", choices=("nothing", "patch", "minor"), default="nothing", help="drift that passes a check"),
-        flag("--strict", action="store_true", help="warnings of lint fail, too"),
+        option(
+            "--allow-drift",
+            choices=("nothing", "patch", "minor"),
+            default="nothing",
+            help="drift that passes a check (default: %(default)s)",
+        ),
+        option("--strict", action="store_true", help="treat warnings as errors"),
         action_options={
             "--language": "codegen",
-            "--out": "render codegen diff",
-            "--lock": "diff lock check",
+            "--output": "render codegen diff",
+            "--lock-file": "diff lock check",
             "--fail-on": "diff",
-            "--allow": "check",
+            "--allow-drift": "check",
             "--strict": "lint",
         },
         examples=(
-            "contracts render my_server.py --out tools.md",
+            "contracts render my_server.py --output tools.md",
             "contracts lint my_server.py --strict",
             "contracts diff my_server.py",
-            "contracts codegen my_server.py --language typescript --out client.ts",
+            "contracts codegen my_server.py --language typescript -o client.ts",
             "contracts lock my_server.py",
             "contracts check my_server.py",
         ),
     ),
-    "memory": CommandForm(
-        "portico memory capture TEXT … | recall WORDS … | list | show ID | edit ID TEXT … | delete ID …\n"
-        "       portico memory restore ID … | sync | conflicts | export [FILE] | import [FILE] | stats | model\n"
-        "       portico memory hook NAME | hooks install|remove [options]",
-        "Store and find memories. A TEXT of - is read from standard input.\n\n"
-        "  capture TEXT      store a memory            edit ID TEXT   change one\n"
-        "  recall WORDS      find memories             delete ID …    delete some; --hard for good\n"
-        "  list              the newest                show ID        one with its history\n"
-        "  restore ID …      bring back deleted ones   conflicts      those that contradict each other\n"
-        "  export [FILE]     write those of this project and of the user, or --all; as JSON lines or Markdown\n"
-        "  import [FILE]     read an export: all of it or nothing\n"
-        "  sync              share those of this project through its git repository\n"
-        "  stats             how many there are        model          get the model for search by meaning (91 MB)\n"
-        f"  hook NAME         answer an assistant's hook: {', '.join(HOOKS)}\n"
-        "  hooks install     add the hooks to Claude Code: show the change, --write makes it; hooks remove",
+    "memory": CommandSpec(
+        "portico memory ACTION [WORD …] [options]",
+        "Store, search and sync memories. A TEXT of - is read from standard input.\n\n"
+        "  capture TEXT      store a memory\n"
+        "  recall WORDS      search memories\n"
+        "  list              list the newest memories\n"
+        "  show ID           show a memory with its history\n"
+        "  edit ID TEXT      edit a memory\n"
+        "  delete ID …       delete memories\n"
+        "  restore ID …      restore deleted memories\n"
+        "  conflicts         list memories that contradict each other\n"
+        "  sync              sync with the project's git repository\n"
+        "  export [FILE]     export the memories of this project and of the user\n"
+        "  import [FILE]     import an export, all or nothing\n"
+        "  stats             show counts\n"
+        "  download-model    download the embedding model (91 MB)\n"
+        "  hook NAME         answer an assistant hook event read from standard input\n"
+        "  hooks install|remove\n"
+        "                    add the hooks to Claude Code, or remove them\n\n"
+        f"Hooks: {', '.join(HOOKS)}.",
         (
-            word("action", choices=MEMORY_ACTIONS, metavar="ACTION"),
-            word("words", completions=HOOKS, nargs="*", default=[], metavar="WORD"),
+            argument("action", choices=MEMORY_ACTIONS, metavar="ACTION"),
+            argument("words", completions=HOOKS, nargs="*", default=[], metavar="WORD"),
         ),
         {
             "": (
-                flag("-n", "--namespace", metavar="NAME", help="what kind of memory (capture: guessed if left out)"),
-                flag("-t", "--tag", action="append", default=[], metavar="TAG", help="a tag; edit: to add; repeatable"),
-                flag("--untag", action="append", default=[], metavar="TAG", help="of edit: to take off; repeatable"),
-                flag("--replace-tags", action="store_true", help="of edit: the tags given replace the old ones"),
-                flag("-f", "--filter", default="", metavar="FILTER", help="such as 'ns:decisions since:7d -tag:old'"),
-                flag("--domain", choices=("project", "user", "org"), default="project", help="default: %(default)s"),
-                flag("--source", metavar="TEXT", help="where it comes from"),
-                flag("--author", metavar="NAME", help="who said it"),
-                flag("--thread", metavar="NAME", help="the conversation, file or session it belongs to"),
-                flag("--ttl", metavar="SPAN", help="how long it is kept: 7d, 24h"),
-                limit(),
-                flag("--hard", action="store_true", help="delete for good"),
-                flag("--format", choices=("jsonl", "markdown"), default="jsonl", help="of export and import (jsonl)"),
-                flag("--all", action="store_true", help="of export: the memories of all projects"),
-                flag("--force", action="store_true", help="of export: replace a file that exists"),
-                flag("--skip-invalid", action="store_true", help="of import: leave out what cannot be read or stored"),
-                flag("--direction", choices=("push", "fetch", "full"), default="full", help="of sync (full)"),
-                flag("--remote", metavar="NAME", help="of sync: a remote of the repository (origin)"),
-                flag("--confirm", action="store_true", help="delete -f: do it; sync: also if many would be deleted"),
-                flag("--undo", metavar="RUN", help="of sync: bring back what that run has deleted here"),
-                flag(
-                    "--project", metavar="NAME", help="instead of the repository this folder is in; its end is enough"
+                option("-n", "--namespace", metavar="NAME", help="kind of memory (capture: detected by default)"),
+                _repeatable("-t", "--tag", metavar="TAG", help="tag"),
+                _repeatable("--remove-tag", metavar="TAG", help="tag to remove"),
+                option("--replace-tags", action="store_true", help="replace all tags by the values of --tag"),
+                option(
+                    "-f",
+                    "--filter",
+                    default="",
+                    metavar="FILTER",
+                    help="filter such as 'ns:decisions since:7d -tag:old'",
                 ),
-                flag("--scope", choices=("user", "project"), default="user", help="of hooks: for whom (%(default)s)"),
-                flag("--write", action="store_true", help="of hooks: make the change instead of showing it"),
-                flag("--secrets", choices=_POLICIES, default="block", help="secrets in a text (%(default)s)"),
-                flag("--personal", choices=_POLICIES, default="allow", help="personal data in a text (%(default)s)"),
-                SHORT_OUTPUT,
+                option(
+                    "--domain",
+                    choices=("project", "user", "org"),
+                    default="project",
+                    help="domain (default: %(default)s)",
+                ),
+                option("--source", metavar="TEXT", help="source of the memory"),
+                option("--author", metavar="NAME", help="author of the memory"),
+                option("--thread", metavar="NAME", help="conversation, file or session of the memory"),
+                option("--ttl", metavar="SPAN", help="time to live, such as 7d or 24h"),
+                limit_option(),
+                option("--permanent", action="store_true", help="delete permanently"),
+                option(
+                    "--export-format",
+                    choices=("jsonl", "markdown"),
+                    default="jsonl",
+                    help="format of export and import (default: %(default)s)",
+                ),
+                option("--all", action="store_true", help="export the memories of all projects"),
+                option("--force", action="store_true", help="overwrite an existing export"),
+                option("--skip-invalid", action="store_true", help="skip entries that cannot be imported"),
+                option(
+                    "--direction",
+                    choices=("push", "fetch", "full"),
+                    default="full",
+                    help="sync direction (default: %(default)s)",
+                ),
+                option("--remote", metavar="NAME", help="git remote to sync with (default: origin)"),
+                option(
+                    "--allow-bulk-delete",
+                    action="store_true",
+                    help="allow a sync or a filter to delete many local memories",
+                ),
+                option("--undo-run", metavar="RUN", help="restore the memories deleted by this sync run"),
+                option("--project", metavar="NAME", help="project (default: the git repository of this directory)"),
+                option(
+                    "--scope",
+                    choices=("user", "project"),
+                    default="user",
+                    help="hooks of the user or of the project (default: %(default)s)",
+                ),
+                option("--write", action="store_true", help="write the hooks instead of showing the change"),
+                option(
+                    "--secrets", choices=_POLICIES, default="block", help="policy for secrets (default: %(default)s)"
+                ),
+                option(
+                    "--pii", choices=_POLICIES, default="allow", help="policy for personal data (default: %(default)s)"
+                ),
+                FORMAT,
                 *STORE,
             )
         },
-        "Exit status: 0; 1 when it was refused; 2 for a mistake on this line.",
+        "Exit status: 0 success; 1 refused; 2 usage error.",
         action_options={
             "--namespace": "capture recall list edit export",
             "--tag": "capture recall list edit export",
+            "--remove-tag": "edit",
+            "--replace-tags": "edit",
             "--filter": "recall list delete export",
             "--domain": "capture",
             "--source": "capture",
             "--author": "capture",
             "--thread": "capture",
             "--ttl": "capture edit",
-            "--limit": "recall list",
-            "--hard": "delete",
-            "--format": "export import",
+            "--limit": "recall list conflicts",
+            "--permanent": "delete",
+            "--export-format": "export import",
+            "--all": "export",
+            "--force": "export",
+            "--skip-invalid": "import",
             "--direction": "sync",
             "--remote": "sync",
-            "--confirm": "delete sync",
-            "--undo": "sync",
+            "--allow-bulk-delete": "delete sync",
+            "--undo-run": "sync",
+            "--scope": "hooks",
+            "--write": "hooks",
             "--secrets": "capture edit import sync",
-            "--personal": "capture edit import sync",
+            "--pii": "capture edit import sync",
         },
         examples=(
             "memory capture 'The API listens on port 8080' -t api",
@@ -146,70 +207,89 @@ FORMS: dict[str, CommandForm] = {
             "memory delete 3fb8b4e9",
             "memory restore 3fb8b4e9",
             "memory sync --direction push",
-            "memory export --format markdown",
+            "memory export --export-format markdown",
             "memory import memories.jsonl",
             "memory stats",
-            "memory model",
+            "memory download-model",
             "memory hook session-start",
         ),
     ),
-    "tasks": CommandForm(
-        "portico tasks add TEXT … | list [WORD …] | show ID | next | start ID | done ID [RESULT …] | fail ID [REASON …]"
-        "\n       portico tasks reopen ID | edit ID [TEXT …] | block ID BY … | unblock ID BY … | tree [ID] | history ID"
-        "\n       portico tasks note ID TEXT … | rm ID … [options]",
-        "Work items: what is to be done, and in which order. An ID may be any beginning or end that is unique.\n\n"
-        "  add TEXT          make a task               list [WORD …]   the open ones; those with all of these words\n"
-        "  next              get something to do       show ID         one with everything\n"
-        "  start ID          begin one                 tree [ID]       a task and its parts, or all of them\n"
-        "  done ID [RESULT]  it is completed           history ID      what was done to it\n"
-        "  fail ID [REASON]  it is given up            reopen ID       it is pending again\n"
-        "  block ID BY …     it waits for others       unblock ID BY … it does not\n"
-        "  edit ID [TEXT]    change it                 rm ID …         delete some\n"
-        "  note ID TEXT      add a note to it",
+    "items": CommandSpec(
+        "portico items ACTION [WORD …] [options]",
+        "Manage work items. An ID may be any unique beginning or end of an item's ID.\n\n"
+        "  add TEXT          create an item\n"
+        "  list [WORD …]     list open items, or items that contain all words\n"
+        "  show ID           show an item\n"
+        "  next              lease the next item that is ready\n"
+        "  start ID          lease an item\n"
+        "  done ID [RESULT]  complete an item\n"
+        "  fail ID [REASON]  fail an item\n"
+        "  reopen ID         set an item back to pending\n"
+        "  edit ID [TEXT]    edit an item\n"
+        "  block ID BY …     add blockers to an item\n"
+        "  unblock ID BY …   remove blockers from an item\n"
+        "  tree [ID]         show items with their children\n"
+        "  history ID        show the changes of an item\n"
+        "  note ID TEXT      add a note to an item\n"
+        "  delete ID …       delete items",
         (
-            word("action", choices=TASK_ACTIONS, metavar="ACTION"),
-            word("words", nargs="*", default=[], metavar="WORD"),
+            argument("action", choices=ITEM_ACTIONS, metavar="ACTION"),
+            argument("words", nargs="*", default=[], metavar="WORD"),
         ),
         {
             "": (
-                flag("-p", "--priority", type=int, choices=range(1, 6), metavar="N", help="1 (most urgent) to 5; 3"),
-                flag("--parent", metavar="ID", help="what it is a part of; list: only its children"),
-                flag("--blocked-by", action="append", default=[], metavar="ID", help="of add: repeatable"),
-                flag("--context", metavar="TEXT", help="what a worker has to know"),
-                flag("--worker", metavar="NAME", help="who works on it (default: your user name); list: only theirs"),
-                flag("--lease", type=int, metavar="SECONDS", help="of next and start: how long it is yours"),
-                flag("--wait", action="store_true", help="of next: until there is something to do"),
-                flag("-s", "--status", choices=("pending", "in_progress", "completed", "failed"), help="of list"),
-                flag("--all", action="store_true", help="of list and tree: also completed and failed ones"),
-                flag("--ready", action="store_true", help="of list: those that can be started, the next one first"),
-                flag("--blocked", action="store_true", help="of list: those that wait for a blocker"),
-                flag("--overdue", action="store_true", help="of list: those that should have been done by now"),
-                flag(
-                    "--due", metavar="DATE", help="when it is due; list: those that are due before; edit: '' for never"
+                option(
+                    "-p",
+                    "--priority",
+                    type=int,
+                    choices=range(1, 6),
+                    metavar="N",
+                    help="priority: 1 (most urgent) to 5 (default: 3)",
                 ),
-                flag(
-                    "-l",
-                    "--label",
+                option("--parent", metavar="ID", help="parent item"),
+                _repeatable("--blocked-by", metavar="ID", help="item that blocks this one"),
+                option("--context", metavar="TEXT", help="context for the worker"),
+                option("--worker", metavar="NAME", help="worker (default: your user name)"),
+                option("--lease-seconds", type=int, metavar="N", help="lease duration for next and start"),
+                option("--wait", action="store_true", help="wait until an item is available"),
+                option(
+                    "-s",
+                    "--status",
+                    choices=("pending", "in_progress", "completed", "failed"),
+                    metavar="STATUS",
+                    help="only items with this status: pending, in_progress, completed or failed",
+                ),
+                option("--all", action="store_true", help="include completed and failed items"),
+                option("--ready", action="store_true", help="only items that can be started, the next one first"),
+                option("--blocked", action="store_true", help="only blocked items"),
+                option("--overdue", action="store_true", help="only overdue items"),
+                option("--due", metavar="DATE", help="due date; '' removes it; list: due before"),
+                option("-l", "--label", action="append", dest="add_labels", metavar="LABEL", help="label; repeatable"),
+                option(
+                    "--remove-label",
                     action="append",
-                    dest="add_labels",
+                    dest="remove_labels",
                     metavar="LABEL",
-                    help="to add; of list and next: only those that have it; repeatable",
+                    help="label to remove; repeatable",
                 ),
-                flag("--unlabel", action="append", dest="remove_labels", metavar="LABEL", help="of edit: to take off"),
-                flag("--project", metavar="NAME", help="whose list ('*': all; default: that of this folder)"),
-                limit(50),
-                flag("--children", choices=("delete", "keep"), help="of rm: the tasks below it (default: refuse)"),
-                flag("--dry-run", action="store_true", help="of rm: only say what would be deleted"),
-                SHORT_OUTPUT,
-                JSON,
+                option("--project", metavar="NAME", help="project; '*' for all (default: that of this directory)"),
+                limit_option(50),
+                option(
+                    "--children", choices=("delete", "keep"), help="child items of a deleted item (default: refuse)"
+                ),
+                option("--dry-run", action="store_true", help="show the items that would be deleted"),
+                FORMAT,
                 *STORE,
             )
         },
-        "Exit status: 0; 1 when it was refused, or there is nothing to do; 2 for a mistake on this line.",
+        "Exit status: 0 success; 1 refused, or no item is available; 2 usage error.",
         action_options={
-            "--parent": "add list edit",
+            "--priority": "add edit",
+            "--parent": "add list next edit",
             "--blocked-by": "add",
-            "--lease": "next start",
+            "--context": "add edit",
+            "--worker": "list next start done fail note",
+            "--lease-seconds": "next start",
             "--wait": "next",
             "--status": "list",
             "--all": "list tree",
@@ -218,37 +298,39 @@ FORMS: dict[str, CommandForm] = {
             "--overdue": "list",
             "--due": "add list edit",
             "--label": "add list next edit",
-            "--unlabel": "edit",
+            "--remove-label": "edit",
             "--limit": "list history",
-            "--children": "rm",
-            "--dry-run": "rm",
+            "--children": "delete",
+            "--dry-run": "delete",
         },
         examples=(
-            "tasks add 'Write the release notes' -p 2",
-            "tasks list --ready",
-            "tasks show 3fb8",
-            "tasks next --wait",
-            "tasks start 3fb8 --lease 600",
-            "tasks done 3fb8 'Published'",
-            "tasks fail 3fb8 'Out of date'",
-            "tasks reopen 3fb8",
-            "tasks edit 3fb8 --due 2026-12-01",
-            "tasks block 3fb8 91c2",
-            "tasks unblock 3fb8 91c2",
-            "tasks tree",
-            "tasks history 3fb8",
-            "tasks note 3fb8 'Waiting for review'",
-            "tasks rm 3fb8 --dry-run",
+            "items add 'Write the release notes' -p 2",
+            "items list --ready",
+            "items show 3fb8",
+            "items next --wait",
+            "items start 3fb8 --lease-seconds 600",
+            "items done 3fb8 'Published'",
+            "items fail 3fb8 'Out of date'",
+            "items reopen 3fb8",
+            "items edit 3fb8 --due 2026-12-01",
+            "items block 3fb8 91c2",
+            "items unblock 3fb8 91c2",
+            "items tree",
+            "items history 3fb8",
+            "items note 3fb8 'Waiting for review'",
+            "items delete 3fb8 --dry-run",
         ),
     ),
-    "profiles": CommandForm(
+    "profiles": CommandSpec(
         "portico profiles list | show NAME",
-        "The profiles of `portico serve --profile NAME`: files of settings that make it look like another server.",
+        "List or show the profiles of `portico serve --profile NAME`: settings files that\n"
+        "make it compatible with another server.",
         (
-            word("action", choices=("list", "show")),
-            word("name", "profile", nargs="?", metavar="NAME", help="one of them, or the path of a file of your own"),
+            argument("action", choices=("list", "show")),
+            argument("name", "profile", nargs="?", metavar="NAME", help="profile, or the path of your own file"),
         ),
-        {},
+        {"": (report_format(),)},
+        action_options={"--format": "list"},
         examples=("profiles list", "profiles show subcog"),
     ),
 }

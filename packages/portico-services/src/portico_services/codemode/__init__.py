@@ -1,24 +1,24 @@
-"""Code mode: scripts that call a server's tools, run in live Python's jail.
+"""Code mode: sandboxed scripts that call a server's tools.
 
-`Code` is the service, `CodeFace` a server that shows little else. Each is imported when it is first used.
+`CodeMode` is the service, `CodeModeServer` a server that lists little else. The exports are lazy.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from portico_services.codemode.server import CodeFace
-    from portico_services.codemode.service import Code
+    from portico_services.codemode.server import CodeModeServer
+    from portico_services.codemode.service import CodeMode
 
 _HOMES = {
-    "portico_services.codemode.server": ("CodeFace",),
-    "portico_services.codemode.service": ("Code",),
+    "portico_services.codemode.server": ("CodeModeServer",),
+    "portico_services.codemode.service": ("CodeMode",),
 }
 
-__all__ = ["Code", "CodeFace"]
+__all__ = ["CodeMode", "CodeModeServer"]
 
-if not TYPE_CHECKING:  # which would take any name for one that is there
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # mypy would accept any name if it saw `__getattr__`
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,6 +1,6 @@
-"""What a script learns, and in which order: first all that it had learnt in earlier runs, then what is new.
+"""Delivery of answers to a script: recorded answers of earlier runs first, in their order, then new ones.
 
-Each answer goes into the journal before the script hears of it; that of a write is on the disk by then.
+Each answer is recorded in the journal before the script receives it; the outcome of a write is on disk by then.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from msgspec import Raw, Struct
 
 from portico import ToolError
 from portico_services.codemode import results
-from portico_services.codemode.journal import LONGEST_JOURNAL, Journal, bytes_of
-from portico_services.livepython.sandbox.framing import DEEPEST_JSON, LONGEST_ARGUMENTS, is_too_deep
+from portico_services.codemode.journal import MAX_JOURNAL_BYTES, RunJournal, utf8_size
+from portico_services.livepython.sandbox.framing import MAX_ARGUMENTS_BYTES, MAX_JSON_DEPTH, is_too_deep
 from portico_services.livepython.sandbox.worker import PythonWorker
 
 log = logging.getLogger("portico")
 
-# Calls that were begun side by side may come to more together than a journal takes. What is short is told all the same:
-# waits, and refusals.
-SHORT = 1024
-_LEFT_OUT = "It was called, and its result is left out: all results of this run have become too many bytes."
+# Concurrent calls can together exceed the size of a journal. Shorter outcomes (sleeps and errors) are always delivered.
+MIN_DROPPABLE_BYTES = 1024
+_DROPPED_RESULT_MESSAGE = (
+    "The call was made, but its result was dropped: the results of this run exceed the size limit."
+)
 
 
-class ScriptCall(Struct):
-    """Something that the script wants: a tool called, or time to pass."""
+class ScriptRequest(Struct):
+    """A request of the script: a tool call or a sleep."""
 
     n: int
     tool: str | None = None
@@ -39,7 +40,7 @@ class ScriptCall(Struct):
 
     @property
     def digest(self) -> str:
-        """A script that is run again writes its arguments in the same way."""
+        """Return the digest of the arguments. A script that is run again encodes them identically."""
         return "" if self.tool is None else sha256(self.arguments).hexdigest()
 
 
@@ -49,19 +50,22 @@ def check_arguments(arguments: Raw) -> None:
     A script can write to its channel by hand, so its arguments may be any JSON. The user who is asked, the rules and
     the tool have to read the same values, and parsers disagree about a name that occurs twice in an object.
     """
+    # The first byte decides: msgspec has already checked that the rest is one JSON value.
     text = bytes(arguments)
     if not text.startswith(b"{"):
         raise ValueError("arguments must be a JSON object")
-    if len(text) > LONGEST_ARGUMENTS:
-        raise ValueError(f"arguments must be at most {LONGEST_ARGUMENTS:,} bytes, got {len(text):,}")
+    if len(text) > MAX_ARGUMENTS_BYTES:
+        raise ValueError(f"arguments must be at most {MAX_ARGUMENTS_BYTES:,} bytes, got {len(text):,}")
     if is_too_deep(text):
-        raise ValueError(f"arguments must be nested at most {DEEPEST_JSON} levels deep")
+        raise ValueError(f"arguments must be nested at most {MAX_JSON_DEPTH} levels deep")
     if text.count(b":") > 1:
         # Python refuses to parse very long numbers, and their values do not matter here.
         json.loads(text, object_pairs_hook=_check_names, parse_int=str, parse_float=str)
 
 
 def _check_names(pairs: list[tuple[str, Any]]) -> None:
+    # Parsers disagree here: with {"path": "a", "path": "b"} the user could be shown `a` and the tool be
+    # given `b`.
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
@@ -69,87 +73,98 @@ def _check_names(pairs: list[tuple[str, Any]]) -> None:
         seen.add(name)
 
 
-class ScriptAnswers:
-    """`writes` are the numbers of those that are being made: each is taken out once its outcome is stored."""
+class AnswerReplay:
+    """Delivers answers to the worker of a script.
 
-    def __init__(self, worker: PythonWorker, journal: Journal, writes: set[int]) -> None:
+    `writes` are the numbers of the writes in progress; each is removed once its outcome is stored.
+    """
+
+    def __init__(self, worker: PythonWorker, journal: RunJournal, writes: set[int]) -> None:
         self._worker, self._journal, self._writes = worker, journal, writes
         self._replayed = 0
-        self._outbox: deque[tuple[ScriptCall, str]] = deque()
-        # The writes among these, by number.
-        self._wrote: list[int] = []
-        # Whether what is finished now is told together, in a moment.
-        self._held = False
-        # What stores answers now, if something does.
+        self._outbox: deque[tuple[ScriptRequest, str]] = deque()
+        # The numbers of the writes among these.
+        self._stored: list[int] = []
+        # Whether finished answers are collected, to be sent in one message.
+        self._paused = False
+        # The task that is storing answers, if any.
         self.storing: asyncio.Task[None] | None = None
 
     def replay(self, last: int) -> None:
-        """What the script had learnt, in the same order, as far as it has asked for it again: up to this number."""
-        places = self._journal.places
-        told: list[str] = []
+        """Send the recorded answers, in order, up to request number `last`, which the script has repeated."""
+        places = self._journal.sequences
+        answers: list[str] = []
+        # The script must receive answers in the recorded order, or its control flow could differ from the first run.
         while self._replayed < len(places) and places[self._replayed].n <= last:
             entry = places[self._replayed]
-            told.append(_answer(entry.n, entry.at, entry.outcome))
+            answers.append(_answer(entry.n, entry.at, entry.outcome))
             self._replayed += 1
-        if told:
-            self._tell(told)
+        if answers:
+            self._send(answers)
             self._pump()
 
-    def hold(self) -> None:
-        """Let what is finished wait for `release`, so that calls side by side are answered in one message."""
-        self._held = True
+    def pause(self) -> None:
+        """Hold back finished answers until `resume`, so that concurrent calls are answered in one message."""
+        self._paused = True
 
-    def release(self) -> None:
-        self._held = False
+    def resume(self) -> None:
+        self._paused = False
         self._pump()
 
-    def finish(self, one: ScriptCall, outcome: str, *, wrote: bool = False) -> None:
-        self._outbox.append((one, outcome))
+    def finish(self, item: ScriptRequest, outcome: str, *, wrote: bool = False) -> None:
+        self._outbox.append((item, outcome))
         if wrote:
-            self._wrote.append(one.n)
+            self._stored.append(item.n)
             self._pump()
-        elif not self._held:
-            # With what else is finished in this turn of the loop.
-            self.hold()
-            asyncio.get_running_loop().call_soon(self.release)
+        elif not self._paused:
+            # Batch it with the answers that finish in the same iteration of the event loop.
+            self.pause()
+            asyncio.get_running_loop().call_soon(self.resume)
 
     def _pump(self) -> None:
-        """Tell the script what is new, as soon as that may be."""
-        if self.storing is not None or self._replayed < len(self._journal.places):
+        """Send new answers to the script, unless a replay or a write to the journal is in progress."""
+        # New answers wait for the replay: the script must not receive them before the answers of its earlier run.
+        if self.storing is not None or self._replayed < len(self._journal.sequences):
             return
-        if self._wrote:
+        if self._stored:
             self.storing = asyncio.get_running_loop().create_task(self._store())
         elif self._outbox:
-            self._tell(self._recorded())
+            self._send(self._record())
 
     async def _store(self) -> None:
-        wrote, self._wrote = self._wrote, []
-        told = self._recorded()
+        wrote, self._stored = self._stored, []
+        answers = self._record()
         try:
             await self._journal.save()
+        # The write has happened, so the script gets its outcome even though the journal could not be stored.
         except ToolError as failure:
-            log.error("a script has written something, and its journal cannot be: %s", failure.__cause__ or failure)
+            log.error(
+                "a script made a write whose outcome could not be stored in its journal: %s",
+                failure.__cause__ or failure,
+            )
+        # Only now: a pause waits for `_writes` to be empty, and must find the outcome on disk.
         self._writes.difference_update(wrote)
         self.storing = None
-        self._tell(told)
+        self._send(answers)
         self._pump()
 
-    def _recorded(self) -> list[str]:
-        """All that waits to be told, put into the journal."""
-        told: list[str] = []
+    def _record(self) -> list[str]:
+        """Record all pending answers in the journal and return them encoded."""
+        answers: list[str] = []
         now = time.time()
         while self._outbox:
-            one, outcome = self._outbox.popleft()
-            if len(outcome) > SHORT and self._journal.size + bytes_of(outcome) > LONGEST_JOURNAL:
-                outcome = results.error(_LEFT_OUT, "TooLarge")
-            self._journal.record(one.n, one.tool or "", one.digest, now, outcome)
-            told.append(_answer(one.n, now, outcome))
-        return told
+            request, outcome = self._outbox.popleft()
+            if len(outcome) > MIN_DROPPABLE_BYTES and self._journal.size + utf8_size(outcome) > MAX_JOURNAL_BYTES:
+                outcome = results.error_outcome(_DROPPED_RESULT_MESSAGE, "TooLarge")
+            self._journal.record(request.n, request.tool or "", request.digest, now, outcome)
+            answers.append(_answer(request.n, now, outcome))
+        return answers
 
-    def _tell(self, told: list[str]) -> None:
-        self._worker.tell(f'{{"answers":[{",".join(told)}]}}'.encode())
+    def _send(self, answers: list[str]) -> None:
+        self._worker.send(f'{{"answers":[{",".join(answers)}]}}'.encode())
 
 
 def _answer(n: int, at: float, outcome: str) -> str:
+    # The outcome is spliced into the message as text, without decoding what may be several MiB of JSON.
     inside = outcome[1:-1]
     return f'{{"n":{n},"at":{at!r}{"," if inside else ""}{inside}}}'

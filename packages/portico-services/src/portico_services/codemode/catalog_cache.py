@@ -1,105 +1,67 @@
-"""The tools that each caller is shown, as scripts see them: worked out once for each list."""
+"""Cached tool catalogs for scripts, one per distinct tool list."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
-from hashlib import sha256
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
-from msgspec import Raw
-
 from portico import Context
-from portico.extend import MODERN, Call, ToolAnnotations, members, to_json
-from portico_services.codemode.tool_catalog import ScriptTool, ToolTable, read_page
+from portico.extend import Call, ToolPage, VisibleTools, get_capabilities
+from portico.types import ToolAnnotations
+from portico_services.codemode.tool_catalog import ScriptTool, ToolCatalog, read_tools
 
-MOST_PAGES = 1000
-# Lists that differ by who asks.
-MOST_TABLES = 64
-
-
-class _NextPage(msgspec.Struct):
-    nextCursor: str | None = None
+# Distinct lists, since visibility differs by caller.
+MAX_TABLES = 64
 
 
-class CallerTables:
-    """`handler` gives whom to ask; `hidden` are owners whose tools are for no script."""
+class CallerCatalogs:
+    """The tools that each caller of a handler is shown, as scripts see them.
+
+    `handler` returns the handler to ask; `hidden` are owners whose tools scripts cannot call.
+    """
 
     def __init__(self, handler: Callable[[], Any], hidden: tuple[str, ...]) -> None:
         self._handler = handler
         self._hidden = hidden
-        self._tables: OrderedDict[bytes, ToolTable] = OrderedDict()
-        # The page that was last given, if it was all: the same object as long as nothing changes.
-        self._last: tuple[Raw, ToolTable] | None = None
+        self._visible: VisibleTools[ToolCatalog] | None = None
 
-    async def of(self, about: Mapping[str, Any]) -> ToolTable:
-        """What the caller is shown whom these members of a Call say."""
+    async def get(self, about: Mapping[str, Any]) -> ToolCatalog:
+        """Return the table of the caller that these members of a Call describe."""
         handler = self._handler()
-        pages = [await self._page(handler, about, {})]
-        if self._last is not None and pages[0] is self._last[0]:
-            return self._last[1]
-        while (cursor := _next(pages[-1])) is not None and len(pages) < MOST_PAGES:
-            pages.append(await self._page(handler, about, {"cursor": cursor}))
-        table = self._table(handler, pages)
-        self._last = (pages[0], table) if len(pages) == 1 else None
-        return table
+        # The handler changes when the service is added to another server; its old catalogs must not be used then.
+        if self._visible is None or self._visible.handler is not handler:
+            self._visible = VisibleTools(handler, partial(self._table, handler), MAX_TABLES)
+        return await self._visible.get(Call(method="tools/list", id="tools", **about))
 
     def hints(self) -> Callable[[Call, str], ToolAnnotations | None]:
-        """What says how a tool is now."""
-        return members(self._handler()).hints
+        """Return the function that looks up a tool's current annotations."""
+        return get_capabilities(self._handler()).directory.tool_annotations
 
-    async def _page(self, handler: Any, about: Mapping[str, Any], params: dict[str, Any]) -> Raw:
-        # In the newest words: older revisions do not say which tools only read.
-        call = Call(method="tools/list", params=Raw(to_json(params)), id="tools", revision=MODERN, **about)
-        page = await handler(call)
-        return page if isinstance(page, Raw) else Raw(to_json(page))
-
-    def _table(self, handler: Any, pages: list[Raw]) -> ToolTable:
-        key = sha256(b"\n".join(bytes(one) for one in pages)).digest()
-        table = self._tables.get(key)
-        if table is None:
-            tools = [one for page in pages for one in read_page(page)]
-            table = ToolTable(tools, _owners(handler), _name(handler), self._hidden, members(handler).needs_task)
-            self._tables[key] = table
-            if len(self._tables) > MOST_TABLES:
-                self._tables.popitem(last=False)
-        self._tables.move_to_end(key)
-        return table
+    def _table(self, handler: Any, pages: Sequence[ToolPage]) -> ToolCatalog:
+        directory, name = get_capabilities(handler).directory, str(getattr(handler, "name", ""))
+        tools = read_tools(entry for page in pages for entry in page.entries)
+        return ToolCatalog(
+            tools, partial(directory.qualified_name, "tool"), name, self._hidden, directory.requires_task
+        )
 
 
 class RunTools:
-    """The tools of one run. `table` is what its caller was shown last; `only`: with these names alone."""
+    """The tools of one run.
 
-    def __init__(self, tables: CallerTables, ctx: Context, table: ToolTable, only: Collection[str] | None) -> None:
+    `table` is the catalog the caller was shown last; `only` restricts it to these names.
+    """
+
+    def __init__(self, tables: CallerCatalogs, ctx: Context, table: ToolCatalog, only: Collection[str] | None) -> None:
         self._tables, self._ctx, self._only = tables, ctx, only
         self._hints = tables.hints()
-        self.table = table if only is None else table.only(only)
+        self.table = table if only is None else table.select(only)
 
-    async def now(self, tool: ScriptTool) -> ScriptTool | None:
-        """A tool as it is at this moment, which may not be what it was when the run began; None if it is gone."""
+    async def get_current(self, tool: ScriptTool) -> ScriptTool | None:
+        """Return the current version of a tool, which may have changed since the run began, or None if it is gone."""
+        # Fast path: only a change of the annotations can turn a read into a write.
         if self._hints(self._ctx.call, tool.name) == tool.hints:
             return tool
-        table = await self._tables.of(self._ctx.on_behalf)
-        self.table = table if self._only is None else table.only(self._only)
+        table = await self._tables.get(self._ctx.caller_fields)
+        self.table = table if self._only is None else table.select(self._only)
         return self.table.by_name.get(tool.name)
-
-
-def _next(page: Raw) -> str | None:
-    return msgspec.json.decode(page, type=_NextPage).nextCursor
-
-
-def _name(handler: Any) -> str:
-    return str(getattr(handler, "name", ""))
-
-
-def _owners(handler: Any) -> Callable[[str], tuple[str, str]]:
-    whose = getattr(handler, "owner_of", None)
-
-    def owner_of(name: str) -> tuple[str, str]:
-        if whose is None:
-            return "", name
-        owner, inward = whose("tool", name)
-        return owner, inward
-
-    return owner_of

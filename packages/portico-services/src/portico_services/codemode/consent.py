@@ -1,4 +1,4 @@
-"""The agreement of a person to what a script is about to change: asked for once, with a list of what that is."""
+"""User consent to the writes of a script, requested once with a list of the calls."""
 
 from __future__ import annotations
 
@@ -10,110 +10,119 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from portico import Context, ProtocolError, ToolError
-from portico_services.codemode.journal import Journal, digest_of
-from portico_services.codemode.tool_catalog import ScriptTool, ToolTable
+from portico.text import truncate
+from portico_services.codemode.journal import RunJournal, digest
+from portico_services.codemode.tool_catalog import ScriptTool, ToolCatalog
 
-# How writes are treated: a person is asked, the rules of the server are enough, or there are none.
-Writes = Literal["ask", "allow", "refuse"]
+# Policy for writes: ask the user, rely on the server's own rules, or reject them.
+WritePolicy = Literal["ask", "allow", "deny"]
 
-MOST_SHOWN = 20
-LONGEST_LINE = 160
-LONGEST_VALUE = 40
+# Limits of the question's text: users do not read longer ones, and arguments come from an untrusted script.
+MAX_LISTED_CALLS = 20
+MAX_LINE_CHARS = 160
+MAX_VALUE_CHARS = 40
 
-Question = Callable[[], AbstractAsyncContextManager[None]]
+ElicitationScope = Callable[[], AbstractAsyncContextManager[None]]
 
 
-class WantedCall(Protocol):
-    """A call that the script wants made."""
+class PendingCall(Protocol):
+    """A call that the script requests."""
 
     n: int
     arguments: msgspec.Raw
 
 
-class Consent:
-    """What the person has said about one run."""
+class WriteConsent:
+    """The user's decisions about one run."""
 
-    def __init__(self, ctx: Context, journal: Journal, code: str, writes: Writes, most_calls: int) -> None:
+    def __init__(self, ctx: Context, journal: RunJournal, code: str, writes: WritePolicy, max_calls: int) -> None:
         self._ctx, self._journal, self._code = ctx, journal, code
-        self._writes, self._most_calls = writes, most_calls
+        self._writes, self._max_calls = writes, max_calls
         self._refused: dict[str, ToolError] = {}
         self._lock = asyncio.Lock()
 
-    async def agree(
-        self, table: ToolTable, calls: Sequence[tuple[WantedCall, ScriptTool]], question: Question
+    async def require(
+        self, table: ToolCatalog, calls: Sequence[tuple[PendingCall, ScriptTool]], question: ElicitationScope
     ) -> dict[int, ToolError]:
-        """Which of these calls are refused, by their number. `question` stands around one to a person."""
+        """Return the rejected calls with their errors, by call number. `question` is entered around an elicitation."""
         if self._writes == "allow":
             return {}
-        if self._writes == "refuse":
-            return {one.n: _no_writes(tool) for one, tool in calls}
+        if self._writes == "deny":
+            return {call.n: _write_denied(tool) for call, tool in calls}
+        # One elicitation at a time: a concurrent call may be covered by the answer to this one.
         async with self._lock:
-            new = [(one, tool) for one, tool in calls if not self._is_known(tool)]
+            new = [(call, tool) for call, tool in calls if not self._is_approved(tool)]
             if new:
-                named = [tool for tool in table.named_in(self._code) if not tool.reads and not self._is_known(tool)]
-                # As they are: a tool that is another when the run goes on is asked about again.
+                named = [
+                    tool
+                    for tool in table.tools_used_in(self._code)
+                    if not tool.is_read_only and not self._is_approved(tool)
+                ]
+                # By digest: a tool that has changed when the run continues needs consent again.
                 covered = dict.fromkeys(tool.digest for tool in (*(tool for _, tool in new), *named))
                 async with question():
-                    refusal = await self._ask(self._listed(new, named), f"writes-{digest_of(*covered)[:16]}")
+                    refusal = await self._elicit(self._describe_calls(new, named), f"writes-{digest(*covered)[:16]}")
                 if refusal is None:
                     self._journal.approve(list(covered))
                 else:
                     self._refused |= dict.fromkeys(covered, refusal)
-        return {one.n: self._refused[tool.digest] for one, tool in calls if tool.digest in self._refused}
+        return {call.n: self._refused[tool.digest] for call, tool in calls if tool.digest in self._refused}
 
-    def _is_known(self, tool: ScriptTool) -> bool:
+    def _is_approved(self, tool: ScriptTool) -> bool:
+        # A refusal is remembered for the run as well, so that a script cannot wear the user down by retrying.
         return tool.digest in self._journal.approved or tool.digest in self._refused
 
-    async def _ask(self, text: str, key: str) -> ToolError | None:
-        """None: the person agrees. By its key a script that is run again finds the answer."""
-        # A person may take longer than a client waits.
-        await self._ctx.detach()
+    async def _elicit(self, text: str, key: str) -> ToolError | None:
+        """Ask the user and return None on consent, else the error. A script that is run again finds the answer by
+        `key`.
+        """
+        # The user may take longer than the client's request timeout.
+        await self._ctx.continue_as_task()
         try:
-            said = await self._ctx.elicit(text, None, key=key)
+            answer = await self._ctx.elicit(text, None, key=key)
         except ProtocolError:
             return ToolError(
-                "The script is about to change something. A person has to agree to that, and this client has no way "
-                "to ask one.",
-                kind="PermissionError",
+                "This script calls tools that may change data, which needs the user's consent, and this client "
+                "does not support elicitation.",
+                error_type="PermissionError",
             )
-        if said.action == "accept":
+        if answer.action == "accept":
             return None
-        return ToolError("The person did not agree to what the script is about to change.", kind="PermissionError")
+        return ToolError(
+            "The user declined the calls of this script that may change data.", error_type="PermissionError"
+        )
 
-    def _listed(self, new: Sequence[tuple[WantedCall, ScriptTool]], named: Sequence[ScriptTool]) -> str:
-        lines = [f"- {_call(one, tool)}" for one, tool in new[:MOST_SHOWN]]
-        if len(new) > MOST_SHOWN:
-            lines.append(f"- and {len(new) - MOST_SHOWN} more")
+    def _describe_calls(self, new: Sequence[tuple[PendingCall, ScriptTool]], named: Sequence[ScriptTool]) -> str:
+        lines = [f"- {_format_call(call, tool)}" for call, tool in new[:MAX_LISTED_CALLS]]
+        if len(new) > MAX_LISTED_CALLS:
+            lines.append(f"- and {len(new) - MAX_LISTED_CALLS} more")
         others = sorted({tool.path for tool in named} - {tool.path for _, tool in new})
-        later = f"\nIt may also use: {', '.join(others[:MOST_SHOWN])}." if others else ""
+        later = f"\nIt may also use: {', '.join(others[:MAX_LISTED_CALLS])}." if others else ""
         return (
-            f"A script is about to change something:\n{chr(10).join(lines)}{later}\n"
-            f"If you agree, it goes on with these tools without asking again, for at most {self._most_calls} calls."
+            f"A script is about to call tools that may change data:\n{chr(10).join(lines)}{later}\n"
+            f"If you agree, it may use these tools without asking again, for at most {self._max_calls} calls."
         )
 
 
-def _no_writes(tool: ScriptTool) -> ToolError:
+def _write_denied(tool: ScriptTool) -> ToolError:
     return ToolError(
-        f"{tool.name} may change something, and scripts here only read: call it by itself.", kind="PermissionError"
+        f"{tool.name} may change data, and scripts on this server may only read: call the tool directly.",
+        error_type="PermissionError",
     )
 
 
-def _call(one: WantedCall, tool: ScriptTool) -> str:
-    """One call on one line, with nothing in it that a reader could be misled by."""
-    arguments: Any = msgspec.json.decode(one.arguments)
-    given = arguments.items() if isinstance(arguments, dict) else ()
-    said = ", ".join(f"{_plain(name)}={_shown(value)}" for name, value in given)
-    risk = " (may destroy something)" if tool.hints.destructive_hint is True else ""
-    return f"{_plain(tool.path)}({_cut(said, LONGEST_LINE)}){risk}"
+def _format_call(call: PendingCall, tool: ScriptTool) -> str:
+    """Format a call on one line, without control characters that could mislead the reader."""
+    arguments: Any = msgspec.json.decode(call.arguments)
+    values = arguments.items() if isinstance(arguments, dict) else ()
+    formatted = ", ".join(f"{_plain(name)}={_format_value(value)}" for name, value in values)
+    risk = " (destructive)" if tool.hints.destructive_hint is True else ""
+    return f"{_plain(tool.path)}({truncate(formatted, MAX_LINE_CHARS)}){risk}"
 
 
-def _shown(value: Any) -> str:
-    return _cut(_plain(msgspec.json.encode(value).decode()), LONGEST_VALUE)
+def _format_value(value: Any) -> str:
+    return truncate(_plain(msgspec.json.encode(value).decode()), MAX_VALUE_CHARS)
 
 
 def _plain(text: str) -> str:
-    return "".join(one if one.isprintable() else " " for one in text)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return "".join(item if item.isprintable() else " " for item in text)

@@ -1,4 +1,4 @@
-"""Which process works on something, and whether it still can: one on this machine is looked at, others say so."""
+"""Identity and liveness of the process that holds a lease: checked on this host, by expiry time on others."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import time
 from functools import lru_cache
 
 
-def own() -> str:
-    """This process, so that no other is ever taken for it: where it runs, its number, and when it began."""
-    return f"{_machine()} {os.getpid()} {_begun(os.getpid())}"
+def current_holder() -> str:
+    """Return a unique identifier of this process: host, pid and start time."""
+    return f"{_boot_id()} {os.getpid()} {_process_start_time(os.getpid())}"
 
 
 def is_alive(holder: str, until: float) -> bool:
-    """Whether a process is there. One of another machine is until the time that it has named."""
+    """Return whether a process is alive. A process of another host counts as alive until `until`."""
     machine, _, rest = holder.partition(" ")
-    if machine != _machine():
+    if machine != _boot_id():
         return time.time() < until
     pid, _, begun = rest.partition(" ")
-    return bool(begun) and pid.isdigit() and _begun(int(pid)) == begun
+    # The start time distinguishes a process from a later one with the same pid.
+    return bool(begun) and pid.isdigit() and _process_start_time(int(pid)) == begun
 
 
 @lru_cache(1)
-def _machine() -> str:
-    """The machine since it was started, and in it the space that the numbers of processes are counted in."""
+def _boot_id() -> str:
+    """Return an identifier of the current boot and of the pid namespace, in which pids are unique."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
@@ -31,12 +32,13 @@ def _machine() -> str:
         return "unknown"
 
 
-def _begun(pid: int) -> str:
-    """When a process began, as the kernel counts; nothing if there is none any more."""
+def _process_start_time(pid: int) -> str:
+    """Return the start time of a process in clock ticks, or an empty string if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat") as file:
+            # The command name may contain spaces and parentheses, so split after the last parenthesis.
             state, *rest = file.read().rpartition(")")[2].split()
-        # A process that has ended, and whose parent has not asked about it yet, does nothing any more.
+        # A zombie has ended, although its parent has not reaped it yet.
         return "" if state in "ZX" else rest[18]
     except (OSError, IndexError):
         return ""

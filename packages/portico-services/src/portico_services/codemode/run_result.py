@@ -1,4 +1,4 @@
-"""What a run came to, as the client is told: not more than it wants, and the rest where it can be read."""
+"""Result of a run for the client, limited in size; the full output is available as a resource."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ import msgspec
 from msgspec import Struct
 
 from portico import ToolResult
-from portico.extend import ResourceLink
-from portico_services.codemode.journal import RunStore, keep_output
-from portico_services.codemode.script_run import RunEnd
+from portico.types import ResourceLink
+from portico_services.codemode.journal import RunStore, store_output
+from portico_services.codemode.script_run import RunOutcome
 
-LONGEST_FAILURE = 16_000
+MAX_FAILURE_CHARS = 16_000
 
 
 class RunResult(Struct, omit_defaults=True):
-    """What a script came to."""
+    """Result of a script."""
 
-    calls: Annotated[int, "How many tools were called"]
-    value: Annotated[Any, "The value of the script, if it is JSON"] = None
-    output: Annotated[str, "What was printed"] = ""
-    rest: Annotated[str, "Where all of it can be read, if it was too long"] = ""
-    resumed: Annotated[
-        bool, "Whether it went on with a run that was cut off: what that had done was not done again"
-    ] = False
-    unknown: Annotated[
-        list[str], "Tools that were called when the server was stopped: whether they did anything is not known"
-    ] = []
+    calls: Annotated[int, "Number of tool calls"]
+    value: Annotated[Any, "Value of the script, if it can be represented in JSON"] = None
+    output: Annotated[str, "Printed output"] = ""
+    rest: Annotated[str, "URI of the full output, if it was truncated"] = ""
+    resumed: Annotated[bool, "Whether the run resumed an interrupted one: its completed calls were not repeated"] = (
+        False
+    )
+    unknown: Annotated[list[str], "Tools whose calls were interrupted, with unknown outcome"] = []
 
 
 class _ScriptEnd(Struct):
-    """What the jail says. It is not believed: only its form is looked at."""
+    """Final message of the sandboxed script. It is untrusted: only its structure is validated."""
 
     value: str | None = None
     text: str | None = None
@@ -40,11 +38,11 @@ class _ScriptEnd(Struct):
     error: Any = None
 
 
-class ShownEnd(Struct):
-    """What there is to tell."""
+class PresentedResult(Struct):
+    """A run's result before it is limited in size."""
 
     result: RunResult
-    # In JSON, if the value is that.
+    # As JSON text, if the value is serializable.
     value: str | None = None
     text: str | None = None
     failure: str | None = None
@@ -53,59 +51,60 @@ class ShownEnd(Struct):
     details: dict[str, Any] = {}
 
 
-def read(end: RunEnd, calls: int, unknown: list[str], *, resumed: bool) -> ShownEnd:
+def decode_end(end: RunOutcome, calls: int, unknown: list[str], *, resumed: bool) -> PresentedResult:
     result = RunResult(calls, output=end.output, resumed=resumed, unknown=unknown)
     if end.ended is not None:
-        return ShownEnd(result, failure=end.ended, dropped=end.dropped, kind="RunEnded")
+        return PresentedResult(result, failure=end.ended, dropped=end.dropped, kind="RunEnded")
     try:
-        said = msgspec.json.decode(end.result, type=_ScriptEnd)
-        value = None if said.value is None else msgspec.json.decode(said.value)
+        message = msgspec.json.decode(end.result, type=_ScriptEnd)
+        value = None if message.value is None else msgspec.json.decode(message.value)
     except (msgspec.DecodeError, RecursionError):
-        return ShownEnd(result, failure="It said something that no script of ours says.", kind="RunEnded")
+        return PresentedResult(result, failure="The script ended with an invalid message.", kind="RunEnded")
     result.value = value
-    failure = None if said.failure is None else said.failure[:LONGEST_FAILURE]
-    known = said.error if isinstance(said.error, dict) else {}
-    kind = str(known.get("kind") or "ScriptError")[:100] if failure is not None else ""
-    return ShownEnd(result, said.value, said.text, failure, end.dropped, kind, _details(known))
+    failure = None if message.failure is None else message.failure[:MAX_FAILURE_CHARS]
+    error = message.error if isinstance(message.error, dict) else {}
+    kind = str(error.get("kind") or "ScriptError")[:100] if failure is not None else ""
+    return PresentedResult(result, message.value, message.text, failure, end.dropped, kind, _details(error))
 
 
 def _details(error: dict[str, Any]) -> dict[str, Any]:
-    """What a program is told of the refusal that ended a script."""
+    """Return the structured details of the error that ended a script."""
     return {name: error[name] for name in ("tool", "details") if error.get(name) is not None}
 
 
-async def bounded(shown: ShownEnd, most: int, store: RunStore, owner: str) -> ToolResult:
-    """The result, and a link to what of it was too long."""
-    result = shown.result
-    blocks: list[Any] = list(_words(shown))
-    size = sum(len(one.encode()) for one in blocks)
-    if size > most or shown.dropped:
+async def limit_output(presented: PresentedResult, max_bytes: int, store: RunStore, owner: str) -> ToolResult:
+    """Return the tool result, replacing output beyond `most` bytes with a link to a resource."""
+    result = presented.result
+    blocks: list[Any] = list(_result_text(presented))
+    size = sum(len(block.encode()) for block in blocks)
+    if size > max_bytes or presented.dropped:
         whole = "\n".join(blocks)
-        id = await keep_output(store, owner, "text/plain", whole)
+        id = await store_output(store, owner, "text/plain", whole)
         result.rest = f"run://output/{id}"
+        # The full text is in the resource; repeating a part of it in the structured content would double the tokens.
         result.value, result.output = None, ""
-        cut = whole.encode()[:most].decode(errors="ignore")
+        cut = whole.encode()[:max_bytes].decode(errors="ignore")
         note = f"\n[… {size - len(cut.encode()):,} more bytes: read {result.rest}]"
         link = ResourceLink(uri=result.rest, name="output", mime_type="text/plain", size=len(whole.encode()))
         blocks = [cut + note, link]
-    return ToolResult(content=blocks or ["(no value)"], structured=result, is_error=shown.failure is not None)
+    return ToolResult(content=blocks or ["(no value)"], structured=result, is_error=presented.failure is not None)
 
 
-def _words(shown: ShownEnd) -> list[str]:
-    found: list[str] = []
-    result = shown.result
+def _result_text(presented: PresentedResult) -> list[str]:
+    results: list[str] = []
+    result = presented.result
     if result.resumed:
-        found.append("[It went on with a run that was cut off; what that had done was not done again.]")
+        results.append("[Resumed an interrupted run; its completed calls were not repeated.]")
     if result.unknown:
-        found.append(f"[It is not known whether these were done: {', '.join(result.unknown)}.]")
+        results.append(f"[Outcome unknown: {', '.join(result.unknown)}.]")
     if result.output:
-        found.append(result.output)
-    if shown.dropped:
-        found.append(f"[… {shown.dropped:,} more bytes were printed]")
-    if shown.failure is not None:
-        found.append(f"Error: {shown.failure}")
-    elif shown.value is not None and shown.value != "null":
-        found.append(shown.value)
-    elif shown.text is not None:
-        found.append(shown.text)
-    return found
+        results.append(result.output)
+    if presented.dropped:
+        results.append(f"[… {presented.dropped:,} more bytes were printed]")
+    if presented.failure is not None:
+        results.append(f"Error: {presented.failure}")
+    elif presented.value is not None and presented.value != "null":
+        results.append(presented.value)
+    elif presented.text is not None:
+        results.append(presented.text)
+    return results

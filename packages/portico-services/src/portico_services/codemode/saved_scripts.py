@@ -1,4 +1,4 @@
-"""Scripts that callers have saved: each is a tool of its owner's, as long as the tools that it uses stay the same."""
+"""Saved scripts: each is a tool of its owner as long as the tools that it uses are unchanged."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from typing import Any
 from msgspec import Struct
 
 from portico import ToolError
-from portico.extend import Transaction, json_column
+from portico.extend import Transaction, encode_json_column
 from portico_services.codemode.journal import RunStore
-from portico_services.codemode.tool_catalog import ToolTable
+from portico_services.codemode.tool_catalog import ToolCatalog
 
-MOST_SAVED = 100
-LONGEST_DESCRIPTION = 400
-LONGEST_SHOWN = 8_000
+MAX_SAVED_SCRIPTS = 100
+MAX_DESCRIPTION_CHARS = 400
+MAX_SHOWN_CODE_CHARS = 8_000
 
 
 class SavedScript(Struct):
     name: str
     description: str
     code: str
-    # What the tools were that it uses, by their names.
+    # Digests of the tools that it uses, by tool name.
     tools: dict[str, str]
     saved_at: float
     signature: str | None = None
 
-    def signed(self, owner: str) -> tuple[str, ...]:
-        return owner, self.name, self.description, self.code, json_column(self.tools)
+    def signed_fields(self, owner: str) -> tuple[str, ...]:
+        return owner, self.name, self.description, self.code, encode_json_column(self.tools)
 
-    def check(self, table: ToolTable) -> None:
-        """Raises ToolError if a tool is not what it was: the script may do something else now than it did."""
-        changed = table.changed(self.tools)
+    def check_tools_unchanged(self, table: ToolCatalog) -> None:
+        """Raise ToolError if a tool that the script uses has changed: the script could now behave differently."""
+        changed = table.changed_tools(self.tools)
         if changed:
             raise ToolError(
-                f"The script {self.name!r} was saved when {', '.join(changed)} was another tool than now. "
-                f"Look at it, run it with save={self.name!r} and it is saved anew:\n{self.code[:LONGEST_SHOWN]}",
-                kind="ToolExecutionError",
+                f"Since the script {self.name!r} was saved, these tools have changed: {', '.join(changed)}. "
+                f"Review the script, then run it with save={self.name!r} to save it again:\n"
+                f"{self.code[:MAX_SHOWN_CODE_CHARS]}",
+                error_type="ToolExecutionError",
                 details={"changed": changed},
             )
 
-    def definition(self, table: ToolTable) -> dict[str, Any]:
-        """As a list has it."""
-        reads = all(table.by_name[name].reads for name in self.tools if name in table.by_name)
+    def definition(self, table: ToolCatalog) -> dict[str, Any]:
+        """Return the tool definition for `tools/list`."""
+        # The annotation is as strict as the strictest tool that the script uses.
+        reads = all(table.by_name[name].is_read_only for name in self.tools if name in table.by_name)
         return {
             "name": self.name,
-            "description": f"{self.description} (a script that you have saved)",
+            "description": f"{self.description} (a saved script)",
             "inputSchema": {
                 "type": "object",
-                "properties": {"data": {"description": "JSON that the script finds in `data`"}},
+                "properties": {"data": {"description": "JSON value available as `data`"}},
                 "required": [],
                 "additionalProperties": False,
             },
@@ -57,47 +59,54 @@ class SavedScript(Struct):
         }
 
 
-def description_of(code: str) -> str:
-    """What a script says of itself: its docstring, or the comment that it begins with."""
+def script_description(code: str) -> str:
+    """Return the description of a script: its docstring, or its leading comment."""
     try:
-        said = ast.get_docstring(ast.parse(code)) or ""
+        text = ast.get_docstring(ast.parse(code)) or ""
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        said = ""  # with an `await` at its top it is still a script
-    if not said and code.lstrip().startswith("#"):
-        said = code.lstrip().partition("\n")[0].lstrip("# ")
-    plain = "".join(one if one.isprintable() else " " for one in said)
-    return " ".join(plain.split())[:LONGEST_DESCRIPTION] or "A script"
+        text = ""  # a top-level `await` is still a valid script
+    if not text and code.lstrip().startswith("#"):
+        text = code.lstrip().partition("\n")[0].lstrip("# ")
+    # The text is shown in tool lists, so control characters are removed.
+    plain = "".join(item if item.isprintable() else " " for item in text)
+    return " ".join(plain.split())[:MAX_DESCRIPTION_CHARS] or "A script"
 
 
-class SavedScripts:
-    """In the store, by owner."""
+class SavedScriptStore:
+    """Store of saved scripts, by owner."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
 
     async def save(self, owner: str, script: SavedScript) -> None:
-        script.signature = (await self._store.signing()).sign_row(_PURPOSE, *script.signed(owner))
+        script.signature = (await self._store.signing()).sign_row(_PURPOSE, *script.signed_fields(owner))
         if not await self._store.write(_save, owner, script):
-            raise ToolError(f"There are {MOST_SAVED} saved scripts already: forget one.", kind="ApiLimitExceeded")
+            raise ToolError(
+                f"The limit of {MAX_SAVED_SCRIPTS} saved scripts is reached: delete one with forget_saved.",
+                error_type="ApiLimitExceeded",
+            )
 
     async def find(self, owner: str, name: str) -> SavedScript:
-        """Raises ToolError if there is none."""
-        found = await self._store.read(_find, owner, name)
-        if found is None or not await self._is_authentic(owner, found):
-            raise ToolError(f"There is no saved script {name[:80]!r}.", kind="ResourceNotFound")
-        assert isinstance(found, SavedScript)
-        return found
+        """Return a saved script. Raises ToolError if it does not exist."""
+        result = await self._store.read(_find, owner, name)
+        # A forged row is reported like a missing one.
+        if result is None or not await self._is_authentic(owner, result):
+            raise ToolError(f"Unknown saved script {name[:80]!r}.", error_type="ResourceNotFound")
+        assert isinstance(result, SavedScript)
+        return result
 
-    async def all(self, owner: str) -> list[SavedScript]:
-        found: list[SavedScript] = await self._store.read(_all, owner)
-        return [one for one in found if await self._is_authentic(owner, one)]
+    async def list(self, owner: str) -> list[SavedScript]:
+        result: list[SavedScript] = await self._store.read(_all, owner)
+        return [item for item in result if await self._is_authentic(owner, item)]
 
     async def _is_authentic(self, owner: str, script: SavedScript) -> bool:
-        """Return whether its owner has saved it: a role that can write rows must not put code into their tools."""
-        return (await self._store.signing()).is_row_signed(_PURPOSE, script.signature, *script.signed(owner))
+        """Return whether the owner saved the script: a database role that can write rows must not inject code into its
+        tools.
+        """
+        return (await self._store.signing()).is_row_signed(_PURPOSE, script.signature, *script.signed_fields(owner))
 
-    async def forget(self, owner: str, name: str) -> bool:
-        return bool(await self._store.write(_forget, owner, name))
+    async def delete(self, owner: str, name: str) -> bool:
+        return bool(await self._store.write(_delete, owner, name))
 
 
 _COLUMNS = "name, description, code, tools, saved_at, signature"
@@ -105,10 +114,12 @@ _PURPOSE = b"saved scripts"
 
 
 def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
-    count = tx.one(int, "select count(*) from portico_saved_script where owner = ? and name <> ?", (owner, script.name))
-    if count >= MOST_SAVED:
+    count = tx.fetch_one(
+        int, "select count(*) from portico_saved_script where owner = ? and name <> ?", (owner, script.name)
+    )
+    if count >= MAX_SAVED_SCRIPTS:
         return False
-    tx.run(
+    tx.execute(
         f"insert into portico_saved_script (owner, {_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?) on conflict (owner, name) "
         "do update set description = excluded.description, code = excluded.code, tools = excluded.tools, "
         "saved_at = excluded.saved_at, signature = excluded.signature",
@@ -117,7 +128,7 @@ def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
             script.name,
             script.description,
             script.code,
-            json_column(script.tools),
+            encode_json_column(script.tools),
             time.time(),
             script.signature,
         ),
@@ -126,14 +137,16 @@ def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
 
 
 def _find(tx: Transaction, owner: str, name: str) -> SavedScript | None:
-    return tx.maybe(
+    return tx.fetch_optional(
         SavedScript, f"select {_COLUMNS} from portico_saved_script where owner = ? and name = ?", (owner, name)
     )
 
 
 def _all(tx: Transaction, owner: str) -> list[SavedScript]:
-    return tx.all(SavedScript, f"select {_COLUMNS} from portico_saved_script where owner = ? order by name", (owner,))
+    return tx.fetch_all(
+        SavedScript, f"select {_COLUMNS} from portico_saved_script where owner = ? order by name", (owner,)
+    )
 
 
-def _forget(tx: Transaction, owner: str, name: str) -> int:
-    return tx.run("delete from portico_saved_script where owner = ? and name = ?", (owner, name))
+def _delete(tx: Transaction, owner: str, name: str) -> int:
+    return tx.execute("delete from portico_saved_script where owner = ? and name = ?", (owner, name))

@@ -1,6 +1,6 @@
-"""The code face: `find_tools`, `describe_tools` and `run` stand for all tools of a server, beside saved scripts.
+"""Code mode server: `find_tools`, `describe_tools`, `run` and saved scripts replace the tools of a server.
 
-Where the server has the service already, the face shows that; otherwise it has one of its own.
+If the server already has the service, it is used; otherwise a separate one is created.
 """
 
 from __future__ import annotations
@@ -14,115 +14,121 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico import Server, ToolError
-from portico.extend import LATEST, Call, Handler, Owned, ServerFace, add_find_tools, members, to_json
-from portico_services.codemode.service import Code, owner_of
-from portico_services.codemode.tool_catalog import ToolTable
+from portico.extend import Call, Handler, QualifiedName, get_capabilities, to_json
+from portico.search import ToolSearchBase, add_find_tools
+from portico.types import LATEST_PROTOCOL_VERSION
+from portico_services.codemode.service import CodeMode, owner_key
+from portico_services.codemode.tool_catalog import ToolCatalog
 
-SHOWN = ("run", "describe_tools")
-OUTPUTS = "run://output/"
+OWN_TOOLS = ("run", "describe_tools")
+OUTPUT_URI_PREFIX = "run://output/"
 INSTRUCTIONS = (
-    "Only a few of this server's tools are listed. Find the others with find_tools: say in a few words what each step "
-    "needs, several at once. Then write one script for run that does all of it: what is found under a name is "
-    "imported by that name, as in `from tools import github_create_issue`, or from the module of its server, as in "
+    "Only a few of this server's tools are listed. Find the others with find_tools: describe each step in a few words, "
+    "several steps in one call. Then write one script for run that does everything. Import a tool by the name under "
+    "which it was found, as in `from tools import github_create_issue`, or from the module of its server, as in "
     "`from tools import github`."
 )
 
 
-class CodeFace(ServerFace):
-    """Any server with scripts in place of single calls.
+class CodeModeServer(ToolSearchBase):
+    """A server that offers scripts instead of single tool calls.
 
     * **server** – a Server, a Gateway, or any Handler.
-    * **always** – the names of tools that are listed all the same.
-    * **options** – those of `Code`, where the server has no such service yet.
+    * **pinned_tools** – the names of tools that are always listed.
+    * **options** – options of `CodeMode`, if the server does not have the service yet.
     """
 
-    def __init__(self, server: Handler, *, name: str = "code", always: Sequence[str] = (), **options: Any) -> None:
-        given = _service_of(server)
-        shown = always if given is None else (*SHOWN, *always)
-        super().__init__(server, name, always=shown, instructions=INSTRUCTIONS)
+    def __init__(
+        self, server: Handler, *, name: str = "code", pinned_tools: Sequence[str] = (), **options: Any
+    ) -> None:
+        services = [item for item in getattr(server, "services", ()) if isinstance(item, CodeMode)]
+        existing = services[0] if services else None
+        pinned = pinned_tools if existing is None else (*OWN_TOOLS, *pinned_tools)
+        super().__init__(server, name, pinned_tools=pinned, instructions=INSTRUCTIONS)
         add_find_tools(self)
-        self.code = given or self._own(server, options)
+        self.code = existing or self._own_service(server, options)
 
-    def _own(self, server: Handler, options: dict[str, Any]) -> Code:
-        """A service of this face's own. Its runs are no tasks: those are the server's."""
-        # A view keeps things where its gateway does.
-        whole = getattr(server, "whole", server)
+    def _own_service(self, server: Handler, options: dict[str, Any]) -> CodeMode:
+        """Create the service. Its runs are not tasks: `tasks/*` requests go to the wrapped server."""
+        # A view uses the store of its gateway.
+        whole = getattr(server, "gateway", server)
         store = getattr(whole, "store", None)
-        code = Code(target=server, tasks=False, **{"store": store, **options})
-        desk = self.desk
-        # What was too long for a result is read here, too.
+        code = CodeMode(target=server, allow_tasks=False, **{"store": store, **options})
+        desk = self.own_tools
+        # Outputs that exceed the size of a result are read here.
         desk.capabilities = replace(desk.capabilities, resources={})
         if isinstance(whole, Server):
-            # Any process that the server shares its key with goes on with a question.
-            desk.seal, desk.spent = whole.seal, whole.spent
-            # That a script was saved is told to who listens to the server.
-            desk.subscriptions.spread = whole.subscriptions.publish_everywhere
+            # Any process that shares the server's key can continue after an elicitation.
+            desk.state_sealer, desk.used_states = whole.state_sealer, whole.used_states
+            # Clients that listen to the server are notified when a script is saved.
+            desk.subscriptions.broadcast_hook = whole.subscriptions.broadcast
         desk.add(code)
         return code
 
     def start(self, call: Call) -> Any:
-        if call.method == "resources/read" and self.code.name in {one.name for one in self.desk.services}:
-            uri = getattr(call.typed(), "uri", "")
-            if uri.startswith(OUTPUTS):
-                # It is given only to who ran the script.
-                return self.answer_own(call, "resource", Owned(self.code.name, uri), decided=False)
+        if call.method == "resources/read" and self.code.name in {service.name for service in self.own_tools.services}:
+            uri = getattr(call.decode_params(), "uri", "")
+            if uri.startswith(OUTPUT_URI_PREFIX):
+                # Outputs are returned only to the caller that ran the script.
+                return self.handle_own_tool(call, "resource", QualifiedName(self.code.name, uri), authorize=False)
         return super().start(call)
 
     # Saved scripts
 
     def _list(self, call: Call) -> Any:
-        return self._list_all(call) if self.code.saves else super()._list(call)
+        return self._list_all(call) if self.code.has_saved_scripts else super()._list(call)
 
     async def _list_all(self, call: Call) -> Raw:
-        own, cursor = list(self._shown(call, self._definitions())), call.typed().cursor
-        if self.sees(call, Owned(self.code.name, "run_saved")):
-            own += [msgspec.convert(one, type(own[0])) for one in await self._saved(call)]
-        page = self.desk.tools.once(own, call.revision or LATEST, cursor)
-        return await self._with_always(call, page) if self.always and cursor is None else page
+        own, cursor = list(self._filter_own(call, self._definitions())), call.decode_params().cursor
+        if self.is_visible(call, QualifiedName(self.code.name, "run_saved")):
+            own += [msgspec.convert(saved_tool, type(own[0])) for saved_tool in await self._saved_tools(call)]
+        page = self.own_tools.tools.encode_page(own, call.protocol_version or LATEST_PROTOCOL_VERSION, cursor)
+        return await self._with_always(call, page) if self.pinned_tools and cursor is None else page
 
-    async def _saved(self, call: Call) -> list[dict[str, Any]]:
-        """The scripts of a caller that can be called: all that they use is as it was, and no tool has their name."""
-        scripts = await self.code.saved.all(owner_of(call))
+    async def _saved_tools(self, call: Call) -> list[dict[str, Any]]:
+        """Return the caller's scripts that can be called: their tools are unchanged and no tool has their name."""
+        scripts = await self.code.saved.list(owner_key(call))
         if not scripts:
             return []
-        table = await self._table(call)
+        table = await self._tool_catalog(call)
         return [
-            one.definition(table) for one in scripts if not table.changed(one.tools) and one.name not in table.by_name
+            script.definition(table)
+            for script in scripts
+            if not table.changed_tools(script.tools) and script.name not in table.by_name
         ]
 
-    async def _table(self, call: Call) -> ToolTable:
+    async def _tool_catalog(self, call: Call) -> ToolCatalog:
         about = {name: getattr(call, name) for name in ("principal", "client", "address", "headers", "facet")}
-        return await self.code.tables.of(about)
+        return await self.code.tool_catalogs.get(about)
 
     def _definitions(self) -> Sequence[Any]:
-        shown = super()._definitions()
-        return [one for one in shown if one.name in (*SHOWN, "find_tools")]
+        definitions = super()._definitions()
+        return [item for item in definitions if item.name in (*OWN_TOOLS, "find_tools")]
 
     def _call_tool(self, call: Call) -> Any:
-        name = call.typed().name
-        known = name in self.answers or name in self.desk.registry.by_name
-        if known or not self.code.saves or members(self.server).canonical("tool", name) not in (None, name):
+        name = call.decode_params().name
+        is_tool = name in self.handlers or name in self.own_tools.registry.by_name
+        if (
+            is_tool
+            or not self.code.has_saved_scripts
+            or get_capabilities(self.server).directory.canonical_name("tool", name) not in (None, name)
+        ):
             return super()._call_tool(call)
-        return self._call_saved(call, name)
+        return self._call_saved_script(call, name)
 
-    async def _call_saved(self, call: Call, name: str) -> Any:
-        """A saved script by its name, unless there is a tool of that name that the caller is shown."""
+    async def _call_saved_script(self, call: Call, name: str) -> Any:
+        """Call a saved script by its name, unless the caller is shown a tool of that name."""
         try:
-            await self.code.saved.find(owner_of(call), name)
-            call = call if name in (await self._table(call)).by_name else _renamed(call, name)
+            await self.code.saved.find(owner_key(call), name)
+            call = call if name in (await self._tool_catalog(call)).by_name else _with_tool_name(call, name)
         except ToolError:
-            pass  # the server says that there is no such tool
+            pass  # the server reports the unknown tool
         result = super()._call_tool(call)
         return await result if type(result) is CoroutineType else result
 
 
-def _service_of(server: Handler) -> Code | None:
-    found = [one for one in getattr(server, "services", ()) if isinstance(one, Code)]
-    return found[0] if found else None
-
-
-def _renamed(call: Call, name: str) -> Call:
+def _with_tool_name(call: Call, name: str) -> Call:
     params: dict[str, Any] = msgspec.json.decode(call.params, type=dict[str, Raw])
-    given = msgspec.json.decode(params.get("arguments") or b"{}")
-    arguments = {**(given if isinstance(given, dict) else {}), "name": name}
+    decoded = msgspec.json.decode(params.get("arguments") or b"{}")
+    arguments = {**(decoded if isinstance(decoded, dict) else {}), "name": name}
     return replace(call, params=Raw(to_json({**params, "name": "run_saved", "arguments": arguments})), read=None)

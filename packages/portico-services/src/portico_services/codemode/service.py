@@ -1,10 +1,11 @@
-"""Code mode as a service: one tool that runs a script, and the scripts that callers have saved."""
+"""The code mode service: a tool that runs scripts, and saved scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -13,82 +14,96 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from portico import Context, Server, Service, TaskConfig, ToolError, ToolResult, UsageError, resource
-from portico.extend import Call, FairPlaces, Handler, ResourceNotFound, TextContent, explained, identity_of, to_json
-from portico.jsonschema import did_you_mean, schema
+from portico.errors import ResourceNotFound
+from portico.extend import BackgroundTasks, Call, FairPlaces, Handler, principal_id, to_json, validated_kwargs
+from portico.jsonschema import did_you_mean, schema_for_type
+from portico.types import TextContent
 from portico_services.codemode import run_result, stubs
-from portico_services.codemode.catalog_cache import CallerTables, RunTools
-from portico_services.codemode.consent import Consent, Writes
-from portico_services.codemode.journal import Journal, RunStore, digest_of, kept_output, store_url
+from portico_services.codemode.catalog_cache import CallerCatalogs, RunTools
+from portico_services.codemode.consent import WriteConsent, WritePolicy
+from portico_services.codemode.journal import RunJournal, RunStore, digest, read_output, resolve_store_url
 from portico_services.codemode.run_result import RunResult
-from portico_services.codemode.saved_scripts import SavedScript, SavedScripts, description_of
-from portico_services.codemode.script_run import Ceilings, RunEnd, ScriptRun
-from portico_services.codemode.tool_catalog import ToolTable
-from portico_services.codemode.worker_pool import JailPool
-from portico_services.livepython.sandbox.framing import DEEPEST_JSON, is_too_deep
-from portico_services.livepython.sandbox.limits import MIB
+from portico_services.codemode.saved_scripts import SavedScript, SavedScriptStore, script_description
+from portico_services.codemode.script_run import RunLimits, RunOutcome, ScriptRun
+from portico_services.codemode.tool_catalog import ToolCatalog
+from portico_services.livepython.sandbox.forked_worker import ForkedWorkerFactory
+from portico_services.livepython.sandbox.framing import MAX_JSON_DEPTH, SCRIPT_MODULE, is_too_deep
+from portico_services.livepython.sandbox.landlock import unavailable_reason
+from portico_services.livepython.sandbox.limits import MIB, SandboxLimits
+from portico_services.livepython.sandbox.spare_workers import SpareWorkers
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 
-LONGEST_CODE = 256 * 1024
-MOST_DESCRIBED = 50
-# Each run is a process with its own memory. The share of one caller leaves places for at least three others.
+MAX_CODE_CHARS = 256 * 1024
+MAX_DESCRIBED_TOOLS = 50
+# Each run is a process with its own memory. The limit per caller leaves slots for at least three others.
 MAX_RUNS, MAX_RUNS_PER_CALLER = 16, 4
 MAX_WAITING_RUNS, MAX_WAITING_RUNS_PER_CALLER, MAX_WAITING_SECONDS = 256, 32, 60.0
-# How long a run that was cut off is remembered: longer than a server takes to stop that cuts off what it runs.
-FORGET_SECONDS = 10.0
+# How long an interrupted run is remembered: longer than the server's shutdown, which also interrupts runs.
+INTERRUPTED_RUN_RETENTION_SECONDS = 10.0
+# Memory that the interpreter itself needs.
+PYTHON_BASE_MEMORY_BYTES = 96 * MIB
+# The iteration order of a set of strings affects the control flow, so it must be the same in a replay.
+HASH_SEED_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
-# It does what its script does, and for that each tool is asked about by itself.
-RUNS = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
-READS = {"readOnlyHint": True, "openWorldHint": False}
-FORGETS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+# The worst case of a script; consent is requested per tool.
+RUN_HINTS = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+READ_ONLY_HINTS = {"readOnlyHint": True, "openWorldHint": False}
+DELETE_HINTS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
-Script = Annotated[str, Meta(max_length=LONGEST_CODE, description="Python; `await` works at the top")]
-Data = Annotated[Any, Meta(description="JSON that the script finds in `data`")]
-SavedName = Annotated[str, Meta(max_length=63, description="The name of a saved script")]
+ScriptCode = Annotated[str, Meta(max_length=MAX_CODE_CHARS, description="Python; top-level await works")]
+ScriptData = Annotated[Any, Meta(description="JSON value available as `data`")]
+SavedName = Annotated[str, Meta(max_length=63, description="Saved script name")]
 
 
-class Code(Service):
-    """Scripts that call the tools of a server: `server.add(Code())`.
+class CodeMode(Service):
+    """Scripts that call the tools of a server: `server.add(CodeMode())`.
 
-    They run in live Python's jail, which Linux alone has: elsewhere this raises UsageError with the reason. `target` is
-    whose tools they call: those of the server it is added to unless said otherwise. `writes`: whether a person is asked
-    before a script changes something ("ask"), the rules of the server are enough ("allow"), or scripts only read
-    ("refuse"). `calls`, `at_once`, `seconds`, `memory` (bytes) and `output` (bytes of a result; the rest is kept as a
-    resource) are the ceilings of one run. `spare`: how many jails wait for the next script. `tasks`: whether a run goes
-    on as a task where the client can deal with one. `store` is where runs are kept: where the server keeps its tasks
-    unless said otherwise.
+    * **target** – the handler whose tools scripts call (default: the server that the service is added to).
+    * **writes** – the policy for calls that may change data: `"ask"` the user, `"allow"` them as far as the server's
+      own rules do, or `"deny"` them.
+    * **max_calls**, **max_concurrent_calls**, **timeout** (seconds), **memory_bytes** – limits of one run.
+    * **max_output_bytes** – the size of a result; the rest of a longer one is stored as a resource.
+    * **warm_workers** – the number of idle sandboxes that wait for the next script.
+    * **allow_tasks** – whether a long run may continue as a task, if the client supports tasks.
+    * **store** – where runs are stored (default: the store of the server's tasks).
+
+    Scripts run in the Linux sandbox of live Python. Raises UsageError, with the reason, where it is not available.
     """
 
-    # It needs no scope of its own: a script does what its caller may do anyway, and each call is asked for its scopes.
+    # No scope is required: a script can only do what its caller may do, and scopes are checked for each call.
     name = "code"
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
         *,
         target: Handler | None = None,
-        writes: Writes = "ask",
-        calls: int = 200,
-        at_once: int = 16,
-        seconds: float = 60.0,
-        memory: int = 64 * MIB,
-        output: int = 32 * 1024,
-        spare: int = 1,
-        tasks: bool = True,
+        writes: WritePolicy = "ask",
+        max_calls: int = 200,
+        max_concurrent_calls: int = 16,
+        timeout: float = 60.0,
+        memory_bytes: int = 64 * MIB,
+        max_output_bytes: int = 32 * 1024,
+        warm_workers: int = 1,
+        allow_tasks: bool = True,
         store: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        if writes not in ("ask", "allow", "refuse"):
-            raise UsageError(f"{writes!r} is none of ask, allow, refuse")
-        if min(calls, at_once, seconds, output) <= 0 or memory < MIB:
-            raise UsageError("a run needs at least one call, one at once, some seconds, a byte of output and 1 MiB")
-        self._ceilings = Ceilings(calls, at_once, seconds, output)
+        if writes not in ("ask", "allow", "deny"):
+            raise UsageError(f"writes must be one of ask, allow, deny, got {writes!r}")
+        self._limits = RunLimits(max_calls, max_concurrent_calls, timeout, max_output_bytes)
+        for name in self._limits.__struct_fields__:
+            if getattr(self._limits, name) <= 0:
+                raise UsageError(f"{name} must be positive, got {getattr(self._limits, name)}")
+        if memory_bytes < MIB:
+            raise UsageError(f"memory_bytes must be at least {MIB} (1 MiB), got {memory_bytes}")
         self._target, self._writes, self._given_store = target, writes, store
-        self._store = RunStore(store_url(store, None))
-        self.saved = SavedScripts(self._store)
+        self._store = RunStore(resolve_store_url(store, None))
+        self.saved = SavedScriptStore(self._store)
         self._server: Server | None = None
-        # What forgets the runs that were cut off.
-        self._forgetting: set[asyncio.Task[None]] = set()
+        # Deletes interrupted runs after the retention period.
+        self._forgetting = BackgroundTasks()
         self._places = FairPlaces(
             MAX_RUNS,
             MAX_RUNS_PER_CALLER,
@@ -96,211 +111,237 @@ class Code(Service):
             waiting_total=MAX_WAITING_RUNS,
             seconds=MAX_WAITING_SECONDS,
         )
-        # Another's tools are not ours, even if they come from one that is called so.
+        # With another target, a service of the same name there is not this one and stays visible.
         own = (self.name,) if target is None else ()
-        self.tables = CallerTables(lambda: self._server if self._target is None else self._target, own)
+        self.tool_catalogs = CallerCatalogs(lambda: self._server if self._target is None else self._target, own)
         try:
-            self._jails = JailPool(memory=memory, seconds=seconds, spare=spare)
+            self._workers = _workers(memory_bytes, timeout, warm_workers)
         except SandboxUnavailable as reason:
-            raise UsageError(f"scripts need live Python's jail: {reason}") from None
-        task = TaskConfig(mode="optional" if tasks else "never", detached=True)
-        output_schema = schema(RunResult, output=True)
-        self.tool(annotations=RUNS, task=task, output_schema=output_schema)(self.run)
-        self.tool(annotations=READS)(self.describe_tools)
-        self.tool(annotations=RUNS, task=task, output_schema=output_schema)(self.run_saved)
-        self.tool(annotations=FORGETS)(self.forget_saved)
+            raise UsageError(f"scripts need the Linux sandbox of live Python: {reason}") from None
+        task = TaskConfig(mode="optional" if allow_tasks else "never", detachable=True)
+        output_schema = schema_for_type(RunResult, for_output=True)
+        self.tool(annotations=RUN_HINTS, task=task, output_schema=output_schema)(self.run)
+        self.tool(annotations=READ_ONLY_HINTS)(self.describe_tools)
+        self.tool(annotations=RUN_HINTS, task=task, output_schema=output_schema)(self.run_saved)
+        self.tool(annotations=DELETE_HINTS)(self.forget_saved)
 
     @property
-    def saves(self) -> bool:
-        """Whether there may be saved scripts: the store lasts, or something was stored in it."""
-        return self._store.lasts or self._store.is_open
+    def has_saved_scripts(self) -> bool:
+        """Return whether saved scripts may exist: the store is durable, or was opened."""
+        return self._store.is_durable or self._store.is_open
 
-    def added(self, server: Server) -> None:
+    def on_added(self, server: Server) -> None:
         self._server = server
-        self._store.url = store_url(self._given_store, server)
+        self._store.url = resolve_store_url(self._given_store, server)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._jails.open()
+        self._workers.open()
         try:
             yield
         finally:
-            await self._jails.close()
-            for one in self._forgetting:
-                one.cancel()
-            if self._forgetting:
-                await asyncio.wait(self._forgetting)
+            await self._workers.close()
+            await self._forgetting.close()
             await self._store.close()
 
     async def run(
         self,
         ctx: Context,
-        code: Script,
-        data: Data = None,
-        save: Annotated[str | None, "Keep it under this name, as a tool of yours, if it works"] = None,
+        code: ScriptCode,
+        data: ScriptData = None,
+        save: Annotated[str | None, "Save the script as a tool of this name if it succeeds"] = None,
     ) -> ToolResult:
-        """Run a Python script that calls tools: one call in place of many.
+        """Run a Python script that calls this server's tools; use it instead of many single calls.
 
         `from tools import github`, then `await github.create_issue(repo="a/b", title="…")`; any tool can be imported by
-        the name that it is listed or found under: `from tools import add`. `asyncio.gather` calls side by side. Results
-        are data; a refusal is a `ToolError` with `.kind` and `.details`. The result is the value of the last
-        expression, or what is returned, with what was printed. No network, no files but scratch. A person is asked once
-        before something is changed.
+        the name under which it is listed or found: `from tools import add`. `asyncio.gather` runs calls concurrently.
+        Results are data; a failed call raises `ToolError` with `.kind` and `.details`. Returns the value of the last
+        expression, or the `return` value, and the printed output. No network, scratch files only. The user confirms
+        once before anything is modified.
         """
         tools = await self._tools(ctx)
         if save is not None:
             self._check_name(ctx, save, tools.table)
-        said, run = await self._run(ctx, tools, code, data)
-        if save is not None and not said.is_error:
+        result, run = await self._run(ctx, tools, code, data)
+        if save is not None and not result.is_error:
+            # Digests of every tool that the script used or may use, to detect later that one of them has changed.
             table = tools.table
-            used = table.digests({*run.used, *(tool.name for tool in table.named_in(code))})
-            await self.saved.save(owner_of(ctx), SavedScript(save, description_of(code), code, used, time.time()))
+            used = table.digests({*run.used, *(tool.name for tool in table.tools_used_in(code))})
+            await self.saved.save(owner_key(ctx), SavedScript(save, script_description(code), code, used, time.time()))
             if self._server is not None:
-                self._server.tools.changed()
-        return said
+                self._server.tools.invalidate()
+        return result
 
     async def describe_tools(
-        self, ctx: Context, tools: Annotated[list[str], Meta(max_length=MOST_DESCRIBED, description="Their names")]
+        self, ctx: Context, tools: Annotated[list[str], Meta(max_length=MAX_DESCRIBED_TOOLS, description="Tool names")]
     ) -> TextContent:
-        """What tools take and give, as typed Python."""
+        """Return tool signatures as typed Python stubs, for use in scripts."""
         table = (await self._tools(ctx)).table
-        found = []
+        results = []
         for name in tools:
             tool = table.find(name)
             if tool is None:
                 near = did_you_mean(name[:100], list(table.by_name))
-                raise ToolError(f"There is no tool {name[:100]!r}. {near}".rstrip(), kind="ResourceNotFound")
-            found.append(tool)
-        return TextContent(text=stubs.written(found))
+                raise ToolError(f"Unknown tool {name[:100]!r}. {near}".rstrip(), error_type="ResourceNotFound")
+            results.append(tool)
+        return TextContent(text=stubs.render_stubs(results))
 
-    async def run_saved(self, ctx: Context, name: SavedName, data: Data = None) -> ToolResult:
-        """Run a script that you have saved."""
-        script = await self.saved.find(owner_of(ctx), name)
+    async def run_saved(self, ctx: Context, name: SavedName, data: ScriptData = None) -> ToolResult:
+        """Run a saved script."""
+        script = await self.saved.find(owner_key(ctx), name)
         tools = await self._tools(ctx)
-        script.check(tools.table)
-        said, _ = await self._run(ctx, tools, script.code, data)
-        return said
+        script.check_tools_unchanged(tools.table)
+        result, _ = await self._run(ctx, tools, script.code, data)
+        return result
 
     async def forget_saved(self, ctx: Context, name: SavedName) -> TextContent:
-        """Forget a script that you have saved."""
-        if not await self.saved.forget(owner_of(ctx), name):
-            raise ToolError(f"There is no saved script {name!r}.", kind="ResourceNotFound")
+        """Delete a saved script."""
+        if not await self.saved.delete(owner_key(ctx), name):
+            raise ToolError(f"Unknown saved script {name!r}.", error_type="ResourceNotFound")
         if self._server is not None:
-            self._server.tools.changed()
-        return TextContent(text=f"The script {name!r} is forgotten.")
+            self._server.tools.invalidate()
+        return TextContent(text=f"The saved script {name!r} was deleted.")
 
-    def _check_name(self, ctx: Context, name: str, table: ToolTable) -> None:
-        if ctx.principal is None and ctx.address is not None:
-            raise ToolError("A script is saved for who ran it, and you have not logged in.", kind="PermissionError")
-        if not _NAME.fullmatch(name) or name in table.by_name or name in RESERVED:
+    def _check_name(self, ctx: Context, name: str, table: ToolCatalog) -> None:
+        if ctx.principal is None and ctx.client_address is not None:
             raise ToolError(
-                f"{name[:80]!r} cannot be the name of a saved script: it is small letters, digits and underscores, and "
-                "not the name of a tool that there is.",
-                kind="ValidationError",
+                "Scripts are saved per user, and this caller is not authenticated.", error_type="PermissionError"
+            )
+        if not _NAME.fullmatch(name) or name in table.by_name or name in RESERVED_NAMES:
+            raise ToolError(
+                f"{name[:80]!r} is not a valid name for a saved script: use lowercase letters, digits and underscores, "
+                "and no name of an existing tool.",
+                error_type="ValidationError",
             )
 
-    # Running
+    # Runs
 
     async def _tools(self, ctx: Context) -> RunTools:
-        """The tools that the caller is shown. What goes on as a task does so with those of the beginning, where it was
-        asked through a part of the server alone."""
-        about = ctx.on_behalf
-        table = await self.tables.of(about)
-        shown = await ctx.step("tools", lambda: None if about["facet"] is None else list(table.by_name))
-        return RunTools(self.tables, ctx, table, shown)
+        """Return the tools that the caller is shown.
 
-    async def _journal(self, ctx: Context, digest: str) -> Journal:
-        """What the run goes on with: the journal of an earlier round of it, or of a process that was killed."""
-        owner = owner_of(ctx)
-        # Who has not logged in cannot be told from another, who would then get what this one has done.
-        goes_on = ctx.is_first_round and not ctx.call.anonymous
-        left = await Journal.left_behind(self._store, owner, digest) if goes_on else None
-        journal = left or Journal(self._store, owner, digest)
+        A run that was requested through a facet of the server and continues as a task keeps the tools of its beginning.
+        """
+        about = ctx.caller_fields
+        table = await self.tool_catalogs.get(about)
+        visible = await ctx.step("tools", lambda: None if about["facet"] is None else list(table.by_name))
+        return RunTools(self.tool_catalogs, ctx, table, visible)
+
+    async def _journal(self, ctx: Context, digest: str) -> RunJournal:
+        """Return the journal of the run: a new one, that of an earlier round, or that of a killed process."""
+        owner = owner_key(ctx)
+        # Anonymous callers cannot be distinguished, so one could receive the results of another.
+        goes_on = ctx.is_first_round and not ctx.call.is_anonymous
+        left = await RunJournal.find_unfinished(self._store, owner, digest) if goes_on else None
+        journal = left or RunJournal(self._store, owner, digest)
         id = await ctx.step("journal", lambda: journal.id)
         if id != journal.id:
-            journal = Journal(self._store, owner, digest, id)
+            journal = RunJournal(self._store, owner, digest, id)
             if not await journal.load():
                 raise ToolError(
-                    "The journal of this run is gone, so it cannot go on: it has waited for too long, or had to make "
-                    "room for newer runs. What it had done stays done: look at that before you run it again.",
-                    kind="ResourceNotFound",
+                    "This run cannot be resumed: its journal has expired or was deleted to make room for newer runs. "
+                    "Completed calls are not undone: check their effects before you run the script again.",
+                    error_type="ResourceNotFound",
                 )
         return journal
 
     async def _run(self, ctx: Context, tools: RunTools, code: str, data: Any) -> tuple[ToolResult, ScriptRun]:
-        _check_depth(data)
-        # What was begun through a part of the server goes on there alone.
-        facet = ctx.on_behalf["facet"]
+        if isinstance(data, list | dict) and is_too_deep(to_json(data)):
+            raise ToolError(f"data must be nested at most {MAX_JSON_DEPTH} levels deep.", error_type="ValidationError")
+        # A run that began through a facet of the server resumes only there.
+        facet = ctx.caller_fields["facet"]
         part = [] if facet is None else [getattr(facet, "name", "")]
-        journal = await self._journal(ctx, digest_of(code, data, *part))
-        consent = Consent(ctx, journal, code, self._writes, self._ceilings.calls)
+        journal = await self._journal(ctx, digest(code, data, *part))
+        consent = WriteConsent(ctx, journal, code, self._writes, self._limits.max_calls)
         async with self._places.hold(ctx.call):
             try:
-                worker = await self._jails.take()
+                worker = await self._workers.take()
             except SandboxUnavailable as reason:
                 raise ToolError(
-                    f"Scripts cannot be run now: {reason}", kind="ToolExecutionError", retryable=True
+                    f"Scripts cannot be run now: {reason}", error_type="ToolExecutionError", retryable=True
                 ) from None
-            run = ScriptRun(ctx, worker, tools, journal, self._ceilings, consent, self._target)
+            run = ScriptRun(ctx, worker, tools, journal, self._limits, consent, self._target)
             is_over = False
             try:
                 end = await run.run(code, data)
                 is_over = True
             finally:
-                await self._leave(ctx, journal, run, is_over=is_over)
+                await self._close_run(ctx, journal, run, is_over=is_over)
         return await self._result(ctx, end, run, journal), run
 
-    async def _leave(self, ctx: Context, journal: Journal, run: ScriptRun, *, is_over: bool) -> None:
+    async def _close_run(self, ctx: Context, journal: RunJournal, run: ScriptRun, *, is_over: bool) -> None:
         if is_over:
             await journal.finish()
             return
         try:
-            if journal.stored and not ctx.cancelled:
-                # It goes on with the answer to its question, or as a task.
+            if journal.is_stored and not ctx.is_cancelled:
+                # The run continues with the answer to its elicitation, or as a task.
                 await journal.save("paused")
         finally:
-            # Last: what is saved says that a process is alive.
-            await journal.rest()
-        if ctx.cancelled and not self._store.lasts:
+            # Last, since saving also renews the lease.
+            await journal.pause()
+        if ctx.is_cancelled and not self._store.is_durable:
             await run.end_tasks()
-        if journal.stored and ctx.cancelled:
-            forgetting = asyncio.create_task(self._forget_later(journal, run))
-            self._forgetting.add(forgetting)
-            forgetting.add_done_callback(self._forgetting.discard)
+        if journal.is_stored and ctx.is_cancelled:
+            self._forgetting.start(self._schedule_delete(journal, run))
 
-    async def _forget_later(self, journal: Journal, run: ScriptRun) -> None:
-        """A run was cut off. If this server is there a while later, it was the client that did not want it any more;
-        if not, the server was stopped, and the same script goes on as after a kill, with the tasks it waits for."""
-        await asyncio.sleep(FORGET_SECONDS)
+    async def _schedule_delete(self, journal: RunJournal, run: ScriptRun) -> None:
+        """Delete an interrupted run after a delay.
+
+        If this server is still running then, the client has cancelled the run. If not, the server was stopped, and the
+        same script resumes as after a kill, with the tasks that it waits for.
+        """
+        await asyncio.sleep(INTERRUPTED_RUN_RETENTION_SECONDS)
         with suppress(ToolError):
             await journal.finish()
         await run.end_tasks()
 
-    async def _result(self, ctx: Context, end: RunEnd, run: ScriptRun, journal: Journal) -> ToolResult:
-        shown = run_result.read(end, run.calls, run.unknown, resumed=journal.resumed)
-        return await run_result.bounded(shown, self._ceilings.output, self._store, owner_of(ctx))
+    async def _result(self, ctx: Context, end: RunOutcome, run: ScriptRun, journal: RunJournal) -> ToolResult:
+        presented = run_result.decode_end(end, run.calls, run.unknown, resumed=journal.is_resumed)
+        return await run_result.limit_output(presented, self._limits.max_output_bytes, self._store, owner_key(ctx))
 
-    # What was too long for a result
+    # Outputs that exceed the size of a result
 
-    @resource("run://output/{id}", mime_type="text/plain", title="The whole output of a run")
+    @resource("run://output/{id}", mime_type="text/plain", title="Full output of a run")
     async def output(self, ctx: Context, id: str) -> str:
-        """What a script printed and came to, for the caller that ran it. It is kept for a day."""
-        found = await kept_output(self._store, owner_of(ctx), id)
-        if found is None:
+        """The full output and result of a script, for the caller that ran it. Retained for one day."""
+        output = await read_output(self._store, owner_key(ctx), id)
+        if output is None:
             raise ResourceNotFound(f"run://output/{id}")
-        return found[1]
+        return output[1]
 
 
-def _check_depth(data: Any) -> None:
-    if isinstance(data, list | dict) and is_too_deep(to_json(data)):
-        raise ToolError(f"The data is nested more than {DEEPEST_JSON} deep.", kind="ValidationError")
+def _workers(memory_bytes: int, timeout: float, warm_workers: int) -> SpareWorkers:
+    """Return the workers for scripts. Each script has its own worker, which ends with the script.
+
+    Raises SandboxUnavailable if there is no sandbox: code of clients never runs without one.
+    """
+    limits = SandboxLimits(
+        memory_bytes=memory_bytes + PYTHON_BASE_MEMORY_BYTES,
+        cpu_seconds=int(timeout) + 1,
+        scratch_bytes=16 * MIB,
+        max_output_bytes=MIB,
+        max_text_chars=2 * MIB,
+        max_value_bytes=2 * MIB,
+    )
+    reason = unavailable_reason(limits)
+    if reason is not None:
+        raise SandboxUnavailable(reason)
+    return SpareWorkers(
+        ForkedWorkerFactory(
+            sys.executable, limits, preload=["asyncio", SCRIPT_MODULE], environment=HASH_SEED_ENVIRONMENT
+        ),
+        warm_workers,
+    )
 
 
-STRANGERS = "(not logged in)"
-RESERVED: Sequence[str] = ("run", "describe_tools", "run_saved", "forget_saved", "find_tools", "call_tool")
+ANONYMOUS_OWNER = "(not logged in)"
+RESERVED_NAMES: Sequence[str] = ("run", "describe_tools", "run_saved", "forget_saved", "find_tools", "call_tool")
 
 
-def owner_of(caller: Context | Call) -> str:
-    """Whose everything is that a run leaves behind. Who comes over HTTP and has not logged in is not the person who
-    has started the server."""
-    return identity_of(caller.principal) or ("" if caller.address is None else STRANGERS)
+def owner_key(caller: Context | Call) -> str:
+    """Return the owner of everything that a run stores.
+
+    An unauthenticated HTTP client is distinct from the local user who started the server.
+    """
+    address = caller.address if isinstance(caller, Call) else caller.client_address
+    return principal_id(caller.principal) or ("" if address is None else ANONYMOUS_OWNER)

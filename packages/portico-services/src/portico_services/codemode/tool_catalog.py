@@ -1,4 +1,4 @@
-"""The tools that a script can call: by which names, with which parameters, and what is known of each."""
+"""Catalog of the tools that a script can call, with their Python names and parameters."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from unicodedata import normalize
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.extend import WRAPPED, ToolAnnotations
-from portico.jsonschema import properties_of, resolved, types_of
-from portico_services.codemode.journal import digest_of
+from portico.extend import WRAP_RESULT_KEY
+from portico.jsonschema import get_properties, get_types, resolve_references
+from portico.types import ToolAnnotations
+from portico_services.codemode.journal import digest
 
 _WORD = re.compile(r"[^\W\d]\w*")
-_UNFIT = re.compile(r"\W+", re.ASCII)
-# What else the module `tools` has.
-TAKEN = frozenset({"ToolError"})
+_INVALID_CHARS = re.compile(r"\W+", re.ASCII)
+# Other names exported by the module `tools`.
+RESERVED_IDENTIFIERS = frozenset({"ToolError"})
 _PLAIN_HINTS = ToolAnnotations()
 
-# Whose a tool is, and what its owner calls it.
+# Maps a tool name to its owner and to the name that the owner uses.
 OwnerOf = Callable[[str], tuple[str, str]]
 
 
 class ScriptTool(Struct, dict=True):
-    """One tool as a list describes it."""
+    """A tool from a tool list."""
 
     name: str
     description: str | None = ""
     inputSchema: dict[str, Any] = {}
     outputSchema: dict[str, Any] | None = None
     annotations: ToolAnnotations | None = None
-    # Whose it is, and the name that a script knows it by there. Never what a list says of it.
+    # The owner, and the tool's Python name in the owner's module. Set here, never taken from the list.
     owner: str = ""
     python_name: str = ""
-    # Whether it has to be called as a task, as far as that is known.
+    # Whether the tool must be called as a task, as far as known.
     needs_task: bool = False
 
     @property
@@ -46,61 +47,58 @@ class ScriptTool(Struct, dict=True):
         return self.annotations or _PLAIN_HINTS
 
     @cached_property
-    def reads(self) -> bool:
-        """Whether it says of itself that it changes nothing."""
+    def is_read_only(self) -> bool:
+        """Return whether the tool declares that it is read-only."""
         return self.hints.read_only_hint is True
 
     @property
-    def may_be_repeated(self) -> bool:
+    def is_retryable(self) -> bool:
         return self.hints.idempotent_hint is True
 
     @cached_property
-    def wraps(self) -> bool:
-        """Whether its structured content may be only the wrapping of a value, as it is for older revisions."""
+    def wraps_result(self) -> bool:
+        """Return whether structured content may be a wrapper around the value, as in older protocol versions."""
+        # Without an output schema the structured content is the value itself.
         output = self.outputSchema
-        if not output or output.get(WRAPPED):
+        if not output or output.get(WRAP_RESULT_KEY):
             return output is not None
-        found = resolved(output, output)
-        return types_of(found) != ["object"] and not properties_of(found)
+        references = resolve_references(output, output)
+        return get_types(references) != ["object"] and not get_properties(references)
 
     @property
     def parameters(self) -> list[str]:
-        """Those that have to be there first."""
+        """Return the parameter names, required ones first."""
         named = self.inputSchema.get("properties")
-        names = [str(one) for one in named] if isinstance(named, dict) else []
+        names = [str(item) for item in named] if isinstance(named, dict) else []
         required = self.inputSchema.get("required")
-        needed = {one for one in required if isinstance(one, str)} if isinstance(required, list) else set()
+        needed = {item for item in required if isinstance(item, str)} if isinstance(required, list) else set()
         return sorted(names, key=lambda name: name not in needed)
 
     @property
     def path(self) -> str:
-        """What a script writes: `github.create_issue`, or `add`."""
+        """Return the name that a script writes: `github.create_issue`, or `add`."""
         return f"{self.owner}.{self.python_name}" if self.owner else self.python_name
 
     @cached_property
     def digest(self) -> str:
-        """Another as soon as anything is that a script may rely on."""
-        return digest_of(self.name, self.description, self.inputSchema, self.outputSchema, self.annotations)
+        """Return a digest that changes whenever anything changes that a script may rely on."""
+        return digest(self.name, self.description, self.inputSchema, self.outputSchema, self.annotations)
 
 
-class _ListedTools(Struct):
-    tools: list[Raw] = []
-
-
-def read_page(page: bytes) -> list[ScriptTool]:
-    """The tools of a page of a list. What is none, whatever a server says, is left out: the others are good."""
-    found: list[ScriptTool] = []
-    for entry in msgspec.json.decode(page, type=_ListedTools).tools:
+def read_tools(entries: Iterable[Raw]) -> list[ScriptTool]:
+    """Decode the entries of a tool list. Invalid entries are skipped."""
+    results: list[ScriptTool] = []
+    for entry in entries:
         with suppress(msgspec.DecodeError, RecursionError):
-            found.append(_tool.decode(entry))
-    return found
+            results.append(_tool.decode(entry))
+    return results
 
 
 _tool = msgspec.json.Decoder(ScriptTool)
 
 
-class ToolTable:
-    """All tools that one caller is shown. `own`: whose tools need no module, because they are the server's own."""
+class ToolCatalog:
+    """All tools that one caller is shown. Tools of the owner `own`, the server itself, need no module."""
 
     def __init__(
         self,
@@ -111,7 +109,7 @@ class ToolTable:
         needs_task: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self.by_name: dict[str, ScriptTool] = {}
-        # By module, with "" for none, and by what a script calls it there.
+        # Tools by module ("" for top-level) and Python name.
         self.modules: dict[str, dict[str, ScriptTool]] = {"": {}}
         left_out = set(hidden)
         for tool in tools:
@@ -119,30 +117,32 @@ class ToolTable:
             if owner in left_out or tool.name in self.by_name:
                 continue
             tool.needs_task = needs_task(tool.name)
-            tool.owner = "" if owner in (own, "") else identifier(owner)
+            tool.owner = "" if owner in (own, "") else to_identifier(owner)
             self.by_name[tool.name] = tool
-            tool.python_name = _add(self.modules.setdefault(tool.owner, {}), identifier(inward or tool.name), tool)
-        # What a name says of its module need not be said twice, and the name that lists have for a tool leads to it as
-        # well, unless that is another's.
+            tool.python_name = _add(self.modules.setdefault(tool.owner, {}), to_identifier(inward or tool.name), tool)
+        # Aliases: a name without the prefix that repeats its module, and the listed name at top level, unless that is
+        # taken.
         for tool in self.by_name.values():
             short = tool.python_name.removeprefix(f"{tool.owner}_")
             if short.isidentifier():
                 self.modules[tool.owner].setdefault(short, tool)
-            for listed in _listed_as(tool.name):
+            for listed in _normalize_identifier(tool.name):
                 if listed not in self.modules[""] and listed not in self.modules:
                     self.modules[""][listed] = tool
 
     @cached_property
-    def encoded(self) -> Raw:
-        """What a script is given: of each name the tool and its parameters."""
-        said = {
+    def to_json(self) -> Raw:
+        """Return the catalog for the sandbox: the tool name and the parameters of each Python name."""
+        modules = {
             owner: {name: (tool.name, tool.parameters) for name, tool in functions.items()}
             for owner, functions in self.modules.items()
         }
-        return Raw(msgspec.json.encode(said))
+        return Raw(msgspec.json.encode(modules))
 
-    def named_in(self, code: str) -> list[ScriptTool]:
-        """The tools that a script seems to use: those whose names are among its words."""
+    def tools_used_in(self, code: str) -> list[ScriptTool]:
+        """Return the tools that a script appears to use: their names occur in the code."""
+        # A search for words and not an analysis of the code: it may list too many tools, which only makes the
+        # question longer, but a tool that is missed is still asked about when it is called.
         words = set(_WORD.findall(code))
         named = {
             tool.name
@@ -153,10 +153,11 @@ class ToolTable:
         }
         return [tool for tool in self.by_name.values() if tool.name in named]
 
-    def only(self, names: Iterable[str]) -> ToolTable:
-        """The same without all others."""
+    def select(self, names: Iterable[str]) -> ToolCatalog:
+        """Return a catalog with only these tools."""
         kept = set(names)
-        other = object.__new__(ToolTable)
+        # Not through __init__: the tools already have their names, which must not change with the selection.
+        other = object.__new__(ToolCatalog)
         other.by_name = {name: tool for name, tool in self.by_name.items() if name in kept}
         other.modules = {
             owner: {name: tool for name, tool in functions.items() if tool.name in kept}
@@ -164,40 +165,40 @@ class ToolTable:
         }
         return other
 
-    def find(self, wanted: str) -> ScriptTool | None:
-        """A tool by the name that lists have for it, or by what a script writes."""
-        if wanted in self.by_name:
-            return self.by_name[wanted]
-        owner, _, name = wanted.removeprefix("tools.").rpartition(".")
+    def find(self, name_or_path: str) -> ScriptTool | None:
+        """Return a tool by its listed name or by its Python path."""
+        if name_or_path in self.by_name:
+            return self.by_name[name_or_path]
+        owner, _, name = name_or_path.removeprefix("tools.").rpartition(".")
         return self.modules.get(owner, {}).get(name)
 
     def digests(self, names: Iterable[str]) -> dict[str, str]:
         return {name: self.by_name[name].digest for name in names if name in self.by_name}
 
-    def changed(self, digests: Mapping[str, str]) -> list[str]:
-        """Which of these tools are not what they were."""
+    def changed_tools(self, digests: Mapping[str, str]) -> list[str]:
+        """Return the names of the tools that have changed or are gone."""
         return [
             name for name, digest in digests.items() if name not in self.by_name or self.by_name[name].digest != digest
         ]
 
 
-def _listed_as(name: str) -> list[str]:
-    """What a script may write for a name of a list: other letters too, as Python reads them."""
+def _normalize_identifier(name: str) -> list[str]:
+    """Return the identifiers that a script may write for a listed name, including non-ASCII ones in NFKC form."""
     read = normalize("NFKC", name)
-    return [identifier(name)] if read.isascii() or not read.isidentifier() else [identifier(name), read]
+    return [to_identifier(name)] if read.isascii() or not read.isidentifier() else [to_identifier(name), read]
 
 
-def _add(functions: dict[str, ScriptTool], wanted: str, tool: ScriptTool) -> str:
-    name, number = wanted, 1
+def _add(functions: dict[str, ScriptTool], identifier: str, tool: ScriptTool) -> str:
+    name, number = identifier, 1
     while name in functions:
         number += 1
-        name = f"{wanted}_{number}"
+        name = f"{identifier}_{number}"
     functions[name] = tool
     return name
 
 
-def identifier(name: str) -> str:
-    """A name that Python can write, in letters that are not taken for others."""
-    found = _UNFIT.sub("_", normalize("NFKC", name)).strip("_") or "tool"
-    found = f"_{found}" if found[0].isdigit() else found
-    return f"{found}_" if keyword.iskeyword(found) or found in TAKEN else found
+def to_identifier(name: str) -> str:
+    """Return a valid Python identifier in ASCII, so that it cannot be confused with a lookalike."""
+    result = _INVALID_CHARS.sub("_", normalize("NFKC", name)).strip("_") or "tool"
+    result = f"_{result}" if result[0].isdigit() else result
+    return f"{result}_" if keyword.iskeyword(result) or result in RESERVED_IDENTIFIERS else result

@@ -1,18 +1,18 @@
-"""What tools promise: specifications, versions, typed clients, and calls that keep to a contract.
+"""Tool contracts: specifications, versions, typed clients and validated calls.
 
-`Contracts` is the service; `portico_services.contracts.api` has the names for calling by contract.
+`Contracts` is the service; `portico_services.contracts.api` exports the names for calling by contract.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from portico_services.contracts.service import Contracts
 
 __all__ = ["Contracts"]
 
-if not TYPE_CHECKING:  # which would take any name for one that is there
-    __getattr__, __dir__ = public_names(__name__, {"portico_services.contracts.service": ("Contracts",)})
+if not TYPE_CHECKING:  # Type checkers would otherwise accept any attribute of this module.
+    __getattr__, __dir__ = lazy_exports(__name__, {"portico_services.contracts.service": ("Contracts",)})

@@ -1,4 +1,4 @@
-"""`call(target, MCPToolCall) -> MCPToolResult`, on a Client, a SyncClient or a Handler."""
+"""`call(target, MCPToolCall) -> MCPToolResult` for a Client, a SyncClient or a Handler."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from portico import Client, SyncClient, UsageError
-from portico.extend import Handler, MissingCapability
-from portico.jsonschema import Complaint
+from portico.errors import MissingClientCapability
+from portico.extend import Handler
+from portico.jsonschema import ValidationIssue
 from portico_services.contracts import outcomes
-from portico_services.contracts.contract_cache import KeptContracts
-from portico_services.contracts.definitions import Contract, contract_of
-from portico_services.contracts.invoker import HandlerTarget, ask
+from portico_services.contracts.contract_cache import ContractCache
+from portico_services.contracts.definitions import ServerContract, contract_from_tools
+from portico_services.contracts.invoker import HandlerTarget, invoke
 from portico_services.contracts.models import CONTEXT_KEY, ContractContext, MCPToolCall, MCPToolResult
 from portico_services.contracts.outcomes import Outcome
 
@@ -28,12 +29,13 @@ log = logging.getLogger("portico.contracts")
 
 Message = TypeVar("Message", bound=BaseModel)
 
-_UNSAID = (bytes, bytearray, memoryview, set, frozenset, complex)
+_NON_JSON_TYPES = (bytes, bytearray, memoryview, set, frozenset, complex)
 
-# What the tools of a client's server promise. Asked for again as soon as something does not fit.
-_known: WeakKeyDictionary[Client, Contract] = WeakKeyDictionary()
-# The same of Handlers in this process, which say themselves whether their lists have changed.
-_kept: WeakKeyDictionary[Handler, KeptContracts] = WeakKeyDictionary()
+# Contracts of the servers that clients are connected to. Refreshed as soon as a call does not fit.
+# Weak keys: a contract must not keep a closed client and its connection alive.
+_client_contracts: WeakKeyDictionary[Client, ServerContract] = WeakKeyDictionary()
+# The same for handlers in this process, which report themselves whether their lists have changed.
+_handler_caches: WeakKeyDictionary[Handler, ContractCache] = WeakKeyDictionary()
 
 
 @overload
@@ -55,14 +57,16 @@ def call(
     context: ContractContext | None = None,
     timeout: float | None = None,
 ) -> MCPToolResult | Coroutine[Any, Any, MCPToolResult]:
-    """Call a tool by its contract. Nothing that goes wrong is raised: it is a result with the status `failure`.
+    """Call a tool by contract. Failures are not raised but returned as a result with the status `failure`.
 
-    The target is an open Client, an open SyncClient (then the result is there at once, and needs no `await`), a Server,
-    or any other Handler. A deadline in the context counts as a timeout.
+    `target` is an open Client, an open SyncClient (the result is returned directly, without `await`), a Server, or any
+    other Handler. `request` names the tool and its arguments. `context` is sent in `_meta`; its deadline limits
+    `timeout`, which is in seconds.
     """
     if isinstance(target, SyncClient):
         try:
             return target.run(lambda client: _call(client, request, context, timeout))
+        # Failures are never raised here, not even for a client that was not opened.
         except UsageError as closed:
             return MCPToolResult.model_validate(outcomes.failure("ToolExecutionError", str(closed)))
     return _call(target, request, context, timeout)
@@ -71,90 +75,111 @@ def call(
 async def _call(
     target: Client | Handler, request: MCPToolCall, context: ContractContext | None, timeout: float | None
 ) -> MCPToolResult:
+    # Not time.time(): the clock may be adjusted during a call.
     began = time.monotonic()
     name = "?"
     try:
-        request, context = _message(MCPToolCall, "request", request), _message_or_none(context)
+        request, context = _validate_model(MCPToolCall, "request", request), _message_or_none(context)
         name = request.tool_name
-        arguments, meta = _as_json(request, context)
-    except UnfitArgument as unfit:
-        context, outcome = None, outcomes.invalid([unfit.complaint])
+        arguments, meta = _to_json(request, context)
+    except UnserializableArgument as unfit:
+        context, outcome = None, outcomes.invalid_arguments([unfit.complaint])
     else:
-        outcome = await _ask(target, name, arguments, meta, _seconds_left(context, timeout))
+        outcome = await _invoke(target, name, arguments, meta, _remaining_timeout(context, timeout))
     result = MCPToolResult.model_validate(outcome)
-    _log(name, context, result, time.monotonic() - began)
+    # Every call by contract is logged: the tool and the outcome, but never the arguments.
+    log.info(
+        "%s: %s%s in %.1f ms%s",
+        name,
+        result.status,
+        f" ({result.error.error_type!r})" if result.error is not None else "",
+        1000 * (time.monotonic() - began),
+        f", correlation {context.correlation_id!r}" if context is not None else "",
+    )
     return result
 
 
 def _message_or_none(context: Any) -> ContractContext | None:
-    return None if context is None else _message(ContractContext, "context", context)
+    return None if context is None else _validate_model(ContractContext, "context", context)
 
 
-def _message(model: type[Message], path: str, value: Any) -> Message:
-    """The message, also where it is handed over as JSON has it, or was made past its checks. Raises UnfitArgument."""
+def _validate_model(model: type[Message], path: str, value: Any) -> Message:
+    """Return the validated message, also if it was passed as JSON or constructed without validation. Raises
+    UnserializableArgument.
+    """
     try:
-        said = {**value.__dict__, **(value.model_extra or {})} if isinstance(value, model) else value
-        return model.model_validate(said)
+        # `model_construct` and assignment bypass validation, so an instance is validated again from its members.
+        data = {**value.__dict__, **(value.model_extra or {})} if isinstance(value, model) else value
+        return model.model_validate(data)
     except ValidationError as unlike:
         first = unlike.errors()[0]
-        raise UnfitArgument(".".join([path, *map(str, first["loc"])]), value, first["msg"]) from None
+        raise UnserializableArgument(".".join([path, *map(str, first["loc"])]), value, first["msg"]) from None
     except Exception:
-        # Whatever: an object of the caller's may raise anything while it is looked at.
-        raise UnfitArgument(path, value, f"it is no {model.__name__}") from None
+        # An object of the caller may raise any exception while it is inspected.
+        raise UnserializableArgument(path, value, f"expected a {model.__name__}") from None
 
 
-async def _ask(
+async def _invoke(
     target: Any, name: str, arguments: dict[str, Any], meta: dict[str, Any], seconds: float | None
 ) -> Outcome:
     if not isinstance(target, Client) and not callable(target):
         kind = type(target).__name__
-        said = f"{kind} is none of a Client, a SyncClient, a Server or another Handler; a Client opens an address"
-        return outcomes.invalid([Complaint("target", "type", said, kind)])
+        message = (
+            f"the target must be a Client, SyncClient, Server or other Handler, got {kind}; open an address with Client"
+        )
+        return outcomes.invalid_arguments([ValidationIssue("target", "type", message, kind)])
     if isinstance(target, Client):
-        return await ask(ClientTarget(target, seconds), name, arguments, meta=meta, known=_known.get(target))
-    handler = OwnTarget(target, timeout=seconds, kept=_kept_of(target))
-    async with handler.running():
-        return await ask(handler, name, arguments, meta=meta)
+        return await invoke(
+            ClientTarget(target, seconds), name, arguments, meta=meta, cached_contract=_client_contracts.get(target)
+        )
+    # A server that is not running yet is started for this call, with its lifespan, and stopped afterwards.
+    handler = LocalHandlerTarget(target, timeout=seconds, cache=_cache_for(target))
+    async with handler.run():
+        return await invoke(handler, name, arguments, meta=meta)
 
 
-def _kept_of(handler: Handler) -> KeptContracts | None:
-    """None for a Handler that cannot be the key of anything."""
+def _cache_for(handler: Handler) -> ContractCache | None:
+    """Return the contract cache of a handler, or None if the handler is not hashable."""
     try:
-        return _kept.setdefault(handler, KeptContracts())
+        return _handler_caches.setdefault(handler, ContractCache())
     except TypeError:
         return None
 
 
-class UnfitArgument(Exception):
-    """Something that JSON has no way to say; `complaint` tells which."""
+class UnserializableArgument(Exception):
+    """Argument that cannot be represented in JSON; `complaint` identifies it."""
 
-    def __init__(self, path: str, value: Any, said: str = "") -> None:
+    def __init__(self, path: str, value: Any, reason: str = "") -> None:
         super().__init__(path)
-        said = said or f"{type(value).__name__} is no value of JSON, or holds one that is not"
-        self.complaint = Complaint(path, "type", said, type(value).__name__)
+        reason = reason or f"{type(value).__name__} is not JSON-serializable or contains a value that is not"
+        self.complaint = ValidationIssue(path, "type", reason, type(value).__name__)
 
 
-def _as_json(request: MCPToolCall, context: ContractContext | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments and the `_meta`, as JSON has them: a datetime and a path are texts there. Raises UnfitArgument."""
-    arguments = {_told("arguments", name): _told(name, value) for name, value in request.arguments.items()}
-    return arguments, {} if context is None else {CONTEXT_KEY: _told("context", context.plain())}
+def _to_json(request: MCPToolCall, context: ContractContext | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments and `_meta` as JSON values: datetimes and paths become strings. Raises
+    UnserializableArgument.
+    """
+    arguments = {
+        _format_path("arguments", name): _format_path(name, value) for name, value in request.arguments.items()
+    }
+    return arguments, {} if context is None else {CONTEXT_KEY: _format_path("context", context.to_json())}
 
 
-def _told(path: str, value: Any) -> Any:
+def _format_path(path: str, value: Any) -> Any:
     try:
-        _check_sayable(value)
-        found = to_jsonable_python(value)
-        # Half of a pair of surrogates is a text for Python, and no UTF-8; what is no number is none in JSON.
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        _require_json_types(value)
+        result = to_jsonable_python(value)
+        # A lone surrogate is valid in a Python str but not in UTF-8, and JSON has no NaN or infinity.
+        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
     except Exception:
-        # Whatever: an object of the caller's may raise anything while it is looked at.
-        raise UnfitArgument(path.encode(errors="replace").decode(), value) from None
-    return found
+        # An object of the caller may raise any exception while it is inspected.
+        raise UnserializableArgument(path.encode(errors="replace").decode(), value) from None
+    return result
 
 
-def _check_sayable(value: Any) -> None:
-    """Raises TypeError for what would be said as something else: bytes, sets, complex numbers, odd keys."""
-    if isinstance(value, _UNSAID):
+def _require_json_types(value: Any) -> None:
+    """Raise TypeError for values that would be silently converted: bytes, sets, complex numbers, non-string keys."""
+    if isinstance(value, _NON_JSON_TYPES):
         raise TypeError
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
@@ -162,83 +187,81 @@ def _check_sayable(value: Any) -> None:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return
-    for one in value:
-        _check_sayable(one)
+    for item in value:
+        _require_json_types(item)
 
 
-def _seconds_left(context: ContractContext | None, timeout: float | None) -> float | None:
+def _remaining_timeout(context: ContractContext | None, timeout: float | None) -> float | None:
+    """Return the smaller of the timeout and the time left until the context's deadline."""
     if context is None or context.deadline is None:
         return timeout
+    # Never zero or negative: a deadline in the past fails as a timeout, like one that passes during the call.
     left = max((context.deadline - datetime.now(UTC)).total_seconds(), 0.001)
     return left if timeout is None else min(left, timeout)
 
 
 class ClientTarget:
-    """The server that an open Client talks to."""
+    """Call target for the server that an open Client is connected to."""
 
     def __init__(self, client: Client, timeout: float | None) -> None:
         self._client, self._timeout = client, timeout
 
     @property
-    def revision(self) -> str:
-        return self._client.revision
+    def protocol_version(self) -> str:
+        return self._client.protocol_version
 
-    async def contract(self, *, fresh: bool) -> Contract:
+    async def contract(self, *, fresh: bool) -> ServerContract:
         client = self._client
-        listed = [msgspec.to_builtins(tool) for tool in await client.list_tools(fresh=fresh)]
+        listed = [msgspec.to_builtins(tool) for tool in await client.list_tools(refresh=fresh)]
         info = client.server_info
         name, version = (info.name, info.version) if info is not None else ("", "")
-        found = _known[client] = contract_of(listed, server=name, version=version, revision=client.revision)
-        return found
+        contract = _client_contracts[client] = contract_from_tools(
+            listed, server=name, version=version, revision=client.protocol_version
+        )
+        return contract
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
         client = self._client
-        tool = _known[client].find(params["name"]) if client in _known else None
+        tool = _client_contracts[client].find(params["name"]) if client in _client_contracts else None
+        # 2025-11-25 lists task support per tool; a plain call would be rejected.
         if tool is not None and tool.task == "required":
             return await self.as_task(params)
         try:
-            said = await client.request("tools/call", params, timeout=self._timeout)
-        except MissingCapability as missing:
-            if not _wants_task(missing):
+            response = await client.request("tools/call", params, timeout=self._timeout)
+        except MissingClientCapability as missing:
+            if not _requires_task(missing):
                 raise
             return await self.as_task(params)
-        result: dict[str, Any] = msgspec.json.decode(said)
+        result: dict[str, Any] = msgspec.json.decode(response)
         return result
 
     async def as_task(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a tool that runs as a task only: it is started, and waited for."""
+        """Start a tool that runs only as a task, wait for it and return its result."""
         name, arguments, meta = params["name"], params["arguments"], params.get("_meta")
         task = await self._client.start_task(name, arguments, timeout=self._timeout, meta=meta)
-        said = await task.result(timeout=self._timeout, returns=Any, raise_on_error=False)
-        result = {"content": msgspec.to_builtins(said.content), "isError": said.is_error, "_meta": said.meta or {}}
-        return result if said.structured is None else {**result, "structuredContent": said.structured}
+        response = await task.result(timeout=self._timeout, result_type=Any, raise_on_error=False)
+        result = {
+            "content": msgspec.to_builtins(response.content),
+            "isError": response.is_error,
+            "_meta": response.meta or {},
+        }
+        return result if response.structured is None else {**result, "structuredContent": response.structured}
 
 
-def _wants_task(missing: MissingCapability) -> bool:
-    """Whether a tool cannot be called but as a task."""
-    return any(name.endswith("/tasks") for name in missing.extensions)
+def _requires_task(missing: MissingClientCapability) -> bool:
+    """Return whether the error means that the tool can only be called as a task."""
+    return any(name.endswith("/tasks") for name in missing.required_extensions)
 
 
-class OwnTarget(HandlerTarget):
-    """A Handler in this process, called on no behalf but ours: what runs as a task only is waited for."""
+class LocalHandlerTarget(HandlerTarget):
+    """Call target for a Handler in this process. Tools that run only as tasks are started and awaited."""
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
         try:
             return await super().call(params)
-        except MissingCapability as missing:
-            if not _wants_task(missing):
+        except MissingClientCapability as missing:
+            if not _requires_task(missing):
                 raise
+            # Tasks need a connection, which a bare handler call does not have.
             async with Client(self.handler) as client:
                 return await ClientTarget(client, self.timeout).as_task(params)
-
-
-def _log(name: str, context: ContractContext | None, result: MCPToolResult, seconds: float) -> None:
-    """Every call by contract leaves a line: which tool, how it ended, and nothing that it was given."""
-    log.info(
-        "%s: %s%s in %.1f ms%s",
-        name,
-        result.status,
-        f" ({result.error.error_type!r})" if result.error is not None else "",
-        1000 * seconds,
-        f", correlation {context.correlation_id!r}" if context is not None else "",
-    )

@@ -1,68 +1,57 @@
-"""What the tools of a Handler promise, worked out once for each list that it gives and not for each question."""
+"""Cache of the contract of a handler's tools, built once for each tool list that callers see."""
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from portico.extend import MODERN, Handler, members
-from portico_services.contracts.definitions import Contract, contract_of
+from portico.extend import (
+    FIRST_MODERN_VERSION,
+    Call,
+    CallbackReply,
+    Handler,
+    NotificationCallback,
+    Reply,
+    ToolPage,
+    VisibleTools,
+    get_capabilities,
+)
+from portico_services.contracts.definitions import ServerContract, contract_from_tools
 
-# An endless list is not followed further.
-MOST_PAGES = 1000
-# So many lists are kept where it depends on the caller what is listed.
-MOST_LISTS = 16
-
-Page = Callable[[dict[str, Any]], Awaitable[bytes]]
+# Different lists for different callers.
+MAX_CONTRACTS = 16
 
 
-class KeptContracts:
-    """The contracts of one Handler, by what was listed."""
+class ContractCache:
+    """Cached contracts of one handler."""
 
     def __init__(self) -> None:
-        # The list that the Handler has at hand, which is the same object until something changes.
-        self._listed: Any = None
-        self._contract = Contract()
-        self._by_pages: OrderedDict[bytes, Contract] = OrderedDict()
+        self._visible: VisibleTools[ServerContract] | None = None
 
-    async def current(self, handler: Handler, page: Page, *, whole: bool = True) -> Contract:
-        """What is promised now. `page` gives the result of `tools/list` for these parameters, as bytes; `whole`: they
-        are those of all of the Handler, and not of a part of it."""
-        at_hand = members(handler).listed("tools/list") if whole else None
-        if at_hand is None or at_hand is not self._listed:
-            contract = await self._from_pages(handler, page)
-            if at_hand is None:
-                return contract
-            self._listed, self._contract = at_hand, contract
-        return self._contract
-
-    async def _from_pages(self, handler: Handler, page: Page) -> Contract:
-        """The pages of a caller's list are asked for each time, and read if they are others."""
-        pages: list[bytes] = []
-        params: dict[str, Any] = {}
-        for _ in range(MOST_PAGES):
-            pages.append(await page(params))
-            cursor = msgspec.json.decode(pages[-1], type=_ListedPage).nextCursor
-            if cursor is None:
-                break
-            params = {"cursor": cursor}
-        info = members(handler).info
-        key = hashlib.sha256(b"\n".join((repr(info).encode(), *pages))).digest()
-        kept = self._by_pages.get(key)
-        if kept is None:
-            listed = [tool for one in pages for tool in msgspec.json.decode(one).get("tools") or ()]
-            name, version = ("", "") if info is None else (info.name, info.version)
-            kept = contract_of(listed, server=name, version=version, revision=MODERN)
-            self._by_pages[key] = kept
-            while len(self._by_pages) > MOST_LISTS:
-                self._by_pages.popitem(last=False)
-        self._by_pages.move_to_end(key)
-        return kept
+    async def get(self, handler: Handler, *, emit: NotificationCallback | None = None, **about: Any) -> ServerContract:
+        """Return the contract of the tools that the caller described by these Call fields can see now."""
+        if self._visible is None or self._visible.handler is not handler:
+            self._visible = VisibleTools(handler, partial(_contract, handler), MAX_CONTRACTS)
+        reply = Reply() if emit is None else CallbackReply(emit)
+        call = Call(method="tools/list", id="contract", reply=reply, **about)
+        contract = await self._visible.get(call)
+        if (contract.server, contract.version) != _name_and_version(handler):
+            # Name and version became known, or changed, after the contract was built.
+            self._visible.clear()
+            contract = await self._visible.get(call)
+        return contract
 
 
-class _ListedPage(msgspec.Struct):
-    nextCursor: str | None = None
+def _contract(handler: Handler, pages: Sequence[ToolPage]) -> ServerContract:
+    tools = [msgspec.json.decode(entry) for page in pages for entry in page.entries]
+    name, version = _name_and_version(handler)
+    return contract_from_tools(tools, server=name, version=version, revision=FIRST_MODERN_VERSION)
+
+
+def _name_and_version(handler: Handler) -> tuple[str, str]:
+    # The connection to an upstream knows the server's name only after the first use.
+    info = get_capabilities(handler).info
+    return ("", "") if info is None else (info.name, info.version)

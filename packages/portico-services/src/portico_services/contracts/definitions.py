@@ -1,4 +1,4 @@
-"""What a server promises, as plain data: its tools' definitions, with names and notes for contracts."""
+"""Tool contracts as plain data: definitions of a server's tools with invocation names and specification notes."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from portico.definitions import Level, ListedTool, Offer, read_tool
-from portico.extend import NearNames
+from portico.definitions import Level, ListedTool, PinnedComponent, read_tool
+from portico.search import FuzzyNames
 from portico_services.contracts.invocation_names import (
-    INVOCATION,
-    NOTES,
-    VERSION,
-    invocation,
-    is_invocation,
-    numbered,
+    INVOCATION_META_KEY,
+    SPEC_META_KEY,
+    VERSION_META_KEY,
+    deduplicate,
+    is_invocation_name,
+    make_invocation_name,
 )
 
 T = TypeVar("T")
 
-# Of the messages, the error format and the rules for specifications. No revision of the protocol: those are dates.
+# Version of the messages, the error format and the specification rules. Unrelated to the protocol version, which is a
+# date.
 CONTRACT_VERSION = "1.0.0"
 
+# Semantic Versioning 2.0.0, section 2: no leading zeros. Nine digits bound the cost of int() for hostile versions.
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
-_LOOSE = re.compile(r"v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
+_LOOSE_VERSION = re.compile(r"v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
 
 
-class Version(Struct, frozen=True, order=True):
-    """Only the three numbers: what stands behind `-` or `+` does not change what is promised."""
+class SemanticVersion(Struct, frozen=True, order=True):
+    """Semantic version without pre-release and build metadata, which do not affect compatibility."""
 
     major: int
     minor: int
@@ -44,48 +46,51 @@ class Version(Struct, frozen=True, order=True):
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
-def parse(text: str) -> Version | None:
-    """None: this is no semantic version."""
-    found = _VERSION.fullmatch(text)
-    return None if found is None else Version(int(found[1]), int(found[2]), int(found[3]))
+def parse_version(text: str) -> SemanticVersion | None:
+    """Parse a semantic version; return None if the text is not one."""
+    match = _VERSION.fullmatch(text)
+    return None if match is None else SemanticVersion(int(match[1]), int(match[2]), int(match[3]))
 
 
-def guess(text: str) -> Version:
-    """A version from what servers write in its place: `v1.2`, `2024.1`, or nothing of the kind."""
-    found = _LOOSE.match(text)
-    return Version(0, 0, 0) if found is None else Version(*(int(part or 0) for part in found.groups()))
+def coerce_version(text: str) -> SemanticVersion:
+    """Return a version for common non-semantic spellings such as `v1.2` or `2024.1`, and 0.0.0 for anything else."""
+    match = _LOOSE_VERSION.match(text)
+    return SemanticVersion(0, 0, 0) if match is None else SemanticVersion(*(int(part or 0) for part in match.groups()))
 
 
-def went_back(old: str, new: str) -> bool:
-    """Whether a version is older than the one before, as semantic versions are sorted: `1.0.0-rc.1` before `1.0.0`."""
+def is_downgrade(old: str, new: str) -> bool:
+    """Return whether a version is older by semantic version precedence: `1.0.0-rc.1` comes before `1.0.0`."""
     was, now = _VERSION.fullmatch(old), _VERSION.fullmatch(new)
-    return was is not None and now is not None and _order(now) < _order(was)
+    return was is not None and now is not None and _sort_key(now) < _sort_key(was)
 
 
-def _order(found: re.Match[str]) -> tuple[Any, ...]:
-    """What versions are sorted by. Of what stands behind `-`, numbers are numbers and come before words."""
-    parts = found[4][1:].split(".") if found[4] else []
+def _sort_key(match: re.Match[str]) -> tuple[Any, ...]:
+    """Return the sort key of a version. Numeric pre-release identifiers sort as numbers, before words."""
+    parts = match[4][1:].split(".") if match[4] else []
+    # Semantic Versioning 2.0.0, section 11.4: numeric identifiers have lower precedence than alphanumeric ones.
     ranks = [(0, int(part), "") if part.isdecimal() and len(part) < 10 else (1, 0, part) for part in parts]
-    return int(found[1]), int(found[2]), int(found[3]), not parts, ranks
+    return int(match[1]), int(match[2]), int(match[3]), not parts, ranks
 
 
-def demanded(old: Version, level: Level) -> Version:
-    """The least version that may carry a change of this level."""
+def required_version(old: SemanticVersion, level: Level) -> SemanticVersion:
+    """Return the lowest version that may introduce a change of this level."""
     if level == "breaking":
-        return Version(old.major + 1, 0, 0)
+        return SemanticVersion(old.major + 1, 0, 0)
     if level == "minor":
-        return Version(old.major, old.minor + 1, 0)
-    return Version(old.major, old.minor, old.patch + 1) if level == "patch" else old
+        return SemanticVersion(old.major, old.minor + 1, 0)
+    return SemanticVersion(old.major, old.minor, old.patch + 1) if level == "patch" else old
 
 
-def keeps(wanted: str, offered: str) -> bool:
-    """Whether what was written for one version works with another: the same major, and not older."""
-    ours, theirs = parse(wanted), parse(offered)
+def is_compatible(required: str, available: str) -> bool:
+    """Return whether code written for version `required` works with version `available`: same major version,
+    and not older.
+    """
+    ours, theirs = parse_version(required), parse_version(available)
     return ours is not None and theirs is not None and ours.major == theirs.major and theirs >= ours
 
 
-class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way in which a tool fails: the error's type, its condition, its message, and what its details hold."""
+class DeclaredError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Declared failure of a tool: error type, condition, message and contents of the details."""
 
     type: str
     when: str
@@ -93,25 +98,25 @@ class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     message: str = ""
 
 
-class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arguments: dict[str, Any]
     data: dict[str, Any] | None = None
     explanation: str | None = None
 
 
 class SpecNotes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the author of a tool adds to its specification, in `_meta` under `portico/spec`."""
+    """Notes that a tool's author adds to its specification, in `_meta` under `portico/spec`."""
 
     use_cases: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    errors: list[Failure] = field(default_factory=list)
+    errors: list[DeclaredError] = field(default_factory=list)
     idempotency: str = ""
-    examples: list[Example] = field(default_factory=list)
+    examples: list[ToolExample] = field(default_factory=list)
     security: list[str] = field(default_factory=list)
 
 
-class Definition(ListedTool, frozen=True, kw_only=True):
-    """One tool as it is promised."""
+class ToolDefinitionSnapshot(ListedTool, frozen=True, kw_only=True):
+    """Definition of one tool in a contract."""
 
     invocation: str
     # As declared by the tool; empty if it declares none.
@@ -119,124 +124,142 @@ class Definition(ListedTool, frozen=True, kw_only=True):
     notes: SpecNotes = SpecNotes()
 
 
-class Contract(Struct, frozen=True, kw_only=True, dict=True):
-    """Everything a server promises: about its tools, and what it offers besides."""
+class ServerContract(Struct, frozen=True, kw_only=True, dict=True):
+    """Contract of a server: its tools and its other components."""
 
     server: str = ""
     version: str = ""
-    # Of the protocol: what is listed differs a little from one to the next.
+    # Protocol version: listings differ slightly between versions.
     revision: str = ""
-    # None where they were not asked for: a list of tools says nothing of them.
+    # None if they were not requested: a tool list does not contain them.
     instructions: str | None = None
-    tools: tuple[Definition, ...] = ()
-    # Prompts, resources and templates; None where they were not asked for.
-    offers: tuple[Offer, ...] | None = None
-    # A file of specifications says nothing of titles, hints and tasks, and describes in words of its own.
+    tools: tuple[ToolDefinitionSnapshot, ...] = ()
+    # Prompts, resources and templates; None if they were not requested.
+    offers: tuple[PinnedComponent, ...] | None = None
+    # False for a specification file, which has no titles, annotations and task support, and its own descriptions.
     in_full: bool = True
 
-    def find(self, name: str) -> Definition | None:
-        """By the name that is listed, by the invocation name, or by the last part of that if no other tool has it: what
-        is listed by a dotted name may be called without the dots, too."""
+    def find(self, name: str) -> ToolDefinitionSnapshot | None:
+        """Return a tool by its listed name, its invocation name, or the last segment of that if it is unique.
+
+        A tool that is listed by a dotted name can thus be called without the prefix.
+        """
         return next((names[name] for names in self._names if name in names), None)
 
     @cached_property
-    def _names(self) -> tuple[dict[str, Definition], ...]:
-        # Of two with one name, the first.
+    def _names(self) -> tuple[dict[str, ToolDefinitionSnapshot], ...]:
+        # If two tools share a name, the first one wins.
+        # Reversed, because later entries of a dict display replace earlier ones.
         tools = self.tools[::-1]
         last = Counter(tool.invocation.rpartition(".")[2] for tool in tools)
         alone = {name: tool for tool in tools if last[name := tool.invocation.rpartition(".")[2]] == 1}
         return {tool.name: tool for tool in tools}, {tool.invocation: tool for tool in tools}, alone
 
-    def once(self, make: Callable[[Contract], T]) -> T:
-        """What `make` gives for this contract: made when it is first asked for, and kept with it."""
+    def memoize(self, make: Callable[[ServerContract], T]) -> T:
+        """Return `make(self)`, computed on the first call and cached with the contract."""
         if make not in self._made:
             self._made[make] = make(self)
-        found: T = self._made[make]
-        return found
+        result: T = self._made[make]
+        return result
 
     @cached_property
     def _made(self) -> dict[Any, Any]:
         return {}
 
-    def nearest(self, name: str) -> list[Definition]:
-        """The tools that may have been meant, by either of their names."""
-        found = map(self.find, self.once(_near_names).nearest(name))
-        return list({tool.invocation: tool for tool in found if tool is not None}.values())
+    def suggest(self, name: str) -> list[ToolDefinitionSnapshot]:
+        """Return the tools with a similar listed name or invocation name."""
+        result = map(self.find, self.memoize(_fuzzy_names).nearest(name))
+        return list({tool.invocation: tool for tool in result if tool is not None}.values())
 
-    def version_of(self, tool: Definition) -> Version:
-        """The tool's own version, or the server's where it has none."""
-        return parse(tool.version) or guess(self.version)
-
-
-def _near_names(contract: Contract) -> NearNames:
-    return NearNames(name for tool in contract.tools for name in (tool.name, tool.invocation))
+    def version_of(self, tool: ToolDefinitionSnapshot) -> SemanticVersion:
+        """Return the tool's own version, or the server's version if it has none."""
+        return parse_version(tool.version) or coerce_version(self.version)
 
 
-def contract_of(
+def _fuzzy_names(contract: ServerContract) -> FuzzyNames:
+    return FuzzyNames(name for tool in contract.tools for name in (tool.name, tool.invocation))
+
+
+def contract_from_tools(
     listed: Iterable[Any], *, server: str = "", version: str = "", revision: str = "", instructions: str | None = None
-) -> Contract:
-    """A contract from the entries of `tools/list`, as JSON. What makes no sense in them is left out."""
-    tools: dict[str, Definition] = {}
-    taken: set[str] = set()
+) -> ServerContract:
+    """Return a contract for the entries of `tools/list`, given as JSON. Invalid entries are skipped."""
+    tools: dict[str, ToolDefinitionSnapshot] = {}
+    used_names: set[str] = set()
     for entry in listed:
         if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"] not in tools:
-            tool = definition_of(entry, server, taken)
+            # Names are assigned in listing order, so the same list always gives the same invocation names.
+            tool = definition_from_tool(entry, server, used_names)
             tools[tool.name] = tool
-            taken.add(tool.invocation)
-    return Contract(
+            used_names.add(tool.invocation)
+    return ServerContract(
         server=server, version=version, revision=revision, instructions=instructions, tools=tuple(tools.values())
     )
 
 
-def definition_of(entry: Mapping[str, Any], module: str = "", taken: Iterable[str] = ()) -> Definition:
-    """One entry of `tools/list`. `taken`: invocation names that others have."""
+def definition_from_tool(
+    entry: Mapping[str, Any], module: str = "", used_names: Iterable[str] = ()
+) -> ToolDefinitionSnapshot:
+    """Return the definition for an entry of `tools/list`. `used_names` are the invocation names in use."""
     meta = entry.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
-    said, version = meta.get(INVOCATION), meta.get(VERSION)
-    wanted = said if isinstance(said, str) and is_invocation(said) else invocation(module, str(entry["name"]))
-    notes, trouble = _notes(meta.get(NOTES))
-    # These three have fields of their own.
-    meta = {name: value for name, value in meta.items() if name not in (NOTES, VERSION, INVOCATION)}
+    invocation_meta, version = meta.get(INVOCATION_META_KEY), meta.get(VERSION_META_KEY)
+    preferred_name = (
+        invocation_meta
+        if isinstance(invocation_meta, str) and is_invocation_name(invocation_meta)
+        else make_invocation_name(module, str(entry["name"]))
+    )
+    notes, trouble = _notes(meta.get(SPEC_META_KEY))
+    # These three are fields of the definition.
+    meta = {
+        name: value
+        for name, value in meta.items()
+        if name not in (SPEC_META_KEY, VERSION_META_KEY, INVOCATION_META_KEY)
+    }
     members = asdict(read_tool({**entry, "_meta": meta}))
     members["trouble"] = trouble or members["trouble"]
-    return Definition(
+    return ToolDefinitionSnapshot(
         **members,
-        invocation=numbered(wanted, taken),
+        invocation=deduplicate(preferred_name, used_names),
         version=version if isinstance(version, str) else "",
         notes=notes,
     )
 
 
-def _notes(said: Any) -> tuple[SpecNotes, str]:
-    if said is None:
+def _notes(meta: Any) -> tuple[SpecNotes, str]:
+    if meta is None:
         return SpecNotes(), ""
     try:
-        return msgspec.convert(said, SpecNotes), ""
+        return msgspec.convert(meta, SpecNotes), ""
     except msgspec.ValidationError as failure:
-        return SpecNotes(), f"its notes (_meta, {NOTES}) cannot be read: {str(failure).replace('`', chr(39))}"
+        # Invalid notes do not make the tool unusable; the linter reports `trouble` to its author.
+        return SpecNotes(), f"notes in _meta ({SPEC_META_KEY}) are invalid: {str(failure).replace('`', chr(39))}"
 
 
-# As JSON again
+# Conversion to JSON
 
 
-def plain(tool: Definition) -> dict[str, Any]:
-    """All that is promised, as an entry of `tools/list` has it. Notes are no promise."""
-    said: dict[str, Any] = {"name": tool.name}
+def to_tool_json(tool: ToolDefinitionSnapshot) -> dict[str, Any]:
+    """Return the definition as an entry of `tools/list`, without the specification notes, which are not part of the
+    contract.
+    """
+    entry: dict[str, Any] = {"name": tool.name}
     if tool.title:
-        said["title"] = tool.title
+        entry["title"] = tool.title
     if tool.description:
-        said["description"] = tool.description
-    said["inputSchema"] = tool.input_schema
+        entry["description"] = tool.description
+    entry["inputSchema"] = tool.input_schema
     if tool.output_schema is not None:
-        said["outputSchema"] = tool.output_schema
+        entry["outputSchema"] = tool.output_schema
     if tool.annotations:
-        said["annotations"] = tool.annotations
+        entry["annotations"] = tool.annotations
     if tool.task:
-        said["execution"] = {"taskSupport": tool.task}
-    meta = {**tool.others.get("_meta", {}), **({VERSION: tool.version} if tool.version else {})}
-    return {**tool.others, **said, "_meta": {**meta, INVOCATION: tool.invocation}}
+        entry["execution"] = {"taskSupport": tool.task}
+    meta = {**tool.others.get("_meta", {}), **({VERSION_META_KEY: tool.version} if tool.version else {})}
+    return {**tool.others, **entry, "_meta": {**meta, INVOCATION_META_KEY: tool.invocation}}
 
 
-def digest(tool: Definition) -> str:
-    """A fingerprint of the promise: the same wherever the members of its objects happen to stand."""
-    return hashlib.sha256(msgspec.json.encode(plain(tool), order="sorted")).hexdigest()
+def definition_digest(tool: ToolDefinitionSnapshot) -> str:
+    """Return a hash of the definition that does not depend on the order of object members."""
+    # Sorted members: a server that serializes its schemas in another order has not changed its contract.
+    return hashlib.sha256(msgspec.json.encode(to_tool_json(tool), order="sorted")).hexdigest()

@@ -1,4 +1,4 @@
-"""Two versions of a tool, or of all tools of a server: what has changed, how bad that is, and what callers must do."""
+"""Comparison of two versions of a tool or server: changes, their severity and the migration for callers."""
 
 from __future__ import annotations
 
@@ -9,93 +9,103 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Struct
 
-from portico.definitions import Level, OfferChange, compare_tools, offer_changes, worst
+from portico.definitions import ComponentChange, Level, compare_tools, diff_components, highest_level
 from portico_services.contracts import definitions
-from portico_services.contracts.definitions import Contract, Definition
+from portico_services.contracts.definitions import ServerContract, ToolDefinitionSnapshot
 from portico_services.contracts.outcomes import data_schema
 
-Place = Literal["tool", "input", "output", "server", "prompt", "resource", "template"]
+ChangeLocation = Literal["tool", "input", "output", "server", "prompt", "resource", "template"]
 
-MOST_CHANGES = 1000
+MAX_CHANGES = 1000
 
 
 class ContractChange(Struct, frozen=True):
-    """One change."""
+    """One change between two contracts."""
 
-    tool: Annotated[str, "The name that the server lists it by; of a resource its URI"]
-    level: Annotated[Level, "How bad it is for callers"]
-    place: Annotated[Place, "What has changed"]
-    path: Annotated[str, "Where in it"]
-    reason: Annotated[str, "What has changed, in words"]
-    migration: Annotated[str, "What callers have to do; nothing if it is empty"]
-    is_words: Annotated[bool, "Whether only words have changed, which models obey"] = False
-
-
-class VersionVerdict(Struct, frozen=True):
-    """What the changes of one tool demand of its version."""
-
-    tool: Annotated[str, "The name that the server lists it by"]
-    level: Annotated[Level, "The worst of its changes"]
-    old: Annotated[str, "The version before"]
-    new: Annotated[str, "The version now; empty if the tool is gone"]
-    demanded: Annotated[str, "The least version that may carry these changes"]
-    is_declared: Annotated[bool, "Whether the version says it"]
+    tool: Annotated[str, "Listed name of the tool; for a resource its URI"]
+    level: Annotated[Level, "Severity for callers"]
+    place: Annotated[ChangeLocation, "Part of the contract that changed"]
+    path: Annotated[str, "Location within that part"]
+    reason: Annotated[str, "Description of the change"]
+    migration: Annotated[str, "What callers must do; empty if nothing"]
+    is_words: Annotated[bool, "Whether only text that models read has changed"] = False
 
 
-class Difference(Struct, frozen=True):
+class VersionCheck(Struct, frozen=True):
+    """Version that the changes of one tool require."""
+
+    tool: Annotated[str, "Listed name of the tool"]
+    level: Annotated[Level, "Most severe of its changes"]
+    old: Annotated[str, "Previous version"]
+    new: Annotated[str, "Current version; empty if the tool was removed"]
+    demanded: Annotated[str, "Lowest version that may introduce these changes"]
+    is_declared: Annotated[bool, "Whether the current version is at least the required one"]
+
+
+class ContractDiff(Struct, frozen=True):
     level: Level
     changes: list[ContractChange]
-    verdicts: list[VersionVerdict]
+    verdicts: list[VersionCheck]
 
     @property
-    def undeclared(self) -> list[VersionVerdict]:
-        return [one for one in self.verdicts if not one.is_declared]
+    def missing_version_bumps(self) -> list[VersionCheck]:
+        return [verdict for verdict in self.verdicts if not verdict.is_declared]
 
 
-class Stopped(Exception):
-    """The comparison was not wanted any more, or took too long."""
+class DiffAborted(Exception):
+    """The comparison was cancelled or timed out."""
 
 
-def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: False) -> Difference:
-    """From what was promised to what is. Raises Stopped once `is_over`, which is looked at before each tool."""
+def diff_contracts(
+    old: ServerContract, new: ServerContract, is_over: Callable[[], bool] = lambda: False
+) -> ContractDiff:
+    """Return the changes from contract `old` to `new`. `is_over` is polled before each tool; raises DiffAborted once it
+    returns True.
+    """
     changes: list[ContractChange] = []
-    verdicts: list[VersionVerdict] = []
+    verdicts: list[VersionCheck] = []
     pairs = _pairs(old, new)
-    heirs = _heirs(pairs)
+    # A removed tool with the schemas of a new one was probably renamed; the migration guide then names its successor.
+    heirs = _find_renames(pairs)
     for before, after in pairs:
         if is_over():
-            raise Stopped
-        found = list(_changes(before, after, old, new, heirs))
-        changes += found[: MOST_CHANGES - len(changes)]
-        if found:
-            verdicts.append(_verdict(before, after, old, new, worst([one.level for one in found])))
-    if definitions.went_back(old.version, new.version):
-        said = f"the version went back from {old.version} to {new.version}"
-        changes.append(ContractChange("", "patch", "server", "version", said, ""))
+            raise DiffAborted
+        result = list(_changes(before, after, old, new, heirs))
+        # The verdict below uses all changes of the tool, including those beyond the limit.
+        changes += result[: MAX_CHANGES - len(changes)]
+        if result:
+            verdicts.append(_check_version(before, after, old, new, highest_level([change.level for change in result])))
+    if definitions.is_downgrade(old.version, new.version):
+        message = f"the version was downgraded from {old.version} to {new.version}"
+        changes.append(ContractChange("", "patch", "server", "version", message, ""))
+    # None means that a side was not asked for its instructions, which is no change.
     if None not in (old.instructions, new.instructions) and old.instructions != new.instructions:
-        said = "the instructions, which models read before they use any tool, are others"
-        changes.append(ContractChange("", "patch", "server", "instructions", said, "", is_words=True))
+        message = "the server instructions, which models read before using any tool, changed"
+        changes.append(ContractChange("", "patch", "server", "instructions", message, "", is_words=True))
     if old.offers is not None and new.offers is not None:
-        changes += islice(map(_offered, offer_changes(old.offers, new.offers)), max(MOST_CHANGES - len(changes), 0))
-    return Difference(worst([one.level for one in changes]), changes, verdicts)
+        changes += islice(
+            map(_component_change, diff_components(old.offers, new.offers)), max(MAX_CHANGES - len(changes), 0)
+        )
+    return ContractDiff(highest_level([change.level for change in changes]), changes, verdicts)
 
 
-def _offered(change: OfferChange) -> ContractChange:
-    todo = f"Look at it before you use it: {change.said}." if change.is_breaking else ""
+def _component_change(change: ComponentChange) -> ContractChange:
+    todo = f"Review it before use: {change.message}." if change.is_breaking else ""
     offer = change.offer
-    return ContractChange(offer.key, change.level, offer.kind, change.path, change.said, todo, change.is_words)
+    return ContractChange(offer.key, change.level, offer.kind, change.path, change.message, todo, change.is_words)
 
 
-Pair = tuple[Definition | None, Definition | None]
-Heirs = dict[bytes, str]
-"""The names of new tools by what they promise."""
+Pair = tuple[ToolDefinitionSnapshot | None, ToolDefinitionSnapshot | None]
+RenameCandidates = dict[bytes, str]
+"""Names of new tools by their input and output schemas."""
 
 
-def _pairs(old: Contract, new: Contract) -> list[Pair]:
-    """Each tool of before with what it is now, then those that are new."""
+def _pairs(old: ServerContract, new: ServerContract) -> list[Pair]:
+    """Return each old tool with its current definition, followed by the new tools."""
     pairs: list[Pair] = []
     met: set[str] = set()
     for tool in old.tools:
+        # By invocation name as well: a mounted server may list its tools under another prefix.
         now = new.find(tool.name) or new.find(tool.invocation)
         now = None if now is not None and now.name in met else now
         pairs.append((tool, now))
@@ -104,25 +114,29 @@ def _pairs(old: Contract, new: Contract) -> list[Pair]:
     return pairs + [(None, tool) for tool in new.tools if tool.name not in met]
 
 
-def _verdict(
-    before: Definition | None, after: Definition | None, old: Contract, new: Contract, level: Level
-) -> VersionVerdict:
+def _check_version(
+    before: ToolDefinitionSnapshot | None,
+    after: ToolDefinitionSnapshot | None,
+    old: ServerContract,
+    new: ServerContract,
+    level: Level,
+) -> VersionCheck:
     name = _name(after or before)
     if before is None:
         version = str(new.version_of(after)) if after is not None else ""
-        return VersionVerdict(name, level, "", version, "", True)
+        return VersionCheck(name, level, "", version, "", True)
     was = old.version_of(before)
     if after is None:
-        # A tool that is gone has no version: then the server's counts.
-        was = definitions.guess(old.version)
-        now = definitions.guess(new.version)
+        # A removed tool has no version, so the server's version applies.
+        was = definitions.coerce_version(old.version)
+        now = definitions.coerce_version(new.version)
     else:
         now = new.version_of(after)
-    least = definitions.demanded(was, level)
-    return VersionVerdict(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
+    least = definitions.required_version(was, level)
+    return VersionCheck(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
 
 
-def _name(tool: Definition | None) -> str:
+def _name(tool: ToolDefinitionSnapshot | None) -> str:
     return tool.name if tool is not None else ""
 
 
@@ -130,73 +144,89 @@ def _name(tool: Definition | None) -> str:
 
 
 def _changes(
-    before: Definition | None, after: Definition | None, old: Contract, new: Contract, heirs: Heirs
+    before: ToolDefinitionSnapshot | None,
+    after: ToolDefinitionSnapshot | None,
+    old: ServerContract,
+    new: ServerContract,
+    heirs: RenameCandidates,
 ) -> Iterator[ContractChange]:
     if before is None:
         assert after is not None
         yield ContractChange(after.name, "minor", "tool", "", "the tool is new", "")
     elif after is None:
-        yield _removed(before, heirs)
+        yield _removal_change(before, heirs)
     else:
         in_full = old.in_full and new.in_full
         if in_full:
             if old.server and new.server and before.invocation != after.invocation:
-                said = f"it is called by `{after.invocation}` now, and was by `{before.invocation}`"
-                todo = f"Call it by `{after.invocation}` in contracts."
-                yield ContractChange(after.name, "breaking", "tool", "invocation", said, todo)
+                message = f"the invocation name changed from `{before.invocation}` to `{after.invocation}`"
+                todo = f"Call it as `{after.invocation}` in contracts."
+                yield ContractChange(after.name, "breaking", "tool", "invocation", message, todo)
             yield from _older(before, after)
-        for one in compare_tools(before, after, in_full=in_full, data_schema=data_schema):
-            yield ContractChange(after.name, one.level, one.place, one.path, one.reason, one.migration, one.is_words)
+        for compare_tool in compare_tools(before, after, in_full=in_full, data_schema=data_schema):
+            yield ContractChange(
+                after.name,
+                compare_tool.level,
+                compare_tool.place,
+                compare_tool.path,
+                compare_tool.reason,
+                compare_tool.migration,
+                compare_tool.is_words,
+            )
 
 
-def _removed(tool: Definition, heirs: Heirs) -> ContractChange:
+def _removal_change(tool: ToolDefinitionSnapshot, heirs: RenameCandidates) -> ContractChange:
     heir = heirs.get(_promises(tool))
-    todo = f"Call `{heir}`, which takes and gives the same." if heir is not None else "Do without it."
+    todo = (
+        f"Call `{heir}` instead; its parameters and result are identical."
+        if heir is not None
+        else "Stop calling it: it has no replacement."
+    )
     return ContractChange(tool.name, "breaking", "tool", "", "the tool was removed", todo)
 
 
-def _heirs(pairs: list[Pair]) -> Heirs:
-    heirs: Heirs = {}
-    for was, one in pairs:
-        if was is None and one is not None:
-            heirs.setdefault(_promises(one), one.name)
+def _find_renames(pairs: list[Pair]) -> RenameCandidates:
+    heirs: RenameCandidates = {}
+    for was, candidate in pairs:
+        if was is None and candidate is not None:
+            heirs.setdefault(_promises(candidate), candidate.name)
     return heirs
 
 
-def _promises(tool: Definition) -> bytes:
+def _promises(tool: ToolDefinitionSnapshot) -> bytes:
     return msgspec.json.encode((tool.input_schema, tool.output_schema), order="sorted")
 
 
-def _older(before: Definition, after: Definition) -> Iterator[ContractChange]:
-    if definitions.went_back(before.version, after.version):
-        said = f"the version went back from {before.version} to {after.version}"
-        yield ContractChange(after.name, "patch", "tool", "version", said, "")
+def _older(before: ToolDefinitionSnapshot, after: ToolDefinitionSnapshot) -> Iterator[ContractChange]:
+    if definitions.is_downgrade(before.version, after.version):
+        message = f"the version was downgraded from {before.version} to {after.version}"
+        yield ContractChange(after.name, "patch", "tool", "version", message, "")
 
 
-# For people
+# Output
 
 
-def migration(difference: Difference) -> str:
-    """A guide for those who call these tools, in Markdown: what they have to do, tool by tool."""
+def migration_guide(difference: ContractDiff) -> str:
+    """Return a migration guide for callers as Markdown, grouped by tool."""
     tools: dict[str, list[ContractChange]] = {}
     for change in difference.changes:
         if change.migration:
             tools.setdefault(change.tool, []).append(change)
-    verdicts = {one.tool: one for one in reversed(difference.verdicts)}
+    verdicts = {item.tool: item for item in reversed(difference.verdicts)}
     if not tools:
-        return "# Migration\n\nNothing has to be done: every call that was right still is.\n"
-    said = ["# Migration"]
+        return "# Migration\n\nNo action is required: all existing calls remain valid.\n"
+    sections = ["# Migration"]
     for name in tools:
-        said.append(f"## `{name}`{_steps(verdicts.get(name))}")
-        lines = [f"- {one.reason[:1].upper()}{one.reason[1:]}. {one.migration}" for one in tools[name]]
-        # What takes the place of something that is gone is often new.
-        new = [one.reason for one in difference.changes if one.tool == name and one.level == "minor" and one.path]
+        sections.append(f"## `{name}`{_steps(verdicts.get(name))}")
+        lines = [f"- {item.reason[:1].upper()}{item.reason[1:]}. {item.migration}" for item in tools[name]]
+        # Replacements of removed members are often new members of the same tool.
+        new = [item.reason for item in difference.changes if item.tool == name and item.level == "minor" and item.path]
         lines += [f"- Also: {reason}." for reason in new if " is new" in reason]
-        said.append("\n".join(lines))
-    return "\n\n".join(said) + "\n"
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections) + "\n"
 
 
-def _steps(verdict: VersionVerdict | None) -> str:
+def _steps(verdict: VersionCheck | None) -> str:
     if verdict is None or not verdict.old:
         return ""
     return f" ({verdict.old} to {verdict.new})" if verdict.new else f" (last in {verdict.old})"

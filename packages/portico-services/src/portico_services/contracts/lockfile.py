@@ -1,7 +1,7 @@
-"""contracts.lock: what the tools of a server promised when a person approved of it.
+"""contracts.lock: the contract of a server at the time a person approved it.
 
-A server may change a description after it was approved, and descriptions are what models obey. So everything that a
-model or a program sees of a tool, a prompt, a resource or a template is pinned, and whatever is not as it was is drift.
+A server may change a description after approval, and models follow descriptions. Everything that a model or a program
+sees of a tool, prompt, resource or template is therefore pinned, and every difference is drift.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from msgspec import Raw, Struct, field
 from portico import UsageError
 from portico.definitions import (
     LISTS,
+    ComponentKind,
     LockFileError,
-    Offer,
-    OfferKind,
+    PinnedComponent,
+    components_from_list,
     format_lock,
-    offers_of,
     parse_lock,
     read_lock,
     write_lock,
 )
 from portico_services.contracts.definitions import (
     CONTRACT_VERSION,
-    Contract,
-    Definition,
-    definition_of,
-    digest,
-    plain,
+    ServerContract,
+    ToolDefinitionSnapshot,
+    definition_digest,
+    definition_from_tool,
+    to_tool_json,
 )
-from portico_services.contracts.diff import ContractChange, Difference, diff
+from portico_services.contracts.diff import ContractChange, ContractDiff, diff_contracts
 
-FILE = "contracts.lock"
+LOCKFILE_NAME = "contracts.lock"
 
 
 class _PinnedServer(Struct, frozen=True):
@@ -44,133 +44,133 @@ class _PinnedServer(Struct, frozen=True):
     instructions: str | None = None
 
 
-class _Pinned(Struct, frozen=True):
+class _PinnedTool(Struct, frozen=True):
     digest: str
     definition: dict[str, Any]
 
 
-class _Lock(Struct, frozen=True):
+class _LockfileDocument(Struct, frozen=True):
     contract: str
     server: _PinnedServer = _PinnedServer()
-    tools: dict[str, _Pinned] = field(default_factory=dict)
-    # None in a lock that was written about the tools alone.
-    prompts: dict[str, _Pinned] | None = None
-    resources: dict[str, _Pinned] | None = None
-    templates: dict[str, _Pinned] | None = None
+    tools: dict[str, _PinnedTool] = field(default_factory=dict)
+    # None in a lock file that pins only the tools.
+    prompts: dict[str, _PinnedTool] | None = None
+    resources: dict[str, _PinnedTool] | None = None
+    templates: dict[str, _PinnedTool] | None = None
 
 
-class Drift(Struct, frozen=True):
-    """What is not as it was. `unexplained`: tools that differ in nothing that is compared, and differ all the same."""
+class LockfileDrift(Struct, frozen=True):
+    """Drift between a lock file and a server's current contract."""
 
-    difference: Difference
-    old: Contract
-    new: Contract
+    difference: ContractDiff
+    old: ServerContract
+    new: ServerContract
 
     @property
     def changes(self) -> list[ContractChange]:
         return self.difference.changes
 
 
-def write(contract: Contract) -> str:
-    """Return the text of a lock, the same for the same promises."""
+def dump_lockfile(contract: ServerContract) -> str:
+    """Return the text of a lock file; equal contracts give equal texts."""
     server = {
         "name": contract.server,
         "version": contract.version,
         "revision": contract.revision,
         "instructions": contract.instructions,
     }
-    tools = {tool.name: _pinned(digest(tool), plain(tool)) for tool in contract.tools}
-    said = {"contract": CONTRACT_VERSION, "server": server, "tools": tools}
-    return format_lock("contracts", {**said, **_pinned_offers(contract)})
+    tools = {tool.name: _pin_definition(definition_digest(tool), to_tool_json(tool)) for tool in contract.tools}
+    document = {"contract": CONTRACT_VERSION, "server": server, "tools": tools}
+    return format_lock("contracts", {**document, **_pinned_offers(contract)})
 
 
-def _pinned_offers(contract: Contract) -> dict[str, dict[str, Any]]:
+def _pinned_offers(contract: ServerContract) -> dict[str, dict[str, Any]]:
     if contract.offers is None:
         return {}
-    found: dict[str, dict[str, Any]] = {f"{kind}s": {} for kind in LISTS}
-    for one in contract.offers:
-        found[f"{one.kind}s"][one.key] = _pinned(one.digest, one.definition)
-    return found
+    result: dict[str, dict[str, Any]] = {f"{kind}s": {} for kind in LISTS}
+    for offer in contract.offers:
+        result[f"{offer.kind}s"][offer.key] = _pin_definition(offer.digest, offer.definition)
+    return result
 
 
-def _pinned(digest: str, definition: dict[str, Any]) -> dict[str, Any]:
-    # The keys of a lock are sorted, those of a definition are not: specifications and clients that are made from a lock
-    # have the parameters in the order of the server.
+def _pin_definition(digest: str, definition: dict[str, Any]) -> dict[str, Any]:
+    # The keys of a lock file are sorted, but those of a definition are not: specifications and clients that are
+    # generated from a lock file keep the server's order of parameters.
     return {"digest": f"sha256:{digest}", "definition": Raw(msgspec.json.encode(definition))}
 
 
-def read(text: str | bytes) -> Contract:
-    """Return the contract in the text of a lock. Raises LockFileError."""
-    return _contract(parse_lock(text, "contracts", _Lock))
+def load_lockfile(text: str | bytes) -> ServerContract:
+    """Parse the text of a lock file and return its contract. Raises LockFileError."""
+    return _contract(parse_lock(text, "contracts", _LockfileDocument))
 
 
-def read_file(path: Path) -> Contract | None:
-    """Return the contract in a lock, or None if there is no such file. Raises UsageError."""
-    said = read_lock(path, "contracts", _Lock)
+def read_file(path: Path) -> ServerContract | None:
+    """Read a lock file and return its contract, or None if the file does not exist. Raises UsageError."""
+    document = read_lock(path, "contracts", _LockfileDocument)
     try:
-        return None if said is None else _contract(said)
+        return None if document is None else _contract(document)
     except LockFileError as failure:
         raise UsageError(f"{path}: {failure}") from None
 
 
-def write_file(path: Path, contract: Contract) -> None:
-    """Write the lock of a contract. Raises UsageError."""
-    write_lock(path, "contracts", write(contract))
+def write_file(path: Path, contract: ServerContract) -> None:
+    """Write a contract to a lock file. Raises UsageError."""
+    write_lock(path, "contracts", dump_lockfile(contract))
 
 
-def _contract(said: _Lock) -> Contract:
-    server = said.server
-    return Contract(
+def _contract(document: _LockfileDocument) -> ServerContract:
+    server = document.server
+    return ServerContract(
         server=server.name,
         version=server.version,
         revision=server.revision,
         instructions=server.instructions,
-        tools=tuple(_read(name, one) for name, one in said.tools.items()),
-        offers=_read_offers(said),
+        tools=tuple(_read(name, entry) for name, entry in document.tools.items()),
+        offers=_read_offers(document),
     )
 
 
-def _read_offers(said: _Lock) -> tuple[Offer, ...] | None:
-    pinned: dict[OfferKind, dict[str, _Pinned] | None]
-    pinned = {"prompt": said.prompts, "resource": said.resources, "template": said.templates}
+def _read_offers(document: _LockfileDocument) -> tuple[PinnedComponent, ...] | None:
+    pinned: dict[ComponentKind, dict[str, _PinnedTool] | None]
+    pinned = {"prompt": document.prompts, "resource": document.resources, "template": document.templates}
+    # A lock file pins all kinds of components or only the tools.
     if any(listed is None for listed in pinned.values()):
         return None
-    found: list[Offer] = []
+    results: list[PinnedComponent] = []
     for kind, listed in pinned.items():
-        for key, one in (listed or {}).items():
-            offers = offers_of(kind, [one.definition])
-            if not offers or offers[0].key != key or f"sha256:{offers[0].digest}" != one.digest:
-                raise LockFileError(
-                    f"the definition of {key!r} does not have the digest beside it: write the file again"
-                )
-            found += offers
-    return tuple(found)
+        for key, entry in (listed or {}).items():
+            offers = components_from_list(kind, [entry.definition])
+            # The digest detects manual edits and merge conflicts. It is no protection against an attacker, who could
+            # compute it too; the file belongs under version control.
+            if not offers or offers[0].key != key or f"sha256:{offers[0].digest}" != entry.digest:
+                raise LockFileError(f"the digest of {key!r} does not match its definition: write the lock file again")
+            results += offers
+    return tuple(results)
 
 
-def _read(name: str, pinned: _Pinned) -> Definition:
+def _read(name: str, pinned: _PinnedTool) -> ToolDefinitionSnapshot:
     if pinned.definition.get("name") != name:
-        raise LockFileError(f"the definition of {name!r} has another name: write the file again")
-    tool = definition_of(pinned.definition)
-    if f"sha256:{digest(tool)}" != pinned.digest:
-        raise LockFileError(
-            f"the definition of {name!r} does not have the digest beside it: the file was changed by hand"
-        )
+        raise LockFileError(f"the definition of {name!r} has a different name: write the lock file again")
+    tool = definition_from_tool(pinned.definition)
+    if f"sha256:{definition_digest(tool)}" != pinned.digest:
+        raise LockFileError(f"the digest of {name!r} does not match its definition: the lock file was edited by hand")
     return tool
 
 
-def check(pinned: Contract, found: Contract) -> Drift:
-    """What has drifted since. Nothing, if no change is in it."""
-    difference = diff(pinned, found)
-    explained = {one.tool for one in difference.changes}
+def check_drift(pinned: ServerContract, current: ServerContract) -> LockfileDrift:
+    """Return the drift of a contract from the pinned one; its list of changes is empty if there is none."""
+    difference = diff_contracts(pinned, current)
+    # A tool may differ in a member that the comparison does not know; that is drift as well.
+    explained = {change.tool for change in difference.changes}
     silent = [
-        ContractChange(tool.name, "patch", "tool", "", "its definition is written otherwise", "")
-        for tool in found.tools
-        if tool.name not in explained and _is_other(pinned.find(tool.name), tool)
+        ContractChange(tool.name, "patch", "tool", "", "the definition changed in a member that is not compared", "")
+        for tool in current.tools
+        if tool.name not in explained and _differs(pinned.find(tool.name), tool)
     ]
     changes = [*difference.changes, *silent]
     level = difference.level if not silent or difference.level != "none" else "patch"
-    return Drift(Difference(level, changes, difference.verdicts), pinned, found)
+    return LockfileDrift(ContractDiff(level, changes, difference.verdicts), pinned, current)
 
 
-def _is_other(old: Definition | None, new: Definition) -> bool:
-    return old is not None and digest(old) != digest(new)
+def _differs(old: ToolDefinitionSnapshot | None, new: ToolDefinitionSnapshot) -> bool:
+    return old is not None and definition_digest(old) != definition_digest(new)

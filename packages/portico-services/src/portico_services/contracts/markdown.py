@@ -1,4 +1,4 @@
-"""Markdown, as far as specifications need it: written so that no text can break it, read with line numbers."""
+"""Markdown support for specifications: writing that no text can break, and parsing with line numbers."""
 
 from __future__ import annotations
 
@@ -13,54 +13,57 @@ from portico.definitions import visible, visible_json
 # Writing
 
 
-# The last one is no Markdown: a line that begins so gives orders to the machine that runs a workflow on GitHub.
-_SPECIAL = ("#", ">", "<", "|", "```", "~~~", "::")
+# `::` is not Markdown: a line that starts with it is a workflow command when it is printed in GitHub Actions.
+_BLOCK_STARTERS = ("#", ">", "<", "|", "```", "~~~", "::")
 
 
-def prose(text: str) -> str:
-    """A foreign text as paragraphs: no heading, fence or table begins in them."""
-    return "\n".join(map(_harmless, visible(text).strip().split("\n")))
+def escape_paragraphs(text: str) -> str:
+    """Escape a foreign text so that no heading, fence or table starts in its paragraphs."""
+    # Descriptions come from servers that are not trusted: an unescaped heading could forge a section of another tool.
+    return "\n".join(map(_escape_block_start, visible(text).strip().split("\n")))
 
 
-def _harmless(line: str) -> str:
+def _escape_block_start(line: str) -> str:
     bare = line.lstrip()
-    # A line of nothing but these makes a heading of the one above it.
+    # A line of only `=` or `-` turns the line above it into a heading.
     underlines = len(bare) > 1 and bare[0] in "=-" and not bare.strip().strip(bare[0])
-    if not bare.startswith(_SPECIAL) and not underlines:
+    if not bare.startswith(_BLOCK_STARTERS) and not underlines:
         return line
     return f"{line[: len(line) - len(bare)]}\\{bare}"
 
 
-def line(text: str) -> str:
-    """The same in one line."""
-    return " ".join(prose(text).split())
+def escape_line(text: str) -> str:
+    """Escape a foreign text and join it into one line."""
+    return " ".join(escape_paragraphs(text).split())
 
 
-def cell(text: str) -> str:
-    """In a table."""
-    return line(text).replace("\\", "\\\\").replace("|", "\\|") if text else ""
+def escape_cell(text: str) -> str:
+    """Escape a foreign text for a table cell."""
+    return escape_line(text).replace("\\", "\\\\").replace("|", "\\|") if text else ""
 
 
-def code(text: str) -> str:
-    """In backticks."""
+def inline_code(text: str) -> str:
+    """Return the text as inline code."""
     inner = " ".join(visible(text).split())
+    # Markdown has no escape inside inline code; two backticks with spaces may contain a single one.
     return f"`{inner}`" if "`" not in inner else f"`` {inner} ``"
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are Markdown already."""
+def render_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Render a table. The cells must already be Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def fence(language: str, body: str) -> str:
+def render_fence(language: str, body: str) -> str:
+    # The fence must be longer than any run of backticks in the body.
     longest = max((len(run) for run in re.findall(r"^[ \t]*(`{3,})", body, re.MULTILINE)), default=2)
     marks = "`" * max(3, longest + 1)
     return f"{marks}{language}\n{body.rstrip()}\n{marks}"
 
 
 def json_block(value: Any) -> str:
-    return fence("json", visible_json(value))
+    return render_fence("json", visible_json(value))
 
 
 # Reading
@@ -72,58 +75,64 @@ class Heading(Struct, frozen=True):
     line: int
 
 
-class Fence(Struct, frozen=True):
-    """A block of code. `line` is that of its first line of content."""
+class CodeFence(Struct, frozen=True):
+    """Code block. `line` is the line number of its first line of content."""
 
     language: str
     body: str
     line: int
 
 
-class Table(Struct, frozen=True):
+class MarkdownTable(Struct, frozen=True):
     line: int
     headings: list[str]
-    # Each with its line.
+    # Cells of each row with its line number.
     rows: list[tuple[int, list[str]]]
 
 
 class Subsection(Struct):
-    """A heading, and what stands below it up to the next."""
+    """Heading with the text below it, up to the next heading."""
 
     heading: Heading
     lines: list[tuple[int, str]] = field(default_factory=list)
-    fences: list[Fence] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    fences: list[CodeFence] = field(default_factory=list)
+    tables: list[MarkdownTable] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """Without blocks of code."""
+        """Return the text without code blocks."""
         return "\n".join(text for _, text in self.lines)
 
 
-# Longer ones are no headings.
-LONGEST_HEADING = 500
+# Longer lines are not treated as headings.
+MAX_HEADING_CHARS = 500
 
 
 def _heading(line: str) -> tuple[int, str] | None:
-    """Its level and its title. Not by expressions: a hostile line makes them look at each character again and again."""
+    """Parse a heading and return its level and title, or None.
+
+    Not a regular expression: a hostile line could cause quadratic backtracking.
+    """
     bare = line.strip()
     level = len(bare) - len(bare.lstrip("#"))
-    if not 1 <= level <= 6 or len(bare) > LONGEST_HEADING or len(line) - len(line.lstrip(" ")) > 3:
+    if not 1 <= level <= 6 or len(bare) > MAX_HEADING_CHARS or len(line) - len(line.lstrip(" ")) > 3:
         return None
     rest = bare[level:]
     if rest and rest[0] not in " \t":
         return None
     title = rest.strip()
+    # CommonMark 0.31, section 4.2: a closing sequence of # must be preceded by a space.
     closing = title.rstrip("#")
     return level, closing.rstrip() if closing != title and closing[-1:] in ("", " ", "\t") else title
 
 
 def _fence(line: str) -> tuple[str, str] | None:
-    """The marks that open a block of code, and its language."""
+    """Parse an opening fence and return its marks and language, or None."""
     bare = line.strip()
     mark = bare[:1]
     count = len(bare) - len(bare.lstrip(mark)) if mark in ("`", "~") else 0
+    # CommonMark 0.31, section 4.5: four spaces make an indented code block, and the info string of a backtick fence
+    # contains no backtick.
     if count < 3 or len(line) - len(line.lstrip(" ")) > 3 or "`" in bare[count:]:
         return None
     words = bare[count:].split(None, 1)
@@ -131,64 +140,67 @@ def _fence(line: str) -> tuple[str, str] | None:
 
 
 def _is_delimiter(line: str) -> bool:
-    """The line below the headings of a table."""
+    """Return whether a line is the delimiter row below a table header."""
     cells = [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
     return "|" in line and all(cell.strip(":") and not cell.strip(":").strip("-") for cell in cells)
 
 
 def read_heading(line: str) -> tuple[int, str] | None:
-    """Return the level and the title of a heading; None if the line is not one."""
+    """Return the level and title of a heading, or None if the line is not one."""
     return _heading(line)
 
 
 def starts_fence(line: str) -> str:
-    """Return the marks that open a block of code; empty if the line does not."""
+    """Return the marks that open a code block, or an empty string if the line does not open one."""
     opening = _fence(line)
     return "" if opening is None else opening[0]
 
 
 def closing_fence(lines: list[str], at: int, marks: str) -> int:
-    """Return the number of the line that closes a block of code, or of the end of the text."""
+    """Return the index of the line that closes a code block, or of the end of the text."""
     return _closing(lines, at, marks)
 
 
-def parts(text: str) -> list[Subsection]:
-    """The parts of a document in order; the first is what stands above all headings."""
-    found = [Subsection(Heading(0, "", 1))]
+def parse_sections(text: str) -> list[Subsection]:
+    """Split a document into its headed parts, in order. The first part is the text above all headings."""
+    results = [Subsection(Heading(0, "", 1))]
     lines = text.splitlines()
     at = 0
     while at < len(lines):
         heading, opening = _heading(lines[at]), _fence(lines[at])
         if heading is not None:
-            found.append(Subsection(Heading(*heading, at + 1)))
+            results.append(Subsection(Heading(*heading, at + 1)))
         elif opening is not None:
             end = _closing(lines, at + 1, opening[0])
-            found[-1].fences.append(Fence(opening[1], "\n".join(lines[at + 1 : end]), at + 2))
+            results[-1].fences.append(CodeFence(opening[1], "\n".join(lines[at + 1 : end]), at + 2))
             at = end
         else:
-            found[-1].lines.append((at + 1, lines[at]))
+            results[-1].lines.append((at + 1, lines[at]))
         at += 1
-    for part in found:
+    for part in results:
         part.tables.extend(_tables(part.lines))
-    return found
+    return results
 
 
 def _closing(lines: list[str], at: int, marks: str) -> int:
-    """The line that closes a block of code; it may be the end of the text."""
+    """Return the index of the line that closes a code block; an unclosed block ends with the text."""
     while at < len(lines):
         text = lines[at].strip()
+        # CommonMark 0.31, section 4.5: the closing fence is at least as long as the opening one and of the same
+        # character.
         if len(text) >= len(marks) and not text.strip(marks[0]):
             break
         at += 1
     return at
 
 
-def _tables(lines: list[tuple[int, str]]) -> list[Table]:
-    found: list[Table] = []
+def _tables(lines: list[tuple[int, str]]) -> list[MarkdownTable]:
+    results: list[MarkdownTable] = []
     at = 0
     while at + 1 < len(lines):
         number, text = lines[at]
         below = lines[at + 1]
+        # Line numbers and not positions: code blocks were removed from `lines`, so neighbours need not be adjacent.
         is_table = "|" in text and below[0] == number + 1 and _is_delimiter(below[1])
         if not is_table:
             at += 1
@@ -198,11 +210,11 @@ def _tables(lines: list[tuple[int, str]]) -> list[Table]:
         while at < len(lines) and "|" in lines[at][1] and lines[at][0] == number + 2 + len(rows):
             rows.append((lines[at][0], _cells(lines[at][1])))
             at += 1
-        found.append(Table(number, _cells(text), rows))
-    return found
+        results.append(MarkdownTable(number, _cells(text), rows))
+    return results
 
 
 def _cells(text: str) -> list[str]:
-    """A `\\|` is a bar."""
+    r"""Split a table row into cells. An escaped bar `\\|` is part of a cell."""
     cells = re.split(r"(?<!\\)\|", text.strip().removeprefix("|").removesuffix("|"))
-    return [re.sub(r"\\(.)", r"\1", one.strip()) for one in cells]
+    return [re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells]

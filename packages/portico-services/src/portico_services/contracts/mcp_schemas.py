@@ -1,4 +1,4 @@
-"""The messages of the contract under the module name that the standard gives them."""
+"""The contract's messages under the module name that the standard prescribes."""
 
 from __future__ import annotations
 

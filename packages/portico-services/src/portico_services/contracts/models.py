@@ -1,4 +1,4 @@
-"""The messages of the contract as pydantic models."""
+"""Pydantic models of the contract's messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import msgspec
 
-from portico.jsonschema import Schema, schema
+from portico.jsonschema import Schema, schema_for_type
 from portico_services.contracts import schemas
 from portico_services.contracts.definitions import CONTRACT_VERSION
 from portico_services.contracts.invocation_names import INVOCATION_PATTERN
-from portico_services.contracts.outcomes import is_object
+from portico_services.contracts.outcomes import has_object_output
 from portico_services.contracts.result_schema import result_schema
 
 try:
@@ -30,23 +30,23 @@ try:
         model_validator,
     )
     from pydantic_core import core_schema
-    from typing_extensions import TypeVar  # comes with pydantic, and knows defaults before Python 3.13
+    from typing_extensions import TypeVar  # Installed with pydantic; supports TypeVar defaults before Python 3.13.
 except ImportError:
     raise ImportError(
         "the models of portico_services.contracts.api need pydantic, which is not installed: "
         "pip install 'portico-services[contracts]'"
     ) from None
 
-Status = Literal["success", "failure", "no_change_needed", "partial_success"]
+ResultStatus = Literal["success", "failure", "no_change_needed", "partial_success"]
 
 Data = TypeVar("Data", default=dict[str, Any])
 
-# The member of a request's `_meta` that a context travels in.
+# Member of a request's `_meta` that carries the context.
 CONTEXT_KEY = "portico/context"
 
 
 class PublishedModel(BaseModel):
-    """A model whose JSON Schema is the published one, of draft-07."""
+    """Model whose JSON Schema is the published draft-07 schema."""
 
     document: ClassVar[Mapping[str, Any]] = {}
 
@@ -62,7 +62,7 @@ class PublishedModel(BaseModel):
 
     @model_serializer(mode="wrap")
     def _only_numbers(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Refuse NaN and infinity that came in after the validation: pydantic would write null for them."""
+        """Reject NaN and infinity that were assigned after validation: pydantic would serialize them as null."""
         _require_finite(self.__dict__)
         _require_finite(self.model_extra)
         written: dict[str, Any] = handler(self)
@@ -71,8 +71,9 @@ class PublishedModel(BaseModel):
 
 def _require_finite(value: Any) -> None:
     """Raise ValueError for NaN and infinity anywhere in a value: JSON has no such numbers (RFC 8259, section 6)."""
+    # A loop instead of recursion: arguments may be nested more deeply than Python's stack.
     waiting = [value]
-    # A value may contain itself. That is refused where it is written.
+    # A value may contain itself; serialization rejects that later.
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
@@ -85,20 +86,20 @@ def _require_finite(value: Any) -> None:
 
 
 class MCPToolCall(PublishedModel):
-    """A call of a tool: its invocation name, and what it is given. Nothing else may stand beside them."""
+    """Tool call: an invocation name and the arguments. Other members are rejected."""
 
     model_config = ConfigDict(extra="forbid", title="MCP Tool Call", frozen=True)
-    document: ClassVar[Mapping[str, Any]] = schemas.TOOL_CALL
+    document: ClassVar[Mapping[str, Any]] = schemas.TOOL_CALL_SCHEMA
 
     tool_name: Annotated[str, Field(pattern=INVOCATION_PATTERN, description="The tool's invocation name")]
-    arguments: Annotated[dict[str, Any], Field(description="What the tool is given")]
+    arguments: Annotated[dict[str, Any], Field(description="Tool arguments")]
 
 
 class MCPErrorDetail(PublishedModel):
-    """What went wrong. `error_type` is one of the eight of `ERROR_TYPES` where one of them fits."""
+    """Error of a call. `error_type` is one of the eight types of `ERROR_TYPES` if one of them fits."""
 
     model_config = ConfigDict(extra="allow", title="MCP Error Detail", frozen=True)
-    document: ClassVar[Mapping[str, Any]] = schemas.ERROR_DETAIL
+    document: ClassVar[Mapping[str, Any]] = schemas.ERROR_DETAIL_SCHEMA
 
     error_type: Annotated[str, Field(min_length=1, examples=list(schemas.ERROR_TYPES))]
     error_message: str
@@ -106,25 +107,25 @@ class MCPErrorDetail(PublishedModel):
 
 
 class MCPToolResult(PublishedModel, Generic[Data]):
-    """The result of a call. A failure has an error and no data; any other result may have both or neither.
+    """Result of a call. A failure has an error and no data; any other result may have both or neither.
 
-    `MCPToolResult[Report]` declares what `data` holds: a class with fields, a TypedDict, or a dict with typed values.
+    `MCPToolResult[Report]` declares the type of `data`: a class with fields, a TypedDict, or a dict with typed values.
     Unknown members are retained: a newer tool may report more than its caller was written for.
     """
 
     model_config = ConfigDict(extra="allow", title="MCP Tool Result", frozen=True)
-    document: ClassVar[Mapping[str, Any]] = schemas.TOOL_RESULT
+    document: ClassVar[Mapping[str, Any]] = schemas.TOOL_RESULT_SCHEMA
 
-    status: Status
+    status: ResultStatus
     data: Data | None = None
     error: MCPErrorDetail | None = None
     explanation: str | None = None
 
-    def __init__(self, /, status: Status = "success", **members: Any) -> None:
-        """A result of our own may leave out that it is a success; one that comes from elsewhere has to say it."""
+    def __init__(self, /, status: ResultStatus = "success", **members: Any) -> None:
+        """Create a result; the status defaults to `success`. Results that are parsed from JSON must contain it."""
         super().__init__(**{"status": status, **members})
 
-    # So pydantic does not come by here with what it reads.
+    # Pydantic validates input without calling this __init__, so the default does not apply to parsed data.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     if not TYPE_CHECKING:
@@ -139,12 +140,13 @@ class MCPToolResult(PublishedModel, Generic[Data]):
 
     @classmethod
     def _data_schema(cls) -> Schema | None:
-        """Return the schema of the declared type of `data`; None for any object."""
-        declared = [one for one in get_args(cls.model_fields["data"].annotation) if one is not type(None)]
+        """Return the schema of the declared type of `data`, or None if any object is accepted."""
+        # The annotation is `Data | None`; the part that is not None is the declared type.
+        declared = [arg for arg in get_args(cls.model_fields["data"].annotation) if arg is not type(None)]
         if len(declared) != 1 or isinstance(declared[0], typing.TypeVar):
             return None
         kind = get_args(declared[0])[0] if get_origin(declared[0]) is Annotated else declared[0]
-        return None if kind in (dict, dict[str, Any]) else schema(kind, output=True)
+        return None if kind in (dict, dict[str, Any]) else schema_for_type(kind, for_output=True)
 
     @classmethod
     def __tool_output_schema__(cls, data: Schema) -> Schema:
@@ -152,36 +154,39 @@ class MCPToolResult(PublishedModel, Generic[Data]):
         return result_schema(data)
 
     def __tool_error__(self) -> dict[str, Any] | None:
-        """A tool that returns a failure has failed, for every client."""
+        """Return the error of a failure, so that every client sees the tool call as failed; None for other results."""
         return None if self.error is None or self.status != "failure" else self.error.model_dump(mode="json")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        # Consistency is enforced in the model, so that a handler cannot return a result that callers would misread.
         if "failure" in self.status:
             if self.error is None:
-                raise ValueError(f"a result with the status {self.status!r} says in `error` what went wrong")
+                raise ValueError(f"a result with status {self.status!r} must have an `error`")
             if self.data is not None:
-                raise ValueError(f"a result with the status {self.status!r} has no `data`")
+                raise ValueError(f"a result with status {self.status!r} must not have `data`")
         return self
 
 
 def _readable(kind: Any) -> Any:
-    """Return a type of `data` that pydantic can read and write. Raises TypeError for one that is not an object."""
+    """Return a type for `data` that pydantic can validate and serialize. Raises TypeError if it is not an
+    object type.
+    """
     if isinstance(kind, typing.TypeVar):
         return kind
     if kind in (dict[str, Any], dict, Any):
         return dict[str, Any]
-    if not is_object(schema(kind, output=True)):
+    if not has_object_output(schema_for_type(kind, for_output=True)):
         raise TypeError(f"the data of an MCPToolResult must be an object, got {kind}: put the value into a field")
     bare = get_origin(kind) or kind
-    # pydantic knows no Struct, and before Python 3.12 none of typing's own TypedDicts.
+    # Pydantic does not support Struct, and before Python 3.12 not typing's own TypedDict.
     if not is_typeddict(bare) and not (isinstance(bare, type) and issubclass(bare, msgspec.Struct)):
         return kind
     return Annotated[kind, _ReadByMsgspec(kind)]
 
 
 class _ReadByMsgspec:
-    """Has pydantic leave reading and writing a type to msgspec."""
+    """Annotation that makes pydantic delegate validation and serialization of a type to msgspec."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -195,12 +200,12 @@ class _ReadByMsgspec:
 
 
 class ContractContext(PublishedModel):
-    """What an agent tells a tool about the circumstances of a call. It travels beside the arguments, in `_meta`."""
+    """Context that an agent passes to a tool along with a call, in `_meta`."""
 
     model_config = ConfigDict(extra="allow", title="MCP Contract Context")
-    document: ClassVar[Mapping[str, Any]] = schemas.CONTEXT
+    document: ClassVar[Mapping[str, Any]] = schemas.CONTEXT_SCHEMA
 
-    # Whatever was written for 1.0.0 works with every 1.x.x, and with nothing else.
+    # A caller written for 1.0.0 works with every 1.x.x and with no other version.
     contract_version: Annotated[str, Field(pattern=r"^1\.(0|[1-9]\d*)\.(0|[1-9]\d*)$")] = CONTRACT_VERSION
     correlation_id: Annotated[str, Field(max_length=200)] = Field(default_factory=lambda: uuid4().hex)
     caller: str | None = None
@@ -215,20 +220,21 @@ class ContractContext(PublishedModel):
     @model_validator(mode="after")
     def _has_a_zone(self) -> Self:
         if self.deadline is not None and self.deadline.tzinfo is None:
-            raise ValueError("a deadline needs its time zone, as in 2024-01-15T10:30:00Z")
+            raise ValueError("deadline must have a time zone, as in 2024-01-15T10:30:00Z")
         return self
 
     @classmethod
-    def read(cls, meta: Mapping[str, Any]) -> Self | None:
-        """The context in a request's `_meta`, such as `ctx.meta`; None if there is none. Raises pydantic's
-        ValidationError."""
-        said = meta.get(CONTEXT_KEY)
-        return None if said is None else cls.model_validate(said)
+    def from_meta(cls, meta: Mapping[str, Any]) -> Self | None:
+        """Return the context in a request's `_meta` (`ctx.meta`), or None if it is absent. Raises pydantic's
+        ValidationError.
+        """
+        value = meta.get(CONTEXT_KEY)
+        return None if value is None else cls.model_validate(value)
 
-    def meta(self) -> dict[str, Any]:
-        """The `_meta` that carries it."""
+    def to_meta(self) -> dict[str, Any]:
+        """Return the `_meta` that carries this context."""
         return {CONTEXT_KEY: self.model_dump(mode="json", exclude_none=True)}
 
-    def plain(self) -> dict[str, Any]:
-        """What is said in it."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the context as a dict without unset members."""
         return self.model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""What the service's tools give."""
+"""Result types of the service's tools."""
 
 from __future__ import annotations
 
@@ -10,209 +10,209 @@ import msgspec
 from msgspec import Struct
 
 from portico.definitions import Level
-from portico.jsonschema import draft07
+from portico.jsonschema import to_draft_07
 from portico_services.contracts import definitions
 from portico_services.contracts.background_calls import BackgroundCall, CallLogLine
-from portico_services.contracts.definitions import CONTRACT_VERSION, Contract, Definition
-from portico_services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
+from portico_services.contracts.definitions import CONTRACT_VERSION, ServerContract, ToolDefinitionSnapshot
+from portico_services.contracts.diff import ContractChange, ContractDiff, VersionCheck, migration_guide
 from portico_services.contracts.lint import LintFinding
 from portico_services.contracts.outcomes import Outcome, data_schema, is_declared
 
-Name = Annotated[str, "The name that the server lists it by"]
-Invocation = Annotated[str, "Its name in calls by contract: module_name.tool_name"]
-Words = Annotated[str, "The first paragraph of its description"]
+Name = Annotated[str, "Listed name of the tool"]
+Invocation = Annotated[str, "Invocation name in calls by contract: module_name.tool_name"]
+SummaryText = Annotated[str, "First paragraph of the description"]
 
 
 class ToolEntry(Struct):
-    """One tool."""
+    """One tool of the server."""
 
     name: Name
     invocation: Invocation
-    version: Annotated[str, "X.Y.Z; the server's where the tool declares none"]
-    description: Words
-    has_output_schema: Annotated[bool, "Whether it says what it gives"]
-    read_only: Annotated[bool, "Whether it says that it changes nothing"]
+    version: Annotated[str, "Version X.Y.Z; the server's version if the tool declares none"]
+    description: SummaryText
+    has_output_schema: Annotated[bool, "Whether the tool declares an output schema"]
+    read_only: Annotated[bool, "Whether the tool is declared read-only"]
 
 
 class ToolListing(Struct):
-    """The tools of a server that have a specification, which is all of them."""
+    """Page of the server's tools."""
 
-    server: Annotated[str, "The server's name"]
-    version: Annotated[str, "The server's version"]
-    contract_version: Annotated[str, "The version of the contract"]
-    tools: Annotated[list[ToolEntry], "One page of them"]
-    total: Annotated[int, "How many there are in all"]
-    next_offset: Annotated[int | None, "Where the next page begins; null on the last"]
+    server: Annotated[str, "Server name"]
+    version: Annotated[str, "Server version"]
+    contract_version: Annotated[str, "Contract version"]
+    tools: Annotated[list[ToolEntry], "Tools of this page"]
+    total: Annotated[int, "Total number of tools"]
+    next_offset: Annotated[int | None, "Offset of the next page; null on the last page"]
 
 
-class Specified(Struct):
-    """One tool's specification, in the form that was asked for."""
+class SpecResult(Struct):
+    """Specification of one tool in the requested format."""
 
     tool: Invocation
     version: Annotated[str, "X.Y.Z"]
-    format: Annotated[Literal["md", "json", "draft-07"], "Which form this is"]
-    markdown: Annotated[str | None, "Eight sections, for md"]
-    definition: Annotated[dict[str, Any] | None, "The definition with its schemas, for the others"]
+    format: Annotated[Literal["md", "json", "draft-07"], "Format of the specification"]
+    markdown: Annotated[str | None, "Markdown with eight sections, for md"]
+    definition: Annotated[dict[str, Any] | None, "Definition with schemas, for json and draft-07"]
 
 
-class Rendered(Struct):
-    """A specification as Markdown."""
+class RenderResult(Struct):
+    """Generated Markdown specification."""
 
     tool: Invocation
-    file: Annotated[str, "What such a file is called"]
-    markdown: Annotated[str, "Eight sections"]
+    file: Annotated[str, "Conventional file name"]
+    markdown: Annotated[str, "Markdown with eight sections"]
 
 
-class Linted(Struct):
-    """Whether a specification is complete and holds together."""
+class LintResult(Struct):
+    """Result of checking a specification."""
 
     ok: Annotated[bool, "Whether there are no errors"]
-    errors: Annotated[int, "How many errors"]
-    warnings: Annotated[int, "How many things that could be better"]
-    recommendations: Annotated[int, "How many recommendations of the standard are not followed"]
-    findings: Annotated[list[LintFinding], "Each with its line, from the top"]
+    errors: Annotated[int, "Number of errors"]
+    warnings: Annotated[int, "Number of warnings"]
+    recommendations: Annotated[int, "Number of recommendations of the standard that are not followed"]
+    findings: Annotated[list[LintFinding], "Findings ordered by line"]
 
 
-class Compared(Struct):
-    """Two versions of a tool, or of several."""
+class DiffResult(Struct):
+    """Differences between two versions of one or more tools."""
 
-    level: Annotated[Level, "The worst of all changes"]
-    changes: Annotated[list[ContractChange], "Each change, and why it is what it is"]
-    versions: Annotated[list[VersionVerdict], "What the changes demand"]
-    migration: Annotated[str, "A guide for callers, in Markdown"]
-
-
-class Generated(Struct):
-    """A typed client."""
-
-    language: Annotated[Literal["python", "typescript"], "Which language it is in"]
-    file: Annotated[str, "What the file could be called"]
-    code: Annotated[str, "The text of the module"]
+    level: Annotated[Level, "Most severe level of all changes"]
+    changes: Annotated[list[ContractChange], "Changes with level and reason"]
+    versions: Annotated[list[VersionCheck], "Required and actual versions"]
+    migration: Annotated[str, "Migration guide in Markdown"]
 
 
-class ToolMatch(Struct):
-    """A tool that a search has found."""
+class CodegenResult(Struct):
+    """Generated typed client."""
+
+    language: Annotated[Literal["python", "typescript"], "Programming language"]
+    file: Annotated[str, "Suggested file name"]
+    code: Annotated[str, "Source of the module"]
+
+
+class ToolSearchHit(Struct):
+    """Tool that matches a search."""
 
     name: Name
     invocation: Invocation
-    description: Words
-    score: Annotated[float, "The higher, the better it fits"]
+    description: SummaryText
+    score: Annotated[float, "Relevance; higher is better"]
 
 
-class Searched(Struct):
-    """What a search has found, best first."""
+class ToolSearchResult(Struct):
+    """Matching tools, best first."""
 
-    tools: Annotated[list[ToolMatch], "The tools"]
+    tools: Annotated[list[ToolSearchHit], "Matching tools"]
 
 
 class ErrorDetail(Struct):
-    """What went wrong."""
+    """Error of a call."""
 
-    error_type: Annotated[str, "ValidationError, ResourceNotFound, ToolExecutionError and the like"]
-    error_message: Annotated[str, "In words"]
-    error_details: Annotated[dict[str, Any] | str | None, "More about it"]
-
-
-class Envelope(Struct):
-    """What came of one call."""
-
-    status: Annotated[Literal["success", "failure", "no_change_needed", "partial_success"], "What came of it"]
-    data: Annotated[dict[str, Any] | None, "What the tool gave"]
-    error: Annotated[ErrorDetail | None, "What went wrong, when something did"]
-    explanation: Annotated[str | None, "Words about it"]
+    error_type: Annotated[str, "Error type, for example ValidationError, ResourceNotFound or ToolExecutionError"]
+    error_message: Annotated[str, "Error message"]
+    error_details: Annotated[dict[str, Any] | str | None, "Additional details"]
 
 
-class Batch(Struct):
-    """What came of several calls."""
+class CallOutcome(Struct):
+    """Outcome of one call."""
 
-    results: Annotated[list[Envelope], "One for each call, in the order of the calls"]
-    succeeded: Annotated[int, "How many did not fail"]
-    failed: Annotated[int, "How many failed, or were never begun"]
-
-
-class Running(Struct):
-    """A call that goes on by itself."""
-
-    job_id: Annotated[str, "Finds it again"]
-    tool_name: Annotated[str, "What was called"]
-    status: Annotated[Literal["working", "completed", "failed", "cancelled"], "How it stands"]
-    started: Annotated[str, "When it began"]
-    ended: Annotated[str | None, "When it ended"]
-    progress: Annotated[float | None, "How far it is, if it says so"]
-    total: Annotated[float | None, "How far it has to go"]
-    message: Annotated[str, "What it said last about that"]
-    log: Annotated[list[CallLogLine], "What it has said since"]
+    status: Annotated[Literal["success", "failure", "no_change_needed", "partial_success"], "Status of the call"]
+    data: Annotated[dict[str, Any] | None, "Data that the tool returned"]
+    error: Annotated[ErrorDetail | None, "Error, if the call failed"]
+    explanation: Annotated[str | None, "Additional explanation"]
 
 
-class Finished(Struct):
-    """What a call that went on by itself came to."""
+class BatchResult(Struct):
+    """Outcomes of a batch of calls."""
 
-    job_id: Annotated[str, "Which it is"]
-    status: Annotated[Literal["working", "completed", "failed", "cancelled"], "How it stands"]
-    result: Annotated[Envelope | None, "What came of it; null while it is working"]
+    results: Annotated[list[CallOutcome], "One outcome per call, in the order of the calls"]
+    succeeded: Annotated[int, "Number of calls that did not fail"]
+    failed: Annotated[int, "Number of calls that failed or were skipped"]
 
 
-def summary(text: str) -> str:
-    """The first paragraph, in one line."""
+class CallStatusResult(Struct):
+    """Status of a background call."""
+
+    job_id: Annotated[str, "Id of the call"]
+    tool_name: Annotated[str, "Called tool"]
+    status: Annotated[Literal["working", "completed", "failed", "cancelled"], "Current status"]
+    started: Annotated[str, "Start time"]
+    ended: Annotated[str | None, "End time"]
+    progress: Annotated[float | None, "Progress so far, if reported"]
+    total: Annotated[float | None, "Total progress, if reported"]
+    message: Annotated[str, "Latest progress message"]
+    log: Annotated[list[CallLogLine], "Log lines after `since`"]
+
+
+class CallResult(Struct):
+    """Result of a background call."""
+
+    job_id: Annotated[str, "Id of the call"]
+    status: Annotated[Literal["working", "completed", "failed", "cancelled"], "Current status"]
+    result: Annotated[CallOutcome | None, "Outcome of the call; null while it is running"]
+
+
+def first_paragraph(text: str) -> str:
+    """Return the first paragraph on one line, at most 500 characters."""
     return " ".join(text.strip().partition("\n\n")[0].split())[:500]
 
 
-def listing(contract: Contract, offset: int = 0, limit: int | None = None) -> ToolListing:
-    """The tools of a server, or a page of them."""
+def list_tools(contract: ServerContract, offset: int = 0, limit: int | None = None) -> ToolListing:
+    """Return the tools of a server, or a page of them."""
     total = len(contract.tools)
     end = total if limit is None else offset + limit
-    page = [_entry(contract, one) for one in contract.tools[offset:end]]
+    page = [_entry(contract, tool) for tool in contract.tools[offset:end]]
     after = end if end < total else None
     return ToolListing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
 
 
-def _entry(contract: Contract, tool: Definition) -> ToolEntry:
+def _entry(contract: ServerContract, tool: ToolDefinitionSnapshot) -> ToolEntry:
     return ToolEntry(
         tool.name,
         tool.invocation,
         str(contract.version_of(tool)),
-        summary(tool.description),
+        first_paragraph(tool.description),
         is_declared(tool.output_schema),
         tool.hint("readOnlyHint"),
     )
 
 
-def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
-    """As JSON; `is_old`: with schemas of draft-07."""
-    said = definitions.plain(tool)
+def to_definition_json(tool: ToolDefinitionSnapshot, *, is_old: bool) -> dict[str, Any]:
+    """Return the definition as JSON, with draft-07 schemas if `is_old`."""
+    entry = definitions.to_tool_json(tool)
     if is_old:
-        said["inputSchema"] = draft07(tool.input_schema)
-        said["outputSchema"] = draft07(data_schema(tool.output_schema))
-    return said
+        entry["inputSchema"] = to_draft_07(tool.input_schema)
+        entry["outputSchema"] = to_draft_07(data_schema(tool.output_schema))
+    return entry
 
 
-def linted(findings: list[LintFinding]) -> Linted:
-    count = Counter(one.severity for one in findings)
+def to_lint_result(findings: list[LintFinding]) -> LintResult:
+    count = Counter(finding.severity for finding in findings)
     errors = count["error"]
-    return Linted(not errors, errors, count["warning"], count["recommendation"], findings)
+    return LintResult(not errors, errors, count["warning"], count["recommendation"], findings)
 
 
-def compared(difference: Difference) -> Compared:
-    return Compared(difference.level, difference.changes, difference.verdicts, migration(difference))
+def to_diff_result(difference: ContractDiff) -> DiffResult:
+    return DiffResult(difference.level, difference.changes, difference.verdicts, migration_guide(difference))
 
 
-def envelope(outcome: Outcome) -> Envelope:
-    return msgspec.convert(outcome, Envelope)
+def to_call_outcome(outcome: Outcome) -> CallOutcome:
+    return msgspec.convert(outcome, CallOutcome)
 
 
-def running(job: BackgroundCall, since: int = 0) -> Running:
-    return Running(
+def to_call_status(job: BackgroundCall, since: int = 0) -> CallStatusResult:
+    return CallStatusResult(
         job.id,
         job.tool,
         job.status,
-        _moment(job.started),
-        None if job.ended is None else _moment(job.ended),
+        _format_time(job.started),
+        None if job.ended is None else _format_time(job.ended),
         job.progress,
         job.total,
         job.message,
-        [one for one in job.lines if one.number > since],
+        [line for line in job.lines if line.number > since],
     )
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""What the schema of a specification leaves unsaid, and whether a table tells the types that the schema has."""
+"""Lint rules for the schemas of a specification, and for tables whose types contradict the schema."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from itertools import islice
 from typing import Any
 
 from portico.jsonschema import (
+    InvalidSchema,
     Schema,
-    Unfit,
-    complaints,
-    fields,
-    kind_of,
-    options_of,
-    properties_of,
-    resolved,
-    type_words,
-    types_of,
-    values_of,
-    with_all_of,
+    format_type,
+    get_alternatives,
+    get_enum_values,
+    get_properties,
+    get_types,
+    json_type,
+    list_fields,
+    merge_all_of,
+    resolve_references,
+    validate,
 )
 
-DEEPEST = 16
-MOST_PLACES = 2000
-# Of alternatives: how many are looked at, and how many of them one in the other. An alternative may be the whole again.
-MOST_OPTIONS, MOST_NESTED = 16, 2
+MAX_SCHEMA_DEPTH = 16
+MAX_VISITED_NODES = 2000
+# Number of alternatives that are checked, and their nesting. An alternative may refer back to the whole schema.
+MAX_ALTERNATIVES, MAX_NESTED_ALTERNATIVES = 16, 2
 
-# Any of these says what a value is, each in its way.
+# Any of these keywords declares the type of a value.
 _TYPED = ("type", "enum", "const", "anyOf", "oneOf", "allOf", "properties", "not", "if")
-# What people call the types, by the word that a cell begins with.
-_NAMES = {
+# Common names of types, by the word that a cell starts with.
+_TYPE_NAMES = {
     **dict.fromkeys(("string", "strings", "str", "text"), "string"),
     **dict.fromkeys(("integer", "integers", "int"), "integer"),
     **dict.fromkeys(("number", "numbers", "float", "double", "decimal"), "number"),
@@ -41,90 +41,105 @@ _NAMES = {
     **dict.fromkeys(("object", "dict", "dictionary", "map", "mapping", "record"), "object"),
     "any": "any",
 }
-# Who names all of these means anything that JSON can say.
-_ANYTHING = {"string", "number", "boolean", "object", "array"}
+# A cell that names all of these means any JSON value.
+_ALL_TYPES = {"string", "number", "boolean", "object", "array"}
 _WORD = re.compile(r"[a-z]+")
 
 
-def unsaid(schema: Schema) -> Iterator[str]:
-    """What is missing of the least that a schema says: a description and a type for each property, `items` for each
-    array."""
-    for one in fields(schema):
-        if not one.schema.get("description"):
-            yield f"{one.name!r} has no description in the schema"
-        if not any(keyword in one.schema for keyword in _TYPED):
-            yield f"{one.name!r} has no type in the schema"
-    yield from (f"{path!r} is an array, and its items are not said" for path in islice(_bare(schema), MOST_PLACES))
+def missing_keywords(schema: Schema) -> Iterator[str]:
+    """Yield messages for missing required keywords: a description and a type for each property, `items` for
+    each array.
+    """
+    for field in list_fields(schema):
+        if not field.schema.get("description"):
+            yield f"{field.name!r} has no description in the schema"
+        if not any(keyword in field.schema for keyword in _TYPED):
+            yield f"{field.name!r} has no type in the schema"
+    yield from (
+        f"array {path!r} does not declare its items"
+        for path in islice(_arrays_without_items(schema), MAX_VISITED_NODES)
+    )
 
 
 def without_examples(schema: Schema) -> Iterator[str]:
-    """Yield the names of properties without `examples` whose values the schema does not already list."""
-    for name, one in properties_of(schema).items():
-        found = resolved(one, schema)
-        is_listed = any(keyword in found for keyword in ("examples", "enum", "const")) or "boolean" in types_of(found)
+    """Yield the names of properties without `examples` whose values the schema does not already enumerate."""
+    for name, member in get_properties(schema).items():
+        # Examples of a definition count for every property that refers to it.
+        references = resolve_references(member, schema)
+        is_listed = any(keyword in references for keyword in ("examples", "enum", "const")) or "boolean" in get_types(
+            references
+        )
         if not is_listed and "examples" not in schema:
             yield name
 
 
-def unfit_defaults(schema: Schema) -> Iterator[str]:
-    """Properties whose default is none of the values that they may have."""
-    known = properties_of(schema).items()
-    defaults = {name: one["default"] for name, one in known if isinstance(one, dict) and "default" in one}
+def invalid_defaults(schema: Schema) -> Iterator[str]:
+    """Yield messages for properties whose default does not match their schema."""
+    properties = get_properties(schema).items()
+    defaults = {name: item["default"] for name, item in properties if isinstance(item, dict) and "default" in item}
+    # Without `required`: a set of defaults is not a complete call.
     parts: Schema = {part: schema[part] for part in ("properties", "$defs", "definitions") if part in schema}
     try:
-        wrong = complaints(parts, defaults) if defaults else []
-    except Unfit:
+        wrong = validate(parts, defaults) if defaults else []
+    except InvalidSchema:
         return
-    yield from (f"the default of {one.path!r} does not fit the schema: {one.message}" for one in wrong)
+    yield from (f"the default of {item.path!r} does not match the schema: {item.message}" for item in wrong)
 
 
-def _bare(root: Schema) -> Iterator[str]:
-    """The places of arrays that do not say what their items are."""
+def _arrays_without_items(root: Schema) -> Iterator[str]:
+    """Yield the paths of arrays that do not declare their items."""
     met: set[int] = set()
-    level = [(name, resolved(one, root)) for name, one in properties_of(root).items()]
-    for _ in range(DEEPEST):
+    level = [(name, resolve_references(member, root)) for name, member in get_properties(root).items()]
+    for _ in range(MAX_SCHEMA_DEPTH):
         below: list[tuple[str, Schema]] = []
-        for path, schema in level[:MOST_PLACES]:
-            # A definition that is used in several places is looked at in the first.
+        for path, schema in level[:MAX_VISITED_NODES]:
+            # A definition that is used in several places is checked only once.
+            # By identity: resolve_references returns the definition's own `properties` object.
             if id(schema.get("properties")) in met:
                 continue
             met |= {id(schema["properties"])} if "properties" in schema else set()
-            said = schema.get("items") or schema.get("prefixItems")
-            if "array" in types_of(schema) and not said and not set(types_of(schema)) >= _ANYTHING:
+            items = schema.get("items") or schema.get("prefixItems")
+            if "array" in get_types(schema) and not items and not set(get_types(schema)) >= _ALL_TYPES:
                 yield path
-            inside = islice(_inside(path, schema), max(MOST_PLACES - len(below), 0))
-            below += [(where, resolved(one, root)) for where, one in inside]
+            inside = islice(_inside(path, schema), max(MAX_VISITED_NODES - len(below), 0))
+            below += [(where, resolve_references(member, root)) for where, member in inside]
         level = below
 
 
 def _inside(path: str, schema: Schema) -> Iterator[tuple[str, Any]]:
-    yield from ((f"{path}.{name}", one) for name, one in properties_of(schema).items())
-    yield from ((path, one) for one in options_of(schema))
-    yield from ((f"{path}[]", one) for one in (schema.get("items"),) if isinstance(one, dict))
-    yield from ((f"{path}.*", one) for one in (schema.get("additionalProperties"),) if isinstance(one, dict))
+    yield from ((f"{path}.{name}", alternative) for name, alternative in get_properties(schema).items())
+    yield from ((path, alternative) for alternative in get_alternatives(schema))
+    yield from ((f"{path}[]", alternative) for alternative in (schema.get("items"),) if isinstance(alternative, dict))
+    yield from (
+        (f"{path}.*", alternative)
+        for alternative in (schema.get("additionalProperties"),)
+        if isinstance(alternative, dict)
+    )
 
 
-def contradicts(said: str, schema: Schema, root: Schema) -> bool:
-    """Whether a cell for the type says another one than the schema. What cannot be read in it says nothing wrong."""
-    said = " ".join(said.replace("`", "").replace("*", "").split())
-    if said == type_words(schema, root) or "…" in said:
+def contradicts_schema(cell: str, schema: Schema, root: Schema) -> bool:
+    """Return whether a type cell contradicts the schema. Text that cannot be parsed does not."""
+    cell = " ".join(cell.replace("`", "").replace("*", "").split())
+    # Cells that the generator wrote always fit, even where the parser below would not understand them.
+    if cell == format_type(schema, root) or "…" in cell:
         return False
-    told, known = _told(said), _kinds(schema, root, MOST_NESTED)
-    if not told or not known:
+    documented, possible = _types_in_cell(cell), _possible_types(schema, root, MAX_NESTED_ALTERNATIVES)
+    if not documented or not possible:
         return False
-    if "integer" in known and "number" in told:
-        # By the standard's own table an `int` is a number.
-        told = told - {"number"} | known & {"integer", "number"}
-    return bool(told - known) or bool(known - told - {"null"})
+    if "integer" in possible and "number" in documented:
+        # The standard's own table calls an `int` a number.
+        documented = documented - {"number"} | possible & {"integer", "number"}
+    # Null may be left out of a cell: tables often state that in the column `Required`.
+    return bool(documented - possible) or bool(possible - documented - {"null"})
 
 
-def _told(said: str) -> set[str]:
-    """The types that a cell names; none where one of its words is not understood."""
-    lowered = said.lower()
-    # What an array or an object consists of is told in too many ways.
+def _types_in_cell(cell: str) -> set[str]:
+    """Return the types that a cell names; empty if one of its words is unknown."""
+    lowered = cell.lower()
+    # Element types of arrays and objects have too many notations to parse.
     if re.search(r"\bof\b|[\[<{]", lowered):
         head = _WORD.match(lowered)
-        kind = "array" if lowered.endswith("[]") else _NAMES.get(head[0] if head else "", "")
+        kind = "array" if lowered.endswith("[]") else _TYPE_NAMES.get(head[0] if head else "", "")
         return {kind} if kind in ("array", "object") else set()
     parts = [_kind(part) for part in re.split(r"\||/|,|\bor\b", re.sub(r"\([^)]*\)", "", lowered)) if part.strip()]
     return set(parts) if all(parts) else set()
@@ -132,24 +147,24 @@ def _told(said: str) -> set[str]:
 
 def _kind(part: str) -> str:
     part = re.sub(r"\b(?:optional|required|nullable)\b", "", part).strip()
-    if part in _NAMES:
-        return _NAMES[part]
+    if part in _TYPE_NAMES:
+        return _TYPE_NAMES[part]
     try:
-        return kind_of(json.loads(part)) if part else ""
+        return json_type(json.loads(part)) if part else ""
     except (ValueError, RecursionError):
         return ""
 
 
-def _kinds(schema: Any, root: Schema, depth: int) -> set[str]:
-    """The types that a value may have; none where the schema does not say."""
-    found = with_all_of(resolved(schema, root), root)
-    values = values_of(found)
+def _possible_types(schema: Any, root: Schema, depth: int) -> set[str]:
+    """Return the types that a value may have; empty if the schema does not restrict them."""
+    result = merge_all_of(resolve_references(schema, root), root)
+    values = get_enum_values(result)
     if values:
-        return {kind_of(value) for value in values}
-    options = options_of(found)
+        return {json_type(value) for value in values}
+    options = get_alternatives(result)
     if options:
-        if not depth or len(options) > MOST_OPTIONS:
+        if not depth or len(options) > MAX_ALTERNATIVES:
             return set()
-        inner = [_kinds(one, root, depth - 1) for one in options]
+        inner = [_possible_types(option, root, depth - 1) for option in options]
         return set().union(*inner) if all(inner) else set()
-    return set(types_of(found)) or ({"object"} if properties_of(found) else set())
+    return set(get_types(result)) or ({"object"} if get_properties(result) else set())

@@ -1,4 +1,4 @@
-"""The four messages of the contract as JSON Schemas of draft-07, for those who have no Python."""
+"""JSON Schemas (draft-07) of the contract's four messages, for callers in other languages."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 import msgspec
 
-_FOLDER = Path(__file__).parent / "messages"
+_SCHEMAS_DIR = Path(__file__).parent / "messages"
 
-# By the names that resources have.
-MESSAGES: dict[str, dict[str, Any]] = {
-    name: msgspec.json.decode((_FOLDER / f"{name}.json").read_bytes())
+# Keyed by resource name.
+MESSAGE_SCHEMAS: dict[str, dict[str, Any]] = {
+    name: msgspec.json.decode((_SCHEMAS_DIR / f"{name}.json").read_bytes())
     for name in ("tool_call", "tool_result", "error_detail", "context")
 }
-TOOL_CALL, TOOL_RESULT, ERROR_DETAIL, CONTEXT = MESSAGES.values()
-STATUSES: list[str] = TOOL_RESULT["properties"]["status"]["enum"]
+TOOL_CALL_SCHEMA, TOOL_RESULT_SCHEMA, ERROR_DETAIL_SCHEMA, CONTEXT_SCHEMA = MESSAGE_SCHEMAS.values()
+STATUSES: list[str] = TOOL_RESULT_SCHEMA["properties"]["status"]["enum"]
 
-# The types of error that tools draw from, and what each is for.
+# Standard error types with their meaning.
 ERROR_TYPES = {
-    "ValidationError": "The arguments do not fit the tool's schema.",
-    "FileNotFoundError": "A file that is needed is not there.",
-    "AuthenticationError": "Who is asking could not be established.",
-    "ResourceNotFound": "What was asked for does not exist; also a tool that is not there.",
-    "ToolExecutionError": "The tool ran and failed, in a way that no other type describes.",
-    "ApiLimitExceeded": "Too many calls in too short a time.",
-    "TimeoutError": "It took longer than it may.",
-    "PermissionError": "Who is asking may not do this.",
+    "ValidationError": "The arguments do not match the tool's schema.",
+    "FileNotFoundError": "A required file does not exist.",
+    "AuthenticationError": "The caller could not be authenticated.",
+    "ResourceNotFound": "The requested resource or tool does not exist.",
+    "ToolExecutionError": "The tool ran and failed in a way that no other type describes.",
+    "ApiLimitExceeded": "The rate limit was exceeded.",
+    "TimeoutError": "The call exceeded its time limit.",
+    "PermissionError": "The caller is not allowed to do this.",
 }

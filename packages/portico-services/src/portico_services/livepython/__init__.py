@@ -1,25 +1,25 @@
-"""Live Python: an image that stays alive between calls, that can be questioned, and that cannot hurt the machine.
+"""Live Python: sandboxed Python sessions that keep their state between calls and can be inspected.
 
-`Live` is the service; `attach` and `Attached` serve the objects of a running application. Each is imported when it is
-first used: this file is also read inside the jail, where there is nothing but the standard library.
+`LivePython` is the service; `attach` and `AttachedPython` serve the objects of a running application. The exports are
+lazy: this module is also imported inside the sandbox, where only the standard library is available.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from portico_services.livepython.attachment import Attached, attach
-    from portico_services.livepython.service import Live
+    from portico_services.livepython.attachment import AttachedPython, attach
+    from portico_services.livepython.service import LivePython
 
 _HOMES = {
-    "portico_services.livepython.attachment": ("Attached", "attach"),
-    "portico_services.livepython.service": ("Live",),
+    "portico_services.livepython.attachment": ("AttachedPython", "attach"),
+    "portico_services.livepython.service": ("LivePython",),
 }
 
-__all__ = ["Attached", "Live", "attach"]
+__all__ = ["AttachedPython", "LivePython", "attach"]
 
-if not TYPE_CHECKING:  # which would take any name for one that is there
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # mypy would accept any name if it saw `__getattr__`
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""Looking at an image: its packages, classes, methods and objects, as tools, resources and prompts."""
+"""Introspection of a session: packages, classes, methods and objects as tools, resources and prompts."""
 
 from __future__ import annotations
 
@@ -6,202 +6,224 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from portico import Context, ToolResult, completion, prompt, resource, tool
-from portico.extend import Completion, GetPromptResult, InternalError, PromptMessage, TextContent
-from portico.jsonschema import schema
+from portico import Context, Service, ToolResult, completion, prompt, resource, tool
+from portico.errors import InternalError
+from portico.jsonschema import schema_for_type
+from portico.types import Completion, GetPromptResult, PromptMessage, TextContent
 from portico_services.livepython import replies
 from portico_services.livepython.replies import InvalidReply
 from portico_services.livepython.sandbox.name_resolution import InspectionError
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import WorkerEnded
-from portico_services.livepython.session_pool import MAIN
+from portico_services.livepython.session_pool import DEFAULT_SESSION
 from portico_services.livepython.worker_client import (
-    CHANGE,
-    READ,
-    Asking,
+    READ_ONLY_HINTS,
+    WRITE_HINTS,
     ClassName,
     Expression,
-    Name,
+    NameParameter,
     OwnerName,
     SessionName,
-    owner,
+    WorkerClient,
+    session_owner,
 )
-from portico_services.text import sections
+from portico_services.text import load_markdown_sections
 
-# Completion is for a person who is typing.
-TYPING_SECONDS = 2.0
+# Short, since a user is waiting while typing.
+COMPLETION_TIMEOUT_SECONDS = 2.0
 
-NamePattern = Annotated[Name, "A part of the name, or a pattern with * and ?"]
-AnyPattern = Annotated[Name | None, "A part of the name, or a pattern with * and ?; all of them without it"]
-PROMPTS = Path(__file__).with_name("prompts.md")
+NamePattern = Annotated[NameParameter, "A part of the name, or a pattern with * and ?"]
+OptionalPattern = Annotated[
+    NameParameter | None, "A part of the name, or a pattern with * and ?; all of them without it"
+]
+PROMPTS_FILE = Path(__file__).with_name("prompts.md")
 
 
-class Browsing(Asking):
-    """Questions about an image. None of them changes it, but for what an expression does that is looked at."""
+class BrowserTools(Service):
+    """Tools to inspect packages, classes and objects. Only the expression of `inspect_object` can have side effects."""
 
-    @tool(annotations=READ)
+    def __init__(self, client: WorkerClient) -> None:
+        super().__init__()
+        self._client = client
+
+    @tool(annotations=READ_ONLY_HINTS)
     async def system_info(self, ctx: Context) -> replies.SystemInfo:
-        """Which Python this is, how it is kept, and what its limits are."""
+        """Return the Python version, sandbox mode and resource limits of evaluate."""
         return await self._info(ctx)
 
     async def _info(self, ctx: Context | None = None) -> replies.SystemInfo:
         try:
-            await self._interpreters.ready()
+            # The Python version is known only after the first worker has started.
+            await self._client.interpreters.ready()
         except SandboxUnavailable as refusal:
             raise InternalError(str(refusal)) from None
-        info: Any = {"mode": self.mode, "timeout": self.timeout, "longestTimeout": self.longest_timeout} | {
-            **self._interpreters.info(),
-            "sessions": len(self._interpreters.sessions(owner(ctx) if ctx is not None else None)),
+        client = self._client
+        info: Any = {
+            "mode": client.mode,
+            "timeout": client.timeout,
+            "longestTimeout": client.max_timeout,
+            **client.interpreters.info(),
+            "sessions": len(client.interpreters.sessions(None if ctx is None else session_owner(ctx))),
         }
-        found: replies.SystemInfo = info
-        return found
+        result: replies.SystemInfo = info
+        return result
 
-    @tool(annotations=READ)
-    async def list_packages(self, ctx: Context, pattern: AnyPattern = None) -> replies.Packages:
-        """The packages that can be imported: what is installed, then what comes with Python."""
-        return await self._read(ctx, replies.Packages, "list_packages", pattern=pattern)
+    @tool(annotations=READ_ONLY_HINTS)
+    async def list_packages(self, ctx: Context, pattern: OptionalPattern = None) -> replies.PackageList:
+        """List importable packages: installed ones first, then the standard library."""
+        return await self._client.read(ctx, replies.PackageList, "list_packages", pattern=pattern)
 
-    @tool(annotations=READ)
+    @tool(annotations=READ_ONLY_HINTS)
     async def list_classes(
         self,
         ctx: Context,
-        package: Annotated[Name, "A package or module; __main__ for what was defined in the session"],
-        session: SessionName = MAIN,
-    ) -> replies.Classes:
-        """The classes of a package and its modules."""
-        return await self._read(ctx, replies.Classes, "list_classes", session, package=package)
+        package: Annotated[NameParameter, "Package or module; __main__ for classes defined in the session"],
+        session: SessionName = DEFAULT_SESSION,
+    ) -> replies.ClassList:
+        """List the classes of a package or module."""
+        return await self._client.read(ctx, replies.ClassList, "list_classes", session, package=package)
 
-    @tool(annotations=READ)
+    @tool(annotations=READ_ONLY_HINTS)
     async def class_details(
-        self, ctx: Context, className: ClassName, session: SessionName = MAIN
+        self, ctx: Context, className: ClassName, session: SessionName = DEFAULT_SESSION
     ) -> replies.ClassDetails:
-        """A class: its superclass, fields, methods with their signatures, and documentation."""
-        return await self._read(ctx, replies.ClassDetails, "class_details", session, className=className)
+        """Return a class's bases, fields, methods with signatures, and docstring. For one method's source use
+        method_source.
+        """
+        return await self._client.read(ctx, replies.ClassDetails, "class_details", session, className=className)
 
-    @tool(version="1.2.0", annotations=READ, output_schema=schema(replies.MethodSource, output=True))
+    @tool(
+        version="1.2.0",
+        annotations=READ_ONLY_HINTS,
+        output_schema=schema_for_type(replies.MethodSource, for_output=True),
+    )
     async def method_source(
         self,
         ctx: Context,
         className: OwnerName,
-        selector: Annotated[Name, "The name of the method or function"],
-        session: SessionName = MAIN,
+        selector: Annotated[NameParameter, "Method or function name"],
+        session: SessionName = DEFAULT_SESSION,
     ) -> ToolResult:
-        """Return the source of a method, its own or an inherited one, or of a function of a module."""
-        found = await self._read(
+        """Return the source code of a method, defined in the class or inherited, or of a function of a module."""
+        result = await self._client.read(
             ctx, replies.MethodSource, "method_source", session, className=className, selector=selector
         )
-        return ToolResult(content=found.source, structured=found)
+        return ToolResult(content=result.source, structured=result)
 
-    @tool(annotations=READ)
+    @tool(annotations=READ_ONLY_HINTS)
     async def search_methods(
         self,
         ctx: Context,
         pattern: NamePattern,
-        className: Annotated[Name | None, "Only in this class or module"] = None,
-        includeSuper: Annotated[bool, "With what it inherits"] = False,
-        session: SessionName = MAIN,
-    ) -> replies.FoundMethods:
-        """Find methods by name: in one class, or in every class that is loaded."""
-        asked = {"pattern": pattern, "className": className, "includeSuper": includeSuper}
-        return await self._read(ctx, replies.FoundMethods, "search_methods", session, **asked)
+        className: Annotated[NameParameter | None, "Class or module to search; default all loaded classes"] = None,
+        includeSuper: Annotated[bool, "Include inherited methods; default false"] = False,
+        session: SessionName = DEFAULT_SESSION,
+    ) -> replies.MethodSearchResult:
+        """Find methods by name in one class or in all loaded classes."""
+        arguments = {"pattern": pattern, "className": className, "includeSuper": includeSuper}
+        return await self._client.read(ctx, replies.MethodSearchResult, "search_methods", session, **arguments)
 
-    @tool(annotations=CHANGE, version="1.1.0")
+    @tool(annotations=WRITE_HINTS, version="1.1.0")
     async def inspect_object(
         self,
         ctx: Context,
-        expression: Annotated[Expression, "An expression; its value is what is looked at"],
-        session: SessionName = MAIN,
-    ) -> replies.Inspected:
-        """What an object is made of: its type, attributes, items, methods, properties, and what its class holds."""
-        return await self._read(ctx, replies.Inspected, "inspect_object", session, expression=expression)
+        expression: Annotated[Expression, "Expression whose value is inspected"],
+        session: SessionName = DEFAULT_SESSION,
+    ) -> replies.ObjectInspection:
+        """Describe the value of an expression: type, attributes, items, methods and properties. To run code use
+        evaluate.
+        """
+        return await self._client.read(ctx, replies.ObjectInspection, "inspect_object", session, expression=expression)
 
-    @tool(annotations=READ)
+    @tool(annotations=READ_ONLY_HINTS)
     async def references_to(
         self,
         ctx: Context,
-        name: Annotated[Name, "A name: of a variable, a function, a class, a method"],
-        package: Annotated[Name | None, "Look in this package, too"] = None,
-        session: SessionName = MAIN,
-    ) -> replies.References:
-        """Where a name is used: in what the session was given, and in a package."""
-        return await self._read(ctx, replies.References, "references_to", session, name=name, package=package)
+        name: Annotated[NameParameter, "Variable, function, class or method name"],
+        package: Annotated[NameParameter | None, "Package to search as well"] = None,
+        session: SessionName = DEFAULT_SESSION,
+    ) -> replies.ReferenceList:
+        """Find where a name is used, in the session's code and optionally in a package."""
+        return await self._client.read(ctx, replies.ReferenceList, "references_to", session, name=name, package=package)
 
     # Resources
 
     @resource("python://system/version", name="System Version", mime_type="text/plain")
     async def version(self) -> str:
-        """The version of Python"""
+        """Python version"""
         return f"Python {(await self._info())['python']}"
 
     @resource("python://system/info", name="System Info", mime_type="application/json")
     async def system(self, ctx: Context) -> replies.SystemInfo:
-        """Version, mode and limits"""
+        """Python version, sandbox mode and resource limits as JSON"""
         return await self._info(ctx)
 
     @resource("python://system/summary", name="System Summary", mime_type="text/plain")
     async def summary(self, ctx: Context) -> str:
-        """Version, mode and sessions in a sentence"""
+        """Python version, sandbox mode and sessions in one sentence"""
         info = await self._info(ctx)
         return f"Python {info['python']}, {info['mode']}. Sessions: {info['sessions']} of {info['mostSessions']}."
 
     @resource("python://packages", name="Packages", mime_type="application/json")
-    async def packages(self, ctx: Context) -> replies.Packages | None:
-        """The packages that can be imported"""
-        return await self._resource(ctx, replies.Packages, "list_packages")
+    async def packages(self, ctx: Context) -> replies.PackageList | None:
+        """Importable packages"""
+        return await self._client.resource(ctx, replies.PackageList, "list_packages")
 
     @resource("python://class/{className}", name="Class Details", mime_type="application/json")
     async def class_resource(self, ctx: Context, className: str) -> replies.ClassDetails | None:
-        """A class: superclass, fields, methods"""
-        return await self._resource(ctx, replies.ClassDetails, "class_details", className=className)
+        """One class: bases, fields, methods"""
+        return await self._client.resource(ctx, replies.ClassDetails, "class_details", className=className)
 
     @resource("python://method/{className}/{selector}", name="Method Source", mime_type="text/x-python")
     async def method_resource(self, ctx: Context, className: str, selector: str) -> str | None:
-        """The source of a method"""
-        found = await self._resource(ctx, replies.MethodSource, "method_source", className=className, selector=selector)
-        return None if found is None else found.source
+        """Source code of one method"""
+        result = await self._client.resource(
+            ctx, replies.MethodSource, "method_source", className=className, selector=selector
+        )
+        return None if result is None else result.source
 
     @resource("python://package/{packageName}", name="Package", mime_type="application/json")
-    async def package_resource(self, ctx: Context, packageName: str) -> replies.Classes | None:
-        """The classes of a package"""
-        return await self._resource(ctx, replies.Classes, "list_classes", package=packageName)
+    async def package_resource(self, ctx: Context, packageName: str) -> replies.ClassList | None:
+        """Classes of one package"""
+        return await self._client.resource(ctx, replies.ClassList, "list_classes", package=packageName)
 
     # Prompts
 
-    @prompt(name="review-class", inline=True)
+    @prompt(name="review-class", run_in_thread=False)
     def review_class(
         self,
-        className: Annotated[Name, "The class to review"],
-        focus: Annotated[str, "What to look at above all"] = "",
+        className: Annotated[NameParameter, "The class to review"],
+        focus: Annotated[str, "Aspect to focus on"] = "",
     ) -> GetPromptResult:
         """Review a class"""
         return _prompt("review-class", className=className, focus=f" Focus on {focus}." if focus else "")
 
-    @prompt(name="refactor-method", inline=True)
+    @prompt(name="refactor-method", run_in_thread=False)
     def refactor_method(
         self,
-        className: Annotated[Name, "The class it belongs to"],
-        selector: Annotated[Name, "The method to refactor"],
+        className: Annotated[NameParameter, "Class of the method"],
+        selector: Annotated[NameParameter, "Method to refactor"],
     ) -> GetPromptResult:
         """Refactor a method"""
         return _prompt("refactor-method", className=className, selector=selector)
 
-    @prompt(name="document-class", inline=True)
+    @prompt(name="document-class", run_in_thread=False)
     def document_class(
         self,
-        className: Annotated[Name, "The class to document"],
-        style: Annotated[str, "A docstring style"] = "plain sentences",
+        className: Annotated[NameParameter, "Class to document"],
+        style: Annotated[str, "Docstring style, e.g. google, numpy; default plain sentences"] = "plain sentences",
     ) -> GetPromptResult:
-        """Document a class"""
+        """Write docstrings for a class"""
         return _prompt("document-class", className=className, style=style)
 
-    @prompt(name="generate-tests", inline=True)
-    def generate_tests(self, className: Annotated[Name, "The class to test"]) -> GetPromptResult:
+    @prompt(name="generate-tests", run_in_thread=False)
+    def generate_tests(self, className: Annotated[NameParameter, "Class to test"]) -> GetPromptResult:
         """Write tests for a class"""
         return _prompt("generate-tests", className=className)
 
-    @prompt(name="system-overview", inline=True)
+    @prompt(name="system-overview", run_in_thread=False)
     def system_overview(self) -> GetPromptResult:
-        """An overview of this Python"""
+        """Summarize this Python environment"""
         return _prompt("system-overview")
 
     # Completion
@@ -221,28 +243,39 @@ class Browsing(Asking):
 
     @completion("refactor-method", "selector")
     @completion("python://method/{className}/{selector}", "selector")
-    async def complete_method(self, typed: str, given: Mapping[str, str]) -> Completion:
-        return await self._complete("method", typed, className=given.get("className", ""))
+    async def complete_method(self, typed: str, arguments: Mapping[str, str]) -> Completion:
+        return await self._complete("method", typed, className=arguments.get("className", ""))
 
     async def _complete(self, kind: str, typed: str, **more: str) -> Completion:
-        """Nothing rather than an error, and nothing rather than waiting for what is running."""
-        if any(one.busy for one in self._interpreters.sessions(None) if one.name == MAIN):
+        """Return completions from the session.
+
+        Completion is best effort: the result is empty on an error or while the session is busy.
+        """
+        # A request would queue behind the running evaluation.
+        if any(session.busy for session in self._client.interpreters.sessions(None) if session.name == DEFAULT_SESSION):
             return Completion([])
         try:
-            answer = await self._interpreters.ask(
-                (None, MAIN), "complete", {"kind": kind, "typed": typed, **more}, TYPING_SECONDS
+            answer = await self._client.interpreters.request(
+                # Completion functions receive no context, so only the session of the local user is read.
+                (None, DEFAULT_SESSION),
+                "complete",
+                {"kind": kind, "typed": typed, **more},
+                COMPLETION_TIMEOUT_SECONDS,
             )
             if answer.refusal is not None:
                 return Completion([])
-            found = replies.read(answer.result, replies.Completions)
+            reply = replies.decode_reply(answer.result, replies.CompletionList)
         except (InspectionError, SandboxUnavailable, WorkerEnded, InvalidReply):
             return Completion([])
-        return Completion(found.values, found.total, found.total > len(found.values))
+        return Completion(reply.values, reply.total, reply.total > len(reply.values))
 
 
-def _prompt(name: str, **given: str) -> GetPromptResult:
-    """A prompt of `prompts.md`; the user and the assistant take turns in it."""
-    description, *turns = (text.format(**given) for text in sections(PROMPTS)[name].strip().split("\n\n"))
+def _prompt(name: str, **arguments: str) -> GetPromptResult:
+    """Build a prompt from its section of `prompts.md`; the paragraphs alternate between user and assistant."""
+    # The first paragraph is the description of the prompt; it is not a message.
+    description, *turns = (
+        text.format(**arguments) for text in load_markdown_sections(PROMPTS_FILE)[name].strip().split("\n\n")
+    )
     messages = [
         PromptMessage("assistant" if at % 2 else "user", TextContent(text=turn)) for at, turn in enumerate(turns)
     ]

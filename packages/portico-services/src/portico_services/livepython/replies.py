@@ -1,4 +1,4 @@
-"""What an image answers, as the server reads it: whatever does not fit was not said by us."""
+"""Typed replies of a worker. Code in the sandbox can forge replies, so every one is validated."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from portico_services.livepython.sandbox.limits import LONGEST_REPLY, MIB, Limits
+from portico_services.livepython.sandbox.limits import MAX_REPLY_BYTES, MIB, SandboxLimits
 
-# Of an answer that is not an evaluation's: those have pictures.
-LONGEST_RESULT = 2 * MIB
-MOST_PICTURES = 16
-# With the remark that something was left out.
-LONGEST_TEXT = Limits.text + 100
+# Evaluations may be larger, since they can contain images.
+# Decoding cost is bounded by size: nothing in a reply is trusted before it is decoded.
+MAX_RESULT_BYTES = 2 * MIB
+MAX_IMAGES = 16
+# Includes the note that text was truncated.
+MAX_TEXT_CHARS = SandboxLimits.max_text_chars + 100
 
 JsonValue = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", "boolean", "object", "array", "null"]})]
 
 T = TypeVar("T")
 
-# The classes of a session that are others than before, and their members that are.
-_Told = Annotated[str, Meta(max_length=200)]
-ChangedClasses = Annotated[dict[_Told, Annotated[list[_Told], Meta(max_length=20)]], Meta(max_length=20)]
+# The classes of a session that changed, each with its changed members.
+_ShortName = Annotated[str, Meta(max_length=200)]
+ChangedClasses = Annotated[dict[_ShortName, Annotated[list[_ShortName], Meta(max_length=20)]], Meta(max_length=20)]
 
 
 class InvalidReply(ValueError):
-    """An answer that no image of ours gives."""
+    """A reply that a genuine worker does not send."""
 
 
-def read(result: Raw, kind: type[T], longest: int = LONGEST_RESULT) -> T:
-    """The result as this kind. Raises InvalidReply."""
-    if len(bytes(result)) > longest:
+def decode_reply(result: Raw, kind: type[T], max_bytes: int = MAX_RESULT_BYTES) -> T:
+    """Decode a result as `kind`. Raises InvalidReply if it is too long or does not match."""
+    # Checked before decoding, because a forged reply may expand to far more memory than its text.
+    if len(bytes(result)) > max_bytes:
         raise InvalidReply
     try:
         return msgspec.json.decode(result, type=kind)
@@ -38,34 +40,38 @@ def read(result: Raw, kind: type[T], longest: int = LONGEST_RESULT) -> T:
         raise InvalidReply from None
 
 
-class Picture(Struct, rename="camel"):
+class RenderedImage(Struct, rename="camel"):
     mime_type: str
     data: str
 
 
-class Evaluated(Struct, rename="camel"):
-    """The value of the last expression. Statements alone have neither text nor type."""
+class WorkerEvaluation(Struct, rename="camel"):
+    """The value of the last expression. `text` and `type` are None if the code has only statements."""
 
     text: str | None = None
     type: str | None = None
-    # JSON as a text: it is not decoded before its length is known.
+    # JSON as text, so that its length can be checked before it is decoded.
     value: str | None = None
     pictures: Raw = Raw(b"[]")
     changed_classes: ChangedClasses = {}
 
     def __post_init__(self) -> None:
-        if len(self.text or "") > LONGEST_TEXT or len(self.type or "") > LONGEST_TEXT:
-            raise ValueError("longer than ours are")
+        # The worker truncates both, so longer ones were forged.
+        if len(self.text or "") > MAX_TEXT_CHARS or len(self.type or "") > MAX_TEXT_CHARS:
+            raise ValueError(f"text and type must be at most {MAX_TEXT_CHARS} characters")
 
-    def drawn(self) -> list[Picture]:
-        """The pictures. There is no brace in the data of one, so many braces are something else."""
-        if bytes(self.pictures).count(b"{") > MOST_PICTURES:
+    def images(self) -> list[RenderedImage]:
+        """Decode the images. Raises InvalidReply if there are too many.
+
+        Base64 data contains no braces, so counting braces bounds the number of images before decoding.
+        """
+        if bytes(self.pictures).count(b"{") > MAX_IMAGES:
             raise InvalidReply
-        return read(self.pictures, list[Picture], LONGEST_REPLY)
+        return decode_reply(self.pictures, list[RenderedImage], MAX_REPLY_BYTES)
 
-    def decoded(self) -> Any:
-        """The value. None also if it is not JSON after all, or longer than ours are."""
-        if self.value is None or len(self.value) > Limits.value:
+    def decode_value(self) -> Any:
+        """Decode the value. Return None if it is missing, too long or not valid JSON."""
+        if self.value is None or len(self.value) > SandboxLimits.max_value_bytes:
             return None
         try:
             return msgspec.json.decode(self.value)
@@ -73,231 +79,231 @@ class Evaluated(Struct, rename="camel"):
             return None
 
 
-class Evaluation(Struct):
-    """What an expression came to."""
+class EvaluationResult(Struct):
+    """Result of an evaluation."""
 
-    session: Annotated[str, "Where it was evaluated"]
-    type: Annotated[str | None, "The type of the value; none where there is no value"] = None
-    output: Annotated[str | None, "What was printed"] = None
-    value: Annotated[JsonValue, "The value, where JSON can say it"] = None
-
-
-class SessionReset(Struct):
-    """What became of a session."""
-
-    session: Annotated[str, "Its name"]
-    reset: Annotated[bool, "Whether there was one"]
+    session: Annotated[str, "Session name"]
+    type: Annotated[str | None, "Type of the value; null without a value"] = None
+    output: Annotated[str | None, "Printed output"] = None
+    value: Annotated[JsonValue, "Value, if it can be represented in JSON"] = None
 
 
-class Package(Struct, rename="camel", omit_defaults=True):
+class ResetSessionResult(Struct):
+    """Result of resetting a session."""
+
+    session: Annotated[str, "Session name"]
+    reset: Annotated[bool, "Whether the session existed"]
+
+
+class PackageInfo(Struct, rename="camel", omit_defaults=True):
     """A package that can be imported."""
 
-    name: Annotated[str, "What it is imported by"]
-    kind: Annotated[str, "installed, project, or standard: it comes with Python"]
-    version: Annotated[str | None, "Its version, where it is known"] = None
-    summary: Annotated[str | None, "What it says of itself, in a line"] = None
+    name: Annotated[str, "Import name"]
+    kind: Annotated[str, "installed, project or standard (part of Python)"]
+    version: Annotated[str | None, "Version, if known"] = None
+    summary: Annotated[str | None, "One-line summary from its metadata"] = None
 
 
-class Packages(Struct, rename="camel"):
-    packages: Annotated[list[Package], "One page of them"]
-    total: Annotated[int, "How many there are in all"]
+class PackageList(Struct, rename="camel"):
+    packages: Annotated[list[PackageInfo], "First page of the results"]
+    total: Annotated[int, "Total number"]
 
 
-class Brief(Struct, rename="camel"):
+class ClassSummary(Struct, rename="camel"):
     """A class in a list."""
 
-    name: Annotated[str, "Its name"]
-    qualified_name: Annotated[str, "Its name with that of its module"]
-    summary: Annotated[str, "The first line of its docstring"]
+    name: Annotated[str, "Name"]
+    qualified_name: Annotated[str, "Module and class name"]
+    summary: Annotated[str, "First line of the docstring"]
 
 
-class Classes(Struct, rename="camel"):
-    package: Annotated[str, "Where was looked"]
-    classes: Annotated[list[Brief], "One page of them"]
-    total: Annotated[int, "How many there are in all"]
+class ClassList(Struct, rename="camel"):
+    package: Annotated[str, "Listed package or module"]
+    classes: Annotated[list[ClassSummary], "First page of the results"]
+    total: Annotated[int, "Total number"]
 
 
 class ClassField(Struct, rename="camel", omit_defaults=True):
-    """A member of a class that is no method."""
+    """A class member that is not a method."""
 
-    name: Annotated[str, "Its name"]
-    type: Annotated[str, "Its type, as far as it is known"]
-    value: Annotated[str | None, "Its value, in a line"] = None
+    name: Annotated[str, "Name"]
+    type: Annotated[str, "Type, if known"]
+    value: Annotated[str | None, "Value on one line"] = None
 
 
 class SystemInfo(TypedDict):
-    """The Python that runs code, and its limits."""
+    """The Python version that runs code, and its limits."""
 
-    mode: Annotated[str, "How code is separated from the server"]
-    timeout: Annotated[float, "Seconds that a call may take unless it asks for another time"]
-    longestTimeout: Annotated[float, "The most seconds that a call may ask for"]
-    python: Annotated[str, "The version of Python"]
-    mostSessions: Annotated[int, "How many sessions there may be"]
-    sessions: Annotated[int, "How many sessions there are"]
-    memory: NotRequired[Annotated[int, "Bytes of memory of one session"]]
-    cpuSeconds: NotRequired[Annotated[int, "Seconds of processor time of one session"]]
-    threads: NotRequired[Annotated[int, "How many threads code may start"]]
-    scratch: NotRequired[Annotated[int, "Bytes that code may write into its folder"]]
-    output: NotRequired[Annotated[int, "Bytes of printed text that are retained of one call"]]
-    projectPackages: NotRequired[Annotated[list[str], "The packages of the project"]]
+    mode: Annotated[str, "How code is isolated from the server"]
+    timeout: Annotated[float, "Default time limit of a call in seconds"]
+    longestTimeout: Annotated[float, "Maximum time limit of a call in seconds"]
+    python: Annotated[str, "Python version"]
+    mostSessions: Annotated[int, "Maximum number of sessions"]
+    sessions: Annotated[int, "Number of sessions"]
+    memory: NotRequired[Annotated[int, "Memory limit of one session in bytes"]]
+    cpuSeconds: NotRequired[Annotated[int, "CPU time limit of one session in seconds"]]
+    threads: NotRequired[Annotated[int, "Maximum number of threads"]]
+    scratch: NotRequired[Annotated[int, "Disk limit of one session in bytes"]]
+    output: NotRequired[Annotated[int, "Printed bytes retained per call"]]
+    projectPackages: NotRequired[Annotated[list[str], "Packages of the projects"]]
 
 
 class MethodInfo(Struct, rename="camel"):
-    name: Annotated[str, "Its name"]
+    name: Annotated[str, "Name"]
     kind: Annotated[str, "method, async, class, static or property"]
-    signature: Annotated[str, "What it takes and gives"]
-    summary: Annotated[str, "The first line of its docstring"]
+    signature: Annotated[str, "Parameters and return type"]
+    summary: Annotated[str, "First line of the docstring"]
 
 
 class ClassDetails(Struct, rename="camel"):
-    name: Annotated[str, "Its name"]
-    qualified_name: Annotated[str, "Its name with that of its module"]
-    module: Annotated[str, "Where it is defined"]
-    superclass: Annotated[str | None, "The first of its bases"]
-    bases: Annotated[list[str], "The classes it is made from"]
-    mro: Annotated[list[str], "Where attributes are looked for, in this order"]
-    doc: Annotated[str, "Its docstring"]
-    fields: Annotated[list[ClassField], "Its attributes that are no methods"]
-    instance_variables: Annotated[list[str], "What its instances have, as far as it can be seen"]
-    methods: Annotated[list[MethodInfo], "Its methods"]
-    method_count: Annotated[int, "How many methods it has in all"]
-    subclasses: Annotated[list[str], "The classes that are made from it"]
+    name: Annotated[str, "Name"]
+    qualified_name: Annotated[str, "Module and class name"]
+    module: Annotated[str, "Module that defines it"]
+    superclass: Annotated[str | None, "First base class"]
+    bases: Annotated[list[str], "Base classes"]
+    mro: Annotated[list[str], "Method resolution order"]
+    doc: Annotated[str, "Docstring"]
+    fields: Annotated[list[ClassField], "Attributes that are not methods"]
+    instance_variables: Annotated[list[str], "Attributes of its instances, as far as known"]
+    methods: Annotated[list[MethodInfo], "Methods"]
+    method_count: Annotated[int, "Total number of methods"]
+    subclasses: Annotated[list[str], "Subclasses"]
 
 
 class MethodSource(Struct, rename="camel"):
     """The source of a method."""
 
-    class_name: Annotated[str, "The class it was looked for in"]
-    selector: Annotated[str, "Its name"]
-    defined_in: Annotated[str, "The class that defines it"]
+    class_name: Annotated[str, "Searched class"]
+    selector: Annotated[str, "Name"]
+    defined_in: Annotated[str, "Class that defines the method"]
     kind: Annotated[str, "method, async, class, static or property"]
-    line: Annotated[int, "Where it begins in its file"]
-    source: Annotated[str, "Its text"]
+    line: Annotated[int, "First line in its file"]
+    source: Annotated[str, "Source code"]
 
 
-class FoundMethod(Struct, rename="camel"):
-    class_name: Annotated[str, "Whose method it is"]
-    selector: Annotated[str, "Its name"]
+class MethodMatch(Struct, rename="camel"):
+    class_name: Annotated[str, "Class of the method"]
+    selector: Annotated[str, "Name"]
     kind: Annotated[str, "method, async, class, static or property"]
-    signature: Annotated[str, "What it takes and gives"]
-    summary: Annotated[str, "The first line of its docstring"]
+    signature: Annotated[str, "Parameters and return type"]
+    summary: Annotated[str, "First line of the docstring"]
 
 
-class FoundMethods(Struct, rename="camel"):
-    pattern: Annotated[str, "What was looked for"]
-    methods: Annotated[list[FoundMethod], "One page of them"]
-    total: Annotated[int, "How many there are in all"]
+class MethodSearchResult(Struct, rename="camel"):
+    pattern: Annotated[str, "Search pattern"]
+    methods: Annotated[list[MethodMatch], "First page of the results"]
+    total: Annotated[int, "Total number"]
 
 
-class Part(Struct, rename="camel"):
-    """An attribute, or an item."""
+class MemberInfo(Struct, rename="camel"):
+    """An attribute or an item."""
 
-    name: Annotated[str, "Its name, key or place"]
-    type: Annotated[str, "Its type"]
-    repr: Annotated[str, "How Python shows it, cut if it is long"]
+    name: Annotated[str, "Name, key or index"]
+    type: Annotated[str, "Type"]
+    repr: Annotated[str, "repr(), truncated if long"]
 
 
-class Inspected(Struct, rename="camel", omit_defaults=True):
-    """What an object is made of."""
+class ObjectInspection(Struct, rename="camel", omit_defaults=True):
+    """Structure of an object."""
 
-    expression: Annotated[str, "What was looked at"]
-    type: Annotated[str, "Its type"]
-    module: Annotated[str, "Where its type is defined"]
-    repr: Annotated[str, "How Python shows it, cut if it is long"]
-    doc: Annotated[str, "Its docstring"]
-    attributes: Annotated[list[Part], "Its attributes"]
-    methods: Annotated[list[str], "The names of its methods"]
-    items: Annotated[list[Part], "What it holds, where it is a collection"]
-    properties: Annotated[list[str], "The names of what is computed when it is asked for"] = []
-    class_attributes: Annotated[list[Part], "What its class holds"] = []
-    length: Annotated[int | None, "How many it holds, where it is a collection"] = None
-    signature: Annotated[str | None, "What it takes and gives, where it can be called"] = None
+    expression: Annotated[str, "Inspected expression"]
+    type: Annotated[str, "Type"]
+    module: Annotated[str, "Module that defines the type"]
+    repr: Annotated[str, "repr(), truncated if long"]
+    doc: Annotated[str, "Docstring"]
+    attributes: Annotated[list[MemberInfo], "Attributes"]
+    methods: Annotated[list[str], "Method names"]
+    items: Annotated[list[MemberInfo], "Items, if the object is a collection"]
+    properties: Annotated[list[str], "Property names"] = []
+    class_attributes: Annotated[list[MemberInfo], "Class attributes"] = []
+    length: Annotated[int | None, "Number of items, if the object is a collection"] = None
+    signature: Annotated[str | None, "Signature, if the object is callable"] = None
 
 
 class NameReference(Struct, rename="camel"):
     """A place where a name is used."""
 
-    module: Annotated[str, "Where it stands"]
-    owner: Annotated[str, "In which function or class"]
-    line: Annotated[int, "In which line of the module"]
-    text: Annotated[str, "That line"]
+    module: Annotated[str, "Module"]
+    owner: Annotated[str, "Enclosing function or class"]
+    line: Annotated[int, "Line number in the module"]
+    text: Annotated[str, "Text of the line"]
 
 
-class References(Struct, rename="camel"):
-    name: Annotated[str, "What was looked for"]
-    references: Annotated[list[NameReference], "One page of them"]
-    total: Annotated[int, "How many there are in all"]
+class ReferenceList(Struct, rename="camel"):
+    name: Annotated[str, "Searched name"]
+    references: Annotated[list[NameReference], "First page of the results"]
+    total: Annotated[int, "Total number"]
 
 
-class Completions(Struct):
+class CompletionList(Struct):
     values: Annotated[list[str], Meta(max_length=100)]
     total: int
 
 
-class ChangedMethod(Struct, rename="camel"):
-    """A method that was changed in place."""
+class PatchedMethod(Struct, rename="camel"):
+    """A method that was patched at run time."""
 
-    class_name: Annotated[str, "The class or module that has it"]
-    selector: Annotated[str, "Its name"]
-    kind: Annotated[str, "changed or added; of an undone change, restored or removed"]
-    module: Annotated[str, "Where its class is defined"]
+    class_name: Annotated[str, "Patched class or module"]
+    selector: Annotated[str, "Name"]
+    kind: Annotated[str, "changed or added; restored or removed for an undone change"]
+    module: Annotated[str, "Module that defines the class"]
 
 
-class DefinedMethod(ChangedMethod, rename="camel"):
-    """What a worker says of it."""
+class DefineMethodReply(PatchedMethod, rename="camel"):
+    """Worker reply to a patch or its undo."""
 
     changed_classes: ChangedClasses = {}
 
 
-class ChangedMethods(Struct, rename="camel"):
-    """What was changed in a session."""
+class PatchReport(Struct, rename="camel"):
+    """The patches applied in a session."""
 
-    changes: Annotated[list[ChangedMethod], "The newest of them, oldest first"]
-    total: Annotated[int, "How many there are in all"]
-    patch: Annotated[str, "All of them as a unified diff, for git apply or patch -p1"]
+    changes: Annotated[list[PatchedMethod], "Latest patches, oldest first"]
+    total: Annotated[int, "Total number"]
+    patch: Annotated[str, "All patches as a unified diff, for git apply or patch -p1"]
 
 
-class LeftOut(Struct, rename="camel"):
+class SkippedName(Struct, rename="camel"):
     """A name that was not saved or restored."""
 
-    name: Annotated[str, "The name"]
-    reason: Annotated[str, "Why not"]
+    name: Annotated[str, "Name"]
+    reason: Annotated[str, "Why it was skipped"]
 
 
-class NamesTold(Struct, rename="camel"):
-    """What became of names, as a worker says it."""
+class NamesReport(Struct, rename="camel"):
+    """Worker reply for saved or restored names."""
 
     names: list[str]
     total: int
-    failed: list[LeftOut]
+    failed: list[SkippedName]
     changed_classes: ChangedClasses = {}
 
 
-class NamesSaved(NamesTold, rename="camel", kw_only=True):
-    """Which bytes they are."""
+class SavedNamesReport(NamesReport, rename="camel", kw_only=True):
+    """Worker reply for saved names, with size and digest of the data."""
 
     size: int
     digest: str
 
 
-class SavedPart(Struct):
-    """Some of those bytes, in base64."""
+class SessionChunk(Struct):
+    """A chunk of the saved data, in base64."""
 
     data: str
 
 
-class DeletedSession(Struct, rename="camel"):
-    """What is not saved any more."""
+class DeleteSessionResult(Struct, rename="camel"):
+    """Result of deleting a saved session."""
 
-    name: Annotated[str, "What it was saved under"]
-    deleted: Annotated[bool, "That it is gone"]
+    name: Annotated[str, "Name of the saved session"]
+    deleted: Annotated[bool, "Always true"]
 
 
-class RestoredSession(Struct, rename="camel"):
-    """The names that are back."""
+class RestoreSessionResult(Struct, rename="camel"):
+    """Names restored from a saved session."""
 
-    name: Annotated[str, "What it was saved under"]
-    session: Annotated[str, "Where the names are now"]
-    names: Annotated[list[str], "The first of them"]
-    total: Annotated[int, "How many there are in all"]
-    left_out: Annotated[list[LeftOut], "What could not be restored"]
+    name: Annotated[str, "Name of the saved session"]
+    session: Annotated[str, "Session that received the names"]
+    names: Annotated[list[str], "First names"]
+    total: Annotated[int, "Total number"]
+    left_out: Annotated[list[SkippedName], "Names that were not restored, with reasons"]

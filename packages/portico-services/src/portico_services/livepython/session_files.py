@@ -1,4 +1,4 @@
-"""Saved sessions as files, each with a line about it. What is behind the line is never read here, only kept."""
+"""Saved sessions as files: one header line of JSON, then the data. The data is opaque to the server."""
 
 from __future__ import annotations
 
@@ -12,55 +12,66 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
-from portico_services.livepython.replies import LeftOut
+from portico_services.livepython.replies import SkippedName
 from portico_services.livepython.sandbox.limits import MIB
 from portico_services.livepython.sandbox.name_resolution import InspectionError, NameNotFound
-from portico_services.timestamps import now, written
+from portico_services.timestamps import format_iso, now_ms
 
-LONGEST_HEAD = 1 * MIB
+# A header with the names of a session; readline without a limit would read a damaged file into memory.
+MAX_HEADER_BYTES = 1 * MIB
 # Of all owners together.
-MOST_BYTES = 2048 * MIB
+MAX_TOTAL_BYTES = 2048 * MIB
 _SUFFIX = ".session"
 
 
 class SavedSession(Struct, rename="camel", kw_only=True):
-    """A session that was saved."""
+    """A saved session."""
 
-    name: Annotated[str, "The name it is saved under"]
-    session: Annotated[str, "Whose names these were"]
-    saved_at: Annotated[str, "When that was"]
-    python: Annotated[str, "The version of Python they come from"]
-    size: Annotated[int, "How many bytes they take"]
-    names: Annotated[list[str], "The first of them"]
-    total: Annotated[int, "How many there are in all"]
-    left_out: Annotated[list[LeftOut], "What could not be saved"] = []
+    name: Annotated[str, "Name of the saved session"]
+    session: Annotated[str, "Session that was saved"]
+    saved_at: Annotated[str, "Time of the save"]
+    python: Annotated[str, "Python version of the session"]
+    size: Annotated[int, "Size in bytes"]
+    names: Annotated[list[str], "First names"]
+    total: Annotated[int, "Total number of names"]
+    left_out: Annotated[list[SkippedName], "Names that were not saved, with reasons"] = []
 
 
-class _Head(Struct):
+class _SessionFileHeader(Struct):
     saved: SavedSession
     digest: str
 
 
-class SavedSessions:
-    """The saved sessions of everybody, each owner's in a folder of its own. A name is one of `pool.is_name`."""
+class SessionFileStore:
+    """Store of saved sessions, with one directory per owner.
 
-    def __init__(self, folder: Path, *, most: int) -> None:
+    Names must have passed `validate_session_name`, since they become file names.
+    """
+
+    def __init__(self, folder: Path, *, max_sessions: int) -> None:
         self._folder = folder
-        self._most = most
+        self._max_sessions = max_sessions
 
     def write(self, owner: str | None, saved: SavedSession, data: bytes, digest: str) -> None:
-        """Keep it, in place of what was saved under this name. Raises InspectionError if there is no room."""
-        place = self._place(owner)
+        """Write a saved session, replacing one with the same name. Raises InspectionError if a limit is reached."""
+        place = self._owner_dir(owner)
+        # Saved sessions contain the data of one principal: other users of the machine must not read them.
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / f"{saved.name}{_SUFFIX}"
-        if not path.exists() and len(list(_files(place))) >= self._most:
-            raise InspectionError(f"There are {self._most} saved sessions already: delete one that is not needed.")
-        if sum(one.stat().st_size for one in self._folder.rglob(f"*{_SUFFIX}")) + len(data) > MOST_BYTES:
-            raise InspectionError("There is no room for more saved sessions: delete one that is not needed.")
+        if not path.exists() and len(list(_session_files(place))) >= self._max_sessions:
+            raise InspectionError(
+                f"The limit of {self._max_sessions} saved sessions is reached: delete one that is no longer needed."
+            )
+        # A replaced file counts twice here. The check is approximate, as two saves may also run concurrently.
+        if sum(item.stat().st_size for item in self._folder.rglob(f"*{_SUFFIX}")) + len(data) > MAX_TOTAL_BYTES:
+            raise InspectionError(
+                "The total size of all saved sessions is reached: delete one that is no longer needed."
+            )
+        # Write to a temporary file and rename it, so that a reader never sees a partial file.
         descriptor, unfinished = tempfile.mkstemp(dir=place)
         try:
             with open(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(_Head(saved, digest)) + b"\n")
+                file.write(msgspec.json.encode(_SessionFileHeader(saved, digest)) + b"\n")
                 file.write(data)
             os.replace(unfinished, path)
         except BaseException:
@@ -68,51 +79,56 @@ class SavedSessions:
             raise
 
     def read(self, owner: str | None, name: str) -> tuple[SavedSession, bytes]:
-        """Raises InspectionError if there is none, or if it is not what was written."""
+        """Return a saved session and its data. Raises InspectionError if it does not exist or is damaged."""
         try:
-            with open(self._place(owner) / f"{name}{_SUFFIX}", "rb") as file:
-                head, data = _head(file.readline(LONGEST_HEAD)), file.read()
+            with open(self._owner_dir(owner) / f"{name}{_SUFFIX}", "rb") as file:
+                head, data = _parse_header(file.readline(MAX_HEADER_BYTES)), file.read()
         except FileNotFoundError:
-            raise self._absent(owner, name) from None
+            raise self._not_found(owner, name) from None
+        # The digest detects truncation and disk errors. Unpickling is safe in any case only because it happens in a
+        # sandbox.
         if head is None or sha256(data).hexdigest() != head.digest:
             raise InspectionError(f"The saved session {name!r} is damaged.")
         return head.saved, data
 
     def list(self, owner: str | None) -> list[SavedSession]:
-        """The newest first."""
-        found = []
-        for path in _files(self._place(owner)):
+        """Return the saved sessions of an owner, newest first."""
+        results = []
+        for path in _session_files(self._owner_dir(owner)):
             with open(path, "rb") as file:
-                head = _head(file.readline(LONGEST_HEAD))
+                head = _parse_header(file.readline(MAX_HEADER_BYTES))
             if head is not None:
-                found.append(head.saved)
-        return sorted(found, key=lambda one: one.saved_at, reverse=True)
+                results.append(head.saved)
+        return sorted(results, key=lambda session: session.saved_at, reverse=True)
 
     def remove(self, owner: str | None, name: str) -> None:
         try:
-            (self._place(owner) / f"{name}{_SUFFIX}").unlink()
+            (self._owner_dir(owner) / f"{name}{_SUFFIX}").unlink()
         except FileNotFoundError:
-            raise self._absent(owner, name) from None
+            raise self._not_found(owner, name) from None
 
-    def _absent(self, owner: str | None, name: str) -> InspectionError:
-        known = ", ".join(one.name for one in self.list(owner)[:10])
-        return NameNotFound(f"There is no saved session {name!r}{f'; there are {known}' if known else ''}.")
+    def _not_found(self, owner: str | None, name: str) -> InspectionError:
+        names = ", ".join(item.name for item in self.list(owner)[:10])
+        return NameNotFound(f"Unknown saved session {name!r}{f' (saved: {names})' if names else ''}.")
 
-    def _place(self, owner: str | None) -> Path:
+    def _owner_dir(self, owner: str | None) -> Path:
+        # Hashed: the identifier of a principal may contain characters that are unsafe in a path.
         return self._folder / ("local" if owner is None else sha256(owner.encode()).hexdigest()[:32])
 
 
-def _files(place: Path) -> Iterator[Path]:
+def _session_files(place: Path) -> Iterator[Path]:
     return place.glob(f"*{_SUFFIX}")
 
 
-def _head(line: bytes) -> _Head | None:
+def _parse_header(line: bytes) -> _SessionFileHeader | None:
     try:
-        return msgspec.json.decode(line, type=_Head)
+        return msgspec.json.decode(line, type=_SessionFileHeader)
     except msgspec.DecodeError:
         return None
 
 
-def about(name: str, session: str, python: str) -> SavedSession:
-    """One that is being saved now."""
-    return SavedSession(name=name, session=session, saved_at=written(now()), python=python, size=0, names=[], total=0)
+def new_saved_session(name: str, session: str, python: str) -> SavedSession:
+    """Create the record of a session that is being saved now."""
+    return SavedSession(
+        name=name, session=session, saved_at=format_iso(now_ms()), python=python, size=0, names=[], total=0
+    )

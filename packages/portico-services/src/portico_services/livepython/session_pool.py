@@ -1,70 +1,53 @@
-"""Sessions, each with a worker of its own, and a few workers more that wait for the next session."""
+"""Sessions with one worker each, and spare workers for new sessions."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from base64 import b64encode
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Struct
 
 from portico_services.livepython import replies
 from portico_services.livepython.replies import InvalidReply
-from portico_services.livepython.sandbox.forked_worker import Forking
-from portico_services.livepython.sandbox.landlock import obstacle
-from portico_services.livepython.sandbox.limits import MIB, PART, Limits
+from portico_services.livepython.sandbox.forked_worker import ForkedWorkerFactory
+from portico_services.livepython.sandbox.landlock import unavailable_reason
+from portico_services.livepython.sandbox.limits import MIB, SESSION_CHUNK_BYTES, SandboxLimits
 from portico_services.livepython.sandbox.name_resolution import InspectionError
-from portico_services.livepython.sandbox.spawned_worker import Spawning
+from portico_services.livepython.sandbox.spare_workers import SpareWorkers, WorkerFactory
+from portico_services.livepython.sandbox.spawned_worker import SpawnedWorkerFactory
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import (
-    NOTHING,
-    REPLY_SECONDS,
-    UNASKED,
+    EMPTY_RESULT,
+    REPLY_TIMEOUT_SECONDS,
+    UNSOLICITED_REPLY,
     PythonWorker,
     WorkerEnded,
     WorkerReply,
 )
 
-log = logging.getLogger("portico")
-
-MAIN = "main"
-# Names that a session goes on without.
-MOST_TOLD = 10
-# What Python takes by itself.
-SMALLEST_MEMORY = 64 * MIB
+DEFAULT_SESSION = "main"
+# Lost names listed in a message; the rest is only counted.
+MAX_REPORTED_NAMES = 10
+# The interpreter itself needs this much.
+MIN_MEMORY_BYTES = 64 * MIB
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
-# The owner of a session, and its name. No owner reaches the session of another.
-Key = tuple[str | None, str]
+# The owner and the name of a session. Owners cannot reach each other's sessions.
+SessionKey = tuple[str | None, str]
 
 
-def check_name(name: str) -> None:
-    """Raises InspectionError if no session can have this name. One that can is also a part of a file's name."""
+def validate_session_name(name: str) -> None:
+    """Raise InspectionError if `name` is not a valid session name. Valid names are also safe as part of a file name."""
     if not _NAME.fullmatch(name):
-        raise InspectionError("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+        raise InspectionError("A session name must be 1 to 64 letters, digits, dots, dashes or underscores.")
 
 
-class Starter(Protocol):
-    """Makes workers that are ready to be asked."""
-
-    version: str
-    # The packages of projects.
-    packages: list[str]
-    limits: Limits
-
-    async def open(self) -> None: ...
-
-    async def start(self) -> PythonWorker: ...
-
-    async def close(self) -> None: ...
-
-
-class Interpreters(Protocol):
+class InterpreterPool(Protocol):
     """Where code runs: sessions in workers, or the application itself."""
 
     async def open(self) -> None: ...
@@ -73,153 +56,168 @@ class Interpreters(Protocol):
 
     async def close(self) -> None: ...
 
-    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply: ...
+    async def request(self, key: SessionKey, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply: ...
 
     def sessions(self, owner: str | None) -> list[SessionInfo]: ...
 
-    def reset(self, key: Key) -> bool: ...
+    def reset(self, key: SessionKey) -> bool: ...
 
     def info(self) -> dict[str, Any]: ...
 
 
-class LiveSession:
-    """Names that last from call to call, as long as the worker does that has them."""
+class PythonSession:
+    """Names that persist between calls for as long as their worker lives."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.worker: PythonWorker | None = None
         self.lock = asyncio.Lock()
         self.evaluations = 0
-        self.used = self.begun = time.monotonic()
-        # What became of the worker before this one, until its owner has been told.
-        self.loss: str | None = None
-        self.begun_anew = False
+        self.used = self.started_at = time.monotonic()
+        # Why the previous worker ended, until the owner has been notified.
+        self.lost_reason: str | None = None
+        self.was_restarted = False
 
     @property
     def busy(self) -> bool:
-        """Also with what was cancelled and has not stopped yet."""
+        """Return whether the session is running code, including cancelled code that has not stopped yet."""
         return self.lock.locked() or (self.worker is not None and self.worker.busy)
 
 
 class SessionInfo(Struct, rename="camel"):
-    """What a list of sessions says of one."""
+    """A session in the result of `list_sessions`."""
 
-    name: Annotated[str, "Its name"]
-    evaluations: Annotated[int, "How many expressions it has evaluated"]
-    busy: Annotated[bool, "Whether it evaluates one now"]
-    seconds_idle: Annotated[float, "For how long it has had nothing to do"]
+    name: Annotated[str, "Session name"]
+    evaluations: Annotated[int, "Number of evaluations"]
+    busy: Annotated[bool, "Whether an evaluation is running"]
+    seconds_idle: Annotated[float, "Seconds since the last call"]
 
 
 class SessionPool:
-    """Asks on behalf of sessions. A worker that has ended is replaced, and the session says so."""
+    """Pool of sessions. A worker that ended is replaced, and the next reply of its session reports it."""
 
-    def __init__(self, starter: Starter, *, most: int, spare: int, idle: float) -> None:
-        self.starter = starter
-        self.most = most
-        self.spare = spare
-        self.idle = idle
-        self._sessions: dict[Key, LiveSession] = {}
-        self._spares: deque[PythonWorker] = deque()
-        self._filling: asyncio.Task[None] | None = None
+    def __init__(self, starter: WorkerFactory, *, max_sessions: int, warm_workers: int, idle_timeout: float) -> None:
+        self.workers = SpareWorkers(starter, warm_workers)
+        self.max_sessions = max_sessions
+        self.idle_timeout = idle_timeout
+        self._sessions: dict[SessionKey, PythonSession] = {}
+        # Serializes concurrent first requests: the fork server must be started once.
         self._opening = asyncio.Lock()
         self._open = self._closed = False
 
     async def open(self) -> None:
-        """Raises SandboxUnavailable with the reason if a worker cannot be made."""
+        """Open the pool. Raises SandboxUnavailable with the reason if a worker cannot be started."""
         self._closed = False
         await self.ready()
 
     async def ready(self) -> None:
-        """Open by now, also when it was added to a server that was running already, or is used without one."""
+        """Open the pool if it is not open yet.
+
+        This covers services that are added to a running server or used without one.
+        """
         if self._open:
             return
         async with self._opening:
             if self._closed:
-                raise SandboxUnavailable("live Python has ended")
+                raise SandboxUnavailable("live Python was shut down")
             if not self._open:
-                await self.starter.open()
-                if self.spare:
-                    self._spares.append(await self.starter.start())
+                await self.workers.starter.open()
+                self.workers.open()
+                # Start one worker now, so that a failing sandbox is reported at startup and not by the first call.
+                if self.workers.spare:
+                    self.workers.waiting.append(await self.workers.starter.start())
                 self._open = True
 
     async def close(self) -> None:
         self._open, self._closed = False, True
-        if self._filling is not None:
-            self._filling.cancel()
-            await asyncio.wait([self._filling])
-        for worker in [*self._spares, *(one.worker for one in self._sessions.values() if one.worker)]:
-            worker.kill("the server is ending")
-        self._spares.clear()
+        for session in self._sessions.values():
+            if session.worker is not None:
+                session.worker.kill("the server is ending")
         self._sessions.clear()
-        await self.starter.close()
+        await self.workers.close()
 
-    # Asking
+    # Requests
 
-    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
-        """Raises WorkerEnded if the worker ended over this, InspectionError if there can be no such session."""
+    async def request(self, key: SessionKey, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+        """Send a request to the worker of a session and return its reply.
+
+        Raises WorkerEnded if the worker ended during the request, and InspectionError if the session cannot be created.
+        """
         await self.ready()
+        # A session that was reset while this request waited for its lock is replaced by a new one of the same name.
         while True:
             session = self._session(key)
             async with session.lock:
-                # It may have been reset while we waited for it.
+                # The session may have been reset while the lock was awaited.
                 if self._sessions.get(key) is session:
-                    return await self._asked(session, op, arguments, seconds)
+                    return await self._request(session, op, arguments, seconds)
 
-    async def _asked(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+    async def _request(
+        self, session: PythonSession, op: str, arguments: Mapping[str, Any], seconds: float
+    ) -> WorkerReply:
         session.evaluations += op == "evaluate"
         try:
-            answer = await self._insist(session, op, arguments, seconds)
+            answer = await self._request_with_retry(session, op, arguments, seconds)
         except WorkerEnded as end:
-            # The caller is told, so the next one need not be.
+            # This error reports the loss, so the next call need not repeat it.
             ended, session.worker = session.worker, None
-            end.answer.note, session.loss = session.loss, None
-            end.kept = await self._revive(session, ended)
+            end.answer.note, session.lost_reason = session.lost_reason, None
+            end.was_rescued = await self._restart_worker(session, ended)
             raise
         finally:
             session.used = time.monotonic()
-        answer.note, answer.begun_anew = session.loss, session.begun_anew
+        answer.note, answer.begun_anew = session.lost_reason, session.was_restarted
         if op == "evaluate":
-            session.loss, session.begun_anew = None, False
+            session.lost_reason, session.was_restarted = None, False
         return answer
 
-    async def _insist(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+    async def _request_with_retry(
+        self, session: PythonSession, op: str, arguments: Mapping[str, Any], seconds: float
+    ) -> WorkerReply:
         try:
             return await self._ask(session, op, arguments, seconds)
         except WorkerEnded as end:
-            if end.reason != UNASKED:
+            # Any other end may be an effect of the request itself; repeating it could repeat that effect.
+            if end.reason != UNSOLICITED_REPLY:
                 raise
-        # It may have answered what was asked before, which code had answered already in its name. Nothing is left of
-        # what it did, so it can be asked again, once.
+        # The worker may have sent its reply to the previous request, which code had already answered by forging one.
+        # Nothing
+        # remains of its state, so the request can be retried once.
         return await self._ask(session, op, arguments, seconds)
 
-    async def _ask(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+    async def _ask(self, session: PythonSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+        # Cancelled code is interrupted but may need a moment to stop; its session is not lost for that.
         if session.worker is not None and session.worker.busy:
-            await session.worker.settled()
-        if session.worker is not None and session.worker.ended:
+            await session.worker.wait_idle()
+        if session.worker is not None and session.worker.has_ended:
             ended, session.worker = session.worker, None
-            kept = await self._revive(session, ended)
-            how = f"begins anew, without its names: {ended.reason}." if kept is None else f"{kept} ({ended.reason})."
-            session.loss, session.begun_anew = f"Session {session.name!r} {how}", kept is None
+            kept = await self._restart_worker(session, ended)
+            how = f"was restarted and lost its names: {ended.reason}." if kept is None else f"{kept} ({ended.reason})."
+            session.lost_reason, session.was_restarted = f"Session {session.name!r} {how}", kept is None
         if session.worker is None:
-            session.worker = await self._take()
+            session.worker = await self.workers.take()
             session.worker.has_names = True
-        return await session.worker.ask(op, arguments, seconds)
+        return await session.worker.request(op, arguments, seconds)
 
-    async def _revive(self, session: LiveSession, ended: PythonWorker | None) -> str | None:
-        """Give a session another worker, with the names that the one before has saved in its last moment. In words what
-        came of it; None if there is nothing left of them."""
-        if ended is None or ended.rescued.about is NOTHING:
+    async def _restart_worker(self, session: PythonSession, ended: PythonWorker | None) -> str | None:
+        """Give a session a new worker, with the names that the previous one saved before it ended.
+
+        Returns a description of the outcome, or None if no names could be restored.
+        """
+        if ended is None or ended.rescued.about is EMPTY_RESULT:
+            # EMPTY_RESULT means that the worker ended without saving its names.
             return None
         names = bytes(ended.rescued.names)
-        worker = await self._take()
+        worker = await self.workers.take()
         worker.has_names = True
         try:
-            saved = replies.read(ended.rescued.about, replies.NamesSaved)
-            for at in range(0, len(names), PART):
-                part = b64encode(names[at : at + PART]).decode()
-                await worker.ask("restore_part", {"at": at, "data": part}, REPLY_SECONDS)
-            said = await worker.ask("restore", {}, REPLY_SECONDS)
-            told = replies.read(said.result, replies.NamesTold)
+            saved = replies.decode_reply(ended.rescued.about, replies.SavedNamesReport)
+            # In chunks that fit into one frame when they are encoded in base64.
+            for at in range(0, len(names), SESSION_CHUNK_BYTES):
+                part = b64encode(names[at : at + SESSION_CHUNK_BYTES]).decode()
+                await worker.request("restore_part", {"at": at, "data": part}, REPLY_TIMEOUT_SECONDS)
+            reply = await worker.request("restore", {}, REPLY_TIMEOUT_SECONDS)
+            report = replies.decode_reply(reply.result, replies.NamesReport)
         except WorkerEnded:
             return None
         except BaseException as failure:
@@ -228,72 +226,56 @@ class SessionPool:
                 return None
             raise
         session.worker = worker
-        failed = [*saved.failed, *told.failed]
-        lost = ", ".join(f"{one.name} ({one.reason})" for one in failed[:MOST_TOLD])
-        lost += f" and {len(failed) - MOST_TOLD} more" if len(failed) > MOST_TOLD else ""
-        return "goes on in another process, with its names" + (f", but without {lost}" if lost else "")
-
-    async def _take(self) -> PythonWorker:
-        worker = None
-        while self._spares and (worker is None or worker.ended):
-            worker = self._spares.popleft()
-        if worker is None or worker.ended:
-            worker = await self.starter.start()
-        self._fill()
-        return worker
-
-    def _fill(self) -> None:
-        if self._open and len(self._spares) < self.spare and (self._filling is None or self._filling.done()):
-            self._filling = asyncio.get_running_loop().create_task(self._start_spares())
-
-    async def _start_spares(self) -> None:
-        while len(self._spares) < self.spare:
-            try:
-                self._spares.append(await self.starter.start())
-            except SandboxUnavailable as reason:
-                # The next session that needs one will be told.
-                log.warning("no worker for live Python: %s", reason)
-                return
+        failed = [*saved.failed, *report.failed]
+        lost = ", ".join(f"{item.name} ({item.reason})" for item in failed[:MAX_REPORTED_NAMES])
+        lost += f" and {len(failed) - MAX_REPORTED_NAMES} more" if len(failed) > MAX_REPORTED_NAMES else ""
+        return "continues in another process, with its names" + (f", but without {lost}" if lost else "")
 
     # Sessions
 
-    def _session(self, key: Key) -> LiveSession:
+    def _session(self, key: SessionKey) -> PythonSession:
         session = self._sessions.get(key)
         if session is None:
             owner, name = key
-            check_name(name)
+            validate_session_name(name)
             if self._held_by(owner) >= self._share(owner):
-                self._evict([key for key in self._sessions if key[0] == owner], self.idle, self._share(owner))
-            elif len(self._sessions) >= self.most:
+                self._evict([key for key in self._sessions if key[0] == owner], self.idle_timeout, self._share(owner))
+            elif len(self._sessions) >= self.max_sessions:
                 self._make_room(owner)
-            session = self._sessions[key] = LiveSession(name)
+            session = self._sessions[key] = PythonSession(name)
         return session
 
     def _share(self, owner: str | None) -> int:
-        """How many sessions an owner may have. Where clients log in, none of them may take every one."""
-        return self.most if owner is None else max(1, self.most // 2)
+        """Return how many sessions an owner may have. An authenticated client gets at most half of them."""
+        # Without authentication there is only one owner, the local user, who may use everything.
+        return self.max_sessions if owner is None else max(1, self.max_sessions // 2)
 
     def _held_by(self, owner: str | None) -> int:
         return sum(whose == owner for whose, _ in self._sessions)
 
     def _make_room(self, owner: str | None) -> None:
-        """Take a session from the owner who has most of them, if that is more than the newcomer then has."""
+        """Evict a session of the owner with the most sessions, if that owner still has no fewer than the newcomer.
+
+        Otherwise evict any session that has been idle for long enough.
+        """
         held = Counter(whose for whose, _ in self._sessions)
         greedy, count = held.most_common(1)[0]
+        # Plus one: after the eviction the newcomer has one more, and must not have more than the evicted owner.
         if count > held[owner] + 1:
-            self._evict([key for key in self._sessions if key[0] == greedy], 0.0, self.most)
+            self._evict([key for key in self._sessions if key[0] == greedy], 0.0, self.max_sessions)
         else:
-            self._evict(list(self._sessions), self.idle, self.most)
+            self._evict(list(self._sessions), self.idle_timeout, self.max_sessions)
 
-    def _evict(self, among: Sequence[Key], idle_seconds: float, most: int) -> None:
-        """Drop the session that was idle for longest, if for so many seconds. Raises InspectionError if none was."""
+    def _evict(self, among: Sequence[SessionKey], idle_seconds: float, limit: int) -> None:
+        """Evict the session that has been idle longest. Raises InspectionError if none was idle for `idle_seconds`."""
+        # Running code is never evicted.
         idle = [key for key in among if not self._sessions[key].busy]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
         if oldest is None or time.monotonic() - self._sessions[oldest].used < idle_seconds:
-            raise InspectionError(f"There are {most} sessions already: reset one that is not needed any more.")
-        self._drop(oldest)
+            raise InspectionError(f"The limit of {limit} sessions is reached: reset one that is no longer needed.")
+        self._close_session(oldest)
 
-    def _drop(self, key: Key) -> None:
+    def _close_session(self, key: SessionKey) -> None:
         session = self._sessions.pop(key)
         if session.worker is not None:
             session.worker.kill("the session was reset")
@@ -301,57 +283,71 @@ class SessionPool:
     def sessions(self, owner: str | None) -> list[SessionInfo]:
         now = time.monotonic()
         return [
-            SessionInfo(one.name, one.evaluations, one.busy, round(now - one.used, 1))
-            for (whose, _), one in self._sessions.items()
+            SessionInfo(session.name, session.evaluations, session.busy, round(now - session.used, 1))
+            for (whose, _), session in self._sessions.items()
             if whose == owner
         ]
 
     def info(self) -> dict[str, Any]:
-        limits = self.starter.limits
+        limits = self.workers.starter.limits
         return {
-            "python": self.starter.version,
-            "mostSessions": self.most,
-            "memory": limits.memory,
-            "cpuSeconds": limits.cpu,
-            "threads": limits.threads,
-            "scratch": limits.scratch,
-            "output": limits.output,
-            **({"projectPackages": self.starter.packages} if self.starter.packages else {}),
+            "python": self.workers.starter.version,
+            "mostSessions": self.max_sessions,
+            "memory": limits.memory_bytes,
+            "cpuSeconds": limits.cpu_seconds,
+            "threads": limits.max_threads,
+            "scratch": limits.scratch_bytes,
+            "output": limits.max_output_bytes,
+            **({"projectPackages": self.workers.starter.packages} if self.workers.starter.packages else {}),
         }
 
-    def reset(self, key: Key) -> bool:
-        """Forget a session and end its worker, whatever that is doing. False if there is none."""
+    def reset(self, key: SessionKey) -> bool:
+        """Drop a session and kill its worker, even while it is busy. Return False if it does not exist."""
         if key not in self._sessions:
             return False
-        self._drop(key)
+        self._close_session(key)
         return True
 
 
-def session_pool(
+SandboxKind = Literal["linux", "wasm", "none"]
+# The description of each sandbox in `system_info`.
+SANDBOX_KINDS: Mapping[SandboxKind, str] = {
+    "linux": "in a Linux sandbox",
+    "wasm": "in WebAssembly",
+    "none": "UNSAFE: without a sandbox",
+}
+
+
+def create_session_pool(
     python: str,
-    limits: Limits,
+    limits: SandboxLimits,
     *,
-    strict: bool,
-    unsafe: bool,
-    readable: Sequence[str],
-    projects: Sequence[str],
+    sandbox: SandboxKind,
+    readable_paths: Sequence[str],
+    project_dirs: Sequence[str],
     preload: Sequence[str],
     **bounds: Any,
 ) -> SessionPool:
-    """Sessions whose code runs in a Linux sandbox, in WebAssembly (`strict`), or in no jail at all (`unsafe`).
+    """Return a pool of sessions whose code runs in the given sandbox.
 
-    Raises SandboxUnavailable with the reason where that cannot be done.
+    Raises SandboxUnavailable with the reason if that sandbox is not available.
     """
-    if strict and unsafe:
-        raise SandboxUnavailable("live Python is strict or unsafe, not both")
-    if strict and projects:
-        raise SandboxUnavailable("strict Python has no files, so it has no projects either")
-    if limits.memory < SMALLEST_MEMORY:
-        raise SandboxUnavailable(f"Python itself needs {SMALLEST_MEMORY // MIB} MiB of memory")
-    reason = None if strict or unsafe else obstacle(limits)
+    if sandbox == "wasm" and project_dirs:
+        raise SandboxUnavailable("project_dirs needs a file system, which sandbox = 'wasm' does not have")
+    if limits.memory_bytes < MIN_MEMORY_BYTES:
+        raise SandboxUnavailable(
+            f"memory_bytes must be at least {MIN_MEMORY_BYTES} ({MIN_MEMORY_BYTES // MIB} MiB), the need of Python "
+            f"itself, got {limits.memory_bytes}"
+        )
+    # Never fall back to a weaker sandbox: whether code may run without isolation is the operator's decision.
+    reason = unavailable_reason(limits) if sandbox == "linux" else None
     if reason is not None:
-        raise SandboxUnavailable(f"{reason}. Set strict to true, or unsafe if code may do whatever you may do")
-    if strict:
-        return SessionPool(Spawning(python, limits), **bounds)
-    starter = Forking(python, limits, readable=readable, projects=projects, preload=preload, jailed=not unsafe)
+        raise SandboxUnavailable(
+            f"{reason}. Set sandbox to 'wasm', or to 'none' if code may do whatever the server's user may do"
+        )
+    if sandbox == "wasm":
+        return SessionPool(SpawnedWorkerFactory(python, limits), **bounds)
+    starter = ForkedWorkerFactory(
+        python, limits, readable=readable_paths, projects=project_dirs, preload=preload, sandboxed=sandbox == "linux"
+    )
     return SessionPool(starter, **bounds)

@@ -1,8 +1,8 @@
-"""Asking an image on behalf of a client: what every tool of live Python does."""
+"""Client for the workers of sessions, used by all tools of live Python."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -10,169 +10,189 @@ from urllib.parse import quote
 
 from msgspec import Meta
 
-from portico import Context, Server, Service, ToolError, UsageError
-from portico.extend import InternalError, identity_of
+from portico import Context, Server, ToolError, UsageError
+from portico.caching import LruCache
+from portico.errors import InternalError
+from portico.extend import principal_id
 from portico_services.livepython import replies
 from portico_services.livepython.replies import InvalidReply
 from portico_services.livepython.sandbox.name_resolution import InspectionError
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import WorkerEnded, WorkerReply
-from portico_services.livepython.session_pool import MAIN, Interpreters
+from portico_services.livepython.session_pool import DEFAULT_SESSION, InterpreterPool
 
 T = TypeVar("T")
 
-# Also of a method with its class and its module.
-LONGEST_NAME = 1000
-# Owners whose classes are remembered, and classes of each.
-MOST_OWNERS = 1000
-MOST_KNOWN = 500
-LONGEST_EXPRESSION = 256 * 1024
+# Enough for a method qualified with its class and module.
+MAX_NAME_CHARS = 1000
+# Owners whose changed classes are tracked, and classes per owner.
+MAX_TRACKED_OWNERS = 1000
+MAX_TRACKED_CLASSES = 500
+MAX_EXPRESSION_CHARS = 256 * 1024
 
-Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
-SessionName = Annotated[Name, "Whose names to use: each session has its own"]
-ClassName = Annotated[Name, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
-OwnerName = Annotated[Name, "A class or a module, such as json.decoder; __main__ for functions of the session"]
-Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
+NameParameter = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+SessionName = Annotated[NameParameter, "Session name; each session has its own variables; default main"]
+ClassName = Annotated[NameParameter, "Class name, optionally with module, e.g. json.decoder.JSONDecoder"]
+OwnerName = Annotated[NameParameter, "Class or module, e.g. json.decoder; __main__ for functions of the session"]
+Expression = Annotated[str, Meta(max_length=MAX_EXPRESSION_CHARS)]
 
-READ = {"readOnlyHint": True, "openWorldHint": False}
-CHANGE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
-DESTROY = {**CHANGE, "destructiveHint": True, "idempotentHint": True}
+READ_ONLY_HINTS = {"readOnlyHint": True, "openWorldHint": False}
+WRITE_HINTS = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+DESTRUCTIVE_HINTS = {**WRITE_HINTS, "destructiveHint": True, "idempotentHint": True}
 
 
-class LiveError(ToolError):
-    """A call that live Python did not answer: it was refused, took too long, or lost its session."""
+class LivePythonError(ToolError):
+    """A failed call: it was rejected, timed out, or lost its session."""
 
-    kind = "ToolExecutionError"
+    error_type = "ToolExecutionError"
 
     def __init__(self, reason: str, *, kind: str | None = None) -> None:
-        super().__init__(f"Error: {reason}", kind=kind)
+        super().__init__(f"Error: {reason}", error_type=kind)
         self.reason = reason
 
 
-class Rejected(LiveError):
-    """The session is well, and its code said no: there is no such class, or an expression raised an exception."""
+class OperationRejected(LivePythonError):
+    """The session is intact, but rejected the operation: the object does not exist, or an expression raised an
+    exception.
+    """
 
 
-class Asking(Service):
-    """A service whose tools ask the image of a session."""
+class WorkerClient:
+    """Client that sends requests to interpreters and notifies resource subscribers when classes change.
 
-    def _start(
-        self, mode: str, interpreters: Interpreters, timeout: float, longest: float, *, remote: bool = False
+    `schemes` are the URI schemes of the resources.
+    """
+
+    def __init__(
+        self, mode: str, interpreters: InterpreterPool, timeout: float, max_timeout: float, schemes: Collection[str]
     ) -> None:
-        super().__init__()
         self.mode = mode
-        self._interpreters = interpreters
-        self.timeout, self.longest_timeout = timeout, longest
-        # Only clients on this machine, unless others are meant: the listener checks this before it binds an address.
-        self.local_only = not remote
-        self._servers: set[Server] = set()
-        # Of each owner the classes that were told of, for when they are gone.
-        self._known: dict[str | None, set[str]] = {}
+        self.interpreters = interpreters
+        self.timeout, self.max_timeout = timeout, max_timeout
+        self.servers: set[Server] = set()
+        self._schemes = schemes
+        # Classes per owner that subscribers were notified of, to notify them again when the classes are lost.
+        self._known: LruCache[str | None, set[str]] = LruCache(MAX_TRACKED_OWNERS)
 
     @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
+    async def run(self) -> AsyncIterator[None]:
         try:
-            await self._interpreters.open()
+            await self.interpreters.open()
         except SandboxUnavailable as reason:
-            await self._interpreters.close()
+            await self.interpreters.close()
             raise UsageError(f"live Python cannot start: {reason}") from None
         try:
             yield
         finally:
-            await self._interpreters.close()
-
-    def added(self, server: Server) -> None:
-        self._servers.add(server)
+            await self.interpreters.close()
 
     # Changes
 
-    def _changed(self, ctx: Context, session: str, classes: replies.ChangedClasses) -> None:
-        """Tell the subscribers of these classes and their methods. Resources are those of the first session."""
-        if not classes or session != MAIN:
+    def notify_changed(self, ctx: Context, session: str, classes: replies.ChangedClasses) -> None:
+        """Notify the subscribers of these classes and their methods. Resources show only the default session."""
+        if not classes or session != DEFAULT_SESSION:
             return
-        known = self._known.setdefault(owner(ctx), set())
-        known.update(islice(classes, MOST_KNOWN - len(known)))
-        if len(self._known) > MOST_OWNERS:
-            del self._known[next(iter(self._known))]
+        published = self._known.setdefault(session_owner(ctx), set())
+        # Bounded per owner: code can define classes in a loop.
+        published.update(islice(classes, MAX_TRACKED_CLASSES - len(published)))
         self._tell([f"class/{quote(name)}" for name in classes])
         self._tell(
-            [f"method/{quote(name)}/{quote(one)}" for name, members in classes.items() for one in members if one]
+            [
+                f"method/{quote(name)}/{quote(member)}"
+                for name, members in classes.items()
+                for member in members
+                if member
+            ]
         )
+        # The list of the session's classes may have changed with each of them.
         self._tell(["package/__main__"])
 
-    def _forgotten(self, ctx: Context, session: str) -> None:
-        """The session begins anew: what it had defined is not there any more."""
-        if session == MAIN:
-            self._changed(ctx, session, {name: [] for name in self._known.pop(owner(ctx), ())})
-            self._known.pop(owner(ctx), None)
+    def notify_forgotten(self, ctx: Context, session: str) -> None:
+        """Notify subscribers that the classes of a session are lost, because the session starts over."""
+        if session == DEFAULT_SESSION:
+            self.notify_changed(ctx, session, {name: [] for name in self._known.pop(session_owner(ctx), ())})
+            self._known.pop(session_owner(ctx), None)
 
     def _tell(self, places: list[str]) -> None:
-        schemes = {*self.schemes, *self.schemes.values()}
-        for server in self._servers:
+        for server in self.servers:
             for place in places:
-                for scheme in schemes:
-                    server.resource_updated(f"{scheme}://{place}")
+                for scheme in self._schemes:
+                    server.notify_resource_updated(f"{scheme}://{place}")
 
-    # Asking
+    # Requests
 
-    async def _ask(
-        self, ctx: Context, op: str, session: str = MAIN, seconds: float | None = None, /, **asked: Any
+    async def ask(
+        self, ctx: Context, op: str, session: str = DEFAULT_SESSION, seconds: float | None = None, /, **arguments: Any
     ) -> WorkerReply:
-        """The worker's reply. Raises LiveError, whatever went wrong."""
+        """Send a request to a worker and return its reply. Raises LivePythonError on every failure."""
         seconds = seconds or self.timeout
         try:
-            answer = await self._interpreters.ask((owner(ctx), session), op, asked, seconds)
+            answer = await self.interpreters.request((session_owner(ctx), session), op, arguments, seconds)
         except (InspectionError, SandboxUnavailable) as refusal:
-            raise LiveError(str(refusal)) from None
+            raise LivePythonError(str(refusal)) from None
         except WorkerEnded as end:
-            raise LiveError(self._ended(ctx, session, end), kind="TimeoutError" if end.late else None) from None
+            raise LivePythonError(
+                self.describe_end(ctx, session, end), kind="TimeoutError" if end.timed_out else None
+            ) from None
+        # Before the refusal: interrupted code often fails with an unrelated error on its way out.
         if answer.interrupted:
-            raise LiveError(kept(session, seconds), kind="TimeoutError")
+            raise LivePythonError(session_saved_message(session, seconds), kind="TimeoutError")
         if answer.refusal is not None:
             reason = answer.refusal if answer.note is None else f"{answer.refusal} {answer.note}"
-            raise Rejected(reason, kind="ResourceNotFound" if answer.missing else None)
+            raise OperationRejected(reason, kind="ResourceNotFound" if answer.missing else None)
         return answer
 
-    def _ended(self, ctx: Context, session: str, end: WorkerEnded) -> str:
-        """What became of a session whose worker has ended, in words."""
-        if end.kept is not None:
-            return f"It was ended, because {end.reason}. The session {session!r} {end.kept}."
-        self._forgotten(ctx, session)
-        return lost(session, end.reason)
+    def describe_end(self, ctx: Context, session: str, end: WorkerEnded) -> str:
+        """Return a message that describes what happened to a session whose worker ended."""
+        if end.was_rescued is not None:
+            return f"It was ended, because {end.reason}. The session {session!r} {end.was_rescued}."
+        self.notify_forgotten(ctx, session)
+        return session_lost_message(session, end.reason)
 
-    async def _read(
-        self, ctx: Context, kind: type[T], op: str, session: str = MAIN, seconds: float | None = None, /, **asked: Any
+    async def read(
+        self,
+        ctx: Context,
+        kind: type[T],
+        op: str,
+        session: str = DEFAULT_SESSION,
+        seconds: float | None = None,
+        /,
+        **arguments: Any,
     ) -> T:
-        answer = await self._ask(ctx, op, session, seconds, **asked)
+        """Send a request and decode the result as `kind`. Raises LivePythonError on every failure."""
+        answer = await self.ask(ctx, op, session, seconds, **arguments)
         try:
-            return replies.read(answer.result, kind)
+            return replies.decode_reply(answer.result, kind)
         except InvalidReply:
-            raise self._end_session(ctx, session) from None
+            raise self.end_session(ctx, session) from None
 
-    def _end_session(self, ctx: Context, session: str) -> LiveError:
-        """Code can write in its worker's name. It gains nothing by it, and loses its session."""
-        self._interpreters.reset((owner(ctx), session))
-        self._forgotten(ctx, session)
-        return LiveError(lost(session, "it answered with nonsense"))
+    def end_session(self, ctx: Context, session: str) -> LivePythonError:
+        """Reset a session that sent an invalid reply, and return the error to raise.
 
-    async def _resource(self, ctx: Context, kind: type[T], op: str, **asked: Any) -> T | None:
-        """The contents of a resource; None if there is no such object."""
+        Code can write replies in the name of its worker; doing so costs it the session.
+        """
+        self.interpreters.reset((session_owner(ctx), session))
+        self.notify_forgotten(ctx, session)
+        return LivePythonError(session_lost_message(session, "its reply was invalid"))
+
+    async def resource(self, ctx: Context, kind: type[T], op: str, **arguments: Any) -> T | None:
+        """Return the contents of a resource, or None if the object does not exist."""
         try:
-            return await self._read(ctx, kind, op, **asked)
-        except Rejected:
+            return await self.read(ctx, kind, op, **arguments)
+        except OperationRejected:
             return None
-        except LiveError as failure:
+        except LivePythonError as failure:
             raise InternalError(failure.reason) from None
 
 
-def owner(ctx: Context) -> str | None:
-    """Whose sessions these are: of everybody on stdio, or of one principal."""
-    return identity_of(ctx.principal)
+def session_owner(ctx: Context) -> str | None:
+    """Return the owner of the caller's sessions: its principal, or None without authentication (as on stdio)."""
+    return principal_id(ctx.principal)
 
 
-def lost(name: str, reason: str) -> str:
-    return f"The session {name!r} was ended, because {reason}. It begins anew, without its names, with the next call."
+def session_lost_message(name: str, reason: str) -> str:
+    return f"The session {name!r} was ended, because {reason}. The next call starts it again, without its names."
 
 
-def kept(name: str, seconds: float) -> str:
-    return f"It did not finish within {seconds:g} s and was stopped. The names of the session {name!r} are kept."
+def session_saved_message(name: str, seconds: float) -> str:
+    return f"It did not finish within {seconds:g} s and was stopped. The session {name!r} still has its names."

@@ -1,4 +1,4 @@
-"""Memory as tools, resources and prompts."""
+"""Memory service: tools, resources and prompts."""
 
 from __future__ import annotations
 
@@ -7,173 +7,168 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from portico import Server, UsageError
-from portico._lazy import LazyModule
-from portico.extend import Call, Component, Event, LateTool, StoreError, explained
-from portico_services.database_service import StoredService
-from portico_services.memory.errors import InvalidInput, MemoryRefusal
+from portico import Server
+from portico.caching import LruCache
+from portico.errors import StoreError
+from portico.extend import Call, Component, Event, LazyTool, validated_kwargs
+from portico_services.database_service import DatabaseService
+from portico_services.memory.errors import InvalidInput, MemoryToolError
 from portico_services.memory.extras import saved_prompts
-from portico_services.memory.extras.model_fallback import ModelLadder, Provider
+from portico_services.memory.extras.model_fallback import ModelFallback, ModelProvider
+from portico_services.memory.extras.prompts import MemoryPrompts
+from portico_services.memory.extras.resources import ExtraResources
 from portico_services.memory.search import model_loader
 from portico_services.memory.store import records
-from portico_services.memory.store.memory_store import Memories, refusal_of
+from portico_services.memory.store.memory_store import MemoryStore, store_error
 from portico_services.memory.store.namespaces import DOMAINS
-from portico_services.memory.store.screening import Guard, Policy
-from portico_services.memory.tools.context import Access, OwnerOnly
-from portico_services.memory.tools.dynamic_components import ServerListings
-from portico_services.memory.tools.prompts import MemoryPrompts
+from portico_services.memory.store.screening import ContentScreen, ScreeningAction
+from portico_services.memory.tools.context import Body, ErrorStyle, MemoryToolContext, OwnerOnly
+from portico_services.memory.tools.dynamic_components import DynamicComponents
 from portico_services.memory.tools.resources import MemoryResources
-from portico_services.memory.tools.wrapper import Body, Codes
-from portico_services.project_resolver import Projects
+from portico_services.project_resolver import ProjectResolver
 
-if TYPE_CHECKING:
-    from portico_services.memory.extras import auto_sync as syncing
-    from portico_services.memory.extras import tools as sharing
-    from portico_services.memory.extras import webhooks as hooks
-    from portico_services.memory.tools import maintenance, overview
-    from portico_services.memory.tools import memories as tools
-else:
-    syncing = LazyModule("portico_services.memory.extras.auto_sync")
-    overview = LazyModule("portico_services.memory.tools.overview")
-    sharing = LazyModule("portico_services.memory.extras.tools")
-    tools = LazyModule("portico_services.memory.tools.memories")
-    maintenance = LazyModule("portico_services.memory.tools.maintenance")
-    hooks = LazyModule("portico_services.memory.extras.webhooks")
+# Tool modules by subject; each is imported with the first call of one of its tools.
+ToolGroup = Literal["memories", "overview", "maintenance", "extras"]
 
-Group = Literal["single", "overview", "upkeep", "sharing"]
+# URI schemes of memories: ours, and the one of a compatible server.
+URI_SCHEMES = ("memory", "subcog")
+# Maximum number of computed resources (searches, topics) whose readers are notified of changes.
+MAX_WATCHED_URIS = 256
 
-# What memories are addressed by, here and in servers that others know.
-SCHEMES = ("memory", "subcog")
-# How many of the searches, topics and the like that were read are told of changes.
-MOST_WATCHED = 256
-
-READ = {"readOnlyHint": True, "openWorldHint": False}
-WRITE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
-DESTROY = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": False}
+READ_ONLY_HINTS = {"readOnlyHint": True, "openWorldHint": False}
+WRITE_HINTS = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+DESTRUCTIVE_HINTS = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": False}
 
 
-class ToolRow(NamedTuple):
-    """A tool: its name behind the prefix, its hints, and whether it is listed as a rule."""
+class MemoryToolSpec(NamedTuple):
+    """A tool: its name without the prefix, its annotations, and whether it is listed by default."""
 
     name: str
     hints: Mapping[str, Any]
-    usual: bool = True
-    also: tuple[str, ...] = ()
-    # Where the name is none that a method can have.
-    method: str = ""
-    # Names that it is known by elsewhere, without a prefix.
-    alone: tuple[str, ...] = ()
+    is_default: bool = True
+    aliases: tuple[str, ...] = ()
+    # Method name, if it differs from the tool name because that is a keyword.
+    method_name: str = ""
+    # Aliases in other servers, without a prefix.
+    unprefixed_aliases: tuple[str, ...] = ()
     version: str | None = None
-    group: Group = "single"
+    group: ToolGroup = "memories"
 
 
-class Memory(StoredService[Memories]):
-    """What an assistant should still know tomorrow: `server.add(Memory("memory.db"))`.
+class Memory(DatabaseService[MemoryStore]):
+    """Long-term memory service: `server.add(Memory("memory.db"))`.
 
-    `store` is a path or a URL, of SQLite or PostgreSQL. `offered` says whether to list the usual tools or all of them.
-    `secrets` and `personal` say what becomes of secrets and of personal data in what is to be stored, `screening` what
-    becomes of some by name, and `examples` whether what is plainly made up counts as one.
-    `project` is whose memories are meant by "project"; without it, the git repository that `folder` is in says it, and
-    without that the client's roots, or the repository that this process works in.
-    `naming` and `codes` are for clients that were written for another server: which names are listed, and whether this
-    service's own error numbers are JSON-RPC's on the revision they were made for.
-    `provider(question, tokens)` is a model to ask where the client has none; a string names it as `module:function`,
-    and a table such as `{"url": "http://127.0.0.1:11434/v1", "model": "llama3.2"}` is an endpoint like OpenAI's.
-    `webhooks` are told of changes, by name: `{"chat": {"url": "https://example.com/hook"}}`.
-    `auto_sync` shares the project's memories through git by itself: at the start, and this many seconds after a change.
+    * `store`: path or URL of a SQLite or PostgreSQL database.
+    * `tools`: tools to offer: `"default"`, or `"all"` with those for maintenance.
+    * `secrets`, `pii`: action for secrets and for personal data in new memories: block, redact or allow.
+    * `screening`: actions by detector name, overriding both: `{"ip_address": "allow"}`.
+    * `flag_placeholders`: also screen obvious example values.
+    * `project`: project of the memories. By default it is derived from the git repository of `project_dir`, then from
+      the client's roots, then from the repository of the working directory.
+    * `tool_prefix`: prefix of the listed tool names, and the URI scheme of the resources.
+    * `error_style`: `"jsonrpc"` sends the error numbers of this service as JSON-RPC codes at protocol version
+      2024-11-05, which they were made for.
+    * `read_only`: reject every write.
+    * `model`: model to use if the client does not support sampling: an async function `(prompt, max_tokens)`, its
+      name as `module:function`, or an OpenAI-compatible endpoint such as
+      `{"url": "http://127.0.0.1:11434/v1", "name": "llama3.2"}`.
+    * `embedding_model_dir`: data directory that contains the embedding model.
+    * `webhooks`: endpoints that receive changes, by name: `{"chat": {"url": "https://example.com/hook"}}`.
+    * `auto_sync`: synchronise the project's memories through git at the start, and this many seconds after a change.
     """
 
     name = "memory"
-    scoped = True
+    requires_scopes = True
     topics = (records.TOPIC, saved_prompts.TOPIC)
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
         store: str | os.PathLike[str] = ":memory:",
         *,
-        offered: Literal["usual", "all"] = "usual",
-        secrets: Policy = "block",
-        personal: Policy = "allow",
-        screening: Mapping[str, Policy] | None = None,
-        examples: bool = False,
+        tools: Literal["default", "all"] = "default",
+        secrets: ScreeningAction = "block",
+        pii: ScreeningAction = "allow",
+        screening: Mapping[str, ScreeningAction] | None = None,
+        flag_placeholders: bool = False,
         project: str | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        naming: str = "memory",
-        codes: Codes = "result",
+        project_dir: str | os.PathLike[str] | None = None,
+        tool_prefix: str = "memory",
+        error_style: ErrorStyle = "result",
         read_only: bool = False,
-        provider: Provider | str | Mapping[str, Any] | None = None,
-        models: str | os.PathLike[str] | None = None,
+        model: ModelProvider | str | Mapping[str, Any] | None = None,
+        embedding_model_dir: str | os.PathLike[str] | None = None,
         webhooks: Mapping[str, Mapping[str, Any]] | None = None,
         auto_sync: float | None = None,
     ) -> None:
-        for word, known in ((offered, ("usual", "all")), (codes, ("result", "protocol"))):
-            if word not in known:
-                raise UsageError(f"{word!r} is none of {', '.join(known)}")
         super().__init__(store, read_only=read_only)
-        self.schemes = {other: naming for other in SCHEMES if other != naming}
-        self._offered_tools = offered
-        self._prefix = naming
-        self._projects = Projects(project, folder)
-        self._models = None if models is None else Path(models)
-        # What was read and is computed from many memories: any change may be one of it.
-        self._watched: dict[str, None] = {}
-        self.guard = Guard(secrets, personal, screening, examples=examples)
-        access = self._access = Access(self, naming, self.guard, self._projects, codes)
-        self._resources = MemoryResources(access, self._watch)
+        self.scheme_aliases = {scheme: tool_prefix for scheme in URI_SCHEMES if scheme != tool_prefix}
+        self._listed_tools = tools
+        self._prefix = tool_prefix
+        self._projects = ProjectResolver(project, project_dir)
+        self._model_dir = None if embedding_model_dir is None else Path(embedding_model_dir)
+        # URIs of computed resources that were read. Any change may affect them.
+        self._watched: LruCache[str, None] = LruCache(MAX_WATCHED_URIS)
+        self.screening = ContentScreen(secrets, pii, screening, flag_placeholders=flag_placeholders)
+        access = self._access = MemoryToolContext(self, tool_prefix, self.screening, self._projects, error_style)
+        self._resources = MemoryResources(access, self._watch_uri)
+        self._extra_resources = ExtraResources(access, self._watch_uri)
         if webhooks:
-            access.webhooks = hooks.Webhooks(webhooks)
-        self._auto_sync = None if auto_sync is None or read_only else syncing.AutoSync(auto_sync, self.guard)
-        ladder = ModelLadder(access, provider)
-        self._prompts = MemoryPrompts(access, ladder)
-        self._listings = ServerListings(access, self._resources.listed)
-        # The tools, by what they are about: each group is loaded with the first of it.
-        self._groups: dict[Group, Callable[[], Any]] = {
-            "single": cache(lambda: tools.MemoryTools(access)),
-            "overview": cache(lambda: overview.OverviewTools(access)),
-            "upkeep": cache(lambda: maintenance.UpkeepTools(access, ladder, self._listings)),
-            "sharing": cache(lambda: sharing.SharingTools(access)),
-        }
+            from portico_services.memory.extras.webhooks import WebhookDispatcher
 
-    # The store
+            access.webhooks = WebhookDispatcher(webhooks)
+        self._auto_sync: AutoSync | None = None
+        if auto_sync is not None and not read_only:
+            from portico_services.memory.extras.auto_sync import AutoSync
 
-    async def _open_store(self, stack: AsyncExitStack) -> Memories:
-        memories = Memories(self._database, meanings=model_loader.meanings(self._models)).of(
-            await self._projects.here()
-        )
+            self._auto_sync = AutoSync(auto_sync, self.screening)
+        self._models = ModelFallback(access, model)
+        self._prompts = MemoryPrompts(access, self._models)
+        self._listings = DynamicComponents(access, self._resources.list_namespace)
+        self._load_group = cache(self._import_group)
+
+    # The store.
+
+    async def _open_store(self, stack: AsyncExitStack) -> MemoryStore:
+        memories = MemoryStore(
+            self._database, embeddings=model_loader.load_embedding_index(self._model_dir)
+        ).for_project(await self._projects.resolve_default())
         stack.push_async_callback(memories.close)
-        await memories.open(thorough=True, read_only=self._read_only)
+        await memories.open(verify=True, read_only=self._read_only)
         await self._listings.refresh(memories)
-        for name, work in () if self._access.webhooks is None else self._access.webhooks.work():
-            self._run(stack, name, work)
+        for name, work in () if self._access.webhooks is None else self._access.webhooks.workers():
+            self._start_background(stack, name, work)
         if self._auto_sync is not None:
-            self._run(stack, "memory auto-sync", partial(self._auto_sync.run, memories))
+            self._start_background(stack, "memory auto-sync", partial(self._auto_sync.run, memories))
         return memories
 
-    def _failed(self, failure: StoreError) -> MemoryRefusal:
-        return refusal_of(failure)
+    def _store_error(self, failure: StoreError) -> MemoryToolError:
+        return store_error(failure)
 
-    def _refused(self) -> MemoryRefusal:
-        return InvalidInput("This memory is read-only: it can be searched, and not changed.")
+    def _read_only_error(self) -> MemoryToolError:
+        return InvalidInput("This memory is read-only: searching is allowed, changes are not.")
 
-    # Changes
+    # Changes.
 
-    def added(self, server: Server) -> None:
-        super().added(server)
+    def on_added(self, server: Server) -> None:
+        super().on_added(server)
         self._listings.add_server(server)
 
-    async def _changed(self, store: Memories, event: Event) -> None:
+    async def _on_change(self, store: MemoryStore, event: Event) -> None:
         if event.topic == records.TOPIC and event.payload:
+            # The payload ends with the owner in the user domain only.
             domain, namespace, id, owner = f"{event.payload}/".split("/")[:4]
-            # A listener to what stands above a URI is told too, so this is enough for whole namespaces and domains.
+            # Subscribers of a parent URI are notified too, so this covers whole namespaces and domains.
             place = f"{domain}/{namespace}/{id}"
             places = [place, f"_/{namespace}/{id}", f"memory/{id}", f"summaries/{id}", "topics", "status"]
-            # A change in the user domain is its owner's business alone.
+            # Only the owner is notified of changes in the user domain.
             self._tell_of([*places, *self._watched], OwnerOnly(self._access, owner) if domain == "user" else None)
             if self._auto_sync is not None and domain == "project":
+                # Only project memories are shared through git.
                 self._auto_sync.note_change()
+            # Namespaces of a single owner are not listed: the list is the same for all callers.
             if not owner:
                 self._listings.add_namespace(domain, namespace)
         else:
@@ -181,72 +176,93 @@ class Memory(StoredService[Memories]):
             await self._listings.refresh(store)
 
     def _tell_of(self, places: list[str], admits: Callable[[Call], bool] | None = None) -> None:
-        """Subscribers by another scheme are told by that scheme."""
-        self._tell((f"{scheme}://{place}" for scheme in (self._prefix, *self.schemes) for place in places), admits)
+        """Notify subscribers of these resources under every URI scheme."""
+        self._tell(
+            (f"{scheme}://{place}" for scheme in (self._prefix, *self.scheme_aliases) for place in places), admits
+        )
 
-    def _watch(self, place: str) -> None:
-        """This was read, and its reader may want to know when it changes. The oldest are forgotten."""
-        self._watched.pop(place, None)
+    def _watch_uri(self, place: str) -> None:
+        """Notify readers of this resource of later changes. The least recently read resources are dropped."""
         self._watched[place] = None
-        if len(self._watched) > MOST_WATCHED:
-            del self._watched[next(iter(self._watched))]
 
-    # What is offered
+    # Components.
 
-    def offers(self) -> Iterator[Component]:
+    def components(self) -> Iterator[Component]:
         for row in TOOLS:
-            if row.usual or self._offered_tools == "all":
-                yield self._tool(row)
-        yield from self._resources.offers()
-        yield from self._prompts.offers()
-        yield from super().offers()
+            if row.is_default or self._listed_tools == "all":
+                yield self._build_tool(row)
+        yield from self._resources.components()
+        yield from self._extra_resources.offers()
+        yield from self._prompts.components()
+        yield from super().components()
 
-    def _tool(self, row: ToolRow) -> LateTool:
-        names = (row.name, *row.also)
+    def _import_group(self, group: ToolGroup) -> object:
+        if group == "memories":
+            from portico_services.memory.tools.memories import MemoryTools
+
+            return MemoryTools(self._access)
+        if group == "overview":
+            from portico_services.memory.tools.overview import OverviewTools
+
+            return OverviewTools(self._access)
+        if group == "maintenance":
+            from portico_services.memory.tools.maintenance import MaintenanceTools
+
+            return MaintenanceTools(self._access)
+        from portico_services.memory.extras.tools import ExtraTools
+
+        return ExtraTools(self._access, self._models, self._listings)
+
+    def _build_tool(self, row: MemoryToolSpec) -> LazyTool:
+        names = (row.name, *row.aliases)
         prefixes = ("memory_", "memory.", "subcog_", "subcog.")
-        # In this order: contracts call a tool by the first that has a dot.
-        aliases = [*(f"{prefix}{name}" for name in names for prefix in prefixes), *row.alone]
+        # The order matters: contracts call a tool by the first alias with a dot.
+        aliases = [*(f"{prefix}{name}" for name in names for prefix in prefixes), *row.unprefixed_aliases]
         listed = f"{self._prefix}_{row.name}"
 
         def load() -> Callable[..., Any]:
-            body: Body = getattr(self._groups[row.group](), row.method or row.name)
-            return self._access.speaking(body, listed)
+            body: Body = getattr(self._load_group(row.group), row.method_name or row.name)
+            return self._access.wrap(body, listed)
 
-        return LateTool(
+        return LazyTool(
             load,
             name=listed,
-            aliases=[one for one in aliases if one != listed],
+            aliases=[alias for alias in aliases if alias != listed],
             annotations=row.hints,
             version=row.version,
         )
 
 
 TOOLS = (
-    ToolRow("capture", WRITE),
-    ToolRow("recall", READ, also=("list",), version="1.1.0"),
-    ToolRow("get", READ),
-    ToolRow("update", DESTROY),
-    ToolRow("delete", DESTROY),
-    ToolRow("restore", WRITE),
-    ToolRow("history", READ),
-    ToolRow("delete_all", DESTROY),
-    ToolRow("status", READ, group="overview"),
-    ToolRow("namespaces", READ, group="overview"),
-    ToolRow("consolidate", DESTROY, group="upkeep"),
-    ToolRow("enrich", WRITE, group="upkeep"),
-    ToolRow("conflicts", DESTROY, group="overview"),
-    ToolRow("prompts", DESTROY, also=("templates",), group="upkeep"),
-    ToolRow("graph", READ, group="upkeep"),
-    ToolRow("export", READ, also=("gdpr_export",), group="upkeep"),
-    ToolRow("import", DESTROY, method="import_", group="upkeep"),
-    ToolRow("sync", {**DESTROY, "openWorldHint": True}, group="upkeep"),
-    ToolRow("gc", DESTROY, usual=False, group="upkeep"),
-    ToolRow("reindex", {**WRITE, "idempotentHint": True}, usual=False, group="upkeep"),
-    ToolRow("erase", DESTROY, usual=False, group="upkeep"),
-    ToolRow("summary", READ, usual=False, also=("get_summary",), version="1.1.0", group="overview"),
-    ToolRow("init", READ, usual=False, version="1.1.0", group="overview"),
-    ToolRow("groups", DESTROY, usual=False, group="sharing"),
-    ToolRow("webhooks", {**WRITE, "openWorldHint": True}, usual=False, group="sharing"),
-    ToolRow("intent", READ, usual=False, group="upkeep"),
-    ToolRow("guide", READ, usual=False, alone=("prompt_understanding",), group="overview"),
+    MemoryToolSpec("capture", WRITE_HINTS),
+    MemoryToolSpec("recall", READ_ONLY_HINTS, aliases=("list",), version="1.1.0"),
+    MemoryToolSpec("get", READ_ONLY_HINTS),
+    MemoryToolSpec("update", DESTRUCTIVE_HINTS),
+    MemoryToolSpec("delete", DESTRUCTIVE_HINTS),
+    MemoryToolSpec("restore", WRITE_HINTS),
+    MemoryToolSpec("history", READ_ONLY_HINTS),
+    MemoryToolSpec("delete_all", DESTRUCTIVE_HINTS),
+    MemoryToolSpec("status", READ_ONLY_HINTS, group="overview"),
+    MemoryToolSpec("namespaces", READ_ONLY_HINTS, group="overview"),
+    MemoryToolSpec("consolidate", DESTRUCTIVE_HINTS, group="extras"),
+    MemoryToolSpec("enrich", WRITE_HINTS, group="extras"),
+    MemoryToolSpec("conflicts", DESTRUCTIVE_HINTS, group="overview"),
+    MemoryToolSpec("prompts", DESTRUCTIVE_HINTS, aliases=("templates",), group="extras"),
+    MemoryToolSpec("graph", READ_ONLY_HINTS, group="extras"),
+    MemoryToolSpec("export", READ_ONLY_HINTS, aliases=("gdpr_export",), group="maintenance"),
+    MemoryToolSpec("import", DESTRUCTIVE_HINTS, method_name="import_", group="maintenance"),
+    MemoryToolSpec("sync", {**DESTRUCTIVE_HINTS, "openWorldHint": True}, group="maintenance"),
+    MemoryToolSpec("gc", DESTRUCTIVE_HINTS, is_default=False, group="maintenance"),
+    MemoryToolSpec("reindex", {**WRITE_HINTS, "idempotentHint": True}, is_default=False, group="maintenance"),
+    MemoryToolSpec("erase", DESTRUCTIVE_HINTS, is_default=False, group="maintenance"),
+    MemoryToolSpec(
+        "summary", READ_ONLY_HINTS, is_default=False, aliases=("get_summary",), version="1.1.0", group="extras"
+    ),
+    MemoryToolSpec("init", READ_ONLY_HINTS, is_default=False, version="1.1.0", group="overview"),
+    MemoryToolSpec("groups", DESTRUCTIVE_HINTS, is_default=False, group="extras"),
+    MemoryToolSpec("webhooks", {**WRITE_HINTS, "openWorldHint": True}, is_default=False, group="extras"),
+    MemoryToolSpec("intent", READ_ONLY_HINTS, is_default=False, group="extras"),
+    MemoryToolSpec(
+        "guide", READ_ONLY_HINTS, is_default=False, unprefixed_aliases=("prompt_understanding",), group="overview"
+    ),
 )

@@ -1,7 +1,7 @@
-"""How what a service offers looks to clients that were written for another server: names, schemas, results.
+"""Adaptation of a service's components to clients of another server: names, schemas and results.
 
-A Shape is settings. Whatever it changes is changed when the service is added, in copies of its tools, resources and
-prompts; a service without a Shape passes through nothing of this.
+A CompatSection holds the settings. Changes are applied when the service is added, to copies of its tools, resources and
+prompts; a service without such settings bypasses this module.
 """
 
 from __future__ import annotations
@@ -17,120 +17,132 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from portico import ProtocolError, Server, ToolError
+from portico import Prompt, ProtocolError, Resource, Server, Tool, ToolError
+from portico.errors import ComponentNotFound, InsufficientScope
 from portico.extend import (
-    MODERN,
-    V2024_11_05,
-    V2025_03_26,
+    FIRST_MODERN_VERSION,
     Call,
     CallToolParams,
-    CallToolResult,
-    Completes,
+    CompletionBinding,
     Component,
     GetPromptParams,
-    GetPromptResult,
     Handler,
     HandlerMiddleware,
-    InsufficientScope,
-    Prompt,
-    PromptMessage,
     ReadResourceParams,
-    ReadResourceResult,
-    Resource,
     Runtime,
-    Template,
-    TextContent,
-    TextContents,
-    Tool,
-    Unknown,
-    checked_name,
-    failed_result,
-    rounds_of,
+    UriTemplate,
+    exception_to_result,
+    get_rounds,
+    validate_tool_name,
 )
-from portico.jsonschema import simplified
+from portico.jsonschema import simplify
 from portico.protocol import translation
-from portico_services.contracts.invocation_names import INVOCATION
+from portico.types import (
+    V2024_11_05,
+    V2025_03_26,
+    CallToolResult,
+    GetPromptResult,
+    PromptMessage,
+    ReadResourceResult,
+    TextContent,
+    TextResourceContents,
+)
+from portico_services.contracts.invocation_names import INVOCATION_META_KEY
 from portico_services.profiles import envelope as envelopes
-from portico_services.profiles.settings import ServiceShape
-from portico_services.rate_limit import Limiter
+from portico_services.rate_limit import ToolRateLimiter
+from portico_services.settings import CompatSection
 
 log = logging.getLogger("portico")
-calls = logging.getLogger("portico.contracts")
+call_log = logging.getLogger("portico.contracts")
 
-# Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
-# say everything twice, so it is in `_meta`, for clients that ask for it there.
-ENVELOPED_UNTIL = V2025_03_26
-ENVELOPE = "portico/envelope"
+# Up to this protocol version a result has no structured content, so an envelope adds information. Later versions would
+# duplicate it, so the envelope is sent in `_meta`, for clients that request it.
+LAST_ENVELOPE_VERSION = V2025_03_26
+ENVELOPE_META_KEY = "portico/envelope"
 
 
-def shaped(offers: Iterable[Component], shape: ServiceShape, *, own: bool = False) -> Iterator[Component]:
-    """What a service offers, in this shape. `own`: a server of the user's own says in its results what it wants to
-    say, and nothing there is taken for the name of a tool; nor is a word of every day, such as `search`, anywhere."""
-    found = list(offers)
-    names = _names([one for one in found if isinstance(one, Tool)], shape)
-    words = Words(
-        {old: new for tool, new in names.items() for old in (tool.name, *tool.aliases) if not (own and old.isalpha())}
+def adapt_components(
+    components: Iterable[Component], compat: CompatSection, *, is_user_server: bool = False
+) -> Iterator[Component]:
+    """Yield the components of a service, adapted to the settings.
+
+    With `own`, they belong to the user's own server: its results are not searched for tool names, and everyday words
+    such as `search` are not replaced anywhere.
+    """
+    result = list(components)
+    names = _map_tool_names([item for item in result if isinstance(item, Tool)], compat)
+    words = NameSubstitution(
+        {
+            old: new
+            for tool, new in names.items()
+            for old in (tool.name, *tool.aliases)
+            if not (is_user_server and old.isalpha())
+        }
     )
-    # In the order in which the setting names them.
-    told = Words({}) if own else words
-    yield from (ShapedTool(tool, name, shape, words, told) for tool, name in names.items())
-    for offered in found:
+    # In the order of the setting.
+    description_names = NameSubstitution({}) if is_user_server else words
+    yield from (CompatTool(tool, name, compat, words, description_names) for tool, name in names.items())
+    for offered in result:
         if isinstance(offered, Tool):
             continue
         if isinstance(offered, Resource):
-            yield ShapedResource(offered, shape, words)
-        elif isinstance(offered, Completes):
-            yield Completes(shape.uri(offered.of), offered.argument, offered.completer)
+            yield CompatResource(offered, compat, words)
+        elif isinstance(offered, CompletionBinding):
+            yield CompletionBinding(compat.map_uri(offered.target), offered.argument, offered.completer)
         else:
-            yield ShapedPrompt(offered, words)
+            yield CompatPrompt(offered, words)
 
 
-def _names(tools: list[Tool], shape: ServiceShape) -> dict[Tool, str]:
-    """Which tools there are, and what each is called."""
+def _map_tool_names(tools: list[Tool], compat: CompatSection) -> dict[Tool, str]:
+    """Return the tools to list with their new names."""
     by_name = {tool.name: tool for tool in tools}
-    wanted = shape.tools if shape.tools is not None else list(by_name)
-    if not isinstance(wanted, dict):
-        wanted = {name: _dotted(by_name.get(name), name) if shape.dotted else name for name in wanted}
-    for name in wanted.keys() - by_name.keys():
-        log.warning("there is no tool %r to be listed", name)
-    return {by_name[name]: checked_name(new) for name, new in wanted.items() if name in by_name}
+    names = compat.tools if compat.tools is not None else list(by_name)
+    if not isinstance(names, dict):
+        names = {name: _dotted_name(by_name.get(name), name) if compat.dotted_names else name for name in names}
+    for name in names.keys() - by_name.keys():
+        log.warning("compat: unknown tool %r in tools", name)
+    return {by_name[name]: validate_tool_name(new) for name, new in names.items() if name in by_name}
 
 
-def _dotted(tool: Tool | None, name: str) -> str:
-    """The name that contracts call it by."""
-    said = (tool.definition.meta or {}).get(INVOCATION) if tool is not None else None
-    return said if isinstance(said, str) else name
+def _dotted_name(tool: Tool | None, name: str) -> str:
+    """Return the dotted name by which contracts call a tool."""
+    invocation = (tool.definition.meta or {}).get(INVOCATION_META_KEY) if tool is not None else None
+    return invocation if isinstance(invocation, str) else name
 
 
-class Words:
-    """Texts that name tools, with the names that these have here."""
+class NameSubstitution:
+    """Replaces tool names in texts with the names listed by this server."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
+        # Dotted names stay valid under every profile, so they are not replaced.
         self._names = {old: new for old, new in names.items() if old != new and "." not in old}
         choices = "|".join(re.escape(name) for name in sorted(self._names, key=len, reverse=True))
+        # Longest first, so that `memory_delete_all` is not read as `memory_delete`.
         self._pattern = re.compile(rf"(?<![\w.-])(?:{choices})(?![\w-])") if choices else None
 
     def __call__(self, text: str) -> str:
         if self._pattern is None:
             return text
-        return self._pattern.sub(lambda found: self._names[found[0]], text)
+        return self._pattern.sub(lambda match: self._names[match[0]], text)
 
-    def schema(self, said: Any, *, plain: bool) -> Any:
-        """The same for the descriptions of a schema; and `plain`, its types in fewer words."""
-        if isinstance(said, list):
-            return [self.schema(one, plain=plain) for one in said]
-        if not isinstance(said, dict):
-            return said
+    def substitute_schema(self, schema: Any, *, plain: bool) -> Any:
+        """Return a schema with tool names replaced in its descriptions; with `plain`, its types are simplified too."""
+        if isinstance(schema, list):
+            return [self.substitute_schema(item, plain=plain) for item in schema]
+        if not isinstance(schema, dict):
+            return schema
         if plain:
-            said = simplified(said)
+            schema = simplify(schema)
         return {
-            name: self(part) if name == "description" and isinstance(part, str) else self.schema(part, plain=plain)
-            for name, part in said.items()
+            name: self(part)
+            if name == "description" and isinstance(part, str)
+            else self.substitute_schema(part, plain=plain)
+            for name, part in schema.items()
         }
 
 
-class ShapedResult(CallToolResult, kw_only=True):
-    """A result with what a shape adds, and without what it leaves out."""
+class CompatResult(CallToolResult, kw_only=True):
+    """A result with the members that the settings add, and without those they omit."""
 
     is_error: bool | UnsetType  # type: ignore[assignment]
     success: bool | UnsetType = UNSET
@@ -140,75 +152,88 @@ class ShapedResult(CallToolResult, kw_only=True):
     explanation: str | UnsetType | None = UNSET
 
 
-def _parts(component: Tool | Resource | Prompt) -> dict[str, Any]:
-    """All that it has. One that is late is read when its definition is asked for, so that comes first."""
+def _load_component(component: Tool | Resource | Prompt) -> dict[str, Any]:
+    """Return the attributes of a component. A lazy one is loaded by its definition, so that is read first."""
     return {"definition": component.definition, **vars(component)}
 
 
-class ShapedTool(Tool):
-    """A tool under another name, whose results look otherwise."""
+class CompatTool(Tool):
+    """A tool under another name, with adapted results."""
 
-    def __init__(self, tool: Tool, name: str, shape: ServiceShape, words: Words, told: Words) -> None:
-        vars(self).update(_parts(tool))
+    def __init__(
+        self, tool: Tool, name: str, compat: CompatSection, words: NameSubstitution, result_words: NameSubstitution
+    ) -> None:
+        vars(self).update(_load_component(tool))
         self.name = name
-        self.aliases = tuple(one for one in (tool.name, *tool.aliases) if one != name)
-        said = tool.definition
+        self.aliases = tuple(item for item in (tool.name, *tool.aliases) if item != name)
+        definition = tool.definition
         self.definition = replace(
-            said,
+            definition,
             name=name,
-            description=shape.descriptions.get(tool.name, words(said.description or "")) or None,
-            input_schema=words.schema(said.input_schema, plain=shape.plain_schemas),
+            description=compat.descriptions.get(tool.name, words(definition.description or "")) or None,
+            input_schema=words.substitute_schema(definition.input_schema, plain=compat.simple_schemas),
+            # Descriptions of results name tools too.
+            output_schema=words.substitute_schema(definition.output_schema, plain=False),
         )
-        self._tool, self._shape, self._words = copy(tool), shape, told
-        self._tool.argument_errors = shape.argument_errors
-        self._tool.strict_arguments = shape.strict_arguments
-        self.is_logged = shape.log_calls
-        reaches_out = said.annotations is None or said.annotations.open_world_hint is not False
-        self._limiter = Limiter(shape.rate, shape.burst, time.monotonic) if shape.rate and reaches_out else None
+        self._tool, self._compat, self._words = copy(tool), compat, result_words
+        self._tool.argument_errors = compat.argument_errors
+        self._tool.strict_arguments = compat.strict_arguments
+        self.is_logged = compat.log_calls
+        # A missing annotation counts as external, which is the default of openWorldHint in the specification.
+        reaches_out = definition.annotations is None or definition.annotations.open_world_hint is not False
+        self._limiter = (
+            ToolRateLimiter(compat.rate_limit, compat.rate_burst, time.monotonic)
+            if compat.rate_limit and reaches_out
+            else None
+        )
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
-        return self._shaped(call, params, runtime)
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, authorized: bool = False) -> Any:
+        return self._run(call, params, runtime)
 
-    async def _shaped(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
+    async def _run(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
+        """Call the tool and adapt its result or error."""
         try:
             if self._limiter is not None:
-                self._limiter.require(self.name)
+                self._limiter.acquire(self.name)
             result = await self._tool.call(call, params, runtime)
         except ProtocolError as refusal:
             refusal.message = self._words(refusal.message)
             raise
         except ToolError as refusal:
             if isinstance(refusal, InsufficientScope):
-                call.reply.lack(refusal.scopes)
-            problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
-            error = envelopes.mistake(problems[0], self.definition.input_schema, params) if problems else None
-            return self._said(failed_result(call, refusal), call, error)
+                call.reply.require_scopes(refusal.scopes)
+            # Only validation errors name the parameter, which the envelope of some servers repeats.
+            problems = refusal.details.get("problems") if refusal.error_type == "ValidationError" else None
+            error = envelopes.argument_error(problems[0], self.definition.input_schema, params) if problems else None
+            return self._build_result(exception_to_result(call, refusal), call, error)
         except Exception as failure:
-            if rounds_of(call) is not None:
-                raise  # in a job, which may have retries
-            return self._said(failed_result(call, failure), call)
-        return self._said(result, call) if type(result) is CallToolResult else result
+            if get_rounds(call) is not None:
+                raise  # in an MCP task, which may be retried
+            return self._build_result(exception_to_result(call, failure), call)
+        return self._build_result(result, call) if type(result) is CallToolResult else result
 
-    async def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
-        await self._tool.check(call, params, runtime)
+    async def validate_call(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+        await self._tool.validate_call(call, params, runtime)
 
-    def _said(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
-        about, revision = envelopes.about(result), call.revision or MODERN
+    def _build_result(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
+        """Build the result, with an envelope if the settings require one."""
+        about, revision = envelopes.error_details(result), call.protocol_version or FIRST_MODERN_VERSION
         if result.is_error:
-            result = replace(result, content=self._worded(result.content, about))
+            result = replace(result, content=self._substitute_names(result.content, about))
         envelope = {}
-        if self._shape.envelope:
-            envelope = envelopes.around(result, {**about, **(error or {})}, self._shape.error_code_prefix)
-        if envelope and revision > ENVELOPED_UNTIL:
-            if _asks_for_envelope(call):
+        if self._compat.envelope:
+            envelope = envelopes.build_envelope(result, {**about, **(error or {})}, self._compat.error_code_prefix)
+        if envelope and revision > LAST_ENVELOPE_VERSION:
+            if _wants_envelope(call):
                 meta = result.meta if isinstance(result.meta, dict) else {}
-                result = replace(result, meta={**meta, ENVELOPE: envelope})
+                result = replace(result, meta={**meta, ENVELOPE_META_KEY: envelope})
             envelope = {}
-        silent = self._shape.is_error == "failures" and not result.is_error
+        silent = self._compat.include_is_error == "on_failure" and not result.is_error
         if not envelope and not silent:
             return result
-        plain = translation.result(result, revision)
-        return ShapedResult(
+        # CompatResult is not a type that the protocol layer knows, so members of newer versions are removed here.
+        plain = translation.translate_result(result, revision)
+        return CompatResult(
             content=plain.content,
             structured_content=plain.structured_content,
             is_error=UNSET if silent else result.is_error,
@@ -216,130 +241,140 @@ class ShapedTool(Tool):
             **envelope,
         )
 
-    def _worded(self, content: list[Any], about: Mapping[str, Any]) -> list[Any]:
-        """The blocks of a failure, in the words that are wanted."""
-        if self._shape.brief_errors and isinstance(about.get("brief"), str):
+    def _substitute_names(self, content: list[Any], about: Mapping[str, Any]) -> list[Any]:
+        """Return the content of an error with tool names replaced, in its short form if requested."""
+        if self._compat.short_errors and isinstance(about.get("brief"), str):
             content = [TextContent(text=about["brief"])]
-        texts = [at for at, one in enumerate(content) if isinstance(one, TextContent)]
-        said = list(content)
+        texts = [at for at, block in enumerate(content) if isinstance(block, TextContent)]
+        blocks = list(content)
         for at in texts:
-            prefix = self._shape.error_prefix if at == texts[0] else ""
-            said[at] = replace(content[at], text=prefix + self._words(content[at].text))
-        return said
+            prefix = self._compat.error_prefix if at == texts[0] else ""
+            blocks[at] = replace(content[at], text=prefix + self._words(content[at].text))
+        return blocks
 
 
 class _RequestMeta(Struct, gc=False):
-    """The part of a request that says whether an envelope is wanted."""
+    """The part of a request that says whether the client requests an envelope."""
 
     meta: dict[str, Any] = field(default_factory=dict, name="_meta")
 
 
-def _asks_for_envelope(call: Call) -> bool:
-    # What cannot be read has been refused before.
-    return bool(call.params) and msgspec.json.decode(call.params, type=_RequestMeta).meta.get(ENVELOPE) is True
+def _wants_envelope(call: Call) -> bool:
+    # Invalid params have been rejected before.
+    return bool(call.params) and msgspec.json.decode(call.params, type=_RequestMeta).meta.get(ENVELOPE_META_KEY) is True
 
 
-class TypedText(TextContents, tag_field="type", tag="text"):
-    """The text of a resource that says that it is text."""
+class TypedTextContents(TextResourceContents, tag_field="type", tag="text"):
+    """Text contents of a resource with a `type` member."""
 
 
-class ShapedResource(Resource):
-    """A resource under another URI, whose contents say what they are."""
+class CompatResource(Resource):
+    """A resource under another URI, with typed contents."""
 
-    def __init__(self, resource: Resource, shape: ServiceShape, words: Words) -> None:
-        vars(self).update(_parts(resource))
-        self.uri = shape.uri(resource.uri)
-        self.template = None if resource.template is None else Template(self.uri)
+    def __init__(self, resource: Resource, compat: CompatSection, words: NameSubstitution) -> None:
+        vars(self).update(_load_component(resource))
+        self.uri = compat.map_uri(resource.uri)
+        self.template = None if resource.template is None else UriTemplate(self.uri)
         member = "uri" if self.template is None else "uri_template"
-        said = resource.definition
-        description = None if said.description is None else words(said.description)
-        self.definition = replace(said, **{member: self.uri}, description=description)
-        self._typed = shape.typed_contents
+        definition = resource.definition
+        description = None if definition.description is None else words(definition.description)
+        self.definition = replace(definition, **{member: self.uri}, description=description)
+        self._typed = compat.typed_resource_contents
 
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
         result = await super().read(call, params, runtime, values)
-        if self._typed and isinstance(result, ReadResourceResult) and (call.revision or MODERN) <= ENVELOPED_UNTIL:
-            return replace(result, contents=[_typed(one) for one in result.contents])
+        if (
+            self._typed
+            and isinstance(result, ReadResourceResult)
+            and (call.protocol_version or FIRST_MODERN_VERSION) <= LAST_ENVELOPE_VERSION
+        ):
+            return replace(result, contents=[_with_content_type(content) for content in result.contents])
         return result
 
 
-def _typed(contents: Any) -> Any:
-    if type(contents) is not TextContents:
+def _with_content_type(contents: Any) -> Any:
+    if type(contents) is not TextResourceContents:
         return contents
-    return TypedText(uri=contents.uri, mime_type=contents.mime_type, text=contents.text)
+    return TypedTextContents(uri=contents.uri, mime_type=contents.mime_type, text=contents.text)
 
 
-class ShapedPrompt(Prompt):
-    """A prompt whose texts name tools as they are listed here."""
+class CompatPrompt(Prompt):
+    """A prompt whose texts use the tool names listed by this server."""
 
-    def __init__(self, prompt: Prompt, words: Words) -> None:
-        vars(self).update(_parts(prompt))
+    def __init__(self, prompt: Prompt, words: NameSubstitution) -> None:
+        # A copy of the attributes, because the original stays registered with its service and may be added elsewhere.
+        vars(self).update(_load_component(prompt))
         self._words = words
 
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
         result = await super().get(call, params, runtime)
         if not isinstance(result, GetPromptResult):
             return result
-        return replace(result, messages=[self._worded(one) for one in result.messages])
+        return replace(result, messages=[self._substitute_message(message) for message in result.messages])
 
-    def _worded(self, message: PromptMessage) -> PromptMessage:
+    def _substitute_message(self, message: PromptMessage) -> PromptMessage:
         block = message.content
         if not isinstance(block, TextContent):
             return message
         return PromptMessage(message.role, replace(block, text=self._words(block.text)))
 
 
-def logging_calls(server: Server) -> HandlerMiddleware:
-    """Around a server: every call of a tool whose shape says so leaves a line, with what came of it and nothing that it
-    was given; and so does one of a tool that is not there."""
+def call_logging_middleware(server: Server) -> HandlerMiddleware:
+    """Return middleware that logs the name, outcome and duration of tool calls, never their arguments.
+
+    Logged are calls of tools whose settings request it, and calls of unknown tools.
+    """
 
     def is_logged(name: str) -> bool:
         tool = server.registry.tool(name)
-        return tool is None or (isinstance(tool, ShapedTool) and tool.is_logged)
+        return tool is None or (isinstance(tool, CompatTool) and tool.is_logged)
 
     def around(handler: Handler) -> Handler:
         async def handle(call: Call) -> Any:
             if call.method != "tools/call":
                 return await handler(call)
-            began, said = time.monotonic(), "failure"
+            began, outcome = time.monotonic(), "failure"
             try:
                 result = await handler(call)
-                said = "failure" if getattr(result, "is_error", False) is True else "success"
+                outcome = "failure" if getattr(result, "is_error", False) is True else "success"
                 return result
             finally:
-                name = _named(call)
+                name = _requested_name(call)
                 if is_logged(name):
-                    calls.info("%r: %s in %.1f ms", name[:300], said, 1000 * (time.monotonic() - began))
+                    call_log.info("%r: %s in %.1f ms", name[:300], outcome, 1000 * (time.monotonic() - began))
 
         return handle
 
     return around
 
 
-class _Named(Struct, gc=False):
+class _NamedParams(Struct, gc=False):
     name: str = ""
 
 
-def _named(call: Call) -> str:
-    """The tool that is called; nothing where the request does not say it, which is refused in its own words."""
+def _requested_name(call: Call) -> str:
+    """Return the name of the called tool; empty if the request does not contain one, which is rejected elsewhere."""
     try:
-        return msgspec.json.decode(call.params, type=_Named).name
+        return msgspec.json.decode(call.params, type=_NamedParams).name
     except ValueError:
         return ""
 
 
-def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> HandlerMiddleware:
-    """Around a server: the error for a tool or a prompt that is not there says these things, too; by method. A `number`
-    among them is the code itself at 2024-11-05, whose servers had codes of their own."""
+def unknown_component_middleware(members_by_method: Mapping[str, Mapping[str, Any]]) -> HandlerMiddleware:
+    """Return middleware that adds members to the error data for unknown tools and prompts, by method.
+
+    For protocol version 2024-11-05, whose servers defined their own codes, a member `number` becomes the error code.
+    """
 
     def around(handler: Handler) -> Handler:
         async def handle(call: Call) -> Any:
             try:
                 return await handler(call)
-            except Unknown as failure:
-                members = said.get(call.method, {})
+            except ComponentNotFound as failure:
+                members = members_by_method.get(call.method, {})
                 failure.data = {**failure.data, **members}
-                if "number" in members and call.revision == V2024_11_05:
+                # The numbers lie in a range that later protocol versions may use.
+                if "number" in members and call.protocol_version == V2024_11_05:
                     raise ProtocolError(failure.message, failure.data, code=members["number"]) from None
                 raise
 
@@ -349,7 +384,7 @@ def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> HandlerMiddleware:
 
 
 def adding_details(handler: Handler) -> Handler:
-    """Wrap a server so that the data of every error has `details`: the sentence that it has already, or its message."""
+    """Wrap a server so that the data of every error has `details`: an existing value, or the message."""
 
     async def handle(call: Call) -> Any:
         try:

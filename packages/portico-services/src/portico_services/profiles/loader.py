@@ -1,4 +1,4 @@
-"""The profiles: files of settings that come with Portico, each of which makes it look like another server."""
+"""Profiles: bundled settings files, each of which makes Portico compatible with another server."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ from pathlib import Path
 
 from portico import UsageError
 
-HOME = Path(__file__).parent
+PROFILES_DIR = Path(__file__).parent
 
 
-def names() -> list[str]:
-    """Those that come with Portico."""
-    return sorted(path.stem for path in HOME.glob("*.toml"))
+def list_profiles() -> list[str]:
+    """Return the names of the bundled profiles."""
+    return sorted(path.stem for path in PROFILES_DIR.glob("*.toml"))
 
 
-def find(name: str) -> Path:
-    """The file of a profile: one of ours by its name, any other by its path, which has a slash or ends with .toml."""
+def find_profile(name: str) -> Path:
+    """Return the path of a profile, given by name or, if it contains a slash or ends with .toml, by path.
+
+    Raises `UsageError` for an unknown name.
+    """
+    # A path needs a slash or the suffix, so that a file in the working directory cannot shadow a bundled profile.
     if name.endswith(".toml") or "/" in name or "\\" in name:
         return Path(name)
-    known = names()
-    if name not in known:
-        raise UsageError(
-            f"there is no profile {name!r}; there are {', '.join(known)}. A file of your own goes by its path, "
-            f"such as ./{name}.toml"
-        )
-    return HOME / f"{name}.toml"
+    profiles = list_profiles()
+    if name not in profiles:
+        # Imported here: only an error needs it.
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, profiles, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(profiles)}"
+        raise UsageError(f"unknown profile {name!r} ({hint}); a file is named by its path, such as ./{name}.toml")
+    return PROFILES_DIR / f"{name}.toml"
 
 
-def read(name: str) -> str:
-    """A profile as it stands in its file, with its comments."""
-    path = find(name)
+def read_profile(name: str) -> str:
+    """Return the text of a profile, including its comments. Raises `UsageError`."""
+    path = find_profile(name)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as failure:
         raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
     except ValueError:
-        raise UsageError(f"{path} is not text in UTF-8") from None
+        raise UsageError(f"{path} is not valid UTF-8") from None

@@ -1,4 +1,4 @@
-"""The audit trail: a record of every call, which those whom it records can neither change nor push out."""
+"""Audit log of every call, which recorded callers can neither change nor flush."""
 
 from __future__ import annotations
 
@@ -8,105 +8,113 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from portico.audit import CallRecord, FileTrail, redact_secrets, trail_parts, verify_trail
-from portico_services.system.errors import Denied
-from portico_services.system.logs.entries import iso
+from portico.audit import AuditEvent, AuditLogFile, log_file_parts, redact_secrets, verify_log_file
+from portico_services.system.errors import AccessDenied
+from portico_services.system.logs.entries import format_iso
 from portico_services.system.results import AuditRecord
 
-LARGEST_FILE = 10 * 2**20
-LARGEST_TRAIL = 2**30
-MOST_REMEMBERED = 1000
-LONGEST_ARGUMENT = 200
-# A flood of refusals is counted: so many of one kind are recorded one by one within this time.
-MOST_REFUSALS = 100
-FLOOD_SECONDS = 60.0
+# Rotation keeps single files small enough to be verified and copied.
+MAX_FILE_BYTES = 10 * 2**20
+MAX_LOG_BYTES = 2**30
+MAX_RECENT_RECORDS = 1000
+MAX_ARGUMENT_CHARS = 200
+# Floods of denied calls are aggregated: beyond this number per kind and window they are only counted.
+MAX_DENIALS_PER_WINDOW = 100
+DENIAL_WINDOW_SECONDS = 60.0
 
 
-class Audit:
-    """Each record is bound to the one before it, and signed with them: none can be changed or taken out unnoticed.
+class AuditLog:
+    """Hash-chained and signed audit log: no record can be changed or removed unnoticed.
 
-    The last records are kept in memory; with a `file`, all of them there. A file that is full is put aside as `file.1`,
-    the next as `file.2`, and nothing is ever removed: that would be a way to get rid of evidence by calling often.
-    Where there is no more room, nothing is done that could not be recorded.
+    The latest records are held in memory; with a `file`, all records are stored there. A full file is rotated to
+    `file.1`, `file.2` and so on, and nothing is ever removed: otherwise a caller could destroy evidence by calling
+    often. When the space limit is reached, calls that cannot be recorded are rejected.
     """
 
     def __init__(self, file: Path | None = None, owner: str = "system") -> None:
         self._file = file
-        self._trail = None if file is None else FileTrail(file, owner, LARGEST_FILE)
+        self._trail = None if file is None else AuditLogFile(file, owner, MAX_FILE_BYTES)
         self._lock = threading.Lock()
-        self.recent: deque[AuditRecord] = deque(maxlen=MOST_REMEMBERED)
+        self.recent: deque[AuditRecord] = deque(maxlen=MAX_RECENT_RECORDS)
         self._number = 0
         self._size = _size(file) if file is not None else 0
-        # Refusals of each kind since the window began, and those that were only counted.
+        # Denied calls per kind in the current window, including those that were only counted.
         self._refused: dict[tuple[str, str], int] = {}
         self._window = time.monotonic()
 
-    def permit(self) -> None:
-        """Raises Denied where there is no more room for a record."""
-        if self._file is not None and self._size > LARGEST_TRAIL:
-            self._size = _size(self._file)  # the operator may have seen to it
-        if self._size > LARGEST_TRAIL:
-            raise Denied(
-                "The audit trail of this service is full, and nothing is done without a record. The operator of this "
-                "server has to put its files elsewhere."
+    def ensure_writable(self) -> None:
+        """Raise AccessDenied if there is no more space for a record."""
+        if self._file is not None and self._size > MAX_LOG_BYTES:
+            self._size = _size(self._file)  # The operator may have moved files away.
+        if self._size > MAX_LOG_BYTES:
+            raise AccessDenied(
+                "The audit log of this service is full, and no call runs without a record. The operator must "
+                "move its files elsewhere."
             )
 
     def add(self, tool: str, arguments: dict[str, Any], outcome: str) -> None:
+        """Record a call. Denied calls above the limit of the window are only counted."""
         with self._lock:
-            if time.monotonic() - self._window > FLOOD_SECONDS:
-                self._end_window()
+            if time.monotonic() - self._window > DENIAL_WINDOW_SECONDS:
+                self._flush_denial_counts()
+            # Only failures are aggregated: successful calls are what an investigation needs in full.
             if outcome != "ok":
                 kind = (tool, outcome)
                 self._refused[kind] = self._refused.get(kind, 0) + 1
-                if self._refused[kind] > MOST_REFUSALS:
+                if self._refused[kind] > MAX_DENIALS_PER_WINDOW:
                     return
-            self._record(tool, _short(arguments), outcome)
+            self._record(tool, _redact_arguments(arguments), outcome)
 
     def close(self) -> None:
+        """Write the pending counts and close the file."""
         with self._lock:
-            self._end_window()
+            self._flush_denial_counts()
             if self._trail is not None:
                 self._trail.close()
 
-    def _end_window(self) -> None:
-        """What was only counted is recorded as a number."""
+    def _flush_denial_counts(self) -> None:
+        """Record the calls that were only counted as one number per kind."""
         refused, self._refused, self._window = self._refused, {}, time.monotonic()
         for (tool, outcome), count in refused.items():
-            if count > MOST_REFUSALS:
-                self._record(tool, {"more": count - MOST_REFUSALS}, outcome)
+            if count > MAX_DENIALS_PER_WINDOW:
+                self._record(tool, {"more": count - MAX_DENIALS_PER_WINDOW}, outcome)
 
     def _record(self, tool: str, arguments: dict[str, Any], outcome: str) -> None:
         at = time.time_ns() // 1000
         if self._trail is None:
             self._number += 1
-            self.recent.append(AuditRecord(self._number, iso(at), tool, outcome, arguments, ""))
+            self.recent.append(AuditRecord(self._number, format_iso(at), tool, outcome, arguments, ""))
             return
-        record = CallRecord(number=0, at=at, method="tools/call", name=tool, fields=arguments, outcome=outcome)
+        record = AuditEvent(number=0, at=at, method="tools/call", name=tool, fields=arguments, outcome=outcome)
         done = self._trail.append(record)
-        self.recent.append(AuditRecord(done.record.number, iso(at), tool, outcome, arguments, done.previous, done.hash))
+        self.recent.append(
+            AuditRecord(done.record.number, format_iso(at), tool, outcome, arguments, done.previous, done.hash)
+        )
         self._size += done.size
 
 
-def parts(file: Path) -> list[Path]:
-    """The files of a trail, the oldest first."""
-    return trail_parts(file)
+def log_files(file: Path) -> list[Path]:
+    """Return the files of a log, oldest first."""
+    return log_file_parts(file)
 
 
 def _size(file: Path) -> int:
-    return sum(part.stat().st_size for part in parts(file))
+    return sum(part.stat().st_size for part in log_files(file))
 
 
-def verify(file: Path) -> int | None:
-    """The number of the first record that is not what was written, or that what came before is missing of; None if the
-    trail is whole, from the first record on."""
-    found = verify_trail(file).found
-    return found[0].number if found else None
+def find_tampered_record(file: Path) -> int | None:
+    """Return the number of the first record that was changed or whose predecessor is missing, or None if the log is
+    intact.
+    """
+    result = verify_log_file(file).findings
+    return result[0].number if result else None
 
 
-def _short(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as they were given, but not at any length, and without secrets."""
-    given = {name: value for name, value in arguments.items() if value is not None}
+def _redact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments without secrets, long values truncated."""
+    present = {name: value for name, value in arguments.items() if value is not None}
     return {
-        name: redact_secrets(value[: 20 * LONGEST_ARGUMENT])[:LONGEST_ARGUMENT] if isinstance(value, str) else value
-        for name, value in given.items()
+        # Redact before truncating, so that a secret cannot survive in part.
+        name: redact_secrets(value[: 20 * MAX_ARGUMENT_CHARS])[:MAX_ARGUMENT_CHARS] if isinstance(value, str) else value
+        for name, value in present.items()
     }

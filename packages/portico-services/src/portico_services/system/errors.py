@@ -1,17 +1,17 @@
-"""The errors of this service.
+"""Errors of this service.
 
 ```
-MachineError           every refusal of this service; its text is written for the model that called
-├── Outside            a path that is under no allowed root, or leads out of one
-├── Denied             inside, but never shown; or writing where only reading is allowed
-├── Absent             no such file, folder, log, entry or key
-├── Unreadable         it exists and cannot be read: a device, a pipe, another user's file
-├── DamagedData        bytes that are not what they claim to be
-├── InvalidArgument    an argument that makes no sense
-└── MissingDependency  a package or a program that this machine does not have
+SystemToolError        base class; the message is written for the calling model
+├── PathNotAllowed     a path outside the allowed paths, or leading out of them
+├── AccessDenied       inside, but never readable; or a write where only reading is allowed
+├── NotFound           no such file, directory, log, entry or key
+├── ReadFailed         it exists but cannot be read: a device, a pipe, another user's file
+├── CorruptData        bytes that do not have the expected format
+├── InvalidArgument    an invalid argument
+└── MissingDependency  a package or program that is not installed on this machine
 ```
 
-No text names a path that the caller did not name.
+No message contains a path that the caller did not pass.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from typing import Any
 from portico import ToolError
 
 
-class MachineError(ToolError):
-    kind: str = "ToolExecutionError"
-    # The word for it in the audit trail.
+class SystemToolError(ToolError):
+    error_type: str = "ToolExecutionError"
+    # Outcome in the audit log.
     outcome = "failed"
 
     def redact(self, hide: Callable[[str], str]) -> None:
-        """Replace the names of people and machines in the text: it may quote a path or an entry of a log."""
+        """Redact user and host names in the message: it may quote a path or a log entry."""
         self.args = (hide(str(self)),)
 
 
-class Outside(MachineError):
-    kind = "PermissionError"
+class PathNotAllowed(SystemToolError):
+    error_type = "PermissionError"
     outcome = "outside"
 
 
-class Denied(MachineError):
-    kind = "PermissionError"
+class AccessDenied(SystemToolError):
+    error_type = "PermissionError"
     outcome = "denied"
 
 
-class Absent(MachineError):
-    kind = "ResourceNotFound"
+class NotFound(SystemToolError):
+    error_type = "ResourceNotFound"
     outcome = "absent"
 
 
-class Unreadable(MachineError):
+class ReadFailed(SystemToolError):
     outcome = "unreadable"
 
 
-class DamagedData(MachineError):
+class CorruptData(SystemToolError):
     outcome = "damaged"
 
 
-class InvalidArgument(MachineError):
-    kind = "ValidationError"
+class InvalidArgument(SystemToolError):
+    error_type = "ValidationError"
     outcome = "invalid"
 
 
-class MissingDependency(MachineError):
+class MissingDependency(SystemToolError):
     outcome = "unavailable"
 
 
-def package(name: str, purpose: str) -> Any:
-    """An optional package. Raises MissingDependency with what to install."""
+def require_package(name: str, purpose: str) -> Any:
+    """Import an optional package. Raises MissingDependency with the installation command."""
     try:
         return import_module(name)
     except ImportError:

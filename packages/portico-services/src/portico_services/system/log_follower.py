@@ -1,4 +1,4 @@
-"""Waiting for what a log writes next."""
+"""Waiting for new log entries."""
 
 from __future__ import annotations
 
@@ -7,45 +7,49 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from portico import ToolError
-from portico_services.system.logs.entries import Query
-from portico_services.system.results import FollowedEntries
+from portico_services.system.logs.entries import LogQuery
+from portico_services.system.results import FollowResult
 
 if TYPE_CHECKING:
     from portico_services.system.machine import Machine
 
-LONGEST_WAIT = 60
-MOST_WAITING = 64
+# Some clients and proxies give up on calls that stay silent for long.
+MAX_WAIT_SECONDS = 60
+# Each waiting call polls its log.
+MAX_WAITING_CALLS = 64
 
 
-class Following:
-    """Calls that wait for logs to grow. A log is looked at every `seconds`, and read if it is another than before."""
+class LogFollower:
+    """Calls that wait for logs to grow. A log is polled every `seconds`, and read if it has changed."""
 
     def __init__(self, machine: Callable[[], Machine], seconds: float) -> None:
         self._machine = machine
-        self._seconds = seconds
+        self._poll_interval = seconds
         self._waiting = 0
 
-    async def wait(self, name: str, query: Query, limit: int, cursor: str | None, seconds: float) -> FollowedEntries:
-        """The entries since the cursor, as soon as there are any; none if there are none in this time."""
+    async def wait(self, name: str, query: LogQuery, limit: int, cursor: str | None, seconds: float) -> FollowResult:
+        """Return the entries after the cursor as soon as there are any, or an empty result on timeout."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         machine = self._machine()
+        # Take the stamp before reading, so that an entry written in between is noticed.
         stamp = await asyncio.to_thread(machine.log_stamp, name)
-        found = await asyncio.to_thread(machine.follow, name, query, limit, cursor)
-        if found.entries or found.has_more or seconds <= 0 or found.next_cursor is None:
-            return found
-        if self._waiting >= MOST_WAITING:
+        result = await asyncio.to_thread(machine.follow, name, query, limit, cursor)
+        # Without a cursor there is nothing to continue from, so waiting would only lose entries.
+        if result.entries or result.has_more or seconds <= 0 or result.next_cursor is None:
+            return result
+        if self._waiting >= MAX_WAITING_CALLS:
             raise ToolError(
-                f"{MOST_WAITING} calls are waiting for logs already. Ask again later, or with waitSeconds=0.",
+                f"The limit of {MAX_WAITING_CALLS} waiting calls is reached. Retry later, or with waitSeconds=0.",
                 retryable=True,
             )
         self._waiting += 1
         try:
-            while not found.entries and (left := until - loop.time()) > 0:
-                await asyncio.sleep(min(self._seconds, left))
+            while not result.entries and (left := until - loop.time()) > 0:
+                await asyncio.sleep(min(self._poll_interval, left))
                 before, stamp = stamp, await asyncio.to_thread(machine.log_stamp, name)
                 if stamp != before:
-                    found = await asyncio.to_thread(machine.follow, name, query, limit, found.next_cursor)
+                    result = await asyncio.to_thread(machine.follow, name, query, limit, result.next_cursor)
         finally:
             self._waiting -= 1
-        return found
+        return result

@@ -1,4 +1,6 @@
-"""The one door through which files are opened: below allowed roots, by `beneath`, and past the list of denials."""
+"""Single entry point for opening files: below the allowed paths, without following links out of them, and subject to
+the deny list.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,32 @@ from typing import Any
 from msgspec import Struct
 
 from portico import safe_open
-from portico_services.system.errors import Absent, Denied, InvalidArgument, MachineError, Outside, Unreadable
+from portico_services.system.errors import (
+    AccessDenied,
+    InvalidArgument,
+    NotFound,
+    PathNotAllowed,
+    ReadFailed,
+    SystemToolError,
+)
 
-_DENIED = tomllib.loads(Path(__file__).with_name("denied.toml").read_text(encoding="utf-8"))
-FOLDERS, SUFFIXES = frozenset(_DENIED["folders"]), tuple(_DENIED["suffixes"])
-_DOCUMENTS = _DENIED["documents"]
-NAMES = frozenset(_DENIED["names"]) | {
+_DENY_RULES = tomllib.loads(Path(__file__).with_name("denied.toml").read_text(encoding="utf-8"))
+DENIED_DIRS, DENIED_SUFFIXES = frozenset(_DENY_RULES["folders"]), tuple(_DENY_RULES["suffixes"])
+_DOCUMENTS = _DENY_RULES["documents"]
+DENIED_NAMES = frozenset(_DENY_RULES["names"]) | {
     name + suffix for name in _DOCUMENTS["names"] for suffix in _DOCUMENTS["suffixes"]
 }
-BEGINNINGS: tuple[str, ...] = tuple(_DENIED["beginnings"])
-BETWEEN: dict[str, str] = _DENIED["between"]
+DENIED_PREFIXES: tuple[str, ...] = tuple(_DENY_RULES["beginnings"])
+BETWEEN: dict[str, str] = _DENY_RULES["between"]
 _BETWEEN_STARTS = tuple(BETWEEN)
-NAMES_IN: dict[str, frozenset[str]] = {folder: frozenset(names) for folder, names in _DENIED["names_in"].items()}
-# A copy of a secret is one: `.env.bak`, `id_rsa~`, `.netrc.old.gz`, `.#credentials.json`, `.id_rsa.swp`.
-_COPY = re.compile(r"(?:\.(?:bak|backup|bkp|copy|old|orig|save|saved|sav|tmp|sw[a-p]|\d{1,10}|gz|bz2|xz|zst|zip)|~)+\Z")
-PATHS = re.compile(
+DENIED_NAMES_BY_DIR: dict[str, frozenset[str]] = {
+    folder: frozenset(names) for folder, names in _DENY_RULES["names_in"].items()
+}
+# A copy of a secret is a secret: `.env.bak`, `id_rsa~`, `.netrc.old.gz`, `.#credentials.json`, `.id_rsa.swp`.
+_BACKUP_SUFFIX = re.compile(
+    r"(?:\.(?:bak|backup|bkp|copy|old|orig|save|saved|sav|tmp|sw[a-p]|\d{1,10}|gz|bz2|xz|zst|zip)|~)+\Z"
+)
+DENIED_PATHS = re.compile(
     r"/(?:"
     r"proc/(?:[^/]+/(?:task/[^/]+/)?(?:environ|mem|maps|smaps|auxv|root|cwd|exe|fd|fdinfo|map_files|stack|syscall)(?:/|$)"
     r"|kcore|kmem|keys|key-users|kallsyms|vmcore)"
@@ -47,87 +60,88 @@ PATHS = re.compile(
 
 
 def _is_secret(name: str, folder: str) -> bool:
-    if name in NAMES or name in FOLDERS or name.endswith(SUFFIXES):
+    """Return whether a file name denotes a secret."""
+    if name in DENIED_NAMES or name in DENIED_DIRS or name.endswith(DENIED_SUFFIXES):
         return True
-    if name.startswith(BEGINNINGS):
+    if name.startswith(DENIED_PREFIXES):
         return not name.endswith(".pub")
     if name.startswith(_BETWEEN_STARTS):
         return any(name.startswith(start) and name.endswith(end) for start, end in BETWEEN.items())
-    return folder in NAMES_IN and name in NAMES_IN[folder]
+    return folder in DENIED_NAMES_BY_DIR and name in DENIED_NAMES_BY_DIR[folder]
 
 
-_TOPS = ("/proc", "/etc", "/var", "/run", "/dev", "/sys", "/private")
+_PATH_RULE_ROOTS = ("/proc", "/etc", "/var", "/run", "/dev", "/sys", "/private")
 
 
-class Denials:
-    """What is never shown, even below an allowed root: keys, passwords, and the insides of processes.
+class DenyList:
+    """Files that are never readable, even below an allowed path: keys, passwords, and the internals of processes.
 
-    An operator adds patterns such as `*.sqlite` or `/srv/payroll/*`. A name is looked up rather than matched, so that
-    a walk over a hundred thousand files hardly notices.
+    An operator can add patterns such as `*.sqlite` or `/srv/payroll/*`. Names are looked up in sets rather than matched
+    by patterns, which keeps walks over many files fast.
     """
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         patterns = [pattern if "/" in pattern else f"*/{pattern}" for pattern in more]
         self._more = re.compile("|".join(map(translate, patterns)), re.IGNORECASE) if patterns else None
 
-    def path(self, path: str) -> bool:
-        """Whether this path, resolved, is kept from everybody."""
+    def denies_path(self, path: str) -> bool:
+        """Return whether a resolved path is denied."""
         parts = path.replace("\\", "/").split("/")
         folder = parts[-2] if len(parts) > 1 else ""
-        inside = any(part.lower() in FOLDERS for part in parts)
-        return inside or self.name(parts[-1], folder) or self.place(path)
+        inside = any(part.lower() in DENIED_DIRS for part in parts)
+        return inside or self.denies_name(parts[-1], folder) or self.path_rule_prefix(path)
 
-    def name(self, name: str, folder: str) -> bool:
-        """Whether a file or folder of this name is, whichever way leads to it."""
+    def denies_name(self, name: str, folder: str) -> bool:
+        """Return whether a file or directory of this name is denied, regardless of its location."""
         low, within = name.lower(), folder.lower()
         if _is_secret(low, within):
             return True
-        copied = _COPY.search(low)
+        copied = _BACKUP_SUFFIX.search(low)
         if copied is None and not low.startswith((".#", "#")):
             return False
         original = (low if copied is None else low[: copied.start()]).removeprefix(".#").strip("#")
-        # An editor puts a dot before the name of what it is at.
+        # Editors put a dot before the name of their swap files.
         return _is_secret(original, within) or _is_secret(original.removeprefix("."), within)
 
-    def place(self, path: str) -> bool:
-        """Whether it is because of where it lies."""
-        return PATHS.match(path) is not None or (self._more is not None and self._more.match(path) is not None)
+    def path_rule_prefix(self, path: str) -> bool:
+        """Return whether a path is denied because of its location."""
+        return DENIED_PATHS.match(path) is not None or (self._more is not None and self._more.match(path) is not None)
 
-    def by_place(self, folder: str) -> bool:
-        """Whether anything right in a folder may be denied because of where it lies; it mostly is not."""
-        return self._more is not None or folder == "/" or folder.startswith(_TOPS)
+    def denies_by_path(self, folder: str) -> bool:
+        """Return whether entries of a directory may be denied because of their location; usually they are not."""
+        return self._more is not None or folder == "/" or folder.startswith(_PATH_RULE_ROOTS)
 
 
-LARGEST_COPY = 256 * 2**20
-LONGEST_PATH = 4096
-BLOCK = 2**20
-# How long to look for what is denied, and for how long what was found holds.
-LINKS_SECONDS = 5.0
-LINKS_HOLD_SECONDS = 60.0
+MAX_COPY_BYTES = 256 * 2**20
+MAX_PATH_CHARS = 4096
+READ_BLOCK_BYTES = 2**20
+# Time limit of a scan for denied files, and how long its result is valid.
+LINK_SCAN_TIMEOUT_SECONDS = 5.0
+LINK_SCAN_TTL_SECONDS = 60.0
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 
-Image = bytes | mmap.mmap
-"""The bytes of a file, all of them there without being read."""
+FileImage = bytes | mmap.mmap
+"""Bytes of a file, mapped or copied."""
 
 
-class AllowedRoot(Struct, frozen=True):
-    """A folder that may be looked into; or with `only`, one file of it."""
+class AllowedPath(Struct, frozen=True):
+    """Allowed directory, or with `only` a single file in it."""
 
-    given: str
+    configured: str
     path: str
     only: str = ""
 
 
 class RequestedPath(Struct, frozen=True):
-    """A path that was asked for, taken apart."""
+    """Requested path, resolved to an allowed path and the part below it."""
 
-    root: AllowedRoot
+    root: AllowedPath
     relative: str
-    asked: str
+    requested: str
 
 
 class OpenFile:
-    """A regular file, open for reading. What happens to its name no longer matters."""
+    """Regular file open for reading. Renaming or replacing it has no effect."""
 
     def __init__(self, fd: int, path: str) -> None:
         self.fd = fd
@@ -145,13 +159,13 @@ class OpenFile:
         return self.info.st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most this many bytes from here on; fewer at the end."""
+        """Read at most this many bytes at an offset; fewer at the end of the file."""
         parts: list[bytes] = []
         while length > 0:
             try:
-                part = _pread(self.fd, min(length, BLOCK), offset)
+                part = _pread(self.fd, min(length, READ_BLOCK_BYTES), offset)
             except OSError as error:
-                raise Unreadable(f"It cannot be read: {os.strerror(error.errno or errno.EIO)}.") from None
+                raise ReadFailed(f"The file cannot be read: {os.strerror(error.errno or errno.EIO)}.") from None
             if not part:
                 break
             parts.append(part)
@@ -160,45 +174,49 @@ class OpenFile:
         return b"".join(parts)
 
     def blocks(self) -> Iterator[bytes]:
-        """The whole file, bit by bit. A file that grows is read to where it ended when it was opened."""
-        for offset in range(0, self.size, BLOCK):
-            block = self.read(offset, min(BLOCK, self.size - offset))
+        """Yield the whole file in blocks. A growing file is read up to its size at opening."""
+        for offset in range(0, self.size, READ_BLOCK_BYTES):
+            block = self.read(offset, min(READ_BLOCK_BYTES, self.size - offset))
             if not block:
                 return
             yield block
 
-    def image(self) -> Image:
-        """All bytes. They are mapped if no other user can cut the file short meanwhile, which would end this process;
-        otherwise they are copied."""
+    def map(self) -> FileImage:
+        """Return all bytes of the file: mapped, if no other user can truncate it, or else copied. Truncating a mapped
+        file would crash this process.
+        """
         if self.size == 0:
             return b""
-        if self._is_steady():
+        if self._is_unchanging():
             return mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
-        if self.size > LARGEST_COPY:
-            raise Unreadable(
-                f"The file has {self.size:,} bytes. Where others may write to a file, {LARGEST_COPY:,} is the most."
+        if self.size > MAX_COPY_BYTES:
+            raise ReadFailed(
+                f"The file has {self.size:,} bytes. The limit for files that other users can write is "
+                f"{MAX_COPY_BYTES:,} bytes."
             )
         return self.read(0, self.size)
 
-    def _is_steady(self) -> bool:
+    def _is_unchanging(self) -> bool:
         if os.name == "nt":
-            return True  # there a file that is mapped cannot be cut
+            return True  # Windows does not allow truncating a mapped file.
         mine = self.info.st_uid in (0, os.geteuid())
         return mine and not self.info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-class OpenFolder:
-    """A folder, open. Its entries, and the folders in it, are reached through its descriptor and not by its name."""
+class OpenDirectory:
+    """Open directory. Its entries are accessed through its descriptor and not by path, so replacing the path has no
+    effect.
+    """
 
-    def __init__(self, fd: int | None, path: str, denials: Denials, linked: LinkedSecrets) -> None:
+    def __init__(self, fd: int | None, path: str, denials: DenyList, linked: HardLinkGuard) -> None:
         self.fd = fd
         self.path = path
         self._denials = denials
         self._linked = linked
         self._name = os.path.basename(path)
-        self._by_place = denials.by_place(path)
+        self._by_place = denials.denies_by_path(path)
 
-    def __enter__(self) -> OpenFolder:
+    def __enter__(self) -> OpenDirectory:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -209,46 +227,49 @@ class OpenFolder:
             os.close(self.fd)
 
     def scan(self) -> list[os.DirEntry[str]]:
-        """What is in it and may be seen, by name."""
-        with os.scandir(self.path if self.fd is None else self.fd) as found:
-            seen = [entry for entry in found if not self.hides(entry.name)]
+        """Return the entries that are not denied, sorted by name."""
+        with os.scandir(self.path if self.fd is None else self.fd) as entries:
+            seen = [entry for entry in entries if not self.is_denied(entry.name)]
         seen.sort(key=_name)
         return seen
 
-    def hides(self, name: str) -> bool:
-        if self._denials.name(name, self._name):
+    def is_denied(self, name: str) -> bool:
+        if self._denials.denies_name(name, self._name):
             return True
-        return self._by_place and self._denials.place(os.path.join(self.path, name))
+        return self._by_place and self._denials.path_rule_prefix(os.path.join(self.path, name))
 
-    def child(self, name: str) -> OpenFolder:
-        """A folder in this one, unless it is a link. Raises OSError."""
+    def open_subdirectory(self, name: str) -> OpenDirectory:
+        """Open a subdirectory that is not a link. Raises OSError."""
         path = os.path.join(self.path, name)
         if self.fd is not None:
-            return OpenFolder(safe_open.child(self.fd, name), path, self._denials, self._linked)
+            return OpenDirectory(safe_open.open_subdirectory(self.fd, name), path, self._denials, self._linked)
         if os.path.realpath(path) != path:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return OpenFolder(None, path, self._denials, self._linked)
+        return OpenDirectory(None, path, self._denials, self._linked)
 
     def open(self, name: str) -> OpenFile:
-        """A regular file in this one, unless it is a link or denied. Raises OSError; not where folders have no `fd`."""
-        if "/" in name or self.hides(name):
+        """Open a regular file in this directory that is neither a link nor denied. Raises OSError. Requires `fd`."""
+        if "/" in name or self.is_denied(name):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        # Relative to the open directory and without following links: neither can be exchanged in between. O_NONBLOCK,
+        # because opening a named pipe would wait for a writer.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
         file = OpenFile(fd, f"{self.path}/{name}")
-        if not stat.S_ISREG(file.info.st_mode) or self._linked.has(file.info):
+        if not stat.S_ISREG(file.info.st_mode) or self._linked.is_linked_secret(file.info):
             os.close(fd)
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         return file
 
 
-class LinkedSecrets:
-    """Which files have a second name that is denied: a hard link to a secret is that secret.
+class HardLinkGuard:
+    """Detects files with a second name that is denied: a hard link to a secret is that secret.
 
-    Only a file with several names is looked for, among all that is denied below the roots and in the home of the user.
-    Making such a link changes the file, so what was found holds for files that have not changed since.
+    Only files with several names are checked, against all denied files below the allowed paths and in the user's home
+    directory. Creating a link changes the file's ctime, so a scan result stays valid for files that have not changed
+    since.
     """
 
-    def __init__(self, roots: Iterable[str], denials: Denials) -> None:
+    def __init__(self, roots: Iterable[str], denials: DenyList) -> None:
         self._roots = list(roots)
         self._denials = denials
         self._lock = threading.Lock()
@@ -256,22 +277,26 @@ class LinkedSecrets:
         self._is_whole = True
         self._as_of = float("-inf")
 
-    def has(self, info: os.stat_result) -> bool:
+    def is_linked_secret(self, info: os.stat_result) -> bool:
+        # Almost every file has one name only, so the scan rarely happens.
         if not stat.S_ISREG(info.st_mode) or info.st_nlink < 2:
             return False
         with self._lock:
-            # A clock of a file system is not as fine as ours.
-            if info.st_ctime > self._as_of - 2.0 or time.time() - self._as_of > LINKS_HOLD_SECONDS:
-                self._look()
+            # File system timestamps are coarser than the clock.
+            # A link created after the scan changes the ctime of its file, which triggers a new scan.
+            if info.st_ctime > self._as_of - 2.0 or time.time() - self._as_of > LINK_SCAN_TTL_SECONDS:
+                self._scan()
+            # An incomplete scan denies every file with several names: fail closed.
             return not self._is_whole or (info.st_dev, info.st_ino) in self._found
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         self._as_of, self._is_whole, self._found = time.time(), True, set()
-        self._until = time.monotonic() + LINKS_SECONDS
+        self._until = time.monotonic() + LINK_SCAN_TIMEOUT_SECONDS
         home = os.path.expanduser("~")
         for top in self._roots:
             self._walk(top, is_denied=False)
         if os.path.isabs(home):
+            # Only the denied directories of the home, such as `.ssh`: a full walk would take too long.
             self._walk(home, is_denied=False, deep=False)
 
     def _walk(self, top: str, *, is_denied: bool, deep: bool = True) -> None:
@@ -280,10 +305,10 @@ class LinkedSecrets:
             path, within = waiting.pop()
             try:
                 with os.scandir(path) as entries:
-                    found = [(entry, within or self._is_denied(path, entry.name)) for entry in entries]
+                    result = [(entry, within or self._is_denied(path, entry.name)) for entry in entries]
             except OSError:
-                continue  # not ours to read, so a link to it is not either
-            for entry, denied in found:
+                continue  # Not readable by this process, so neither is a link to it.
+            for entry, denied in result:
                 if entry.is_dir(follow_symlinks=False):
                     if (deep or denied) and entry.path not in _NO_FILES:
                         waiting.append((entry.path, denied))
@@ -292,8 +317,8 @@ class LinkedSecrets:
             self._is_whole = time.monotonic() < self._until
 
     def _is_denied(self, folder: str, name: str) -> bool:
-        return self._denials.name(name, os.path.basename(folder)) or (
-            self._denials.by_place(folder) and self._denials.place(os.path.join(folder, name))
+        return self._denials.denies_name(name, os.path.basename(folder)) or (
+            self._denials.denies_by_path(folder) and self._denials.path_rule_prefix(os.path.join(folder, name))
         )
 
     def _add(self, entry: os.DirEntry[str]) -> None:
@@ -304,95 +329,108 @@ class LinkedSecrets:
         self._found.add((info.st_dev, info.st_ino))
 
 
-HOW_TO_ALLOW = "The operator of this server names some: portico serve --root PATH, or roots in its settings."
+NO_ALLOWED_PATHS_HELP = (
+    "The operator of this server can allow directories: portico serve --allow-path PATH, or allowed_paths in its "
+    "settings."
+)
 
 
-class AllowedRoots:
-    """The folders (and files) that may be looked into. Everything else is outside."""
+class AllowedPaths:
+    """Directories and files that may be read. Everything else is outside."""
 
     def __init__(
-        self, paths: Iterable[str | os.PathLike[str]], deny: Iterable[str] = (), *, tells_paths: bool = True
+        self, paths: Iterable[str | os.PathLike[str]], deny: Iterable[str] = (), *, reveal_paths: bool = True
     ) -> None:
-        self.denials = Denials(deny)
-        # A caller that asks for a log by its name need not hear where it lies.
-        self._tells_paths = tells_paths
+        self.denials = DenyList(deny)
+        # A caller that accesses a log by name need not learn its path.
+        self._reveal_paths = reveal_paths
         self.all = [_root(os.path.abspath(path)) for path in paths]
-        self._linked = LinkedSecrets([root.path for root in self.all if not root.only], self.denials)
+        self._linked = HardLinkGuard([root.path for root in self.all if not root.only], self.denials)
 
     def __bool__(self) -> bool:
         return bool(self.all)
 
     def open(self, path: str) -> OpenFile:
-        """A regular file, and nothing else."""
+        """Open a regular file."""
         fd, real = self._open(path, stat.S_ISREG, "a file")
         return OpenFile(fd, real)
 
-    def folder(self, path: str) -> OpenFolder:
-        fd, real = self._open(path, stat.S_ISDIR, "a folder", by_path=os.name == "nt")
-        return OpenFolder(fd if fd >= 0 else None, real, self.denials, self._linked)
+    def open_directory(self, path: str) -> OpenDirectory:
+        fd, real = self._open(path, stat.S_ISDIR, "a directory", by_path=os.name == "nt")
+        return OpenDirectory(fd if fd >= 0 else None, real, self.denials, self._linked)
 
     def stat(self, path: str) -> tuple[os.stat_result, str]:
-        """What it is, of whatever kind, and where it really is."""
-        place = self.locate(path)
+        """Return the stat result and the real path of a file of any type."""
+        place = self.resolve(path)
         try:
-            pinned = safe_open.pin(place.root.path, place.relative)
+            pinned = safe_open.open_beneath(place.root.path, place.relative)
         except OSError as error:
-            raise _refusal(error, self._called(path)) from None
+            raise _to_error(error, self._display_path(path)) from None
         pinned.close()
-        self._permit(pinned.path, pinned.info, place)
+        self._check_allowed(pinned.path, pinned.info, place)
         return pinned.info, pinned.path
 
-    def locate(self, path: str) -> RequestedPath:
-        """Which root a path is below, if any. It decides nothing yet: names are only names."""
-        if not path or len(path) > LONGEST_PATH or "\0" in path:
-            raise InvalidArgument(f"A path has 1 to {LONGEST_PATH} characters, and no NUL among them.")
+    def resolve(self, path: str) -> RequestedPath:
+        """Return the allowed path that contains a path. This check is only lexical; opening it verifies the
+        location.
+        """
+        if not path or len(path) > MAX_PATH_CHARS or "\0" in path:
+            raise InvalidArgument(f"A path must have 1 to {MAX_PATH_CHARS} characters and no NUL.")
         slashed = path.replace("\\", "/") if os.name == "nt" else path
+        # Rejected rather than resolved: after a symbolic link, `..` leads elsewhere than the text suggests.
         if ".." in slashed.split("/") or (os.name == "nt" and slashed.startswith("//")):
-            raise Outside(f"{path!r} is refused: a path must not contain '..' or name another machine.")
-        whole = os.path.normpath(slashed if os.path.isabs(slashed) else self._below_the_only_root(slashed))
+            raise PathNotAllowed(f"{path!r} is not allowed: a path must not contain '..' or name another machine.")
+        whole = os.path.normpath(slashed if os.path.isabs(slashed) else self._relative_to_single_path(slashed))
         for root in self.all:
-            for top in (root.given, root.path):
+            for top in (root.configured, root.path):
                 relative = _below(whole, top)
                 if relative is not None and relative in ((root.only,) if root.only else (relative,)):
                     return RequestedPath(root, relative, path)
-        raise Outside(f"{path!r} is outside the folders that may be read here{self._which()}")
+        raise PathNotAllowed(f"{path!r} is outside the directories that may be read here{self._which()}")
 
-    def _below_the_only_root(self, path: str) -> str:
+    def _relative_to_single_path(self, path: str) -> str:
         if len(self.all) > 1:
-            raise Outside(f"{path!r} is not absolute, and there is more than one folder it could be in{self._which()}")
+            raise PathNotAllowed(f"{path!r} is relative, and there is more than one allowed directory{self._which()}")
         return os.path.join(self.all[0].path if self.all else os.sep, path)
 
     def _which(self) -> str:
         if not self.all:
-            return f": none. {HOW_TO_ALLOW}"
-        return ": " + ", ".join(root.given + (root.only and f"/{root.only}") for root in self.all[:10]) + "."
+            return f": none. {NO_ALLOWED_PATHS_HELP}"
+        return ": " + ", ".join(root.configured + (root.only and f"/{root.only}") for root in self.all[:10]) + "."
 
     def _open(self, path: str, kind: Any, noun: str, *, by_path: bool = False) -> tuple[int, str]:
-        place = self.locate(path)
+        place = self.resolve(path)
         try:
-            pinned = safe_open.pin(place.root.path, place.relative)
+            pinned = safe_open.open_beneath(place.root.path, place.relative)
         except OSError as error:
-            raise _refusal(error, self._called(path)) from None
+            raise _to_error(error, self._display_path(path)) from None
         try:
-            self._permit(pinned.path, pinned.info, place)
+            self._check_allowed(pinned.path, pinned.info, place)
             if not kind(pinned.info.st_mode):
-                raise Unreadable(f"{self._called(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
+                raise ReadFailed(f"{self._display_path(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
             return (-1 if by_path else pinned.open()), pinned.path
         except OSError as error:
-            raise _refusal(error, self._called(path)) from None
+            raise _to_error(error, self._display_path(path)) from None
         finally:
             pinned.close()
 
-    def _permit(self, real: str, info: os.stat_result, place: RequestedPath) -> None:
-        """A file that the operator has named by itself is meant, whatever it is called."""
+    def _check_allowed(self, real: str, info: os.stat_result, place: RequestedPath) -> None:
+        """Raise AccessDenied for a denied file, unless the operator allowed that very file."""
         if place.root.only != place.relative or not place.root.only:
             top = place.root.path.rstrip("/")
-            # The root itself was chosen; it is judged by where it lies, and what is below it by name as well.
-            if self.denials.path(real[len(top) :]) or self.denials.place(real) or self._linked.has(info):
-                raise Denied(f"{self._called(place.asked)} is kept from everybody: it may hold keys or other secrets.")
+            # The allowed directory itself was chosen by the operator: only its location is checked, everything below it
+            # by name as well.
+            if (
+                self.denials.denies_path(real[len(top) :])
+                or self.denials.path_rule_prefix(real)
+                or self._linked.is_linked_secret(info)
+            ):
+                raise AccessDenied(
+                    f"Access to {self._display_path(place.requested)} is denied: it may contain keys or other secrets."
+                )
 
-    def _called(self, path: str) -> str:
-        return repr(path) if self._tells_paths else repr(os.path.basename(path))
+    def _display_path(self, path: str) -> str:
+        return repr(path) if self._reveal_paths else repr(os.path.basename(path))
 
 
 def _pread(fd: int, length: int, offset: int) -> bytes:
@@ -406,15 +444,16 @@ def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
-def _root(given: str) -> AllowedRoot:
-    real = os.path.realpath(given)
+def _root(path: str) -> AllowedPath:
+    # The real path is compared with that of opened files; the configured one is accepted in requests and shown.
+    real = os.path.realpath(path)
     if os.path.isfile(real):
-        return AllowedRoot(os.path.dirname(given), os.path.dirname(real), os.path.basename(real))
-    return AllowedRoot(given, real)
+        return AllowedPath(os.path.dirname(path), os.path.dirname(real), os.path.basename(real))
+    return AllowedPath(path, real)
 
 
 def _below(path: str, top: str) -> str | None:
-    """The rest of a path below a folder: "" for the folder itself, None where it is not below."""
+    """Return the part of a path below a directory: "" for the directory itself, None if it is not below."""
     if os.path.normcase(path) == os.path.normcase(top):
         return ""
     prefix = top if top.endswith(os.sep) else top + os.sep
@@ -431,7 +470,7 @@ def _kind(mode: int) -> str:
 
 _KINDS = (
     (stat.S_ISREG, "a file"),
-    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISDIR, "a directory"),
     (stat.S_ISLNK, "a link"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -440,9 +479,10 @@ _KINDS = (
 )
 
 
-def _refusal(error: OSError, called: str) -> MachineError:
+def _to_error(error: OSError, called: str) -> SystemToolError:
+    # The errors of `openat2` with RESOLVE_BENEATH: the path, or a link on it, leads outside.
     if error.errno in (errno.EXDEV, errno.ELOOP, errno.EAGAIN):
-        return Outside(f"{called} leads outside the folders that may be read here.")
+        return PathNotAllowed(f"{called} leads outside the directories that may be read here.")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
-        return Absent(f"There is no {called}.")
-    return Unreadable(f"{called} cannot be read: {os.strerror(error.errno or errno.EIO)}.")
+        return NotFound(f"{called} does not exist.")
+    return ReadFailed(f"{called} cannot be read: {os.strerror(error.errno or errno.EIO)}.")

@@ -1,4 +1,4 @@
-"""One question to the machine: what the tokens in it mean, and its answer with tokens for names."""
+"""Anonymized queries: tokens in the arguments are resolved, and names in the result are replaced by tokens."""
 
 from __future__ import annotations
 
@@ -8,121 +8,139 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from portico_services.system.anonymizer import Anonymizer, Kind, Learned, opaque
-from portico_services.system.errors import MachineError
-from portico_services.system.files.content_search import ShownLineSearch
-from portico_services.system.files.walk import FileCriteria, FileEntry, loosened
-from portico_services.system.logs.entries import LogEntry, Query
-from portico_services.system.text import plain, plain_all, plain_text
+from portico_services.system.anonymizer import Anonymizer, NameIndex, NameKind, encode_tokens
+from portico_services.system.errors import SystemToolError
+from portico_services.system.files.content_search import RedactedLineSearch
+from portico_services.system.files.walk import FileCriteria, FileEntry, relax_glob
+from portico_services.system.logs.entries import LogEntry, LogQuery
+from portico_services.system.text import escape_controls, escape_controls_deep, escape_controls_multiline
 
 T = TypeVar("T")
 
 
-class HidingQuery:
-    """A name that was asked for by its token is that token in the answer, and in the text of a refusal.
+class RedactedQuery:
+    """Query with anonymized result. A name that was requested by its token appears as that token in results and errors.
 
-    What a filter finds tells what it has found. So it may look for a name only by the token, and finds what is in a
-    text as it would be shown: what is asked of the machine by the names themselves only makes a choice beforehand.
+    The matches of a filter reveal what it matched. A filter may therefore refer to a name only by its token, and is
+    applied to the anonymized text; searching for the resolved names only preselects candidates.
     """
 
     def __init__(self, privacy: Anonymizer) -> None:
         self._privacy = privacy
-        self._names: list[tuple[Kind, str]] = []
+        self._names: list[tuple[NameKind, str]] = []
 
-    def __enter__(self) -> HidingQuery:
+    def __enter__(self) -> RedactedQuery:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(raised, MachineError) and self.hides:
-            raised.redact(self._as_asked)
+        if isinstance(raised, SystemToolError) and self.is_active:
+            # An error message quotes paths and names of the machine; without this a failing call would reveal what a
+            # successful one hides.
+            raised.redact(self._restore_requested_tokens)
 
     @property
-    def hides(self) -> bool:
-        """Whether names are hidden at all."""
+    def is_active(self) -> bool:
+        """Return whether anonymization is enabled."""
         return self._privacy.level != "off"
 
     @overload
-    def meant(self, text: str) -> str: ...
+    def resolve_tokens(self, text: str) -> str: ...
     @overload
-    def meant(self, text: str | None) -> str | None: ...
-    def meant(self, text: str | None) -> str | None:
-        """What an argument means in which a token may stand for a name."""
+    def resolve_tokens(self, text: str | None) -> str | None: ...
+    def resolve_tokens(self, text: str | None) -> str | None:
+        """Return an argument with its tokens replaced by the names they stand for."""
         if text is None:
             return None
-        text, names = self._privacy.meaning(text)
+        text, names = self._privacy.resolve_token(text)
+        # Remembered for the result: a name that the caller does not know must reappear as the token it was requested
+        # by.
         self._names += names
         return text
 
-    def said(
-        self, result: T, besides: Iterable[Any] = (), around: str = "", known: Iterable[tuple[Kind, str]] = ()
+    def redact_result(
+        self, result: T, besides: Iterable[Any] = (), around: str = "", known_names: Iterable[tuple[NameKind, str]] = ()
     ) -> T:
-        """Return a result as it may be shown. Names are also learned from the fields of `besides` and the text
-        `around`; those in `known` are given."""
-        if not self.hides:
+        """Return an anonymized result. Names are also collected from the fields of `besides`, the text `around` and
+        `known_names`.
+        """
+        if not self.is_active:
             return result
-        names = [*self._names, *known]
-        hidden = self._privacy.hide(msgspec.to_builtins(result), map(plain_all, besides), names, around)
+        names = [*self._names, *known_names]
+        # On the plain JSON value, so that no field of any result type can be forgotten.
+        hidden = self._privacy.anonymize(msgspec.to_builtins(result), map(escape_controls_deep, besides), names, around)
         return msgspec.convert(hidden, type(result))
 
-    def learned(self) -> Learned:
-        return Learned(self._privacy, self._names)
+    def name_index(self) -> NameIndex:
+        return NameIndex(self._privacy, self._names)
 
-    def _as_asked(self, text: str) -> str:
+    def _restore_requested_tokens(self, text: str) -> str:
         for kind, name in self._names:
+            # Messages quote names with repr(), which may escape characters.
             for spelling in {name, repr(name)[1:-1]}:
                 text = text.replace(spelling, self._privacy.token(kind, name))
-        return str(self._privacy.hide(text, known=self._names))
+        return str(self._privacy.anonymize(text, known_names=self._names))
 
 
-class EntryFilter:
-    """Which entries of a log fit a query as they would be shown."""
+class RedactedEntryFilter:
+    """Filter for log entries that match a query in their anonymized form."""
 
-    def __init__(self, question: HidingQuery, asked: Query) -> None:
-        self._question = question
-        self._contains = None if asked.contains is None else opaque(asked.contains).casefold()
-        self._source = Query(source=None if asked.source is None else opaque(asked.source))
-        self.key: object = [asked.contains, asked.source]
+    def __init__(self, redacted: RedactedQuery, query: LogQuery) -> None:
+        self._redacted = redacted
+        self._contains = None if query.contains is None else encode_tokens(query.contains).casefold()
+        self._source = LogQuery(source=None if query.source is None else encode_tokens(query.source))
+        # Counts are cached per query; tokens of different names must not share a count.
+        self.key: object = [query.contains, query.source]
 
     def __call__(self, entry: LogEntry) -> bool:
+        # Without a text filter the entry needs no second look: anonymizing each entry costs far more than reading it.
         if self._contains is None and self._source.source is None:
             return True
-        learned = self._question.learned()
-        learned.study(plain_all(dict(entry.fields)), texts=False, is_open=True)
-        learned.study({"message": plain_text(entry.message), "computer": plain(entry.computer)})
-        sources = (opaque(learned.masked(plain(source))) for source in (entry.source, *entry.also))
-        return (self._source.source is None or any(map(self._source.names, sources))) and (
-            self._contains is None or self._contains in opaque(learned.masked(plain_text(entry.message))).casefold()
+        learned = self._redacted.name_index()
+        learned.collect(escape_controls_deep(dict(entry.fields)), texts=False, is_open=True)
+        learned.collect(
+            {"message": escape_controls_multiline(entry.message), "computer": escape_controls(entry.computer)}
+        )
+        sources = (
+            encode_tokens(learned.anonymize_text(escape_controls(source))) for source in (entry.source, *entry.also)
+        )
+        return (self._source.source is None or any(map(self._source.matches_source, sources))) and (
+            self._contains is None
+            or self._contains
+            in encode_tokens(learned.anonymize_text(escape_controls_multiline(entry.message))).casefold()
         )
 
 
-class FileView:
-    """Which files fit the criteria as they would be shown."""
+class RedactedFileView:
+    """Filter for files that match the criteria in their anonymized form."""
 
-    def __init__(self, question: HidingQuery, asked: FileCriteria, within: str | None) -> None:
-        self._question = question
+    def __init__(self, redacted: RedactedQuery, criteria: FileCriteria, within: str | None) -> None:
+        self._redacted = redacted
         self._criteria = msgspec.structs.replace(
-            asked,
-            text=None if asked.text is None else opaque(asked.text),
-            names=tuple(map(opaque, asked.names)),
-            type=None if asked.type is None else opaque(asked.type),
+            criteria,
+            text=None if criteria.text is None else encode_tokens(criteria.text),
+            names=tuple(map(encode_tokens, criteria.names)),
+            type=None if criteria.type is None else encode_tokens(criteria.type),
         )
-        self.search = None if within is None else ShownLineSearch(within, question.meant(within), question.learned)
+        self.search = (
+            None if within is None else RedactedLineSearch(within, redacted.resolve_tokens(within), redacted.name_index)
+        )
 
-    def fits(self, entry: FileEntry, top: str) -> bool:
-        learned = self._question.learned()
-        learned.study(entry.path)
-        name = opaque(learned.masked(plain(entry.name)))
-        relative = opaque(learned.masked(plain(entry.path[len(top) :].lstrip("/\\"))))
-        return self._criteria.by_type(entry.type, name) and self._criteria.by_name(name, relative)
+    def matches(self, entry: FileEntry, top: str) -> bool:
+        learned = self._redacted.name_index()
+        learned.collect(entry.path)
+        name = encode_tokens(learned.anonymize_text(escape_controls(entry.name)))
+        relative = encode_tokens(learned.anonymize_text(escape_controls(entry.path[len(top) :].lstrip("/\\"))))
+        # Size and time are no names, so the search on the real file has already decided about them.
+        return self._criteria.matches_type(entry.type, name) and self._criteria.matches_name(name, relative)
 
 
-def candidates(question: HidingQuery, asked: FileCriteria) -> FileCriteria:
-    """Criteria for the names that tokens stand for. They let more pass: a filter of what is shown decides."""
-    if not question.hides:
-        return asked
+def relaxed_criteria(redacted: RedactedQuery, criteria: FileCriteria) -> FileCriteria:
+    """Return criteria with resolved tokens. They match too much: the filter on the anonymized form decides."""
+    if not redacted.is_active:
+        return criteria
     return msgspec.structs.replace(
-        asked,
-        text=question.meant(asked.text),
-        names=tuple(loosened(name, question.meant) for name in asked.names),
-        type=question.meant(asked.type),
+        criteria,
+        text=redacted.resolve_tokens(criteria.text),
+        names=tuple(relax_glob(name, redacted.resolve_tokens) for name in criteria.names),
+        type=redacted.resolve_tokens(criteria.type),
     )

@@ -1,4 +1,4 @@
-"""What the tools answer. Names are those of the wire; times are ISO 8601 in UTC."""
+"""Result types of the tools. Field names are those of the wire format; times are ISO 8601 in UTC."""
 
 from __future__ import annotations
 
@@ -6,298 +6,301 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from portico_services.system.logs.entries import Guess, Level
+from portico_services.system.logs.entries import LogLevel, TimeEstimate
 
-Order = Literal["pid", "cpu", "memory"]
-Mode = Literal["CONTAINS", "FREETEXT"]
-Algorithm = Annotated[Literal["sha256", "sha512", "sha1", "md5", "blake2b"], "How it is computed"]
+ProcessSort = Literal["pid", "cpu", "memory"]
+SearchMode = Literal["CONTAINS", "FREETEXT"]
+HashAlgorithm = Annotated[Literal["sha256", "sha512", "sha1", "md5", "blake2b"], "Hash algorithm; default sha256"]
 
-LARGEST_READ = 2**20
-# Entries on a page of a log, whatever its limit.
+# A range of a file or value must fit into one message with room to spare.
+MAX_READ_BYTES = 2**20
+# Maximum entries on a page of a log, regardless of its limit.
 MAX_PAGE_ENTRIES = 6000
-# Subkeys, and values, on a page of a registry key.
-MOST_LISTED = 1000
+# Maximum subkeys and maximum values on a page of a registry key.
+MAX_KEY_PAGE_ITEMS = 1000
 
-# Within the server bytes are bytes: only what is written of them has these types.
+# Inside the server, binary values are bytes; these are the types of their JSON form.
 RegistryData = Annotated[
     Any, Meta(extra_json_schema={"type": ["string", "integer", "array", "null"], "items": {"type": "string"}})
 ]
 
 
 class EventEntry(Struct, rename="camel", omit_defaults=True):
-    """An entry of a log. Where nothing is guessed, nothing is said of it."""
+    """Log entry. The guessed fields are omitted if nothing was estimated."""
 
-    id: Annotated[int, "Finds it again"]
-    log_name: Annotated[str, "The log it stands in"]
-    level: Annotated[Level, "How bad it is"]
-    source: Annotated[str, "Who wrote it"]
-    event_id: Annotated[int, "The number of the event; 0 if the log does not number its events"]
-    message: Annotated[str, "What it says"]
-    timestamp: Annotated[str, "When it was written"]
-    computer: Annotated[str, "The machine it was written on"]
+    id: Annotated[int, "Entry id"]
+    log_name: Annotated[str, "Log that contains the entry"]
+    level: Annotated[LogLevel, "Severity"]
+    source: Annotated[str, "Program, unit or provider that wrote the entry"]
+    event_id: Annotated[int, "Event number; 0 if the log does not number events"]
+    message: Annotated[str, "Message text"]
+    timestamp: Annotated[str, "Time of the entry"]
+    computer: Annotated[str, "Host name"]
     time_guessed: Annotated[
-        Guess | None,
-        "What of the timestamp its log does not say: zone (this machine's is taken), year, date, or the time at all",
+        TimeEstimate | None,
+        "Part of the timestamp that the log does not state: zone (that of this machine is assumed), year, "
+        "date, or the whole time",
     ] = None
-    level_guessed: Annotated[bool, "The log states no level; this is what the words of the message suggest"] = False
+    level_guessed: Annotated[bool, ("Whether the level was inferred from the message because the log states none")] = (
+        False
+    )
 
 
 class EventPage(Struct, rename="camel"):
-    """Entries of a log, in the order that was asked for."""
+    """Page of log entries in the requested order."""
 
-    entries: Annotated[list[EventEntry], "Newest first, or oldest first with order=asc"]
-    total_count: Annotated[int, "How many entries match; a lower bound if totalIsExact is false"]
-    total_is_exact: Annotated[bool, "Whether all were counted"]
-    next_offset: Annotated[int | None, "Where the next page begins; null on the last"]
-    next_cursor: Annotated[str | None, "Pass it as cursor for the next page: it stays right while the log grows"]
-    page: Annotated[int, "Which page this is, from 1"]
-    page_size: Annotated[
-        int, "The most entries on this page: limit, at most 6000, or fewer where their messages have no room"
-    ]
+    entries: Annotated[list[EventEntry], "Entries, newest first, or oldest first with order=asc"]
+    total_count: Annotated[int, "Number of matching entries; a lower bound if totalIsExact is false"]
+    total_is_exact: Annotated[bool, "Whether totalCount is exact"]
+    next_offset: Annotated[int | None, "Offset of the next page; null on the last page"]
+    next_cursor: Annotated[str | None, "Cursor for the next page; stays valid while the log grows"]
+    page: Annotated[int, "Page number, from 1"]
+    page_size: Annotated[int, "Maximum entries on this page: the limit, at most 6000, fewer if messages are long"]
     has_more: Annotated[bool, "Whether there is a next page"]
-    timed_out: Annotated[bool, "There was not enough time to look through everything; the next page goes on"] = False
-    problems: Annotated[list[str], "What could not be read, and why"] = []
+    timed_out: Annotated[bool, "Whether the time limit ended the scan; the next page continues it"] = False
+    problems: Annotated[list[str], "Parts that could not be read, with reasons"] = []
 
 
-class FollowedEntries(Struct, rename="camel"):
-    """Entries that a log has written since the cursor, oldest first."""
+class FollowResult(Struct, rename="camel"):
+    """New entries of a log since the cursor, oldest first."""
 
-    entries: Annotated[list[EventEntry], "The new entries, oldest first"]
-    next_cursor: Annotated[str | None, "Pass it as cursor to hear what comes after these"]
-    has_more: Annotated[bool, "There are more already: ask again at once"]
-    problems: Annotated[list[str], "What could not be read, and why"] = []
+    entries: Annotated[list[EventEntry], "New entries, oldest first"]
+    next_cursor: Annotated[str | None, "Cursor for the entries after these"]
+    has_more: Annotated[bool, "Whether more entries are already available"]
+    problems: Annotated[list[str], "Parts that could not be read, with reasons"] = []
 
 
 class LogInfo(Struct, rename="camel"):
-    name: Annotated[str, "Its name"]
-    description: Annotated[str, "What is logged in it"]
-    entries: Annotated[int | None, "How many entries it has, where that is known"]
-    size: Annotated[int | None, "Its size in bytes, where that is known"]
+    name: Annotated[str, "Log name"]
+    description: Annotated[str, "Kind of entries in the log"]
+    entries: Annotated[int | None, "Number of entries, if known"]
+    size: Annotated[int | None, "Size in bytes, if known"]
 
 
 class LogList(Struct, rename="camel"):
-    logs: Annotated[list[LogInfo], "The logs that may be read"]
-    count: Annotated[int, "How many there are"]
-    timestamp: Annotated[str, "When this was looked up"]
+    logs: Annotated[list[LogInfo], "Readable logs"]
+    count: Annotated[int, "Number of logs"]
+    timestamp: Annotated[str, "Time of this listing"]
 
 
 class LogStats(Struct, rename="camel"):
-    """What a log consists of."""
+    """Statistics of a log."""
 
-    log_name: Annotated[str, "The log"]
-    total_count: Annotated[int, "How many entries were counted"]
-    total_is_exact: Annotated[bool, "Whether all were counted"]
-    by_level: Annotated[dict[str, int], "How many there are of each level"]
-    by_source: Annotated[dict[str, int], "How many there are of each source"]
-    oldest: Annotated[str | None, "When the oldest was written"]
-    newest: Annotated[str | None, "When the newest was written"]
-    problems: Annotated[list[str], "What could not be read, and why"] = []
-
-
-class FullEntry(Struct, rename="camel"):
-    """An entry with everything that its log has about it."""
-
-    entry: Annotated[EventEntry, "The entry"]
-    fields: Annotated[dict[str, Any], "Everything else that its log has about it, by name"]
+    log_name: Annotated[str, "Log name"]
+    total_count: Annotated[int, "Number of counted entries"]
+    total_is_exact: Annotated[bool, "Whether all entries were counted"]
+    by_level: Annotated[dict[str, int], "Number of entries by level"]
+    by_source: Annotated[dict[str, int], "Number of entries by source"]
+    oldest: Annotated[str | None, "Time of the oldest entry"]
+    newest: Annotated[str | None, "Time of the newest entry"]
+    problems: Annotated[list[str], "Parts that could not be read, with reasons"] = []
 
 
-class TextMatch(Struct):
-    """A line of a file with what was looked for."""
+class EventDetail(Struct, rename="camel"):
+    """Log entry with all its fields."""
 
-    line: Annotated[int, "The number of the line, from 1"]
-    text: Annotated[str, "The line, cut if it is long"]
+    entry: Annotated[EventEntry, "Log entry"]
+    fields: Annotated[dict[str, Any], "All other fields of the entry by name"]
+
+
+class LineMatch(Struct):
+    """Line of a file that matches the search."""
+
+    line: Annotated[int, "Line number, from 1"]
+    text: Annotated[str, "Text of the line, cut if it is long"]
 
 
 class FileRow(Struct, rename="camel"):
-    path: Annotated[str, "Where it is"]
-    name: Annotated[str, "Its name"]
-    type: Annotated[str, "Whether it is a file, a folder, a link or the like"]
-    size: Annotated[int | None, "Its size in bytes"] = None
-    modified: Annotated[str | None, "When it was last written to"] = None
-    matches: Annotated[list[TextMatch], "The lines with what was looked for"] = []
+    path: Annotated[str, "File path"]
+    name: Annotated[str, "File name"]
+    type: Annotated[str, "file, directory, link or other"]
+    size: Annotated[int | None, "Size in bytes"] = None
+    modified: Annotated[str | None, "Last modification time"] = None
+    matches: Annotated[list[LineMatch], "Matching lines"] = []
 
 
 class FilePage(Struct, rename="camel"):
-    """Files, a page of them."""
+    """Page of files."""
 
-    files: Annotated[list[FileRow], "One page of them"]
-    count: Annotated[int, "How many are on this page"]
+    files: Annotated[list[FileRow], "Files of this page"]
+    count: Annotated[int, "Number of files on this page"]
     has_more: Annotated[bool, "Whether there is a next page"]
-    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"]
-    total_count: Annotated[int | None, "How many there are in all, where that is known"] = None
-    timed_out: Annotated[bool, "There was not enough time to look everywhere; the next page goes on"] = False
-    used_index: Annotated[bool, "Whether an index was asked and not the disk"] = False
-    problems: Annotated[list[str], "What could not be looked at, and why"] = []
+    next_cursor: Annotated[str | None, "Cursor for the next page"]
+    total_count: Annotated[int | None, "Total number of files, if known"] = None
+    timed_out: Annotated[bool, "Whether the time limit ended the search; the next page continues it"] = False
+    used_index: Annotated[bool, "Whether the file name index was used instead of walking directories"] = False
+    problems: Annotated[list[str], "Parts that could not be searched, with reasons"] = []
 
 
 class FileInfo(Struct, rename="camel"):
-    """One file, folder or other thing, in the columns of osquery's `file`."""
+    """Metadata of a file, directory or other entry, in the columns of osquery's `file`."""
 
-    path: Annotated[str, "Where it is"]
-    name: Annotated[str, "Its name"]
-    type: Annotated[str, "Whether it is a file, a folder, a link or the like"]
-    size: Annotated[int, "Its size in bytes"]
-    mode: Annotated[str, "Its permissions, as `ls -l` shows them"]
-    uid: Annotated[int, "The number of its owner"]
-    gid: Annotated[int, "The number of its group"]
-    owner: Annotated[str, "The name of its owner"]
-    inode: Annotated[int, "Its number in the file system"]
-    hard_links: Annotated[int, "How many names it has"]
-    accessed: Annotated[str, "When it was last read"]
-    modified: Annotated[str, "When it was last written to"]
-    changed: Annotated[str, "When its permissions or names last changed"]
-    created: Annotated[str | None, "When it was made, where that is known"]
+    path: Annotated[str, "File path"]
+    name: Annotated[str, "File name"]
+    type: Annotated[str, "file, directory, link or other"]
+    size: Annotated[int, "Size in bytes"]
+    mode: Annotated[str, "Permissions, as shown by `ls -l`"]
+    uid: Annotated[int, "User id of the owner"]
+    gid: Annotated[int, "Group id"]
+    owner: Annotated[str, "Name of the owner"]
+    inode: Annotated[int, "Inode number"]
+    hard_links: Annotated[int, "Number of hard links"]
+    accessed: Annotated[str, "Last access time"]
+    modified: Annotated[str, "Last modification time"]
+    changed: Annotated[str, "Last change of permissions or names"]
+    created: Annotated[str | None, "Creation time, if known"]
 
 
-class FilePart(Struct, rename="camel"):
-    """Some of a file."""
+class FileRange(Struct, rename="camel"):
+    """Range of a file."""
 
-    path: Annotated[str, "The file"]
-    offset: Annotated[int, "The byte that this begins at"]
-    length: Annotated[int, "How many bytes these are"]
-    size: Annotated[int, "How many bytes the file has"]
-    encoding: Annotated[Literal["utf-8", "utf-16", "base64"], "How the content is written"]
-    content: Annotated[str, "What stands there"]
-    next_offset: Annotated[int | None, "Where the next part begins; null at the end"]
+    path: Annotated[str, "File path"]
+    offset: Annotated[int, "Offset of the first byte"]
+    length: Annotated[int, "Number of bytes in this range"]
+    size: Annotated[int, "File size in bytes"]
+    encoding: Annotated[Literal["utf-8", "utf-16", "base64"], "Encoding of the content"]
+    content: Annotated[str, "Content of the range"]
+    next_offset: Annotated[int | None, "Offset of the next range; null at the end"]
 
 
 class Checksum(Struct, rename="camel"):
-    path: Annotated[str, "The file"]
-    algorithm: Annotated[str, "How it was computed"]
-    checksum: Annotated[str, "In hexadecimal digits"]
-    size: Annotated[int, "The size of the file in bytes"]
+    path: Annotated[str, "File path"]
+    algorithm: Annotated[str, "Hash algorithm"]
+    checksum: Annotated[str, "Hexadecimal digest"]
+    size: Annotated[int, "File size in bytes"]
 
 
 class RegistryValue(Struct, rename="camel"):
-    """A value; bytes are hexadecimal digits. The name "" is that of the default value."""
+    """Registry value; binary data is hexadecimal. The default value has an empty name."""
 
-    name: Annotated[str, "Its name; empty for the default value"]
-    type: Annotated[str, "Its type, as the registry calls it"]
-    value: Annotated[RegistryData, "What it holds; bytes are hexadecimal digits"]
-    size: Annotated[int, "Bytes, as they are stored"]
-    offset: Annotated[int, "The byte that this part begins with"] = 0
-    next_offset: Annotated[int | None, "Where the rest begins, for reg_read; null if this is all"] = None
+    name: Annotated[str, "Value name; empty for the default value"]
+    type: Annotated[str, "Registry type"]
+    value: Annotated[RegistryData, "Value; binary data is hexadecimal"]
+    size: Annotated[int, "Stored size in bytes"]
+    offset: Annotated[int, "Offset of the first byte of this range"] = 0
+    next_offset: Annotated[int | None, "Offset of the next range for reg_read; null if complete"] = None
 
 
 class RegistryKey(Struct, rename="camel"):
-    """Some of a key, by name: go on with nextCursor."""
+    """Page of a registry key, sorted by name; continue with nextCursor."""
 
-    path: Annotated[str, "The key"]
-    subkeys: Annotated[list[str], "The names of the keys in it"]
-    values: Annotated[list[RegistryValue], "The values in it"]
-    last_written: Annotated[str | None, "When it was last changed, where that is known"]
-    has_more: Annotated[bool, "Whether there is more than is shown"]
-    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = None
-    problems: Annotated[list[str], "What could not be read, and why"] = []
-
-
-class RegistryRead(Struct, rename="camel"):
-    """A value, or a part of it."""
-
-    path: Annotated[str, "The key"]
-    name: Annotated[str, "The name of the value; empty for the default value"]
-    type: Annotated[str, "Its type, as the registry calls it"]
-    value: Annotated[RegistryData, "What it holds; bytes are hexadecimal digits"]
-    size: Annotated[int, "Bytes, as they are stored"]
-    offset: Annotated[int, "The byte that this part begins with"]
-    next_offset: Annotated[int | None, "Where the rest begins; null if this is all"]
+    path: Annotated[str, "Registry key"]
+    subkeys: Annotated[list[str], "Names of the subkeys"]
+    values: Annotated[list[RegistryValue], "Values of the key"]
+    last_written: Annotated[str | None, "Last modification time, if known"]
+    has_more: Annotated[bool, "Whether there is a next page"]
+    next_cursor: Annotated[str | None, "Cursor for the next page"] = None
+    problems: Annotated[list[str], "Parts that could not be read, with reasons"] = []
 
 
-class RegistryChange(Struct, rename="camel"):
-    """What was written, or with dry_run what would be."""
+class RegistryValueRange(Struct, rename="camel"):
+    """Registry value or a range of it."""
 
-    path: Annotated[str, "The key"]
-    name: Annotated[str, "The name of the value; empty for the default value"]
-    type: Annotated[str, "Its type, as the registry calls it"]
-    before: Annotated[RegistryValue | None, "What was there before"]
-    after: Annotated[RegistryData, "What it holds now; bytes are hexadecimal digits"]
-    written: Annotated[bool, "Whether it was written; false in a dry run"]
+    path: Annotated[str, "Registry key"]
+    name: Annotated[str, "Value name; empty for the default value"]
+    type: Annotated[str, "Registry type"]
+    value: Annotated[RegistryData, "Value; binary data is hexadecimal"]
+    size: Annotated[int, "Stored size in bytes"]
+    offset: Annotated[int, "Offset of the first byte of this range"]
+    next_offset: Annotated[int | None, "Offset of the next range; null if complete"]
+
+
+class RegistryWriteResult(Struct, rename="camel"):
+    """Result of writing a registry value, or with dry_run its preview."""
+
+    path: Annotated[str, "Registry key"]
+    name: Annotated[str, "Value name; empty for the default value"]
+    type: Annotated[str, "Registry type"]
+    before: Annotated[RegistryValue | None, "Value before the change"]
+    after: Annotated[RegistryData, "Value after the change; binary data is hexadecimal"]
+    written: Annotated[bool, "Whether the value was written; false in a dry run"]
 
 
 class ProcessInfo(Struct):
-    """A process. What this user may not know is None. Times are milliseconds of CPU; it began `start_time` seconds
-    after 1970."""
+    """Process. Fields that are not accessible to this user are null. CPU times are in milliseconds; `start_time` is in
+    seconds since 1970.
+    """
 
-    pid: Annotated[int, "Its number"]
-    name: Annotated[str, "Its name"]
-    path: Annotated[str | None, "The program that it runs"] = None
-    cmdline: Annotated[str | None, "The words it was started with"] = None
-    state: Annotated[str | None, "Whether it runs, sleeps, has stopped or the like"] = None
-    username: Annotated[str | None, "Whose it is"] = None
-    uid: Annotated[int | None, "The number of that user"] = None
-    gid: Annotated[int | None, "The number of their group"] = None
-    euid: Annotated[int | None, "The user whose rights it has"] = None
-    egid: Annotated[int | None, "The group whose rights it has"] = None
-    suid: Annotated[int | None, "The user whose rights it may take back"] = None
-    sgid: Annotated[int | None, "The group whose rights it may take back"] = None
-    on_disk: Annotated[int, "Whether its program is still there: 1, 0, or -1 if that is not known"] = -1
-    resident_size: Annotated[int | None, "Bytes of it in memory"] = None
-    total_size: Annotated[int | None, "Bytes it has reserved"] = None
-    user_time: Annotated[int | None, "Milliseconds of CPU in its own code"] = None
-    system_time: Annotated[int | None, "Milliseconds of CPU in the system's"] = None
-    disk_bytes_read: Annotated[int | None, "Bytes it has read from disks"] = None
-    disk_bytes_written: Annotated[int | None, "Bytes it has written to disks"] = None
-    start_time: Annotated[int | None, "When it began, in seconds after 1970"] = None
-    parent: Annotated[int | None, "The number of the process that started it"] = None
-    threads: Annotated[int | None, "How many threads it has"] = None
-    nice: Annotated[int | None, "How willingly it yields, from -20 to 19"] = None
+    pid: Annotated[int, "Process id"]
+    name: Annotated[str, "Process name"]
+    path: Annotated[str | None, "Path of the executable"] = None
+    cmdline: Annotated[str | None, "Command line"] = None
+    state: Annotated[str | None, "State letter: R running, S sleeping, T stopped and so on"] = None
+    username: Annotated[str | None, "User name of the owner"] = None
+    uid: Annotated[int | None, "User id"] = None
+    gid: Annotated[int | None, "Group id"] = None
+    euid: Annotated[int | None, "Effective user id"] = None
+    egid: Annotated[int | None, "Effective group id"] = None
+    suid: Annotated[int | None, "Saved user id"] = None
+    sgid: Annotated[int | None, "Saved group id"] = None
+    on_disk: Annotated[int, "Whether the executable still exists: 1, 0, or -1 if unknown"] = -1
+    resident_size: Annotated[int | None, "Resident memory in bytes"] = None
+    total_size: Annotated[int | None, "Virtual memory in bytes"] = None
+    user_time: Annotated[int | None, "CPU time in user mode, in milliseconds"] = None
+    system_time: Annotated[int | None, "CPU time in kernel mode, in milliseconds"] = None
+    disk_bytes_read: Annotated[int | None, "Bytes read from disk"] = None
+    disk_bytes_written: Annotated[int | None, "Bytes written to disk"] = None
+    start_time: Annotated[int | None, "Start time in seconds since 1970"] = None
+    parent: Annotated[int | None, "Process id of the parent"] = None
+    threads: Annotated[int | None, "Number of threads"] = None
+    nice: Annotated[int | None, "Nice value, from -20 to 19"] = None
 
 
 class MachineInfo(Struct):
-    """What is known of this machine."""
+    """System information of this machine."""
 
-    hostname: Annotated[str, "Its name in the network"]
-    computer_name: Annotated[str, "What its owner calls it"]
-    cpu_type: Annotated[str, "The kind of its processor"]
-    cpu_brand: Annotated[str, "What its maker calls the processor"]
-    cpu_physical_cores: Annotated[int | None, "How many cores there are"]
-    cpu_logical_cores: Annotated[int | None, "How many threads they run at once"]
-    physical_memory: Annotated[int, "Bytes of memory"]
-    available_memory: Annotated[int, "Bytes of memory that could be had"]
-    hardware_vendor: Annotated[str, "Who made it"]
-    hardware_model: Annotated[str, "Which model it is"]
-    os_name: Annotated[str, "The operating system"]
-    os_version: Annotated[str, "Its version"]
-    os_platform: Annotated[str, "The family it belongs to"]
-    os_build: Annotated[str, "Its build"]
-    os_arch: Annotated[str, "What it is compiled for"]
-    uptime_seconds: Annotated[int, "For how long it has been running"]
-    load_average: Annotated[list[float], "How many processes wanted to run in the last 1, 5 and 15 minutes"]
-    disk_total: Annotated[int, "Bytes on the disk of the system"]
-    disk_free: Annotated[int, "Bytes of them that are free"]
+    hostname: Annotated[str, "Network host name"]
+    computer_name: Annotated[str, "Computer name"]
+    cpu_type: Annotated[str, "CPU architecture"]
+    cpu_brand: Annotated[str, "CPU model"]
+    cpu_physical_cores: Annotated[int | None, "Number of physical cores"]
+    cpu_logical_cores: Annotated[int | None, "Number of logical cores"]
+    physical_memory: Annotated[int, "Physical memory in bytes"]
+    available_memory: Annotated[int, "Available memory in bytes"]
+    hardware_vendor: Annotated[str, "Hardware vendor"]
+    hardware_model: Annotated[str, "Hardware model"]
+    os_name: Annotated[str, "Operating system"]
+    os_version: Annotated[str, "Operating system version"]
+    os_platform: Annotated[str, "Operating system family"]
+    os_build: Annotated[str, "Operating system build"]
+    os_arch: Annotated[str, "Operating system architecture"]
+    uptime_seconds: Annotated[int, "Uptime in seconds"]
+    load_average: Annotated[list[float], "Load average of the last 1, 5 and 15 minutes"]
+    disk_total: Annotated[int, "Size of the system disk in bytes"]
+    disk_free: Annotated[int, "Free space of the system disk in bytes"]
 
 
 class ProcessPage(Struct, rename="camel"):
-    """Processes, in the columns of osquery."""
+    """Page of processes, in the columns of osquery."""
 
-    processes: Annotated[list[ProcessInfo], "One page of them"]
-    count: Annotated[int, "How many are on this page"]
-    total_count: Annotated[int, "How many there are in all"]
-    has_more: Annotated[bool, "Whether there are more behind this page"] = False
-    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = None
-    problems: Annotated[list[str], "What could not be done, and why"] = []
+    processes: Annotated[list[ProcessInfo], "Processes of this page"]
+    count: Annotated[int, "Number of processes on this page"]
+    total_count: Annotated[int, "Total number of processes"]
+    has_more: Annotated[bool, "Whether there is a next page"] = False
+    next_cursor: Annotated[str | None, "Cursor for the next page"] = None
+    problems: Annotated[list[str], "Parts that could not be read, with reasons"] = []
 
 
-class Health(Struct, rename="camel"):
-    status: Annotated[Literal["ok", "degraded"], "Whether everything works"]
-    levels: Annotated[dict[str, str], "What is allowed in each part"]
-    privacy: Annotated[str, "What is hidden"]
-    logs: Annotated[list[str], "The logs that may be read"]
-    roots: Annotated[list[str], "The folders that may be looked at"]
-    branches: Annotated[list[str], "The parts of the registry that may be looked at"]
-    indexed_files: Annotated[int | None, "How many files the index knows, where there is one"]
-    timestamp: Annotated[str, "When this was looked up"]
+class SystemHealth(Struct, rename="camel"):
+    status: Annotated[Literal["ok", "degraded"], "Whether all parts work"]
+    levels: Annotated[dict[str, str], "Access level of each part"]
+    privacy: Annotated[str, "Privacy mode"]
+    logs: Annotated[list[str], "Readable logs"]
+    roots: Annotated[list[str], "Directories that may be read"]
+    branches: Annotated[list[str], "Registry branches that may be read"]
+    indexed_files: Annotated[int | None, "Number of indexed files, if there is an index"]
+    timestamp: Annotated[str, "Time of this report"]
 
 
 class AuditRecord(Struct, rename="camel"):
-    number: Annotated[int, "Counts up"]
-    time: Annotated[str, "When it was called"]
-    tool: Annotated[str, "Which tool"]
-    outcome: Annotated[str, "What came of it"]
-    arguments: Annotated[dict[str, Any], "What it was given"]
-    previous: Annotated[str, "The hash of the record before it"]
-    hash: Annotated[str, "The hash of this one"] = ""
+    number: Annotated[int, "Sequence number"]
+    time: Annotated[str, "Time of the call"]
+    tool: Annotated[str, "Called tool"]
+    outcome: Annotated[str, "Outcome of the call"]
+    arguments: Annotated[dict[str, Any], "Arguments of the call"]
+    previous: Annotated[str, "Hash of the previous record"]
+    hash: Annotated[str, "Hash of this record"] = ""
 
 
-class AuditTrail(Struct, rename="camel"):
-    records: Annotated[list[AuditRecord], "The last ones, newest last"]
+class AuditRecords(Struct, rename="camel"):
+    records: Annotated[list[AuditRecord], "Latest records, newest last"]

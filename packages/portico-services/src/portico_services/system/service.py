@@ -1,4 +1,4 @@
-"""The system service: event logs, files, registry and processes as tools, resources and prompts."""
+"""System service: event logs, files, registry and processes as tools, resources and prompts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from weakref import WeakSet
 from msgspec import Meta
 
 from portico import Server, Service, UsageError, completion, prompt, resource, tool
-from portico.extend import BackgroundTasks, Component, explained
+from portico.extend import BackgroundTasks, Component, validated_kwargs
 from portico_services.system import access_levels as allowed
-from portico_services.system.log_follower import Following
-from portico_services.system.machine_access import READING, Cursor, MachineLooks
-from portico_services.system.results import AuditTrail, Health, MachineInfo, Order, ProcessPage
-from portico_services.system.tools.files import FileTools
+from portico_services.system.log_follower import LogFollower
+from portico_services.system.machine_access import READ_ONLY_HINTS, CursorParameter, MachineAccess
+from portico_services.system.results import AuditRecords, MachineInfo, ProcessPage, ProcessSort, SystemHealth
+from portico_services.system.tools.files import FileSystemTools
 from portico_services.system.tools.logs import LogTools
 from portico_services.system.tools.registry import RegistryTools
-from portico_services.text import sections
+from portico_services.text import load_markdown_sections
 
 if TYPE_CHECKING:
     from portico_services.system.machine import Machine
@@ -33,178 +33,200 @@ log = logging.getLogger("portico")
 
 Paths = Mapping[str, str | os.PathLike[str]]
 
-PROMPTS = pathlib.Path(__file__).with_name("prompts.md")
+PROMPTS_FILE = pathlib.Path(__file__).with_name("prompts.md")
 
 
 class System(Service):
-    """The machine that the server runs on: `server.add(System(roots=["/srv/data"]))`.
+    """Access to the server's machine: `server.add(System(allowed_paths=["/srv/data"]))`.
 
-    It only reads, shows names as tokens, and looks into no folder that it was not given: see the options.
+    By default the service is read-only, replaces user and host names by tokens, and reads no directory outside
+    `allowed_paths`.
+
+    * `allowed_paths`: directories and single files that may be read.
+    * `logs`, `hives`: additional log files and registry hives, by name.
+    * `platform_logs`: whether to include the machine's own logs.
+    * `access_levels`: disabled, read-only or read-write for each of logs, files, registry and processes.
+    * `privacy`: off, anonymize or strict.
+    * `deny`: patterns of files that are never readable, in addition to the built-in ones.
+    * `data_dir`: directory for the key, the file index, the portable registry and the audit log.
+    * `file_index`: whether to index the file names below the allowed paths.
+    * `log_poll_interval`: seconds between two polls of the logs for subscribers.
+    * `client_roots`: whether the user of a local client may allow the client's roots.
     """
 
     name = "system"
-    scoped = True
+    requires_scopes = True
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
         *,
-        roots: Iterable[str | os.PathLike[str]] = (),
+        allowed_paths: Iterable[str | os.PathLike[str]] = (),
         logs: Paths | None = None,
-        machine_logs: bool = True,
+        platform_logs: bool = True,
         hives: Paths | None = None,
-        levels: Mapping[str, str] | None = None,
+        access_levels: Mapping[str, str] | None = None,
         privacy: str = "anonymize",
         deny: Iterable[str | os.PathLike[str]] = (),
-        data: str | os.PathLike[str] | None = None,
-        index: bool = True,
-        follow_seconds: float = 1.0,
+        data_dir: str | os.PathLike[str] | None = None,
+        file_index: bool = True,
+        log_poll_interval: float = 1.0,
         client_roots: bool = False,
     ) -> None:
         super().__init__()
         for name in hives or {}:
             if not name.strip("\\/ "):
                 raise UsageError(f"hives: expected a name such as SYSTEM or HKLM\\SYSTEM, got {name!r}")
-        self.levels = allowed.levels(levels or {})
+        self.access_levels = allowed.resolve_levels(access_levels or {})
         options: dict[str, Any] = {
-            "roots": list(roots),
+            "allowed_paths": list(allowed_paths),
             "logs": logs,
-            "machine_logs": machine_logs,
+            "platform_logs": platform_logs,
             "hives": hives,
-            "levels": self.levels,
-            "privacy": allowed.privacy(privacy),
+            "access_levels": self.access_levels,
+            "privacy": allowed.resolve_privacy(privacy),
             "deny": [os.fspath(pattern) for pattern in deny],
-            "data": data,
-            "index": index,
+            "data_dir": data_dir,
+            "file_index": file_index,
         }
-        self._looking = looking = MachineLooks(options, client_roots=client_roots)
-        self._follow_seconds = follow_seconds
-        following = Following(lambda: looking.machine, follow_seconds)
-        self.logs = LogTools(looking, following)
-        self.files = FileTools(looking)
-        self.registry = RegistryTools(looking, self.levels["reg"])
+        self._access = access = MachineAccess(options, client_roots=client_roots)
+        self._follow_seconds = log_poll_interval
+        follower = LogFollower(lambda: access.machine, log_poll_interval)
+        self.logs = LogTools(access, follower)
+        self.files = FileSystemTools(access)
+        self.registry = RegistryTools(access, self.access_levels["registry"])
+        # Weak: a service may outlive the servers it was added to.
         self._servers: WeakSet[Server] = WeakSet()
-        self._stamps: dict[str, object] = {}
+        self._log_stamps: dict[str, object] = {}
 
     @property
     def machine(self) -> Machine:
-        """What answers the calls."""
-        return self._looking.machine
+        """Return the machine that handles the calls."""
+        return self._access.machine
 
-    # As a service
+    # Service interface
 
-    def offers(self) -> Iterator[Component]:
-        """What is disabled is not there."""
-        for offered in chain(self.logs.offers(), self.files.offers(), self.registry.offers(), super().offers()):
-            part = allowed.part_of(offered)
-            if part is None or self.levels[part] != "disabled":
-                yield offered
+    def components(self) -> Iterator[Component]:
+        """Yield the components of all parts that are not disabled."""
+        for component in chain(
+            self.logs.components(), self.files.components(), self.registry.components(), super().components()
+        ):
+            part = allowed.part_of_component(component)
+            if part is None or self.access_levels[part] != "disabled":
+                yield component
 
     def attach(self, server: Server) -> None:
-        """The clients of this server are told when a log grows. `server.add` does this, too."""
+        """Notify the clients of this server when a log grows. `server.add` calls this as well."""
         self._servers.add(server)
 
-    added = attach
+    on_added = attach
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         supervisor = BackgroundTasks()
-        supervisor.run("system log changes", self._follow)
+        supervisor.run("system log changes", self._poll_loop)
         try:
             yield
         finally:
             supervisor.cancel()
+            # Closing joins the index thread and must not block the event loop.
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._looking.close()
+        self._access.close()
 
-    async def _follow(self) -> None:
-        if self._looking.options["roots"]:
+    async def _poll_loop(self) -> None:
+        # Without allowed paths there is nothing to index, and the machine is not even created.
+        if self._access.options["allowed_paths"]:
             await asyncio.to_thread(self._begin)
-        while self.levels["eventlog"] != "disabled":
-            await self.look()
+        while self.access_levels["logs"] != "disabled":
+            await self.poll_logs()
             await asyncio.sleep(self._follow_seconds)
 
     def _begin(self) -> None:
-        """Filling the index takes a while, so it begins before the first query."""
+        """Start filling the index before the first query, because it takes a while."""
         if self.machine.index is not None:
             self.machine.index.start()
 
-    async def look(self) -> None:
-        """See which logs have grown since the last look, and tell those who have subscribed to them."""
+    async def poll_logs(self) -> None:
+        """Check which logs have grown since the last poll, and notify their subscribers."""
         if not self._servers:
             return
         try:
-            now = await asyncio.to_thread(self.machine.logs.stamps)
+            now = await asyncio.to_thread(self.machine.logs.change_stamps)
         except OSError:
-            log.warning("the logs could not be looked at", exc_info=True)
+            # A temporary failure must not end the loop, or subscribers would never hear again.
+            log.warning("the logs could not be polled", exc_info=True)
             return
-        grown = [name for name, stamp in now.items() if self._stamps.get(name, stamp) != stamp]
+        # A log seen for the first time has not changed yet as far as subscribers know.
+        grown = [name for name, stamp in now.items() if self._log_stamps.get(name, stamp) != stamp]
         for server in self._servers:
             for name in grown:
-                server.resource_updated(f"eventlog://{quote(name, safe='')}", everywhere=False)
-        self._stamps = now
+                # Not replicated: every process of the server polls the same logs itself.
+                server.notify_resource_updated(f"eventlog://{quote(name, safe='')}", replicate=False)
+        self._log_stamps = now
 
-    # The machine
+    # Processes and system
 
-    @tool(version="1.1.0", annotations=READING)
+    @tool(version="1.1.0", annotations=READ_ONLY_HINTS)
     def process_list(
         self,
-        name: Annotated[str | None, Meta(description="A text in the name or the command", max_length=200)] = None,
-        sort: Annotated[Order, "What comes first: small numbers, much CPU time, or much memory"] = "pid",
-        limit: Annotated[int, Meta(description="The most processes to give", ge=1, le=5000)] = 200,
-        cursor: Cursor = None,
+        name: Annotated[
+            str | None, Meta(description=("Text in the process name or command line"), max_length=200)
+        ] = None,
+        sort: Annotated[ProcessSort, "pid (default), cpu or memory (highest first)"] = "pid",
+        limit: Annotated[int, Meta(description="Maximum processes", ge=1, le=5000)] = 200,
+        cursor: CursorParameter = None,
     ) -> ProcessPage:
-        """List processes."""
-        with self._looking.recorded("process_list", name=name):
+        """List running processes with CPU time, memory and command line (secrets redacted)."""
+        with self._access.audit("process_list", name=name):
             return self.machine.process_page(name, sort, limit, cursor or None)
 
-    @tool(annotations=READING)
+    @tool(annotations=READ_ONLY_HINTS)
     def system_info(self) -> MachineInfo:
-        """Describe this machine: system, processor, memory, disk, load."""
-        with self._looking.recorded("system_info"):
+        """Return operating system, CPU, memory, disk and load of this machine."""
+        with self._access.audit("system_info"):
             return self.machine.info()
 
     @resource("system://health", mime_type="application/json", title="Health")
-    def health(self) -> Health:
-        """What of this service works, and how it is configured."""
+    def health(self) -> SystemHealth:
+        """Return the service status and configuration."""
         return self.machine.health()
 
     @resource("system://audit", mime_type="application/json", title="Audit trail")
-    def audit(self) -> AuditTrail:
-        """The last calls to this service, each bound to the one before it by a hash."""
+    def audit(self) -> AuditRecords:
+        """Return the latest audit records; each contains the hash of its predecessor."""
         return self.machine.trail()
 
     # Prompts
 
     @prompt(name="diagnose-errors", title="Diagnose errors")
     def diagnose_errors(self, logName: str = "System", hours: Annotated[int, Meta(ge=1, le=8760)] = 24) -> str:
-        """Find out what has been going wrong on this machine.
+        """Diagnose recent errors on this machine.
 
         Args:
-            logName: The log to look at.
-            hours: How far back to look.
+            logName: Log to read; default System.
+            hours: Hours to look back; default 24.
         """
         return _prompt("diagnose-errors", log=logName, hours=hours)
 
     @prompt(name="find-large-files", title="Find large files")
     def find_large_files(self, path: str = "") -> str:
-        """Find out what takes up space.
+        """Find large files that use disk space.
 
         Args:
-            path: The folder to look in; otherwise all that may be looked into.
+            path: Directory; default: all allowed paths.
         """
-        where = f"below {path!r}" if path else "in the folders that fs_list gives"
+        where = f"below {path!r}" if path else "in the directories that fs_list returns"
         return _prompt("find-large-files", where=where)
 
     @prompt(name="explain-event", title="Explain an event")
     def explain_event(self, id: int, logName: str = "System") -> str:
-        """Have one entry of a log explained.
+        """Explain one log entry.
 
         Args:
-            id: The entry's id.
-            logName: The log it is in.
+            id: Entry id.
+            logName: Log that contains the entry; default System.
         """
         return _prompt("explain-event", uri=f"eventlog://{quote(logName, safe='')}/{id}")
 
@@ -216,5 +238,5 @@ class System(Service):
         return [name for name in self.machine.log_names() if name.casefold().startswith(typed.casefold())]
 
 
-def _prompt(name: str, **given: Any) -> str:
-    return sections(PROMPTS)[name].strip().format(**given)
+def _prompt(name: str, **values: Any) -> str:
+    return load_markdown_sections(PROMPTS_FILE)[name].strip().format(**values)

@@ -1,12 +1,11 @@
-"""Which task waits for which.
+"""Dependencies between tasks.
 
-- A task waits for its blockers until they are completed. One that failed still blocks: what it was needed for is not
-  there. So does everything below it, because a part of a plan is not begun before the plan may be.
-- A task waits for its children until they are over, completed or failed. What a failed child means for it is
-  for its worker to say.
+- A task waits for its blockers until they are completed. A failed blocker still blocks, because its result is missing.
+  So do blockers of an ancestor: a part of a plan cannot start before the plan.
+- A task waits for its children until they are completed or failed. Its worker decides about a failed child.
 
-How many it waits for is counted in its row, so that the next task is found by an index. These functions keep the counts
-right when something else changes.
+The numbers of open blockers and children are stored with each task, so that the next task is found by an index. These
+functions keep the counts up to date.
 """
 
 from __future__ import annotations
@@ -16,169 +15,176 @@ from itertools import islice
 
 from portico.extend import Transaction
 from portico_services.workitems import records
-from portico_services.workitems.errors import InvalidTask, TaskClosed, Waits
-from portico_services.workitems.records import Item
-from portico_services.workitems.states import NEEDS_BLOCKERS, NEEDS_CHILDREN
+from portico_services.workitems.errors import InvalidWorkItem, WorkItemBlocked, WorkItemClosed
+from portico_services.workitems.records import WorkItem
+from portico_services.workitems.states import REQUIRES_BLOCKERS_DONE, REQUIRES_CHILDREN_DONE
 
-MOST_BLOCKERS = 100
-DEEPEST = 32
-SHOWN = 20
-
-
-# What a task waits for
+# Limits that keep cycle checks and the propagation of counts within one short transaction.
+MAX_BLOCKERS = 100
+MAX_DEPTH = 32
+MAX_SHOWN_BLOCKERS = 20
 
 
-def blockers_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
-    """By task, the blockers of its own, whether or not they are completed."""
-    found: dict[str, list[str]] = {id: [] for id in ids}
+# Reading dependencies.
+
+
+def load_blockers(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the direct blockers of each task, whether or not they are completed."""
+    result: dict[str, list[str]] = {id: [] for id in ids}
     sql = "select item, blocker from work_item_blocker where item in :ids order by item, blocker"
-    for item, blocker in tx.all(tuple[str, str], sql, {"ids": list(ids)}):
-        found[item].append(blocker)
-    return found
+    for item, blocker in tx.fetch_all(tuple[str, str], sql, {"ids": list(ids)}):
+        result[item].append(blocker)
+    return result
 
 
-def blocks(tx: Transaction, id: str, most: int) -> list[str]:
-    """Those that have it as a blocker."""
-    return tx.all(
+def load_dependents(tx: Transaction, id: str, most: int) -> list[str]:
+    """Return the tasks that a task blocks directly."""
+    return tx.fetch_all(
         str,
         "select item from work_item_blocker where blocker = :id order by item limit cast(:most as bigint)",
         {"id": id, "most": most},
     )
 
 
-def open_blockers(tx: Transaction, item: Item) -> dict[str, str]:
-    """Return what a task waits for, each with the task that it blocks: this one first, then those that it is a part
-    of."""
-    found: dict[str, str] = {}
+def open_blockers(tx: Transaction, item: WorkItem) -> dict[str, str]:
+    """Return the open blockers of a task, each with the task that it blocks: the task itself first, then its
+    ancestors.
+    """
+    result: dict[str, str] = {}
     for id in (item.id, *ancestors(tx, item.parent_id)):
-        for blocker in tx.all(
+        for blocker in tx.fetch_all(
             str,
             "select blocker from work_item_blocker join work_item on work_item.id = blocker "
             "where item = :id and status <> 'completed' order by blocker",
             {"id": id},
         ):
-            found.setdefault(blocker, id)
-    return found
+            result.setdefault(blocker, id)
+    return result
 
 
 def ancestors(tx: Transaction, parent: str | None) -> list[str]:
-    """From a parent upwards."""
-    found: list[str] = []
-    # A circle is never written; if it were, this would still end.
-    while parent is not None and len(found) <= 2 * DEEPEST:
-        found.append(parent)
-        parent = tx.maybe(str, "select parent_id from work_item where id = :id", {"id": parent})
-    return found
+    """Return the ancestors, from a parent upwards."""
+    results: list[str] = []
+    # Cycles are never stored; the limit guarantees termination anyway.
+    while parent is not None and len(results) <= 2 * MAX_DEPTH:
+        results.append(parent)
+        parent = tx.fetch_optional(str, "select parent_id from work_item where id = :id", {"id": parent})
+    return results
 
 
-def _levels(tx: Transaction, id: str) -> Iterator[list[str]]:
-    """What is below a task, level by level."""
+def _descendant_levels(tx: Transaction, id: str) -> Iterator[list[str]]:
+    """Yield the descendants of a task, level by level."""
     level = [id]
-    while level := tx.all(str, "select id from work_item where parent_id in :ids order by id", {"ids": level}):
+    while level := tx.fetch_all(str, "select id from work_item where parent_id in :ids order by id", {"ids": level}):
         yield level
 
 
-def below(tx: Transaction, id: str, most: int) -> list[str]:
-    """Everything below a task, level by level; a few more than `most` where there are more."""
+def load_descendants(tx: Transaction, id: str, most: int) -> list[str]:
+    """Return the descendants of a task, level by level; at least one more than `most` if there are more."""
     ids: list[str] = []
-    for level in _levels(tx, id):
+    for level in _descendant_levels(tx, id):
         ids += level
         if len(ids) > most:
             break
     return ids
 
 
-def height(tx: Transaction, id: str) -> int:
-    """How many levels there are below a task; one more than DEEPEST where there are more."""
-    return sum(1 for _ in islice(_levels(tx, id), DEEPEST + 1))
+def subtree_height(tx: Transaction, id: str) -> int:
+    """Return the number of levels below a task, up to MAX_DEPTH + 1."""
+    # Cut off one level beyond the limit: more precision is not needed to reject it.
+    return sum(1 for _ in islice(_descendant_levels(tx, id), MAX_DEPTH + 1))
 
 
-def allow(tx: Transaction, item: Item, wanted: str) -> None:
-    """Whether it may become this while others are as they are."""
-    waits = item.blocked and wanted in NEEDS_BLOCKERS
-    has_open = item.children_open > 0 and wanted in NEEDS_CHILDREN
+def check_transition_allowed(tx: Transaction, item: WorkItem, status: str) -> None:
+    """Raise `WorkItemBlocked` if open blockers or children prevent the new status."""
+    waits = item.blocked and status in REQUIRES_BLOCKERS_DONE
+    has_open = item.children_open > 0 and status in REQUIRES_CHILDREN_DONE
     if waits or has_open:
+        # Names are loaded only for the error message; the decision needs the stored counts alone.
         children = _open_children(tx, item.id) if has_open else []
-        blockers = dict(islice(open_blockers(tx, item).items(), SHOWN)) if waits else {}
-        raise Waits(item.id, wanted, blockers, children)
+        blockers = dict(islice(open_blockers(tx, item).items(), MAX_SHOWN_BLOCKERS)) if waits else {}
+        raise WorkItemBlocked(item.id, status, blockers, children)
 
 
 def _open_children(tx: Transaction, id: str) -> list[str]:
-    return tx.all(
+    return tx.fetch_all(
         str,
         "select id from work_item where parent_id = :id and status in ('pending', 'in_progress') "
         "order by priority, id desc limit cast(:most as bigint)",
-        {"id": id, "most": SHOWN},
+        {"id": id, "most": MAX_SHOWN_BLOCKERS},
     )
 
 
-# Keeping the counts
+# Updating the counts.
 
 
-def follow(tx: Transaction, before: Item, after: Item) -> None:
-    """What it means for others that a task is in another state now, or has another parent."""
+def propagate_status_change(tx: Transaction, before: WorkItem, after: WorkItem) -> None:
+    """Update the counts of other tasks after a change of status or parent."""
     if before.parent_id != after.parent_id:
-        _count_child(tx, before.parent_id, -1 if before.is_open else 0)
-        _count_child(tx, after.parent_id, 1 if after.is_open else 0)
-        reflow(tx, [after.id])
+        _adjust_open_children(tx, before.parent_id, -1 if before.is_open else 0)
+        _adjust_open_children(tx, after.parent_id, 1 if after.is_open else 0)
+        recompute_blocked(tx, [after.id])
     elif before.is_open != after.is_open:
-        _count_child(tx, after.parent_id, 1 if after.is_open else -1)
+        _adjust_open_children(tx, after.parent_id, 1 if after.is_open else -1)
     completed = (before.status == "completed") - (after.status == "completed")
     if completed:
-        waiting = tx.all(str, "select item from work_item_blocker where blocker = :id", {"id": after.id})
-        count_blockers(tx, waiting, completed)
+        waiting = tx.fetch_all(str, "select item from work_item_blocker where blocker = :id", {"id": after.id})
+        adjust_open_blockers(tx, waiting, completed)
 
 
-def adopt(tx: Transaction, item: Item) -> None:
-    """A new task below another."""
-    _count_child(tx, item.parent_id, 1)
-    reflow(tx, [item.id])
+def attach_child(tx: Transaction, item: WorkItem) -> None:
+    """Update the counts for a new child task."""
+    _adjust_open_children(tx, item.parent_id, 1)
+    recompute_blocked(tx, [item.id])
 
 
-def leave(tx: Transaction, item: Item) -> None:
-    """A task that is about to be gone."""
-    _count_child(tx, item.parent_id, -1 if item.is_open else 0)
+def detach(tx: Transaction, item: WorkItem) -> None:
+    """Update the counts for a task that is about to be deleted."""
+    _adjust_open_children(tx, item.parent_id, -1 if item.is_open else 0)
 
 
-def _count_child(tx: Transaction, parent: str | None, by: int) -> None:
+def _adjust_open_children(tx: Transaction, parent: str | None, by: int) -> None:
     if parent is None or by == 0:
         return
     was = records.get(tx, parent, lock=True)
-    tx.run("update work_item set children_open = children_open + :by where id = :id", {"by": by, "id": parent})
-    records.tell(tx, [was, records.get(tx, parent)])
+    tx.execute("update work_item set children_open = children_open + :by where id = :id", {"by": by, "id": parent})
+    records.publish_changes(tx, [was, records.get(tx, parent)])
 
 
-def count_blockers(tx: Transaction, items: Sequence[str], by: int) -> list[str]:
-    """So many more, or fewer, blockers that are not completed; which tasks are therefore blocked, or free."""
+def adjust_open_blockers(tx: Transaction, items: Sequence[str], by: int) -> list[str]:
+    """Add `by` to the number of open blockers of these tasks; return the tasks that became blocked or unblocked."""
     if not items:
         return []
-    tx.run("update work_item set blockers_open = blockers_open + :by where id in :ids", {"by": by, "ids": list(items)})
-    return reflow(tx, items)
+    tx.execute(
+        "update work_item set blockers_open = blockers_open + :by where id in :ids", {"by": by, "ids": list(items)}
+    )
+    return recompute_blocked(tx, items)
 
 
-def reflow(tx: Transaction, ids: Sequence[str]) -> list[str]:
-    """Bring `blocked` up to date for these and for what is below them, level by level; which of them changed."""
+def recompute_blocked(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """Update `blocked` for these tasks and their descendants, level by level; return the changed ones."""
     changed: dict[str, None] = {}
     while ids:
-        flipped = tx.all(
+        flipped = tx.fetch_all(
             str,
             "update work_item set blocked = not blocked where id in :ids and blocked <> (blockers_open > 0 or "
             "coalesce((select above.blocked from work_item above where above.id = work_item.parent_id), false)) "
             "returning id",
             {"ids": list(ids)},
         )
+        # Only descendants of a changed task can change, so the next level starts there.
         changed |= dict.fromkeys(flipped)
-        ids = tx.all(str, "select id from work_item where parent_id in :ids", {"ids": flipped}) if flipped else []
-    some = records.fetch(tx, list(changed)[: records.MOST_TOLD])
-    # It came from the one list and is in the other.
-    records.tell(tx, some.values(), ("blocked", "ready"))
+        ids = tx.fetch_all(str, "select id from work_item where parent_id in :ids", {"ids": flipped}) if flipped else []
+    some = records.fetch(tx, list(changed)[: records.MAX_PUBLISHED_EVENTS])
+    # A changed task moved from one of these lists to the other.
+    records.publish_changes(tx, some.values(), ("blocked", "ready"))
     if len(changed) > len(some):
         tx.publish(records.TOPIC)
     return list(changed)
 
 
-# Whatever waits for a task lends it its urgency. Tasks never wait in circles, so this comes to an end
-_URGENCY = (
+# A task inherits the urgency of every open task that waits for it. There are no cycles, so this terminates.
+_EFFECTIVE_PRIORITY_SQL = (
     "(select min(lent) from (select work_item.priority as lent "
     "union all select waiting.urgency from work_item_blocker join work_item waiting on waiting.id = item "
     "where blocker = work_item.id and waiting.status in ('pending', 'in_progress') "
@@ -187,21 +193,22 @@ _URGENCY = (
 )
 
 
-def lend(tx: Transaction, ids: Iterable[str]) -> None:
-    """Bring `urgency` up to date for these, and for what they wait for in turn."""
-    wanted = list(ids)
-    while wanted:
-        changed = tx.all(
+def propagate_urgency(tx: Transaction, ids: Iterable[str]) -> None:
+    """Update `urgency` for these tasks, and for the tasks they wait for."""
+    pending = list(ids)
+    while pending:
+        changed = tx.fetch_all(
             str,
-            f"update work_item set urgency = {_URGENCY} where id in :ids and urgency <> {_URGENCY} returning id",
-            {"ids": wanted},
+            f"update work_item set urgency = {_EFFECTIVE_PRIORITY_SQL} where id in :ids and urgency <> "
+            f"{_EFFECTIVE_PRIORITY_SQL} returning id",
+            {"ids": pending},
         )
-        wanted = waited_for(tx, changed) if changed else []
+        pending = load_prerequisites(tx, changed) if changed else []
 
 
-def waited_for(tx: Transaction, ids: Sequence[str]) -> list[str]:
-    """What these wait for: blockers of their own, and children."""
-    return tx.all(
+def load_prerequisites(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """Return the tasks that these wait for: direct blockers and children."""
+    return tx.fetch_all(
         str,
         "select blocker from work_item_blocker where item in :ids "
         "union select id from work_item where parent_id in :ids",
@@ -209,43 +216,48 @@ def waited_for(tx: Transaction, ids: Sequence[str]) -> list[str]:
     )
 
 
-# Changing
+# Changing dependencies.
 
 
-def block(tx: Transaction, item: Item, blockers: Sequence[Item]) -> bool:
-    """Have a task wait for others; whether it did not for all of them before. The caller looks for circles."""
+def add_blockers(tx: Transaction, item: WorkItem, blockers: Sequence[WorkItem]) -> bool:
+    """Add blockers to a task; return whether any of them is new. The caller checks for cycles."""
     if not item.is_open:
-        raise TaskClosed(item.id, item.status, "it does not wait for anything any more")
-    known = blockers_of(tx, [item.id])[item.id]
-    new = [one for one in blockers if one.id not in known]
+        raise WorkItemClosed(item.id, item.status, "it does not wait for anything any more")
+    existing = load_blockers(tx, [item.id])[item.id]
+    new = [blocker for blocker in blockers if blocker.id not in existing]
     if not new:
         return False
-    if len(known) + len(new) > MOST_BLOCKERS:
-        raise InvalidTask(
-            f"The task {item.id} has {len(known)} blockers, and a task has at most {MOST_BLOCKERS}. Make one task that "
+    if len(existing) + len(new) > MAX_BLOCKERS:
+        raise InvalidWorkItem(
+            f"The task {item.id} has {len(existing)} blockers, and a task has at most {MAX_BLOCKERS}. Make one task "
+            "that "
             "waits for several of them, and let it wait for that one."
         )
-    tx.many("insert into work_item_blocker (item, blocker) values (?, ?)", [(item.id, one.id) for one in new])
-    if waiting := sum(one.status != "completed" for one in new):
-        count_blockers(tx, [item.id], waiting)
+    tx.execute_many(
+        "insert into work_item_blocker (item, blocker) values (?, ?)", [(item.id, blocker.id) for blocker in new]
+    )
+    if waiting := sum(blocker.status != "completed" for blocker in new):
+        adjust_open_blockers(tx, [item.id], waiting)
     return True
 
 
-def unblock(tx: Transaction, item: Item, blocker: Item) -> bool:
-    """Whether it was waiting for it at all."""
-    gone = tx.run(
+def remove_blocker(tx: Transaction, item: WorkItem, blocker: WorkItem) -> bool:
+    """Remove a blocker from a task; return whether it was one."""
+    gone = tx.execute(
         "delete from work_item_blocker where item = :item and blocker = :blocker",
         {"item": item.id, "blocker": blocker.id},
     )
     if gone and blocker.status != "completed":
-        count_blockers(tx, [item.id], -1)
+        adjust_open_blockers(tx, [item.id], -1)
     return bool(gone)
 
 
-def fits_below(tx: Transaction, item: Item, parent: Item) -> None:
-    """Whether a task may be a child of another: what is over has nothing open below it, and nothing is too deep."""
+def check_parent_allowed(tx: Transaction, item: WorkItem, parent: WorkItem) -> None:
+    """Raise an error if a task cannot be a child of another: a closed task cannot have open children, and the depth is
+    limited.
+    """
     if item.is_open and not parent.is_open:
-        raise TaskClosed(parent.id, parent.status, "nothing open can be below it")
-    depth = len(ancestors(tx, parent.id)) + 1 + height(tx, item.id)
-    if depth > DEEPEST:
-        raise InvalidTask(f"That would be {depth} levels of tasks; there can be {DEEPEST}.")
+        raise WorkItemClosed(parent.id, parent.status, "nothing open can be below it")
+    depth = len(ancestors(tx, parent.id)) + 1 + subtree_height(tx, item.id)
+    if depth > MAX_DEPTH:
+        raise InvalidWorkItem(f"That would be {depth} levels of tasks; there can be {MAX_DEPTH}.")

@@ -1,6 +1,6 @@
-"""Making, changing and deleting, each within a Transaction.
+"""Creating, changing and deleting tasks, each within a Transaction.
 
-Whatever is refused is refused by raising: then nothing of it has happened.
+An error rolls back the whole change.
 """
 
 from __future__ import annotations
@@ -14,39 +14,42 @@ from msgspec.structs import asdict, replace
 from portico.extend import Transaction
 from portico_services.workitems import cycles, dependencies, records, validation
 from portico_services.workitems.errors import (
-    Circle,
     ClaimedByOther,
+    DependencyCycle,
     HasChildren,
-    InvalidTask,
-    NotNow,
-    TaskChanged,
-    TaskClosed,
+    InvalidWorkItem,
+    WorkItemClosed,
+    WorkItemConflict,
+    WorkItemVersionConflict,
 )
-from portico_services.workitems.records import NEVER, Item
-from portico_services.workitems.states import STATUSES, transition
+from portico_services.workitems.records import NO_DUE_DATE, WorkItem
+from portico_services.workitems.states import STATUSES, apply_transition
 
-PRIORITY = 3
-MOST_DELETED = 10_000
-MOST_NOTES = 1000
+DEFAULT_PRIORITY = 3
+# Limits the size of a single transaction, and of the history that a deletion writes.
+MAX_DELETED_ITEMS = 10_000
+MAX_NOTES = 1000
 
 
-class TaskDraft(Struct, frozen=True, kw_only=True):
-    """A task that is to be. 1 is the most urgent, 5 the least."""
+class WorkItemDraft(Struct, frozen=True, kw_only=True):
+    """A task to create. Priority 1 is the most urgent, 5 the least."""
 
     description: str
     parent_id: str | None = None
-    priority: int = PRIORITY
+    priority: int = DEFAULT_PRIORITY
     context: str = ""
     blocked_by: Sequence[str] = ()
     labels: Sequence[str] = ()
-    # A date, perhaps with a time.
+    # A date or date-time.
     due: str | None = None
-    # What others that are made together with it call it in `parent_id` and `blocked_by`.
+    # Name by which other tasks of the same batch refer to it in `parent_id` and `blocked_by`.
     ref: str | None = None
 
 
-class Changes(Struct, frozen=True, kw_only=True):
-    """What is to be another; None stays as it is. An empty parent or date is none, an empty text is empty."""
+class WorkItemChanges(Struct, frozen=True, kw_only=True):
+    """Fields to change; None leaves a field unchanged. An empty parent or due date removes it; an empty text is stored
+    as empty.
+    """
 
     description: str | None = None
     priority: int | None = None
@@ -61,8 +64,8 @@ class Changes(Struct, frozen=True, kw_only=True):
     remove_labels: Sequence[str] = ()
 
 
-class Edit(Struct, frozen=True, kw_only=True):
-    """Who changes a task, when and why; and for whom and at which version only, if that is said."""
+class EditContext(Struct, frozen=True, kw_only=True):
+    """Actor, time and reason of a change, and the expected worker and version, if given."""
 
     now: int
     who: str = ""
@@ -71,224 +74,242 @@ class Edit(Struct, frozen=True, kw_only=True):
     version: int | None = None
 
 
-class Deletion(Struct, frozen=True, kw_only=True):
-    """What is gone, or would be."""
+class DeletionResult(Struct, frozen=True, kw_only=True):
+    """Result of a deletion, or of a dry run."""
 
-    deleted: Annotated[list[str], "The ids of the tasks that are gone"]
-    kept: Annotated[list[str], "The ids of children that moved up"]
-    unblocked: Annotated[list[str], "The ids of tasks that waited for what is gone, and wait for nothing any more"]
-    dry_run: Annotated[bool, "Whether nothing was done"]
+    deleted: Annotated[list[str], "Ids of the deleted tasks"]
+    kept: Annotated[list[str], "Ids of children that moved to the parent"]
+    unblocked: Annotated[list[str], "Ids of tasks that are no longer blocked"]
+    dry_run: Annotated[bool, "Whether this was a dry run"]
 
 
-def _expected(tx: Transaction, id: str, edit: Edit) -> Item:
-    """A task that is to be changed, locked: at the expected version, and not claimed by another worker."""
+def _lock_for_edit(tx: Transaction, id: str, edit: EditContext) -> WorkItem:
+    """Return the locked task to change. Raises an error if its version is not the expected one or another worker holds
+    it.
+    """
+    # Locked before the checks, so that neither version nor worker can change between check and write.
     item = records.get(tx, id, lock=True)
     if edit.version is not None and edit.version != item.version:
-        raise TaskChanged(item.id, edit.version, item.version)
-    # A worker that gives its name can change only tasks that are its own or unclaimed.
+        raise WorkItemVersionConflict(item.id, edit.version, item.version)
+    # A worker that gives its name can only change tasks that it holds or that are unclaimed.
     if edit.worker is not None and item.status == "in_progress" and item.worker not in (None, edit.worker):
         raise ClaimedByOther(item.id, str(item.worker), edit.worker)
     return item
 
 
-# Making
+# Creating.
 
 
-def drafted(draft: TaskDraft, id: str, now: int, who: str, project: str) -> Item:
-    return Item(
+def build_item(draft: WorkItemDraft, id: str, now: int, who: str, project: str) -> WorkItem:
+    """Validate a draft and return the task to store."""
+    return WorkItem(
         id=id,
-        parent_id=validation.id_in(draft.parent_id or "") or None,
-        description=validation.description(draft.description),
-        priority=_priority(draft.priority),
-        context=validation.longer(draft.context, "The context"),
+        parent_id=validation.parse_id(draft.parent_id or "") or None,
+        description=validation.validate_description(draft.description),
+        priority=_validate_priority(draft.priority),
+        context=validation.validate_long_text(draft.context, "The context"),
         created_by=who,
         created_at=now,
         updated_at=now,
-        urgency=_priority(draft.priority),
+        urgency=_validate_priority(draft.priority),
         project=project,
-        due_at=validation.due(draft.due) if draft.due else NEVER,
-        labels=validation.labels(draft.labels),
+        due_at=validation.parse_due_date(draft.due) if draft.due else NO_DUE_DATE,
+        labels=validation.normalize_labels(draft.labels),
     )
 
 
-def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
+def create(tx: Transaction, item: WorkItem, blocked_by: Sequence[str]) -> WorkItem:
+    """Store a task and its dependencies, and return it."""
     if item.parent_id is not None:
         parent = records.get(tx, item.parent_id, lock=True)
-        dependencies.fits_below(tx, item, parent)
+        dependencies.check_parent_allowed(tx, item, parent)
+        # Inherited from the parent: descendants wait for its blockers and are always in its project.
         item = replace(item, blocked=parent.blocked, project=parent.project)
     records.insert(tx, [item])
+    # Without dependencies there are no counts to update, which is the common case of a single task.
     if item.parent_id is None and not blocked_by:
         return item
     if item.parent_id is not None:
-        dependencies.adopt(tx, item)
-        dependencies.lend(tx, [item.id])
-    waits_for = _wait_for(tx, item, blocked_by)
-    dependencies.lend(tx, waits_for)
+        dependencies.attach_child(tx, item)
+        dependencies.propagate_urgency(tx, [item.id])
+    waits_for = _add_initial_blockers(tx, item, blocked_by)
+    dependencies.propagate_urgency(tx, waits_for)
     return records.get(tx, item.id)
 
 
-def _wait_for(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> list[str]:
-    """The blockers, to which the caller lends its urgency."""
-    blockers = list(dict.fromkeys(map(validation.id_in, blocked_by)))
+def _add_initial_blockers(tx: Transaction, item: WorkItem, blocked_by: Sequence[str]) -> list[str]:
+    """Add the blockers of a new task and return their ids. The caller propagates the urgency to them."""
+    # Without duplicates: each blocker is counted once.
+    blockers = list(dict.fromkeys(map(validation.parse_id, blocked_by)))
     if item.id in blockers:
-        raise Circle([item.id, item.id])
+        raise DependencyCycle([item.id, item.id])
     if blockers:
-        dependencies.block(tx, item, records.locked(tx, blockers))
-        cycles.refuse_blockers(tx, item.id, blockers)
+        dependencies.add_blockers(tx, item, records.fetch_locked(tx, blockers))
+        cycles.check_blocker_cycle(tx, item.id, blockers)
     return blockers
 
 
-def resolved(drafts: Sequence[tuple[TaskDraft, str]]) -> list[tuple[TaskDraft, str]]:
-    """Drafts and their ids, each behind its parent, with ids where they name one another. Raises InvalidTask."""
+def resolve_refs(drafts: Sequence[tuple[WorkItemDraft, str]]) -> list[tuple[WorkItemDraft, str]]:
+    """Return drafts with their ids, parents before children, with refs replaced by ids. Raises `InvalidWorkItem`."""
     ids: dict[str, str] = {}
     for draft, id in drafts:
         if draft.ref is not None:
             if draft.ref in ids:
-                raise InvalidTask(f"Two of these tasks have the ref {draft.ref!r}. Each ref stands for one.")
+                raise InvalidWorkItem(f"Two of these tasks have the ref {draft.ref!r}. Each ref must be unique.")
             ids[draft.ref] = id
     named = {
         id: replace(
             draft,
             parent_id=None if draft.parent_id is None else ids.get(draft.parent_id, draft.parent_id),
-            blocked_by=[ids.get(one, one) for one in draft.blocked_by],
+            blocked_by=[ids.get(item, item) for item in draft.blocked_by],
         )
         for draft, id in drafts
     }
-    ordered: dict[str, TaskDraft] = {}
+    ordered: dict[str, WorkItemDraft] = {}
+    # Topological order by parent only. Blockers may form cycles here; they are checked on the stored graph.
     while len(ordered) < len(named):
-        ready = [id for id in named if id not in ordered and _is_ready(named[id], named, ordered)]
+        ready = [id for id in named if id not in ordered and _has_resolved_refs(named[id], named, ordered)]
         if not ready:
-            raise InvalidTask("Some of these tasks are parts of one another, in a circle. Look at their parent_id.")
+            raise InvalidWorkItem("Some of these tasks are children of each other (cycle). Check their parent_id.")
         ordered |= {id: named[id] for id in ready}
     return [(draft, id) for id, draft in ordered.items()]
 
 
-def _is_ready(draft: TaskDraft, named: Container[str], ordered: Container[str]) -> bool:
+def _has_resolved_refs(draft: WorkItemDraft, named: Container[str], ordered: Container[str]) -> bool:
     return draft.parent_id not in named or draft.parent_id in ordered
 
 
-def create_all(tx: Transaction, made: Sequence[tuple[Item, Sequence[str]]]) -> list[Item]:
-    """First all of them, then what they wait for: that may be one that stands further down."""
+def create_batch(tx: Transaction, made: Sequence[tuple[WorkItem, Sequence[str]]]) -> list[WorkItem]:
+    """Store all tasks first, then their blockers, because a blocker may come later in the list."""
     for item, _ in made:
         create(tx, item, ())
     lent: dict[str, None] = {}
     for item, blocked_by in made:
-        lent |= dict.fromkeys(_wait_for(tx, item, blocked_by))
-    dependencies.lend(tx, lent)
+        lent |= dict.fromkeys(_add_initial_blockers(tx, item, blocked_by))
+    # Once for the whole batch: the urgency of a shared blocker would otherwise be recomputed for every task.
+    dependencies.propagate_urgency(tx, lent)
     return list(records.fetch(tx, [item.id for item, _ in made]).values())
 
 
-# Changing
+# Changing.
 
 
-def checked(changes: Changes) -> Changes:
-    """As it can be kept."""
+def validate_changes(changes: WorkItemChanges) -> WorkItemChanges:
+    """Return validated and normalized changes. Raises `InvalidWorkItem`."""
     if changes.status is not None and changes.status not in STATUSES:
-        raise InvalidTask(f"{changes.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
+        raise InvalidWorkItem(f"Unknown status {changes.status[:40]!r}. Expected one of {', '.join(STATUSES)}.")
     return replace(
         changes,
-        description=None if changes.description is None else validation.description(changes.description),
-        priority=None if changes.priority is None else _priority(changes.priority),
-        context=None if changes.context is None else validation.longer(changes.context, "The context"),
-        result=None if changes.result is None else validation.longer(changes.result, "The result"),
-        parent_id=None if changes.parent_id is None else validation.id_in(changes.parent_id),
-        project=None if changes.project is None else validation.home(changes.project),
-        labels=None if changes.labels is None else validation.labels(changes.labels),
-        add_labels=validation.labels(changes.add_labels),
-        remove_labels=validation.labels(changes.remove_labels),
+        description=None if changes.description is None else validation.validate_description(changes.description),
+        priority=None if changes.priority is None else _validate_priority(changes.priority),
+        context=None if changes.context is None else validation.validate_long_text(changes.context, "The context"),
+        result=None if changes.result is None else validation.validate_long_text(changes.result, "The result"),
+        parent_id=None if changes.parent_id is None else validation.parse_id(changes.parent_id),
+        project=None if changes.project is None else validation.validate_project(changes.project),
+        labels=None if changes.labels is None else validation.normalize_labels(changes.labels),
+        add_labels=validation.normalize_labels(changes.add_labels),
+        remove_labels=validation.normalize_labels(changes.remove_labels),
     )
 
 
-def update(tx: Transaction, id: str, changes: Changes, edit: Edit, lease: int | None) -> Item:
-    before = _expected(tx, id, edit)
+def update(tx: Transaction, id: str, changes: WorkItemChanges, edit: EditContext, lease: int | None) -> WorkItem:
+    """Apply changes to a task and return it. With `lease`, renew the claim."""
+    before = _lock_for_edit(tx, id, edit)
     worker, now = edit.worker, edit.now
-    after = replace(before, **_moved(tx, before, changes.status, worker or edit.who or None, now))
-    after = _placed(tx, replace(after, **_fresh(before, changes)), changes)
+    after = replace(before, **_apply_status(tx, before, changes.status, worker or edit.who or None, now))
+    after = _apply_project(tx, replace(after, **_changed_fields(before, changes)), changes)
     if lease is not None:
         if after.status != "in_progress":
-            raise InvalidTask(
+            raise InvalidWorkItem(
                 "A lease is for a task that is in progress. Begin it with next_task or status in_progress."
             )
         after = replace(after, lease_until=now + lease, worker=worker or after.worker)
+    # No version and no history entry for a change that changes nothing, so that repeated calls are idempotent.
     if after == before:
         return before
-    return _written(tx, before, replace(after, updated_at=now), _change(before, after), edit)
+    return _save(tx, before, replace(after, updated_at=now), _change_label(before, after), edit)
 
 
-def _fresh(before: Item, changes: Changes) -> dict[str, Any]:
-    """The fields that are given, but for the status and the place."""
+def _changed_fields(before: WorkItem, changes: WorkItemChanges) -> dict[str, Any]:
+    """Return the new values, except for the status, the parent and the project."""
     names = ("description", "priority", "context", "result")
     fresh = {name: value for name, value in asdict(changes).items() if name in names and value is not None}
     if changes.due is not None:
-        fresh["due_at"] = validation.due(changes.due) if changes.due else NEVER
+        fresh["due_at"] = validation.parse_due_date(changes.due) if changes.due else NO_DUE_DATE
     labels = {*(before.labels if changes.labels is None else changes.labels), *changes.add_labels}
-    return {**fresh, "labels": validation.few_labels(labels - set(changes.remove_labels))}
+    return {**fresh, "labels": validation.check_label_count(labels - set(changes.remove_labels))}
 
 
-def _placed(tx: Transaction, after: Item, changes: Changes) -> Item:
-    """What is below a task is in its list: a task goes to the list of its parent, and no other way."""
+def _apply_project(tx: Transaction, after: WorkItem, changes: WorkItemChanges) -> WorkItem:
+    """Apply a new parent or project. A child is always in the project of its parent."""
     if changes.parent_id is not None:
         after = replace(after, parent_id=changes.parent_id or None)
     parent = None if after.parent_id is None else records.get(tx, after.parent_id, lock=changes.parent_id is not None)
     project = after.project if changes.project is None else changes.project
     if parent is not None:
         if changes.project not in (None, parent.project):
-            raise InvalidTask(f"It is a part of {parent.id}, and goes with it. Move that, or take it out of it.")
+            raise InvalidWorkItem(f"It is a part of {parent.id}, and goes with it. Move that, or take it out of it.")
         project = parent.project
     return replace(after, project=project)
 
 
-def complete(tx: Transaction, id: str, result: str | None, edit: Edit) -> Item:
-    before = _expected(tx, id, edit)
+def complete(tx: Transaction, id: str, result: str | None, edit: EditContext) -> WorkItem:
+    """Complete a task and return it. Repeating the call with the same result has no effect."""
+    before = _lock_for_edit(tx, id, edit)
     if before.status == "completed":
+        # Idempotent: a client that lost the response may repeat the call.
         if result is None or result == before.result:
             return before
-        raise NotNow(
+        raise WorkItemConflict(
             f"The task {id} is completed already, with another result. update_task changes the result.",
             brief=f"task is completed: {id} (with another result; update_task changes the result)",
             id=id,
             status="completed",
         )
-    fields = _moved(tx, before, "completed", edit.worker, edit.now)
+    fields = _apply_status(tx, before, "completed", edit.worker, edit.now)
     after = replace(before, **fields, result=before.result if result is None else result, updated_at=edit.now)
     if edit.worker is not None:
         after = replace(after, worker=edit.worker)
-    return _written(tx, before, after, "completed", edit)
+    return _save(tx, before, after, "completed", edit)
 
 
-def _moved(tx: Transaction, before: Item, status: str | None, worker: str | None, now: int) -> dict[str, Any]:
-    """What a new status brings with it, if it is a new one."""
+def _apply_status(
+    tx: Transaction, before: WorkItem, status: str | None, worker: str | None, now: int
+) -> dict[str, Any]:
+    """Return the fields that a new status changes; empty if the status stays the same."""
     if status is None or status == before.status:
         return {}
-    fields = transition(before.id, before.status, status, now, worker)
-    dependencies.allow(tx, before, status)
+    fields = apply_transition(before.id, before.status, status, now, worker)
+    dependencies.check_transition_allowed(tx, before, status)
+    # A closed task must not have open children, so the parent has to be reopened first.
     if status == "pending" and not before.is_open and before.parent_id is not None:
         parent = records.get(tx, before.parent_id, lock=True)
         if not parent.is_open:
-            raise TaskClosed(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
+            raise WorkItemClosed(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
     return fields
 
 
-def _written(tx: Transaction, before: Item, after: Item, change: str, edit: Edit) -> Item:
-    """Write it, and what it means for others; then look whether all of that may be."""
+def _save(tx: Transaction, before: WorkItem, after: WorkItem, change: str, edit: EditContext) -> WorkItem:
+    """Store a change, update dependent tasks, then check that the result is valid."""
     moved = before.parent_id != after.parent_id
     saved = records.save(tx, before, after, change, who=edit.who, reason=edit.reason)
+    # Cycles are checked after the write, on the stored graph; an error rolls it back.
     if moved and after.parent_id is not None:
-        cycles.refuse_parent(tx, after.id, after.parent_id)
-        dependencies.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
-    dependencies.follow(tx, before, after)
+        cycles.check_parent_cycle(tx, after.id, after.parent_id)
+        dependencies.check_parent_allowed(tx, after, records.get(tx, after.parent_id, lock=True))
+    dependencies.propagate_status_change(tx, before, after)
     if before.project != after.project:
-        records.move_below(tx, after.id, after.project)
+        records.move_descendants(tx, after.id, after.project)
     lent = moved or before.priority != after.priority or before.is_open != after.is_open
     if lent:
-        # Whether it is open is nothing to its own urgency, but to that of what it waits for.
-        dependencies.lend(tx, [after.id])
-        dependencies.lend(tx, dependencies.waited_for(tx, [after.id]))
+        # Whether it is open does not affect its own urgency, but that of the tasks it waits for.
+        dependencies.propagate_urgency(tx, [after.id])
+        dependencies.propagate_urgency(tx, dependencies.load_prerequisites(tx, [after.id]))
     return records.get(tx, saved.id) if lent else saved
 
 
-def _change(before: Item, after: Item) -> str:
-    """One word for the history."""
+def _change_label(before: WorkItem, after: WorkItem) -> str:
+    """Return the kind of change for the history."""
     if before.status == after.status:
         return "moved" if before.parent_id != after.parent_id else "updated"
     if after.status == "pending":
@@ -296,77 +317,85 @@ def _change(before: Item, after: Item) -> str:
     return {"in_progress": "started", "completed": "completed", "failed": "failed"}[after.status]
 
 
-def add_note(tx: Transaction, id: str, text: str, edit: Edit) -> Item:
-    item = _expected(tx, id, edit)
-    if records.count_notes(tx, id) >= MOST_NOTES:
-        raise InvalidTask(
-            f"The task {id} has {MOST_NOTES:,} notes, and no room for more. Put what matters into its context."
+def add_note(tx: Transaction, id: str, text: str, edit: EditContext) -> WorkItem:
+    item = _lock_for_edit(tx, id, edit)
+    if records.count_notes(tx, id) >= MAX_NOTES:
+        raise InvalidWorkItem(
+            f"The task {id} has {MAX_NOTES:,} notes, and no room for more. Put what matters into its context."
         )
-    return records.touch(tx, item, records.NOTED, {"note": [None, text]}, edit.now, who=edit.who)
+    return records.touch(tx, item, records.NOTE_ADDED, {"note": [None, text]}, edit.now, who=edit.who)
 
 
-# Blockers
+# Blockers.
 
 
-def block(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, bool]:
-    item, other = _expected(tx, id, edit), records.get(tx, blocker, lock=True)
+def add_blocker(tx: Transaction, id: str, blocker: str, edit: EditContext) -> tuple[WorkItem, bool]:
+    item, other = _lock_for_edit(tx, id, edit), records.get(tx, blocker, lock=True)
+    # Checked before the insert, because the row itself would violate a constraint.
     if item.id == other.id:
-        raise Circle([id, id])
-    if not dependencies.block(tx, item, [other]):
+        raise DependencyCycle([id, id])
+    if not dependencies.add_blockers(tx, item, [other]):
         return item, False
-    cycles.refuse_blockers(tx, id, [blocker])
-    dependencies.lend(tx, [blocker])
+    cycles.check_blocker_cycle(tx, id, [blocker])
+    dependencies.propagate_urgency(tx, [blocker])
     records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, edit.now, who=edit.who)
     return records.get(tx, id), True
 
 
-def unblock(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, bool]:
-    item, other = _expected(tx, id, edit), records.get(tx, blocker, lock=True)
-    if not dependencies.unblock(tx, item, other):
+def remove_blocker(tx: Transaction, id: str, blocker: str, edit: EditContext) -> tuple[WorkItem, bool]:
+    item, other = _lock_for_edit(tx, id, edit), records.get(tx, blocker, lock=True)
+    if not dependencies.remove_blocker(tx, item, other):
         return item, False
-    dependencies.lend(tx, [blocker])
+    dependencies.propagate_urgency(tx, [blocker])
     records.touch(tx, item, "blocker removed", {"blocked_by": [blocker, None]}, edit.now, who=edit.who)
     return records.get(tx, id), True
 
 
-# Deleting
+# Deleting.
 
 
-def delete(tx: Transaction, id: str, children: Literal["refuse", "delete", "keep"], edit: Edit) -> Deletion:
-    item = _expected(tx, id, edit)
-    below = dependencies.below(tx, id, MOST_DELETED)
+def delete(
+    tx: Transaction, id: str, children: Literal["refuse", "delete", "keep"], edit: EditContext
+) -> DeletionResult:
+    """Delete a task and, depending on `children`, its descendants."""
+    item = _lock_for_edit(tx, id, edit)
+    below = dependencies.load_descendants(tx, id, MAX_DELETED_ITEMS)
     if below and children == "refuse":
         raise HasChildren(id, below, len(below))
-    kept = _moved_up(tx, item, edit) if children == "keep" else []
+    kept = _reparent_children(tx, item, edit) if children == "keep" else []
     gone = [id] if children == "keep" else [id, *below]
-    if len(gone) > MOST_DELETED:
-        raise InvalidTask(f"That would delete more than {MOST_DELETED:,} tasks at once. Delete parts of it first.")
+    if len(gone) > MAX_DELETED_ITEMS:
+        raise InvalidWorkItem(
+            f"That would delete more than {MAX_DELETED_ITEMS:,} tasks at once. Delete parts of it first."
+        )
     items = records.fetch(tx, gone)
-    unblocked = _freed(tx, list(items.values()), edit)
-    dependencies.leave(tx, item)
-    waited_for = dependencies.waited_for(tx, gone)
-    # What is below first, so that the history of a plan reads from its leaves to its root.
-    records.remove(tx, [items[one] for one in reversed(gone)], edit.now, who=edit.who, reason=edit.reason)
-    dependencies.lend(tx, [*waited_for, *kept])
-    return Deletion(deleted=gone, kept=kept, unblocked=unblocked, dry_run=False)
+    unblocked = _unblock_dependents(tx, list(items.values()), edit)
+    dependencies.detach(tx, item)
+    waited_for = dependencies.load_prerequisites(tx, gone)
+    # Descendants first, so that the history of a plan reads from its leaves to its root.
+    records.remove(tx, [items[entry] for entry in reversed(gone)], edit.now, who=edit.who, reason=edit.reason)
+    dependencies.propagate_urgency(tx, [*waited_for, *kept])
+    return DeletionResult(deleted=gone, kept=kept, unblocked=unblocked, dry_run=False)
 
 
-def _moved_up(tx: Transaction, item: Item, edit: Edit) -> list[str]:
-    """Whatever waited for them, or they for it, did so through their parent already: no circle can come of it."""
-    children = records.which(tx, "parent_id = :id", {"id": item.id}, lock="for update")
-    for one in children:
-        after = replace(one, parent_id=item.parent_id, updated_at=edit.now)
-        records.save(tx, one, after, "moved", who=edit.who, reason=f"{item.id} was deleted")
-        dependencies.follow(tx, one, after)
-    return [one.id for one in children]
+def _reparent_children(tx: Transaction, item: WorkItem, edit: EditContext) -> list[str]:
+    """Move the children of a task to its parent. This cannot create a cycle: all their dependencies went through the
+    task already.
+    """
+    children = records.select_where(tx, "parent_id = :id", {"id": item.id}, lock="for update")
+    for child in children:
+        after = replace(child, parent_id=item.parent_id, updated_at=edit.now)
+        records.save(tx, child, after, "moved", who=edit.who, reason=f"{item.id} was deleted")
+        dependencies.propagate_status_change(tx, child, after)
+    return [child.id for child in children]
 
 
-def _freed(tx: Transaction, gone: list[Item], edit: Edit) -> list[str]:
-    """Take these off as blockers of others; which of those wait for nothing any more."""
-    leaving = {one.id for one in gone}
+def _unblock_dependents(tx: Transaction, gone: list[WorkItem], edit: EditContext) -> list[str]:
+    """Remove deleted tasks as blockers of others; return the tasks that are no longer blocked."""
+    leaving = {entry.id for entry in gone}
     sql = "select item, blocker from work_item_blocker where blocker in :ids order by item"
-    pairs = tx.all(tuple[str, str], sql, {"ids": list(leaving)})
-    open_ones = {one.id for one in gone if one.status != "completed"}
+    pairs = tx.fetch_all(tuple[str, str], sql, {"ids": list(leaving)})
+    open_ones = {entry.id for entry in gone if entry.status != "completed"}
     before = records.fetch(tx, [item for item, _ in pairs if item not in leaving])
     for item, blocker in pairs:
         if item in leaving:
@@ -375,13 +404,13 @@ def _freed(tx: Transaction, gone: list[Item], edit: Edit) -> list[str]:
         reason = f"{blocker} was deleted"
         records.touch(tx, current, "blocker removed", fields, edit.now, who=edit.who, reason=reason)
         if blocker in open_ones:
-            dependencies.count_blockers(tx, [item], -1)
-    tx.run("delete from work_item_blocker where blocker in :ids", {"ids": list(leaving)})
+            dependencies.adjust_open_blockers(tx, [item], -1)
+    tx.execute("delete from work_item_blocker where blocker in :ids", {"ids": list(leaving)})
     after = records.fetch(tx, list(before))
-    return [id for id, one in after.items() if before[id].blocked and not one.blocked and one.is_open]
+    return [id for id, entry in after.items() if before[id].blocked and not entry.blocked and entry.is_open]
 
 
-def _priority(number: int) -> int:
+def _validate_priority(number: int) -> int:
     if not 1 <= number <= 5:
-        raise InvalidTask(f"{number} is no priority: 1 is the most urgent, 5 the least.")
+        raise InvalidWorkItem(f"priority must be between 1 (most urgent) and 5, got {number}.")
     return number

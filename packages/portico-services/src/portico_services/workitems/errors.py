@@ -1,23 +1,21 @@
-"""The refusals of the task service.
+"""Exceptions of the work item service.
 
-```
-TaskRefusal              its text is written for the model
-├── NoSuchTask           task_not_found
-├── InvalidTask          validation_error
-├── NotNow               what is asked does not go with the state of the tasks
-│   ├── IllegalTransition    illegal_transition
-│   ├── Waits                waiting: for blockers or children
-│   ├── Circle               circle: tasks would wait for one another
-│   ├── TaskClosed           over: it is completed or has failed, and takes nothing new
-│   ├── HasChildren          has_children: the call does not say what becomes of them
-│   ├── ClaimedByOther       taken: another worker has it
-│   └── TaskChanged          version_conflict: the task was changed since it was read
-├── TasksReadOnly        read_only
-└── TaskStoreFailed      storage_error
-```
+    WorkItemError              message written for the model
+    ├── WorkItemNotFound       task_not_found
+    ├── InvalidWorkItem        validation_error
+    ├── WorkItemConflict       the state of the tasks does not permit the call
+    │   ├── IllegalTransition        illegal_transition
+    │   ├── WorkItemBlocked          waiting: for blockers or children
+    │   ├── DependencyCycle          circle: tasks would wait for each other
+    │   ├── WorkItemClosed           over: completed or failed, and not open for changes
+    │   ├── HasChildren              has_children: the call does not say what to do with them
+    │   ├── ClaimedByOther           taken: another worker holds it
+    │   └── WorkItemVersionConflict  version_conflict: the task has changed since it was read
+    ├── WorkItemsReadOnly      read_only
+    └── WorkItemStoreError     storage_error
 
-`brief` says the same in a few words, for clients that were written for another server. Its beginning stays as those
-clients know it; what blocks and what helps stands behind it in brackets.
+`brief` is a short message for clients of a compatible server. Its beginning stays as those clients know it; the cause
+and the remedy follow in parentheses.
 """
 
 from __future__ import annotations
@@ -27,70 +25,75 @@ from typing import Any, ClassVar
 
 from portico import ToolError
 
-LONGEST_QUOTE = 80
+# An invalid id may be a whole text; quoting it in full would flood the model's context.
+MAX_QUOTED_CHARS = 80
 
 
-class TaskRefusal(ToolError):
-    code: ClassVar[str] = "internal_error"
-    # One of the eight words that contracts have for errors.
-    kind = "ToolExecutionError"
+class WorkItemError(ToolError):
+    """Base class of errors that a work item tool reports to the model."""
+
+    error_code: ClassVar[str] = "internal_error"
+    # One of the eight error types of contracts.
+    error_type = "ToolExecutionError"
 
     def __init__(self, message: str, *, brief: str = "", retryable: bool | None = None, **details: Any) -> None:
         super().__init__(
-            message, details={"code": self.code, "brief": brief or message, **details}, retryable=retryable
+            message, details={"code": self.error_code, "brief": brief or message, **details}, retryable=retryable
         )
 
 
-class NoSuchTask(TaskRefusal):
-    code, kind = "task_not_found", "ResourceNotFound"
+class WorkItemNotFound(WorkItemError):
+    error_code, error_type = "task_not_found", "ResourceNotFound"
 
     def __init__(self, id: str, why: str = "") -> None:
-        shown = id[:LONGEST_QUOTE]
+        short_id = id[:MAX_QUOTED_CHARS]
         super().__init__(
-            f"There is no task {shown!r}{why}. list_tasks says which there are.",
-            brief=f"task not found: {shown}",
-            id=shown,
+            f"Task {short_id!r} does not exist{why}. Use list_tasks to find ids.",
+            brief=f"task not found: {short_id}",
+            id=short_id,
         )
 
 
-class InvalidTask(TaskRefusal):
-    code, kind = "validation_error", "ValidationError"
+class InvalidWorkItem(WorkItemError):
+    error_code, error_type = "validation_error", "ValidationError"
 
 
-class NotNow(TaskRefusal):
-    code = "not_now"
+class WorkItemConflict(WorkItemError):
+    error_code = "not_now"
 
 
-class IllegalTransition(NotNow):
-    code = "illegal_transition"
+class IllegalTransition(WorkItemConflict):
+    error_code = "illegal_transition"
 
     def __init__(self, id: str, before: str, after: str, legal: Sequence[str]) -> None:
         super().__init__(
-            f"The task {id} is {before} and cannot become {after}. From {before} it can become {_either(legal)}.",
-            brief=f"illegal transition: {before} to {after} (from {before} to {_either(legal)} only)",
+            f"The task {id} is {before} and cannot become {after}. From {before} it can become {_join_or(legal)}.",
+            brief=f"illegal transition: {before} to {after} (from {before} to {_join_or(legal)} only)",
             id=id,
             status=before,
             legal=list(legal),
         )
 
 
-class Waits(NotNow):
-    code = "waiting"
+class WorkItemBlocked(WorkItemConflict):
+    error_code = "waiting"
 
-    def __init__(self, id: str, wanted: str, blockers: Mapping[str, str], children: Sequence[str]) -> None:
-        """`blockers` maps each blocker to the task that has it: this one, or one that this is a part of."""
-        said, brief = [], []
+    def __init__(self, id: str, status: str, blockers: Mapping[str, str], children: Sequence[str]) -> None:
+        """Create the error. `blockers` maps each blocker to the task it blocks: this one or an ancestor."""
+        sentences, brief = [], []
         if blockers:
-            named = _some([one if of == id else f"{one} (blocks its parent {of})" for one, of in blockers.items()])
-            remedy = "complete that first, or take the blocker off with remove_blocker"
-            said.append(f"It waits for {named}: {remedy}.")
+            named = _list_ids(
+                [blocker if of == id else f"{blocker} (blocks its parent {of})" for blocker, of in blockers.items()]
+            )
+            remedy = "complete that first, or remove the blocker with remove_blocker"
+            sentences.append(f"It is blocked by {named}: {remedy}.")
             brief.append(f"blocked by {named}: {remedy}")
         if children:
             remedy = "complete, fail or delete them first"
-            said.append(f"Its children are not over: {_some(children)}. {remedy.capitalize()}.")
-            brief.append(f"open children {_some(children)}: {remedy}")
+            sentences.append(f"It has open children: {_list_ids(children)}. {remedy.capitalize()}.")
+            brief.append(f"open children {_list_ids(children)}: {remedy}")
         super().__init__(
-            f"The task {id} cannot become {wanted} yet. {' '.join(said)}",
+            f"The task {id} cannot become {status} yet. {' '.join(sentences)}",
             brief=f"task is waiting: {id} ({'; '.join(brief)})",
             id=id,
             blockers=list(blockers),
@@ -98,42 +101,42 @@ class Waits(NotNow):
         )
 
 
-class Circle(NotNow):
-    code = "circle"
+class DependencyCycle(WorkItemConflict):
+    error_code = "circle"
 
     def __init__(self, path: Sequence[str]) -> None:
         self.path = list(path)
-        shown = list(path) if len(path) <= 10 else [*path[:5], "…", *path[-4:]]
-        said = f"Refused: these tasks would wait for one another for ever: {' → '.join(shown)}."
+        ids = list(path) if len(path) <= 10 else [*path[:5], "…", *path[-4:]]
+        message = f"Rejected: these tasks would wait for each other forever: {' → '.join(ids)}."
         if len(set(path)) == 1:
-            said = f"Refused: the task {path[0]} cannot wait for itself, nor be a part of itself."
+            message = f"Rejected: the task {path[0]} cannot block itself or be its own parent."
         super().__init__(
-            f"{said} (A task waits for its blockers, for its children, and for the blockers of what it is a part of.)",
-            brief=f"cycle: {' -> '.join(shown)}",
+            f"{message} (A task waits for its blockers, its children, and the blockers of its parents.)",
+            brief=f"cycle: {' -> '.join(ids)}",
             path=list(path),
         )
 
 
-class TaskClosed(NotNow):
-    code = "over"
+class WorkItemClosed(WorkItemConflict):
+    error_code = "over"
 
-    def __init__(self, id: str, status: str, wanted: str) -> None:
+    def __init__(self, id: str, status: str, consequence: str) -> None:
         super().__init__(
-            f"The task {id} is {status}, so {wanted}. Reopen it first: update_task with status pending.",
+            f"The task {id} is {status}, so {consequence}. Reopen it first: update_task with status pending.",
             brief=f"task is {status}: {id} (reopen it first: update_task with status pending)",
             id=id,
             status=status,
         )
 
 
-class HasChildren(NotNow):
-    code = "has_children"
+class HasChildren(WorkItemConflict):
+    error_code = "has_children"
 
     def __init__(self, id: str, children: Sequence[str], count: int) -> None:
-        below = f"{count:,} {'task' if count == 1 else 'tasks'} below it ({_some(children)})"
+        below = f"{count:,} {'task' if count == 1 else 'tasks'} below it ({_list_ids(children)})"
         super().__init__(
-            f"The task {id} has {below}. Say what becomes of them: "
-            "children=delete deletes them too, children=keep moves them up to where this task was.",
+            f"The task {id} has {below}. Choose what happens to them: "
+            "children=delete deletes them too, children=keep moves them to the parent of this task.",
             brief=f"task has children: {id} ({below}; pass children=delete to delete them too, or children=keep to "
             "move them up)",
             id=id,
@@ -142,12 +145,13 @@ class HasChildren(NotNow):
         )
 
 
-class ClaimedByOther(NotNow):
-    code, kind = "taken", "PermissionError"
+class ClaimedByOther(WorkItemConflict):
+    # The wire code predates the class name; clients match on it.
+    error_code, error_type = "taken", "PermissionError"
 
     def __init__(self, id: str, holder: str, worker: str) -> None:
         super().__init__(
-            f"The task {id} is with {holder!r} now, not with {worker!r}. A claim ends with its lease; next_task gives "
+            f"The task {id} is claimed by {holder!r}, not by {worker!r}. A claim ends with its lease; next_task gives "
             "another task.",
             brief=f"task is claimed by another worker: {id} (it is with {holder!r}, and its claim ends with its lease)",
             id=id,
@@ -155,34 +159,36 @@ class ClaimedByOther(NotNow):
         )
 
 
-class TaskChanged(NotNow):
-    code = "version_conflict"
+class WorkItemVersionConflict(WorkItemConflict):
+    error_code = "version_conflict"
 
-    def __init__(self, id: str, expected: int, found: int) -> None:
+    def __init__(self, id: str, expected: int, actual: int) -> None:
         super().__init__(
-            f"The task {id} is at version {found}, and version {expected} was expected: it was changed since. "
+            f"The task {id} is at version {actual}, expected version {expected}: it has changed since. "
             "Read it with get_task and try again with its version.",
-            brief=f"version conflict: {id} (expected {expected}, it is {found}: read it again with get_task)",
+            brief=f"version conflict: {id} (expected {expected}, it is {actual}: read it again with get_task)",
             id=id,
             expected=expected,
-            found=found,
+            found=actual,
         )
 
 
-class TasksReadOnly(TaskRefusal):
-    code, kind = "read_only", "PermissionError"
+class WorkItemsReadOnly(WorkItemError):
+    error_code, error_type = "read_only", "PermissionError"
 
     def __init__(self) -> None:
-        super().__init__("These tasks are read-only: they can be looked at, and not changed.", brief="read-only")
+        super().__init__("These tasks are read-only.", brief="read-only")
 
 
-class TaskStoreFailed(TaskRefusal):
-    code = "storage_error"
+class WorkItemStoreError(WorkItemError):
+    error_code = "storage_error"
 
 
-def _either(words: Sequence[str]) -> str:
+def _join_or(words: Sequence[str]) -> str:
+    """Return the words joined with commas and "or"."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _some(ids: Sequence[str], most: int = 5) -> str:
+def _list_ids(ids: Sequence[str], most: int = 5) -> str:
+    """Return the ids joined with commas, at most `most`."""
     return ", ".join(ids[:most]) + (", …" if len(ids) > most else "")

@@ -1,13 +1,13 @@
-"""Everything that can be done with work items in a database, without any protocol.
+"""Work item store: all operations on work items in a database, independent of any protocol.
 
-async with Database(url) as database:
-    items = WorkItems(database)
-    await items.open()
-    made = await items.create(TaskDraft(description="Fix the parser"))
-    mine = await items.next("ann", lease=600)
-    await items.complete(mine.id, "It was a missing comma", worker="ann")
+    async with Database(url) as database:
+        items = WorkItemStore(database)
+        await items.open()
+        made = await items.create(WorkItemDraft(description="Fix the parser"))
+        mine = await items.next("ann", lease=600)
+        await items.complete(mine.id, "It was a missing comma", worker="ann")
 
-Each change is one transaction: it happens wholly, or it is refused and nothing has changed.
+Each change is one transaction: it is applied completely or raises an error and changes nothing.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.extend import Database, StoreError, Transaction
-from portico_services import git_project, timestamps
-from portico_services import text as texts
+from portico.errors import StoreError
+from portico.extend import Database, Transaction
+from portico_services import git_project, text as texts, timestamps
 from portico_services.workitems import claims, dependencies, edits, listing, records, text_index, validation
-from portico_services.workitems.edits import Changes, Deletion, Edit, TaskDraft
-from portico_services.workitems.errors import Circle, InvalidTask, NoSuchTask, TaskStoreFailed
-from portico_services.workitems.ids import Ids
-from portico_services.workitems.listing import Page, Tree, Wanted
-from portico_services.workitems.query_plan import Narrowing
-from portico_services.workitems.records import Item, TaskEvent, TaskNote
-from portico_services.workitems.validation import id_in
+from portico_services.workitems.edits import DeletionResult, EditContext, WorkItemChanges, WorkItemDraft
+from portico_services.workitems.errors import DependencyCycle, InvalidWorkItem, WorkItemNotFound, WorkItemStoreError
+from portico_services.workitems.ids import IdGenerator
+from portico_services.workitems.listing import ItemPage, ItemTree, ListQuery
+from portico_services.workitems.query_plan import TextFilter
+from portico_services.workitems.records import WorkItem, WorkItemEvent, WorkItemNote
+from portico_services.workitems.validation import parse_id
 
 T = TypeVar("T")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-# Not "tasks", which are the protocol's.
-HISTORY = "work_items"
-LOCK = "portico work items"
-LONGEST_LEASE = 30 * 86_400
-MOST_OF_HISTORY = 1000
-MOST_SHOWN = 100
+# Not "tasks", which is the name of the protocol's tasks.
+MIGRATION_HISTORY = "work_items"
+STORE_LOCK = "portico work items"
+MAX_LEASE_SECONDS = 30 * 86_400
+MAX_HISTORY_EVENTS = 1000
+MAX_SHOWN_DEPENDENTS = 100
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
-    """What a task waits for, and what waits for it."""
+class BlockerInfo(Struct, frozen=True, kw_only=True):
+    """Blockers of a task, and the tasks it blocks."""
 
-    item: Item
-    blocked_by: list[Item]
-    # Of what it is a part of.
-    inherited: list[Item]
-    blocks: list[Item]
+    item: WorkItem
+    blocked_by: list[WorkItem]
+    # Blockers of its ancestors.
+    inherited: list[WorkItem]
+    blocks: list[WorkItem]
 
 
-class TaskBackground(Struct, frozen=True, kw_only=True):
-    """What is known of a task that is not in its row: what it waits for, and the newest notes."""
+class WorkItemContext(Struct, frozen=True, kw_only=True):
+    """Information about a task that is not in its row: its blockers and newest notes."""
 
     blocked_by: list[str]
-    notes: list[TaskNote]
-    # How many notes there are in all.
+    notes: list[WorkItemNote]
+    # Total number of notes.
     noted: int
 
 
-class Counts(Struct, frozen=True, kw_only=True):
+class StatusCounts(Struct, frozen=True, kw_only=True):
+    """Numbers of tasks by status, and of ready and blocked ones."""
+
     pending: int
     in_progress: int
     completed: int
@@ -72,15 +74,15 @@ class Counts(Struct, frozen=True, kw_only=True):
     blocked: int
 
 
-class ItemHistory(Struct, frozen=True, kw_only=True):
-    """What was done to a task. There is no item if it was deleted."""
+class WorkItemHistory(Struct, frozen=True, kw_only=True):
+    """History of a task. `item` is None if the task was deleted."""
 
-    item: Item | None
-    events: list[TaskEvent]
+    item: WorkItem | None
+    events: list[WorkItemEvent]
 
 
-class By(TypedDict, total=False):
-    """Who makes a change and why, which worker says that the task is theirs, and which version they have read."""
+class EditOptions(TypedDict, total=False):
+    """Actor and reason of a change, the worker that claims to hold the task, and the version it has read."""
 
     who: str
     reason: str
@@ -88,212 +90,243 @@ class By(TypedDict, total=False):
     expected_version: int | None
 
 
-class WorkItems:
-    """`project` is the list that is meant unless a call names another; empty are those of none."""
+class WorkItemStore:
+    """Work items in a database.
+
+    `project` is the default project of all calls; empty means tasks without a project.
+    """
 
     def __init__(
         self,
         database: Database,
         *,
         project: str = "",
-        ids: Ids | None = None,
-        clock: Callable[[], int] = timestamps.now,
+        ids: IdGenerator | None = None,
+        clock: Callable[[], int] = timestamps.now_ms,
     ) -> None:
         self.database = database
-        self.project = git_project.spelled(project)
+        self.project = git_project.normalize_project_name(project)
         self._clock = clock
-        self._ids = ids or Ids(clock)
+        self._ids = ids or IdGenerator(clock)
 
     async def open(self) -> None:
-        await self.database.migrate(HISTORY, MIGRATIONS)
+        """Migrate the schema."""
+        await self.database.migrate(MIGRATION_HISTORY, MIGRATIONS)
 
-    def of(self, project: str | None) -> WorkItems:
-        """The same tasks, seen from another project; None: from this one."""
+    def for_project(self, project: str | None) -> WorkItemStore:
+        """Return a view of the store for another project; None returns this one."""
         if project is None:
             return self
         other = copy(self)
-        other.project = validation.project(project)
+        other.project = validation.validate_project_filter(project)
         return other
 
-    async def index_all(self) -> None:
-        """Bring the index up to date. Until then a query looks at what is not in it, and finds the same."""
-        while await self._write(text_index.work_off, alone=False):
+    async def index_pending(self) -> None:
+        """Index all queued tasks. Until then queries read the queued tasks directly and find the same."""
+        while await self._write(text_index.index_pending, alone=False):
             pass
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         try:
             return await self.database.read(fn)
         except StoreError as failure:
-            raise refusal_of(failure) from failure
+            raise store_error(failure) from failure
 
     async def _write(self, fn: Callable[[Transaction], T], *, alone: bool = True) -> T:
-        """`alone`: no other such change happens meanwhile, in any process. That is how SQLite always is; PostgreSQL
-        would otherwise let two changes pass each other that each look right and together are not."""
+        """Run a write transaction.
+
+        With `alone`, no other such transaction runs concurrently in any process. SQLite always works this way; on
+        PostgreSQL, two changes could otherwise each be valid but together create an invalid state, such as a cycle.
+        """
 
         def write(tx: Transaction) -> T:
             if alone:
-                tx.lock(LOCK)
+                # Released at the end of the transaction, also when the process crashes.
+                tx.advisory_lock(STORE_LOCK)
             return fn(tx)
 
         try:
+            # `read committed` sees the changes that others made while this one waited for the lock; a stricter
+            # level would raise a serialization conflict and retry.
             return await self.database.write(write, isolation="read committed")
         except StoreError as failure:
-            raise refusal_of(failure) from failure
+            raise store_error(failure) from failure
 
-    # Making
+    # Creating.
 
-    async def create(self, draft: TaskDraft, *, who: str = "") -> Item:
-        item = edits.drafted(draft, self._ids.make(), self._clock(), who, self._home)
+    async def create(self, draft: WorkItemDraft, *, who: str = "") -> WorkItem:
+        """Create a task and return it."""
+        item = edits.build_item(draft, self._ids.next_id(), self._clock(), who, self._home)
         # A task without parent and blockers cannot conflict with other changes.
+        # The store-wide lock is only taken if it is needed: creating single tasks should scale with the number of
+        # writers.
         alone = draft.parent_id is not None or bool(draft.blocked_by)
         return await self._write(lambda tx: edits.create(tx, item, draft.blocked_by), alone=alone)
 
-    async def create_all(self, drafts: Sequence[TaskDraft], *, who: str = "") -> list[Item]:
-        """Many in one transaction, all of them or none. They may name one another by their `ref`."""
-        given = [(one, self._ids.make()) for one in drafts]
-        # No caller has their ids, and if one is refused there will be no such tasks.
-        names = {id: one.ref or f"tasks[{at}]" for at, (one, id) in enumerate(given)}
+    async def create_batch(self, drafts: Sequence[WorkItemDraft], *, who: str = "") -> list[WorkItem]:
+        """Create several tasks in one transaction, all or none. They can refer to each other by `ref`."""
+        drafts_with_ids = [(draft, self._ids.next_id()) for draft in drafts]
+        # The caller does not know these ids, and they will not exist if the batch is rejected, so errors use refs or
+        # positions.
+        names = {id: draft.ref or f"tasks[{at}]" for at, (draft, id) in enumerate(drafts_with_ids)}
         made = []
-        for one, id in edits.resolved(given):
+        for draft, id in edits.resolve_refs(drafts_with_ids):
             try:
-                made.append((edits.drafted(one, id, self._clock(), who, self._home), one.blocked_by))
-            except InvalidTask as wrong:
-                raise InvalidTask(f"{names[id]}: {wrong}") from None
+                made.append((edits.build_item(draft, id, self._clock(), who, self._home), draft.blocked_by))
+            except InvalidWorkItem as wrong:
+                raise InvalidWorkItem(f"{names[id]}: {wrong}") from None
         try:
-            by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
-        except Circle as circle:
-            raise Circle([names.get(id, id) for id in circle.path]) from None
-        except NoSuchTask as missing:
-            raise NoSuchTask(missing.details["id"], ", and none of these has that ref") from None
-        return [by_id[id] for _, id in given]
+            by_id = {draft.id: draft for draft in await self._write(lambda tx: edits.create_batch(tx, made))}
+        except DependencyCycle as circle:
+            raise DependencyCycle([names.get(id, id) for id in circle.path]) from None
+        except WorkItemNotFound as missing:
+            raise WorkItemNotFound(missing.details["id"], ", and none of these has that ref") from None
+        return [by_id[id] for _, id in drafts_with_ids]
 
     @property
     def _home(self) -> str:
-        return validation.home(self.project)
+        return validation.validate_project(self.project)
 
-    # Looking
+    # Reading.
 
-    async def id(self, text: str) -> str:
-        """The id that is meant by a part of one."""
-        return await self.read(lambda tx: records.named(tx, text))
+    async def resolve_id(self, text: str) -> str:
+        """Return the id for an id or a unique part of one."""
+        return await self.read(lambda tx: records.resolve_id(tx, text))
 
-    async def get(self, id: str) -> Item:
-        return await self.read(lambda tx: records.get(tx, id_in(id)))
+    async def get(self, id: str) -> WorkItem:
+        """Return a task. Raises `WorkItemNotFound`."""
+        return await self.read(lambda tx: records.get(tx, parse_id(id)))
 
-    async def page(self, wanted: Wanted, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """`wanted` without a project: it is this one, or that of the parent."""
+    async def list_page(self, query: ListQuery, *, limit: int = 50, cursor: str | None = None) -> ItemPage:
+        """Return a page of tasks. The project of `query` is ignored: it is that of the store, or of the parent."""
 
-        def look(tx: Transaction) -> Page:
-            asked = replace(wanted, project=self.project)
-            if wanted.parent_id:
-                parent = records.get(tx, id_in(wanted.parent_id))
-                asked = replace(wanted, parent_id=parent.id, project=parent.project)
-            return listing.page(tx, asked, limit, cursor, self._clock())
+        def look(tx: Transaction) -> ItemPage:
+            scoped = replace(query, project=self.project)
+            if query.parent_id:
+                parent = records.get(tx, parse_id(query.parent_id))
+                scoped = replace(query, parent_id=parent.id, project=parent.project)
+            return listing.list_page(tx, scoped, limit, cursor, self._clock())
 
         return await self.read(look)
 
-    async def ready(self, limit: int = 50) -> list[Item]:
-        return await self.read(lambda tx: listing.ready(tx, self.project, limit))
+    async def list_ready(self, limit: int = 50) -> list[WorkItem]:
+        """Return tasks that can be started, in the order in which they are claimed."""
+        return await self.read(lambda tx: listing.list_ready(tx, self.project, limit))
 
-    async def ended(self, status: str, *, within: float, limit: int = 50) -> list[Item]:
-        """What was completed or failed within so many seconds."""
-        since = self._clock() - int(within * timestamps.SECOND_MS)
-        return await self.read(lambda tx: listing.ended(tx, self.project, status, since, limit))
+    async def list_finished(self, status: str, *, within: float, limit: int = 50) -> list[WorkItem]:
+        """Return the tasks completed or failed within the last `within` seconds."""
+        since = self._clock() - int(within * timestamps.MS_PER_SECOND)
+        return await self.read(lambda tx: listing.list_finished(tx, self.project, status, since, limit))
 
-    async def tree(self, id: str | None = None, *, open_only: bool = False) -> Tree:
-        root = None if id is None else id_in(id)
-        return await self.read(lambda tx: listing.tree(tx, root, open_only=open_only, project=self.project))
+    async def tree(self, id: str | None = None, *, open_only: bool = False) -> ItemTree:
+        """Return a task with its descendants, or all tasks."""
+        root = None if id is None else parse_id(id)
+        return await self.read(lambda tx: listing.load_tree(tx, root, open_only=open_only, project=self.project))
 
-    async def waiting(self, id: str) -> Waiting:
-        def look(tx: Transaction) -> Waiting:
-            item = records.get(tx, id_in(id))
-            above = dependencies.blockers_of(tx, [item.id, *dependencies.ancestors(tx, item.parent_id)])
+    async def get_blockers(self, id: str) -> BlockerInfo:
+        """Return the blockers of a task and its ancestors, and the tasks it blocks."""
+
+        def look(tx: Transaction) -> BlockerInfo:
+            item = records.get(tx, parse_id(id))
+            above = dependencies.load_blockers(tx, [item.id, *dependencies.ancestors(tx, item.parent_id)])
             own = above.pop(item.id)
             others = [blocker for blockers in above.values() for blocker in blockers]
-            blocks = dependencies.blocks(tx, item.id, MOST_SHOWN)
-            found = records.fetch(tx, [*own, *others, *blocks])
-            return Waiting(
+            blocks = dependencies.load_dependents(tx, item.id, MAX_SHOWN_DEPENDENTS)
+            result = records.fetch(tx, [*own, *others, *blocks])
+            return BlockerInfo(
                 item=item,
-                blocked_by=[found[one] for one in own],
-                inherited=[found[one] for one in dict.fromkeys(others)][:MOST_SHOWN],
-                blocks=[found[one] for one in blocks],
+                blocked_by=[result[entry] for entry in own],
+                inherited=[result[entry] for entry in dict.fromkeys(others)][:MAX_SHOWN_DEPENDENTS],
+                blocks=[result[entry] for entry in blocks],
             )
 
         return await self.read(look)
 
-    async def background(self, id: str, notes: int = 0) -> TaskBackground:
-        """With so many of the notes."""
+    async def get_context(self, id: str, notes: int = 0) -> WorkItemContext:
+        """Return the blockers of a task and up to `notes` of its newest notes."""
 
-        def look(tx: Transaction) -> TaskBackground:
-            newest = records.notes(tx, id, notes)
-            return TaskBackground(
-                blocked_by=dependencies.blockers_of(tx, [id])[id],
+        def look(tx: Transaction) -> WorkItemContext:
+            newest = records.list_notes(tx, id, notes)
+            return WorkItemContext(
+                blocked_by=dependencies.load_blockers(tx, [id])[id],
                 notes=newest,
+                # If fewer notes than requested exist, their number is known already.
                 noted=records.count_notes(tx, id) if len(newest) == notes else len(newest),
             )
 
         return await self.read(look)
 
     async def projects(self) -> list[str]:
-        """The names of the lists there are, at most MOST_PROJECTS; empty is what stands in every one."""
-        return await self.read(lambda tx: records.projects(tx, listing.MOST_PROJECTS))
+        """Return the names of the projects, at most MAX_PROJECTS; empty stands for tasks without a project."""
+        return await self.read(lambda tx: records.list_projects(tx, listing.MAX_PROJECTS))
 
     async def elsewhere(self) -> dict[str, int]:
-        """Return the other lists and how many tasks each has, if the list of this project is empty."""
+        """Return the number of tasks of each other project if this project has none."""
         return await self.read(lambda tx: listing.elsewhere(tx, self.project))
 
-    async def count(self, wanted: Wanted) -> int:
-        wanted = replace(wanted, project=self.project)
-        return await self.read(lambda tx: listing.count(tx, wanted, self._clock()))
+    async def count(self, query: ListQuery) -> int:
+        """Count the tasks that match a query."""
+        query = replace(query, project=self.project)
+        return await self.read(lambda tx: listing.count_items(tx, query, self._clock()))
 
-    async def history(self, id: str, limit: int = 50) -> ItemHistory:
-        """Also of a task that is gone."""
-        if not 1 <= limit <= MOST_OF_HISTORY:
-            raise InvalidTask(f"limit is 1 to {MOST_OF_HISTORY:,}.")
+    async def history(self, id: str, limit: int = 50) -> WorkItemHistory:
+        """Return the history of a task, also of a deleted one. Raises `WorkItemNotFound`."""
+        if not 1 <= limit <= MAX_HISTORY_EVENTS:
+            raise InvalidWorkItem(f"limit is 1 to {MAX_HISTORY_EVENTS:,}.")
 
-        def look(tx: Transaction) -> ItemHistory:
-            item = records.fetch(tx, [id_in(id)]).get(id_in(id))
-            events = records.history(tx, id_in(id), limit)
+        def look(tx: Transaction) -> WorkItemHistory:
+            item = records.fetch(tx, [parse_id(id)]).get(parse_id(id))
+            events = records.history(tx, parse_id(id), limit)
             if item is None and not events:
-                raise NoSuchTask(id)
-            return ItemHistory(item=item, events=events)
+                raise WorkItemNotFound(id)
+            return WorkItemHistory(item=item, events=events)
 
         return await self.read(look)
 
-    async def counts(self) -> Counts:
-        def look(tx: Transaction) -> Counts:
-            of = partial(Wanted, project=self.project)
+    async def counts(self) -> StatusCounts:
+        """Return the numbers of tasks by status."""
+
+        def look(tx: Transaction) -> StatusCounts:
+            of = partial(ListQuery, project=self.project)
             by_status = {
-                status: listing.count(tx, of(status=status))
+                status: listing.count_items(tx, of(status=status))
                 for status in ("pending", "in_progress", "completed", "failed")
             }
-            ready, blocked = listing.count(tx, of(ready=True)), listing.count(tx, of(blocked=True))
-            return Counts(**by_status, ready=ready, blocked=blocked)
+            ready, blocked = listing.count_items(tx, of(ready=True)), listing.count_items(tx, of(blocked=True))
+            return StatusCounts(**by_status, ready=ready, blocked=blocked)
 
         return await self.read(look)
 
-    # Changing
+    # Changing.
 
-    async def update(self, id: str, changes: Changes, *, lease: float | None = None, **by: Unpack[By]) -> Item:
-        """Change a task and return it. With `lease` the worker's claim lasts so many seconds from now on."""
+    async def update(
+        self, id: str, changes: WorkItemChanges, *, lease: float | None = None, **by: Unpack[EditOptions]
+    ) -> WorkItem:
+        """Change a task and return it. With `lease`, the worker's claim lasts this many seconds from now."""
         return (await self.change(id, changes, lease=lease, **by))[1]
 
     async def change(
-        self, id: str, changes: Changes, *, lease: float | None = None, **by: Unpack[By]
-    ) -> tuple[Item, Item]:
-        """Do the same, and return the task before and after."""
-        change = partial(edits.update, id=id_in(id), changes=edits.checked(changes), lease=_lease(lease))
+        self, id: str, changes: WorkItemChanges, *, lease: float | None = None, **by: Unpack[EditOptions]
+    ) -> tuple[WorkItem, WorkItem]:
+        """Change a task and return it as it was before and after."""
+        change = partial(
+            edits.update, id=parse_id(id), changes=edits.validate_changes(changes), lease=_validate_lease(lease)
+        )
+        # Validated before the transaction begins, so that invalid input takes no lock.
         edit = self._edit(**by)
-        return await self._write(lambda tx: (records.get(tx, id_in(id)), change(tx, edit=edit)))
+        return await self._write(lambda tx: (records.get(tx, parse_id(id)), change(tx, edit=edit)))
 
-    async def add_note(self, id: str, text: str, **by: Unpack[By]) -> Item:
-        text = validation.note(text)
-        return await self._write(partial(edits.add_note, id=id_in(id), text=text, edit=self._edit(**by)), alone=False)
+    async def add_note(self, id: str, text: str, **by: Unpack[EditOptions]) -> WorkItem:
+        """Append a note to a task."""
+        text = validation.validate_note(text)
+        return await self._write(
+            partial(edits.add_note, id=parse_id(id), text=text, edit=self._edit(**by)), alone=False
+        )
 
-    async def complete(self, id: str, result: str | None = None, **by: Unpack[By]) -> Item:
-        """Completed once, it stays as it is: to say so again is no mistake, unless the result is another."""
-        result = None if result is None else validation.longer(result, "The result")
-        return await self._write(partial(edits.complete, id=id_in(id), result=result, edit=self._edit(**by)))
+    async def complete(self, id: str, result: str | None = None, **by: Unpack[EditOptions]) -> WorkItem:
+        """Complete a task. Repeating the call has no effect, unless it has another result, which is an error."""
+        result = None if result is None else validation.validate_long_text(result, "The result")
+        return await self._write(partial(edits.complete, id=parse_id(id), result=result, edit=self._edit(**by)))
 
     async def delete(
         self,
@@ -301,32 +334,41 @@ class WorkItems:
         *,
         children: Literal["refuse", "delete", "keep"] = "refuse",
         dry_run: bool = False,
-        **by: Unpack[By],
-    ) -> Deletion:
-        delete = partial(edits.delete, id=id_in(id), children=children, edit=self._edit(**by))
+        **by: Unpack[EditOptions],
+    ) -> DeletionResult:
+        """Delete a task. `dry_run` runs the deletion and rolls it back."""
+        delete = partial(edits.delete, id=parse_id(id), children=children, edit=self._edit(**by))
         if not dry_run:
             return await self._write(delete)
         try:
-            await self._write(partial(_rehearsed, delete))
-        except _Rehearsed as done:
+            # The real deletion in a transaction that is rolled back: the preview can never differ from the deletion.
+            await self._write(partial(_dry_run, delete))
+        except _DryRunRollback as done:
             return done.deleted
         raise AssertionError("a rehearsal has no other end")
 
-    async def block(self, id: str, blocker: str, **by: Unpack[By]) -> tuple[Item, bool]:
-        """Have a task wait for another; whether it did not already."""
-        return await self._write(partial(edits.block, id=id_in(id), blocker=id_in(blocker), edit=self._edit(**by)))
+    async def block(self, id: str, blocker: str, **by: Unpack[EditOptions]) -> tuple[WorkItem, bool]:
+        """Add a blocker to a task; return the task and whether the blocker is new."""
+        return await self._write(
+            partial(edits.add_blocker, id=parse_id(id), blocker=parse_id(blocker), edit=self._edit(**by))
+        )
 
-    async def unblock(self, id: str, blocker: str, **by: Unpack[By]) -> tuple[Item, bool]:
-        return await self._write(partial(edits.unblock, id=id_in(id), blocker=id_in(blocker), edit=self._edit(**by)))
+    async def unblock(self, id: str, blocker: str, **by: Unpack[EditOptions]) -> tuple[WorkItem, bool]:
+        """Remove a blocker from a task; return the task and whether it was blocked by it."""
+        return await self._write(
+            partial(edits.remove_blocker, id=parse_id(id), blocker=parse_id(blocker), edit=self._edit(**by))
+        )
 
     def _edit(
         self, *, who: str = "", reason: str = "", worker: str | None = None, expected_version: int | None = None
-    ) -> Edit:
-        reason = validation.bounded(texts.storable(reason), "The reason", validation.LONGEST_DESCRIPTION)
-        worker = validation.name(worker)
-        return Edit(now=self._clock(), who=who, reason=reason, worker=worker, version=expected_version)
+    ) -> EditContext:
+        reason = validation.check_length(
+            texts.replace_unstorable(reason), "The reason", validation.MAX_DESCRIPTION_CHARS
+        )
+        worker = validation.validate_worker(worker)
+        return EditContext(now=self._clock(), who=who, reason=reason, worker=worker, version=expected_version)
 
-    # Working
+    # Claiming.
 
     async def next(
         self,
@@ -337,58 +379,58 @@ class WorkItems:
         parent_id: str | None = None,
         query: str | None = None,
         labels: Sequence[str] = (),
-    ) -> Item | None:
-        """The most urgent task that can be begun, of these the one that is due first, and then the oldest, claimed for
-        this worker alone.
+    ) -> WorkItem | None:
+        """Claim the most urgent task that can be started for this worker; on a tie, the earliest due, then the oldest.
 
-        With `parent_id` one that is below that task, with `query` one that all its words occur in, with `labels` one
-        that has them all.
+        `parent_id` limits it to descendants of a task, `query` to tasks that contain all words, and `labels` to tasks
+        with all labels. Returns None if there is none.
         """
-        name, length = validation.name(worker), _lease(lease)
+        name, length = validation.validate_worker(worker), _validate_lease(lease)
         if name is None:
-            raise InvalidTask("Who is to work on it? A worker needs a name.")
-        above = None if parent_id is None else id_in(parent_id)
-        scope = Narrowing(above=above, query=query or "", labels=validation.labels(labels))
-        claim = partial(claims.claim, worker=name, lease=length, who=who, scope=scope)
+            raise InvalidWorkItem("Who is to work on it? A worker needs a name.")
+        above = None if parent_id is None else parse_id(parent_id)
+        scope = TextFilter(above=above, query=query or "", labels=validation.normalize_labels(labels))
+        claim = partial(claims.claim_next, worker=name, lease=length, who=who, scope=scope)
         return await self._write(
-            lambda tx: claim(tx, now=self._clock(), projects=listing.projects(tx, self.project)), alone=False
+            lambda tx: claim(tx, now=self._clock(), projects=listing.matching_projects(tx, self.project)), alone=False
         )
 
-    async def take_back(self) -> list[Item]:
-        """What workers did not finish before their leases ended is pending again."""
+    async def take_back(self) -> list[WorkItem]:
+        """Set tasks with an expired lease back to pending."""
+        # A read without a lock. Every server of a store polls here, and usually no lease has expired.
         end = await self.next_end()
         if end is None or end > self._clock():
             return []
-        return await self._write(lambda tx: claims.take_back(tx, self._clock()), alone=False)
+        return await self._write(lambda tx: claims.release_expired_leases(tx, self._clock()), alone=False)
 
     async def next_end(self) -> int | None:
-        """When the first lease ends, in milliseconds."""
-        return await self.read(claims.next_end)
+        """Return the time at which the first lease expires, in milliseconds."""
+        return await self.read(claims.next_lease_expiry)
 
 
-class _Rehearsed(Exception):
-    """Undoes a transaction that was only to be looked at."""
+class _DryRunRollback(Exception):
+    """Rolls back a dry run."""
 
-    def __init__(self, deleted: Deletion) -> None:
+    def __init__(self, deleted: DeletionResult) -> None:
         self.deleted = deleted
 
 
-def _rehearsed(delete: Callable[[Transaction], Deletion], tx: Transaction) -> Any:
-    raise _Rehearsed(replace(delete(tx), dry_run=True))
+def _dry_run(delete: Callable[[Transaction], DeletionResult], tx: Transaction) -> Any:
+    raise _DryRunRollback(replace(delete(tx), dry_run=True))
 
 
-def _lease(seconds: float | None) -> int | None:
+def _validate_lease(seconds: float | None) -> int | None:
     if seconds is None:
         return None
-    if not 1 <= seconds <= LONGEST_LEASE:
-        raise InvalidTask(f"A lease is 1 to {LONGEST_LEASE:,} seconds.")
-    return int(seconds * timestamps.SECOND_MS)
+    if not 1 <= seconds <= MAX_LEASE_SECONDS:
+        raise InvalidWorkItem(f"A lease is 1 to {MAX_LEASE_SECONDS:,} seconds.")
+    return int(seconds * timestamps.MS_PER_SECOND)
 
 
-def refusal_of(failure: StoreError) -> TaskStoreFailed:
-    """What a client is told of a failed store: without the paths and addresses that the store names."""
-    return TaskStoreFailed(
-        f"The tasks could not be stored or read: {failure.outward}.",
-        brief=f"storage failed: {failure.outward}",
-        retryable=failure.passing,
+def store_error(failure: StoreError) -> WorkItemStoreError:
+    """Return the error for the client, without the paths and addresses that the database error contains."""
+    return WorkItemStoreError(
+        f"The tasks could not be stored or read: {failure.public_message}.",
+        brief=f"storage failed: {failure.public_message}",
+        retryable=failure.retryable,
     )

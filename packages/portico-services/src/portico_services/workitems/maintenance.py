@@ -1,4 +1,4 @@
-"""What happens beside the calls: leases end, what was written is indexed, and those who wait for work are woken."""
+"""Background work: release expired leases, index changed tasks, and wake workers that wait for a task."""
 
 from __future__ import annotations
 
@@ -8,85 +8,91 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from portico_services import timestamps
-from portico_services.workitems.errors import TaskRefusal
-from portico_services.workitems.item_store import WorkItems
+from portico_services.workitems.errors import WorkItemError
+from portico_services.workitems.item_store import WorkItemStore
 
 log = logging.getLogger("portico")
 
 T = TypeVar("T")
 
-# The longest time between two looks for leases that have ended: the event of a new one may be lost.
-LONGEST_PAUSE_SECONDS = 60.0
-# The shortest one, however much is being claimed. No lease is shorter than a second.
-SHORTEST_PAUSE_SECONDS = 0.2
-# Between two looks for what has to be indexed.
-INDEX_SECONDS = 2.0
+# Maximum interval between checks for expired leases, since the event of a new one may be lost.
+MAX_LEASE_CHECK_SECONDS = 60.0
+# Minimum interval, however many tasks are claimed. No lease is shorter than a second.
+MIN_LEASE_CHECK_SECONDS = 0.2
+# Minimum interval between index updates.
+INDEX_INTERVAL_SECONDS = 2.0
 
 
-class Upkeep:
-    """Of one server's tasks. `on_change` is called for each event, whichever process it comes from."""
+class WorkItemMaintenance:
+    """Background work of one service. `on_change` is called for each event of any process."""
 
     def __init__(self) -> None:
+        # Set by events of any process; each loop clears its event before it reads, so that no change in between is
+        # lost.
         self._leased = asyncio.Event()
         self._unindexed = asyncio.Event()
-        # Of those who wait for something to do; each is set when something can be begun.
+        # Events of waiting workers; each is set when a task becomes ready.
         self._waiting: set[asyncio.Event] = set()
 
     def on_change(self, lists: Collection[str] | None) -> None:
-        """A task has changed that is in these lists; None: it is not known which."""
+        """Handle a change of a task in these lists; None if the lists are not known."""
         self._unindexed.set()
         if lists is None or "in_progress" in lists:
             self._leased.set()
         if lists is None or "ready" in lists:
+            # All of them: only the store can decide which worker gets the task, and the others wait again.
             for news in self._waiting:
                 news.set()
 
-    async def index(self, items: WorkItems) -> None:
-        """Indexes what was written, here or by another process, some time after it was."""
+    async def run_indexer(self, items: WorkItemStore) -> None:
+        """Index tasks changed by this or another process, with a short delay."""
         while True:
             self._unindexed.clear()
             try:
-                await items.index_all()
-            except TaskRefusal as refusal:
+                await items.index_pending()
+            except WorkItemError as refusal:
                 log.warning("tasks could not be indexed: %s", refusal)
-            await asyncio.sleep(INDEX_SECONDS)
+            # Collect changes for a moment: indexing a batch costs a fraction of indexing each task.
+            await asyncio.sleep(INDEX_INTERVAL_SECONDS)
             await self._unindexed.wait()
 
-    async def end_leases(self, items: WorkItems) -> None:
-        """Sets what was not finished in time to pending when its lease ends, also when no one asks for work."""
+    async def run_lease_expiry(self, items: WorkItemStore) -> None:
+        """Release claims when their leases expire, even if no worker asks for a task."""
         while True:
             self._leased.clear()
             try:
                 await items.take_back()
                 end = await items.next_end()
-            except TaskRefusal as refusal:
-                log.warning("leases of tasks could not be looked at: %s", refusal)
+            except WorkItemError as refusal:
+                log.warning("expired leases of tasks could not be released: %s", refusal)
                 end = None
-            await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
-            pause = LONGEST_PAUSE_SECONDS if end is None else (end - timestamps.now()) / timestamps.SECOND_MS
+            await asyncio.sleep(MIN_LEASE_CHECK_SECONDS)
+            pause = MAX_LEASE_CHECK_SECONDS if end is None else (end - timestamps.now_ms()) / timestamps.MS_PER_SECOND
             try:
-                async with asyncio.timeout(min(max(pause, 0.0), LONGEST_PAUSE_SECONDS)):
+                async with asyncio.timeout(min(max(pause, 0.0), MAX_LEASE_CHECK_SECONDS)):
                     await self._leased.wait()
             except TimeoutError:
                 continue
 
-    async def wait_for(self, take: Callable[[], Awaitable[T | None]], wait: float) -> T | None:
-        """What `take` gives, which is tried again when there may be something; None where there was nothing for `wait`
-        seconds."""
+    async def wait_for_item(self, take: Callable[[], Awaitable[T | None]], wait: float) -> T | None:
+        """Call `take` until it returns a task, again whenever one may be ready; return None after `wait` seconds."""
         until = asyncio.get_running_loop().time() + wait
         news = asyncio.Event()
+        # Registered before the first attempt, so that no event is missed in between.
         self._waiting.add(news)
         try:
-            while (taken := await take()) is None:
+            while (item := await take()) is None:
                 left = until - asyncio.get_running_loop().time()
                 if left <= 0:
                     return None
                 try:
-                    async with asyncio.timeout(min(left, LONGEST_PAUSE_SECONDS)):
+                    # An upper bound, because an event of another process may be lost; then the wait becomes a slow
+                    # poll.
+                    async with asyncio.timeout(min(left, MAX_LEASE_CHECK_SECONDS)):
                         await news.wait()
                 except TimeoutError:
                     pass
                 news.clear()
-            return taken
+            return item
         finally:
             self._waiting.discard(news)

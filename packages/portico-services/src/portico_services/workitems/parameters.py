@@ -1,4 +1,4 @@
-"""The parameters of the tools, as clients are told of them."""
+"""Parameters of the tools, with their descriptions for clients."""
 
 from __future__ import annotations
 
@@ -6,95 +6,95 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from portico_services.workitems.dependencies import MOST_BLOCKERS
-from portico_services.workitems.edits import PRIORITY
-from portico_services.workitems.ids import LENGTH
-from portico_services.workitems.item_store import LONGEST_LEASE
+from portico_services.workitems.dependencies import MAX_BLOCKERS
+from portico_services.workitems.edits import DEFAULT_PRIORITY
+from portico_services.workitems.ids import ID_LENGTH
+from portico_services.workitems.item_store import MAX_LEASE_SECONDS
 from portico_services.workitems.validation import (
-    LONGEST_DESCRIPTION,
-    LONGEST_LABEL,
-    LONGEST_NAME,
-    LONGEST_PROJECT,
-    LONGEST_TEXT,
-    MOST_LABELS,
+    MAX_DESCRIPTION_CHARS,
+    MAX_LABEL_CHARS,
+    MAX_LABELS,
+    MAX_NAME_CHARS,
+    MAX_PROJECT_CHARS,
+    MAX_TEXT_CHARS,
 )
 
-# As long as an id or its address can be, with some room for what is none: that gets an error of its own.
-LONGEST_ID = LENGTH + 200
+# The length of an id or its URI, with a margin: a longer value that is not an id gets a specific error.
+MAX_ID_CHARS = ID_LENGTH + 200
 
 
-def id_of(about: str) -> Meta:
-    return Meta(min_length=1, max_length=LONGEST_ID, description=about)
+def id_parameter(about: str) -> Meta:
+    return Meta(min_length=1, max_length=MAX_ID_CHARS, description=about)
 
 
-Id = Annotated[str, id_of("The id of the task, such as task_1hf3k9d0qv7e2m5rx")]
-TaskId = Annotated[str, id_of("The id of the task that waits")]
-BlockerId = Annotated[str, id_of("The id of the task that it waits for")]
-DESCRIPTION = Meta(
+ItemId = Annotated[str, id_parameter("Task id, e.g. task_1hf3k9d0qv7e2m5rx")]
+BlockedItemId = Annotated[str, id_parameter("Id of the task to block")]
+BlockerId = Annotated[str, id_parameter("Id of the task that must be completed first")]
+DESCRIPTION_META = Meta(
     min_length=1,
-    max_length=LONGEST_DESCRIPTION,
-    description="What is to be done, so that another worker understands it and can tell when it is done",
+    max_length=MAX_DESCRIPTION_CHARS,
+    description="The work to do and when it is done, understandable for another worker",
 )
-URGENCY = Meta(ge=1, le=5, description="1 is the most urgent, 5 the least; 3 is usual")
-BACKGROUND = Meta(
-    max_length=LONGEST_TEXT, description="What a worker has to know: files, links, decisions, constraints"
+PRIORITY_META = Meta(ge=1, le=5, description="1 (most urgent) to 5; default 3")
+CONTEXT_META = Meta(
+    max_length=MAX_TEXT_CHARS, description="Background for the worker: files, links, decisions, constraints"
 )
-Result = Annotated[str | None, Meta(max_length=LONGEST_TEXT, description="What came of it")]
+Result = Annotated[str | None, Meta(max_length=MAX_TEXT_CHARS, description="Outcome")]
 Worker = Annotated[
     str | None,
     Meta(
-        max_length=LONGEST_NAME,
-        description="Who works on it: a name of your own, the same each time. Refused if another worker has the task",
+        max_length=MAX_NAME_CHARS,
+        description="Your worker name, the same in every call; fails if another worker holds the task",
     ),
 ]
 Lease = Annotated[
     int | None,
     Meta(
         ge=1,
-        le=LONGEST_LEASE,
-        description="For how many seconds it is yours; then others may get it, unless it is finished or renewed",
+        le=MAX_LEASE_SECONDS,
+        description="Claim duration in seconds; afterwards others may claim the task. Default: until finished",
     ),
 ]
 ExpectedVersion = Annotated[
-    int | None, Meta(ge=1, description="The version you have read; refused if it has changed since")
+    int | None, Meta(ge=1, description="Version you last read; the call fails if the task has changed since")
 ]
-Reason = Annotated[str, Meta(max_length=LONGEST_DESCRIPTION, description="Why, for its history")]
+Reason = Annotated[str, Meta(max_length=MAX_DESCRIPTION_CHARS, description="Reason recorded in the history")]
 
-Label = Annotated[str, Meta(min_length=1, max_length=LONGEST_LABEL)]
-LABELS = Meta(max_length=MOST_LABELS, description="Words to find it by, such as backend or waiting-for-review")
-AllLabels = Annotated[
-    list[Label] | None, Meta(max_length=MOST_LABELS, description="Only tasks that have all these labels")
-]
-DUE = Meta(max_length=40, description="When it is due: 2026-01-31, or 2026-01-31T12:00:00Z; without a zone it is UTC")
+Label = Annotated[str, Meta(min_length=1, max_length=MAX_LABEL_CHARS)]
+LABELS_META = Meta(max_length=MAX_LABELS, description="Labels, e.g. backend, waiting-for-review")
+LabelFilter = Annotated[list[Label] | None, Meta(max_length=MAX_LABELS, description="Only tasks with all these labels")]
+DUE_META = Meta(max_length=40, description="Due date, 2026-01-31 or 2026-01-31T12:00:00Z (UTC by default)")
 Project = Annotated[
     str | None,
     Meta(
-        max_length=LONGEST_PROJECT,
-        description="Whose list: the name of a project. Left out: the one that you, or the server, are working in",
+        max_length=MAX_PROJECT_CHARS,
+        description="Project name; default: the current project",
     ),
 ]
-AnyProject = Annotated[
+ProjectFilter = Annotated[
     str | None,
     Meta(
-        max_length=LONGEST_PROJECT,
-        description='Whose list: the name of a project, or "*" for all. Left out: the one you are working in',
+        max_length=MAX_PROJECT_CHARS,
+        description='Project name, or "*" for all; default: the current project',
     ),
 ]
 
 
-class PlannedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several tasks that are made at once."""
+# Unknown fields are rejected: a misspelled `blocked_by` would silently create a plan without order.
+class PlannedItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task of a batch."""
 
-    description: Annotated[str, DESCRIPTION]
+    description: Annotated[str, DESCRIPTION_META]
     ref: Annotated[
-        str | None, Meta(min_length=1, max_length=LONGEST_NAME, description="What the others of this call call it")
+        str | None,
+        Meta(min_length=1, max_length=MAX_NAME_CHARS, description="Name by which other tasks of this call refer to it"),
     ] = None
-    parent_id: Annotated[str | None, id_of("The task that it is a part of: a ref of this call, or an id")] = None
-    priority: Annotated[int, URGENCY] = PRIORITY
-    context: Annotated[str, BACKGROUND] = ""
+    parent_id: Annotated[str | None, id_parameter("Parent: a ref of this call or an id")] = None
+    priority: Annotated[int, PRIORITY_META] = DEFAULT_PRIORITY
+    context: Annotated[str, CONTEXT_META] = ""
     blocked_by: Annotated[
         list[str] | None,
-        Meta(max_length=MOST_BLOCKERS, description="What must be completed first: refs of this call, or ids"),
+        Meta(max_length=MAX_BLOCKERS, description="Refs of this call or ids that must be completed first"),
     ] = None
-    labels: Annotated[list[Label] | None, LABELS] = None
-    due: Annotated[str | None, DUE] = None
+    labels: Annotated[list[Label] | None, LABELS_META] = None
+    due: Annotated[str | None, DUE_META] = None

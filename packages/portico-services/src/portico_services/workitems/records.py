@@ -1,6 +1,6 @@
-"""The rows: a work item as it is kept, what was done to it, and the statements that read and write them.
+"""Rows of work items and their history, and the statements that read and write them.
 
-All of these are functions of a Transaction. What a change means for tasks that wait is in `dependencies.py`.
+Every function takes a Transaction. The effects of a change on dependent tasks are in `dependencies.py`.
 """
 
 from __future__ import annotations
@@ -12,38 +12,39 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.extend import Transaction, json_column
+from portico.extend import Transaction, encode_json_column
 from portico_services.workitems import text_index, validation
-from portico_services.workitems.errors import InvalidTask, NoSuchTask
-from portico_services.workitems.ids import PREFIX, is_id
+from portico_services.workitems.errors import InvalidWorkItem, WorkItemNotFound
+from portico_services.workitems.ids import ID_PREFIX, is_id
 
 TOPIC = "work_item"
-# The change that is a note.
-NOTED = "note added"
-# Of more at once, only that there was something.
-MOST_TOLD = 100
+# The kind of change that is a note.
+NOTE_ADDED = "note added"
+# Changes published individually; beyond that, a single event without details.
+# Subscribers reload whole lists anyway after a large change.
+MAX_PUBLISHED_EVENTS = 100
 COLUMNS = (
     "id", "parent_id", "description", "status", "priority", "context", "result", "worker", "lease_until",
     "blockers_open", "children_open", "blocked", "version", "created_by", "created_at", "started_at", "completed_at",
     "updated_at", "urgency", "project", "due_at", "labels",
 )  # fmt: skip
-# What is counted, and belongs to no version.
-COUNTED = ("blockers_open", "children_open", "blocked", "urgency")
-LISTED = ", ".join(COLUMNS)
-# What is not due at all: later than every date, so that each engine puts it last.
-NEVER = 2**53 - 1
-_SELECT = f"select {LISTED} from work_item"
-# Whatever is below the task `:above`.
-BELOW = (
+# Derived values, which are not part of a version.
+COUNTER_COLUMNS = ("blockers_open", "children_open", "blocked", "urgency")
+COLUMNS_SQL = ", ".join(COLUMNS)
+# Stored for tasks without a due date: later than every date, so that every engine sorts them last.
+NO_DUE_DATE = 2**53 - 1
+_SELECT = f"select {COLUMNS_SQL} from work_item"
+# All descendants of the task `:above`.
+DESCENDANTS_CTE = (
     "with recursive part(id) as (select id from work_item where parent_id = :above union all "
     "select work_item.id from work_item join part on work_item.parent_id = part.id) select id from part"
 )
-# The words of the index `work_item_ready`: what can be begun.
-READY = "status = 'pending' and blocked = false and children_open = 0"
+# Must match the condition of the partial index `work_item_ready`.
+READY_SQL = "status = 'pending' and blocked = false and children_open = 0"
 
 
-class Item(Struct, frozen=True, kw_only=True):
-    """A work item. Moments are milliseconds."""
+class WorkItem(Struct, frozen=True, kw_only=True):
+    """A work item. Timestamps are milliseconds since the epoch."""
 
     id: str
     parent_id: str | None = None
@@ -54,10 +55,10 @@ class Item(Struct, frozen=True, kw_only=True):
     result: str = ""
     worker: str | None = None
     lease_until: int | None = None
-    # Blockers that are not completed, children that are not over.
+    # Numbers of blockers that are not completed and of open children.
     blockers_open: int = 0
     children_open: int = 0
-    # Whether it, or anything that it is a part of, has a blocker that is not completed.
+    # Whether it or an ancestor has an open blocker.
     blocked: bool = False
     version: int = 1
     created_by: str = ""
@@ -67,14 +68,15 @@ class Item(Struct, frozen=True, kw_only=True):
     updated_at: int
     # Its priority, or that of the most urgent open task that waits for it.
     urgency: int = 3
-    # Which list it stands in; empty: in all of them. What is below a task is in the same one.
+    # Project; empty for tasks that every project sees. Descendants have the same project.
     project: str = ""
-    due_at: int = NEVER
+    due_at: int = NO_DUE_DATE
     labels: tuple[str, ...] = ()
 
     @property
     def due(self) -> int | None:
-        return None if self.due_at == NEVER else self.due_at
+        """Return the due date, or None."""
+        return None if self.due_at == NO_DUE_DATE else self.due_at
 
     @property
     def is_open(self) -> bool:
@@ -82,22 +84,22 @@ class Item(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """As the index of what can be begun has it."""
+        """Return whether the task can be started, as defined by READY_SQL."""
         return self.status == "pending" and not self.blocked and self.children_open == 0
 
     @property
-    def lists(self) -> set[str]:
-        """Where it is to be found."""
-        found = {self.status}
+    def list_names(self) -> set[str]:
+        """Return the names of the lists that contain the task."""
+        results = {self.status}
         if self.is_ready:
-            found.add("ready")
+            results.add("ready")
         if self.blocked and self.is_open:
-            found.add("blocked")
-        return found
+            results.add("blocked")
+        return results
 
 
-class TaskEvent(Struct, frozen=True, kw_only=True):
-    """One change: the version it made, who made it, and of each field what it was and what it is."""
+class WorkItemEvent(Struct, frozen=True, kw_only=True):
+    """A change: the version it created, its actor, and the old and new value of each field."""
 
     item: str
     version: int
@@ -108,81 +110,96 @@ class TaskEvent(Struct, frozen=True, kw_only=True):
     fields: dict[str, list[Any]]
 
 
-class TaskNote(Struct, frozen=True, kw_only=True):
+class WorkItemNote(Struct, frozen=True, kw_only=True):
+    """A note of a task."""
+
     at: int
     who: str
     text: str
 
 
-# Writing
+# Writing.
 
 
-def insert(tx: Transaction, items: Sequence[Item]) -> None:
-    names, marks = ", ".join(COLUMNS), ", ".join(f":{one}" for one in COLUMNS)
-    rows = [{**msgspec.structs.asdict(one), "labels": json_column(one.labels), "words": words(one)} for one in items]
-    tx.many(f"insert into work_item ({names}, words) values ({marks}, :words)", rows)
-    _label(tx, [(label, one.id) for one in items for label in one.labels])
-    text_index.enqueue(tx, [one.id for one in items])
-    tell(tx, items)
+def insert(tx: Transaction, items: Sequence[WorkItem]) -> None:
+    """Insert tasks with their labels, queue them for indexing and publish the changes."""
+    names, marks = ", ".join(COLUMNS), ", ".join(f":{item}" for item in COLUMNS)
+    rows = [
+        {**msgspec.structs.asdict(item), "labels": encode_json_column(item.labels), "words": searchable_text(item)}
+        for item in items
+    ]
+    tx.execute_many(f"insert into work_item ({names}, words) values ({marks}, :words)", rows)
+    _write_labels(tx, [(label, item.id) for item in items for label in item.labels])
+    text_index.enqueue_items(tx, [item.id for item in items])
+    publish_changes(tx, items)
 
 
-def _label(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
+def _write_labels(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
     if pairs:
-        tx.many("insert into work_item_label (label, item) values (?, ?)", pairs)
+        tx.execute_many("insert into work_item_label (label, item) values (?, ?)", pairs)
 
 
-def words(item: Item) -> str:
-    return validation.folded(f"{item.description}\n{item.context}")
+def searchable_text(item: WorkItem) -> str:
+    """Return the text that queries search."""
+    return validation.casefold_text(f"{item.description}\n{item.context}")
 
 
-def save(tx: Transaction, before: Item, after: Item, change: str, *, who: str = "", reason: str = "") -> Item:
-    """Write what is another now, and that it was changed; the item with its new version."""
-    changed = [name for name in COLUMNS if getattr(before, name) != getattr(after, name) and name not in COUNTED]
+def save(
+    tx: Transaction, before: WorkItem, after: WorkItem, change: str, *, who: str = "", reason: str = ""
+) -> WorkItem:
+    """Store the changed fields and a history entry; return the task with its new version."""
+    changed = [
+        name for name in COLUMNS if getattr(before, name) != getattr(after, name) and name not in COUNTER_COLUMNS
+    ]
     values = {name: getattr(after, name) for name in changed}
     if {"description", "context"} & set(changed):
-        values["words"] = words(after)
-        text_index.remove(tx, [(before.id, words(before))])
+        values["words"] = searchable_text(after)
+        # Postings are removed by the old text, so this comes before the update.
+        text_index.remove_items(tx, [(before.id, searchable_text(before))])
     if "labels" in changed:
-        values["labels"] = json_column(after.labels)
-        tx.run("delete from work_item_label where item = :id", {"id": after.id})
-        _label(tx, [(label, after.id) for label in after.labels])
+        values["labels"] = encode_json_column(after.labels)
+        tx.execute("delete from work_item_label where item = :id", {"id": after.id})
+        _write_labels(tx, [(label, after.id) for label in after.labels])
     after = replace(after, version=before.version + 1)
     settings = ", ".join(f"{name} = :{name}" for name in values)
-    tx.run(
+    tx.execute(
         f"update work_item set {settings}, version = :version where id = :id",
         {**values, "version": after.version, "id": after.id},
     )
     if "words" in values:
-        text_index.enqueue(tx, [after.id])
+        text_index.enqueue_items(tx, [after.id])
     fields = {name: [getattr(before, name), getattr(after, name)] for name in changed if name != "updated_at"}
-    note(tx, after, change, fields, who=who, reason=reason)
-    tell(tx, [before, after])
+    record_event(tx, after, change, fields, who=who, reason=reason)
+    publish_changes(tx, [before, after])
     return after
 
 
-def move_below(tx: Transaction, id: str, project: str) -> None:
-    """What is below a task goes to its list."""
-    tx.run(f"update work_item set project = :project where id in ({BELOW})", {"project": project, "above": id})
+def move_descendants(tx: Transaction, id: str, project: str) -> None:
+    """Move the descendants of a task to a project."""
+    tx.execute(
+        f"update work_item set project = :project where id in ({DESCENDANTS_CTE})", {"project": project, "above": id}
+    )
 
 
 def touch(
-    tx: Transaction, item: Item, change: str, fields: dict[str, list[Any]], now: int, *, who: str, reason: str = ""
-) -> Item:
-    """A change that is not in its own row, such as a blocker."""
+    tx: Transaction, item: WorkItem, change: str, fields: dict[str, list[Any]], now: int, *, who: str, reason: str = ""
+) -> WorkItem:
+    """Record a change that is not in the task's own row, such as a blocker."""
     after = replace(item, version=item.version + 1, updated_at=now)
-    tx.run(
+    tx.execute(
         "update work_item set version = :version, updated_at = :now where id = :id",
         {"version": after.version, "now": now, "id": item.id},
     )
-    note(tx, after, change, fields, who=who, reason=reason)
-    tell(tx, [after])
+    record_event(tx, after, change, fields, who=who, reason=reason)
+    publish_changes(tx, [after])
     return after
 
 
-def note(
-    tx: Transaction, item: Item, change: str, fields: dict[str, list[Any]], *, who: str, reason: str, at: int = 0
+def record_event(
+    tx: Transaction, item: WorkItem, change: str, fields: dict[str, list[Any]], *, who: str, reason: str, at: int = 0
 ) -> None:
-    tx.run(
+    """Append an entry to the history."""
+    tx.execute(
         "insert into work_item_event (item, version, change, at, who, reason, fields) "
         "values (:item, :version, :change, :at, :who, :reason, :fields)",
         {
@@ -192,119 +209,133 @@ def note(
             "at": at or item.updated_at,
             "who": who,
             "reason": reason,
-            "fields": json_column(fields),
+            "fields": encode_json_column(fields),
         },
     )
 
 
-def remove(tx: Transaction, items: Sequence[Item], now: int, *, who: str, reason: str) -> None:
-    """For good, except for the history; its last entry says what it was."""
-    for one in items:
-        was = {name: [value, None] for name, value in msgspec.structs.asdict(one).items() if name not in COUNTED}
-        last = replace(one, version=one.version + 1)
-        note(tx, last, "deleted", was, who=who, reason=reason, at=now)
-    text_index.remove(tx, [(one.id, words(one)) for one in items])
-    tx.run("delete from work_item where id in :ids", {"ids": [one.id for one in items]})
-    tell(tx, items)
+def remove(tx: Transaction, items: Sequence[WorkItem], now: int, *, who: str, reason: str) -> None:
+    """Delete tasks permanently, except for their history, whose last entry contains the final values."""
+    for item in items:
+        was = {
+            name: [value, None] for name, value in msgspec.structs.asdict(item).items() if name not in COUNTER_COLUMNS
+        }
+        # A separate version, so that the deletion can be told from the last change.
+        last = replace(item, version=item.version + 1)
+        record_event(tx, last, "deleted", was, who=who, reason=reason, at=now)
+    text_index.remove_items(tx, [(item.id, searchable_text(item)) for item in items])
+    tx.execute("delete from work_item where id in :ids", {"ids": [item.id for item in items]})
+    publish_changes(tx, items)
 
 
-def tell(tx: Transaction, items: Iterable[Item], also: Sequence[str] = ()) -> None:
-    """Publish the id of each and the lists where it is or was; for very many at once, only that there are some."""
-    told: dict[str, set[str]] = {}
-    for one in items:
-        told.setdefault(one.id, set(also)).update(one.lists)
-    for id, lists in list(told.items())[:MOST_TOLD]:
+def publish_changes(tx: Transaction, items: Iterable[WorkItem], also: Sequence[str] = ()) -> None:
+    """Publish the id of each task and the lists that contain or contained it; beyond MAX_PUBLISHED_EVENTS, a single
+    event without details.
+    """
+    published: dict[str, set[str]] = {}
+    for item in items:
+        published.setdefault(item.id, set(also)).update(item.list_names)
+    for id, lists in list(published.items())[:MAX_PUBLISHED_EVENTS]:
         tx.publish(TOPIC, " ".join([id, *sorted(lists)]))
-    if len(told) > MOST_TOLD:
+    if len(published) > MAX_PUBLISHED_EVENTS:
         tx.publish(TOPIC)
 
 
-# Reading
+# Reading.
 
 
-def get(tx: Transaction, id: str, *, lock: bool = False) -> Item:
-    """With `lock`, no other transaction changes it before this one ends."""
-    found = tx.maybe(Item, f"{_SELECT} where id = :id{' for update' if lock else ''}", {"id": id})
-    if found is None:
-        raise NoSuchTask(id)
-    return found
+def get(tx: Transaction, id: str, *, lock: bool = False) -> WorkItem:
+    """Return a task. With `lock`, no other transaction can change it until this one ends. Raises `WorkItemNotFound`."""
+    # `for update` is removed on SQLite, where a write transaction excludes all others.
+    optional = tx.fetch_optional(WorkItem, f"{_SELECT} where id = :id{' for update' if lock else ''}", {"id": id})
+    if optional is None:
+        raise WorkItemNotFound(id)
+    return optional
 
 
-def locked(tx: Transaction, ids: Sequence[str]) -> list[Item]:
-    """Those of these ids, in this order. No other transaction changes them before this one ends."""
-    found = {one.id: one for one in tx.all(Item, f"{_SELECT} where id in :ids for update", {"ids": list(ids)})}
+def fetch_locked(tx: Transaction, ids: Sequence[str]) -> list[WorkItem]:
+    """Return locked tasks in the order of `ids`. Raises `WorkItemNotFound`."""
+    result = {
+        item.id: item for item in tx.fetch_all(WorkItem, f"{_SELECT} where id in :ids for update", {"ids": list(ids)})
+    }
     for id in ids:
-        if id not in found:
-            raise NoSuchTask(id)
-    return [found[id] for id in ids]
+        if id not in result:
+            raise WorkItemNotFound(id)
+    return [result[id] for id in ids]
 
 
-def named(tx: Transaction, text: str) -> str:
-    """The id that is meant by an id, its beginning or its end, as people type them. Only one may be like that."""
-    text = validation.id_in(text)
+def resolve_id(tx: Transaction, text: str) -> str:
+    """Return the id for an id, a prefix or a suffix of one. Raises `InvalidWorkItem` if it is ambiguous."""
+    text = validation.parse_id(text)
     if is_id(text):
         return text
-    part = text.removeprefix(PREFIX).lower()
+    part = text.removeprefix(ID_PREFIX).lower()
+    # Excludes the wildcards of LIKE, `%` and `_`, before the text becomes a pattern.
     if not part.isalnum() or not part.isascii():
-        raise NoSuchTask(text)
-    found = beginning(tx, f"{PREFIX}{part}", 2)
-    if not text.startswith(PREFIX):
-        found = list({*found, *_ending(tx, part)})
-    if len(found) > 1:
-        raise InvalidTask(
-            f"More than one task begins or ends with {text!r}. Give more of its id.", some=sorted(found)[:5]
+        raise WorkItemNotFound(text)
+    result = ids_with_prefix(tx, f"{ID_PREFIX}{part}", 2)
+    if not text.startswith(ID_PREFIX):
+        result = list({*result, *_ids_with_suffix(tx, part)})
+    if len(result) > 1:
+        raise InvalidWorkItem(
+            f"More than one task begins or ends with {text!r}. Give more of its id.", some=sorted(result)[:5]
         )
-    if not found:
-        raise NoSuchTask(text)
-    return found[0]
+    if not result:
+        raise WorkItemNotFound(text)
+    return result[0]
 
 
-def _ending(tx: Transaction, part: str) -> list[str]:
-    """What is open first, for of what is over there may be very much."""
-    found: list[str] = []
+def _ids_with_suffix(tx: Transaction, part: str) -> list[str]:
+    """Return ids with a suffix. Open tasks are searched first, because there may be very many closed ones."""
+    results: list[str] = []
+    # No index helps with a suffix, so the search is split to find open tasks without reading all closed ones.
     for condition in ("status in ('pending', 'in_progress')", "status in ('completed', 'failed')"):
-        found += tx.all(
+        results += tx.fetch_all(
             str, f"select id from work_item where {condition} and id like :end limit 2", {"end": f"%{part}"}
         )
-        if found:
+        if results:
             break
-    return found
+    return results
 
 
-def beginning(tx: Transaction, typed: str, most: int) -> list[str]:
-    """Ids that begin like this, the newest first."""
-    return tx.all(
+def ids_with_prefix(tx: Transaction, typed: str, most: int) -> list[str]:
+    """Return ids with a prefix, newest first."""
+    return tx.fetch_all(
         str,
         "select id from work_item where id >= :first and id < :last order by id desc limit cast(:most as bigint)",
+        # `~` is greater than every character of an id.
         {"first": typed, "last": f"{typed}~", "most": most},
     )
 
 
-def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Item]:
-    return {one.id: one for one in tx.all(Item, f"{_SELECT} where id in :ids", {"ids": list(ids)})}
+def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, WorkItem]:
+    """Return the existing tasks among `ids`, by id."""
+    return {item.id: item for item in tx.fetch_all(WorkItem, f"{_SELECT} where id in :ids", {"ids": list(ids)})}
 
 
-def which(
+def select_where(
     tx: Transaction, condition: str, values: dict[str, Any], *, order: str = "id", limit: int = 0, lock: str = ""
-) -> list[Item]:
-    """Those that a phrase of ours is true of; without a limit, all of them."""
+) -> list[WorkItem]:
+    """Return the tasks that satisfy a fixed SQL condition; without a limit, all of them."""
     if limit:
         values, lock = {**values, "limit": limit}, f"limit cast(:limit as bigint) {lock}"
-    return tx.all(Item, f"{_SELECT} where {condition} order by {order} {lock}", values)
+    return tx.fetch_all(WorkItem, f"{_SELECT} where {condition} order by {order} {lock}", values)
 
 
-def first(
+def select_first(
     tx: Transaction, projects: Sequence[str], condition: str, values: dict[str, Any], *, order: str, limit: int
-) -> list[Item]:
-    """The first of those that a phrase of ours is true of, in some lists."""
-    sql, lists = in_lists(LISTED, projects, condition, order)
+) -> list[WorkItem]:
+    """Return the first tasks of some projects that satisfy a fixed SQL condition."""
+    sql, lists = per_project_sql(COLUMNS_SQL, projects, condition, order)
     sql = f"{sql} limit cast(:each as bigint)" if len(projects) > 1 else sql
-    return tx.all(Item, sql, {**values, **lists, "each": limit})
+    return tx.fetch_all(WorkItem, sql, {**values, **lists, "each": limit})
 
 
-def in_lists(columns: str, projects: Sequence[str], condition: str, order: str) -> tuple[str, dict[str, str]]:
-    """A statement for the first `:each` of every list, and the values that name the lists. A list has its place in an
-    index, so each is asked by itself."""
+def per_project_sql(columns: str, projects: Sequence[str], condition: str, order: str) -> tuple[str, dict[str, str]]:
+    """Return a statement for the first `:each` tasks of every project, and the parameters with the project names.
+
+    Each project is a range of the index, so each is queried separately.
+    """
     named = {f"list{number}": project for number, project in enumerate(projects)}
     parts = [
         f"select {columns} from work_item where project = :{name} and {condition} order by {order} "
@@ -313,13 +344,14 @@ def in_lists(columns: str, projects: Sequence[str], condition: str, order: str) 
     ]
     if len(parts) == 1:
         return parts[0], named
+    # SQLite allows `order by` and `limit` only in a subquery of a union.
     union = " union all ".join(f"select * from ({part}) {name}" for name, part in zip(named, parts, strict=True))
     return f"{union} order by {order}", named
 
 
-def projects(tx: Transaction, most: int) -> list[str]:
-    """The names of the lists that there are, by steps from one to the next in an index."""
-    return tx.all(
+def list_projects(tx: Transaction, most: int) -> list[str]:
+    """Return the names of the projects, by skipping from one to the next in an index."""
+    return tx.fetch_all(
         str,
         "with recursive list(name) as (select min(project) from work_item union all "
         "select (select min(project) from work_item where project > list.name) from list where list.name is not null) "
@@ -328,25 +360,27 @@ def projects(tx: Transaction, most: int) -> list[str]:
     )
 
 
-def notes(tx: Transaction, id: str, limit: int) -> list[TaskNote]:
-    """The newest ones, in the order in which they were written."""
-    found = tx.all(
-        TaskEvent,
+def list_notes(tx: Transaction, id: str, limit: int) -> list[WorkItemNote]:
+    """Return the newest notes, in the order in which they were written."""
+    rows = tx.fetch_all(
+        WorkItemEvent,
         "select item, version, change, at, who, reason, fields from work_item_event "
-        f"where item = :id and change = '{NOTED}' order by id desc limit cast(:limit as bigint)",
+        f"where item = :id and change = '{NOTE_ADDED}' order by id desc limit cast(:limit as bigint)",
         {"id": id, "limit": limit},
     )
-    return [TaskNote(at=one.at, who=one.who, text=one.fields["note"][1]) for one in reversed(found)]
+    return [WorkItemNote(at=item.at, who=item.who, text=item.fields["note"][1]) for item in reversed(rows)]
 
 
 def count_notes(tx: Transaction, id: str) -> int:
-    return tx.one(int, f"select count(*) from work_item_event where item = :id and change = '{NOTED}'", {"id": id})
+    return tx.fetch_one(
+        int, f"select count(*) from work_item_event where item = :id and change = '{NOTE_ADDED}'", {"id": id}
+    )
 
 
-def history(tx: Transaction, id: str, limit: int) -> list[TaskEvent]:
-    """The newest first."""
-    return tx.all(
-        TaskEvent,
+def history(tx: Transaction, id: str, limit: int) -> list[WorkItemEvent]:
+    """Return the changes of a task, newest first."""
+    return tx.fetch_all(
+        WorkItemEvent,
         "select item, version, change, at, who, reason, fields from work_item_event where item = :id "
         "order by id desc limit cast(:limit as bigint)",
         {"id": id, "limit": limit},

@@ -1,4 +1,4 @@
-"""What the tools answer: the same for a model and for a program."""
+"""Results of the tools, as structured content."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
-from portico_services import text as texts
-from portico_services import timestamps
-from portico_services.database_service import copied
-from portico_services.workitems.edits import Deletion
-from portico_services.workitems.item_store import Counts, ItemHistory, TaskBackground, Waiting, WorkItems
-from portico_services.workitems.listing import MAX_COUNTED_ELSEWHERE, Page, Tree
-from portico_services.workitems.records import COUNTED, NEVER, Item, TaskEvent
+from portico_services import text as texts, timestamps
+from portico_services.database_service import copy_to_result
+from portico_services.workitems.edits import DeletionResult
+from portico_services.workitems.item_store import (
+    BlockerInfo,
+    StatusCounts,
+    WorkItemContext,
+    WorkItemHistory,
+    WorkItemStore,
+)
+from portico_services.workitems.listing import MAX_COUNTED_ELSEWHERE, ItemPage, ItemTree
+from portico_services.workitems.records import COUNTER_COLUMNS, NO_DUE_DATE, WorkItem, WorkItemEvent
 from portico_services.workitems.states import Status
 
-SHORT = 300
-# Notes that are shown with a task unless more are asked for.
-USUAL_NOTES = 20
-NOTHING_MORE = TaskBackground(blocked_by=[], notes=[], noted=0)
-# Of a field in a history, which get_task has whole.
-LONGEST_FIELD = 500
+# A list of 50 tasks should cost a model a few thousand tokens at most.
+MAX_LIST_DESCRIPTION_CHARS = 300
+# Notes returned with a task by default.
+DEFAULT_NOTES = 20
+EMPTY_CONTEXT = WorkItemContext(blocked_by=[], notes=[], noted=0)
+# Maximum length of a field value in a history; get_task returns it in full.
+MAX_HISTORY_FIELD_CHARS = 500
 MAX_LISTS_NAMED = 5
-_MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until", "due_at")
+_TIMESTAMP_FIELDS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until", "due_at")
 
 
-class ShownNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    at: Annotated[str, "When it was written"]
-    text: Annotated[str, "What it says"]
-    who: Annotated[str | None, "Who wrote it"] = None
+class NoteResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at: Annotated[str, "Time of writing"]
+    text: Annotated[str, "Text of the note"]
+    who: Annotated[str | None, "Author"] = None
 
 
 FieldValue = Annotated[
@@ -39,170 +45,169 @@ FieldValue = Annotated[
 ]
 
 
-class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task with everything that is known about it."""
+class WorkItemDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task with all its fields."""
 
-    id: Annotated[str, "Its id"]
-    description: Annotated[str, "What is to be done"]
-    status: Annotated[Status, "How it stands"]
-    priority: Annotated[int, "From 1, the most urgent, to 5"]
-    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
-    version: Annotated[int, "How often it was changed, from 1"]
-    created_at: Annotated[str, "When it was made"]
-    updated_at: Annotated[str, "When it was last changed"]
-    parent_id: Annotated[str | None, "The task it is a part of"] = None
-    context: Annotated[str | None, "What is good to know for it"] = None
-    result: Annotated[str | None, "What came of it"] = None
-    worker: Annotated[str | None, "Who is working on it"] = None
-    lease_until: Annotated[str | None, "Until when it is theirs"] = None
-    started_at: Annotated[str | None, "When work on it began"] = None
-    completed_at: Annotated[str | None, "When it was over"] = None
-    created_by: Annotated[str | None, "Who made it"] = None
-    blocked_by: Annotated[list[str], "The ids of the tasks it waits for"] = field(default_factory=list)
-    open_children: Annotated[int, "How many of its children are not over"] = 0
-    urgency: Annotated[
-        int | None, "How urgent it is because of what waits for it, where that is more than its priority"
-    ] = None
-    labels: Annotated[list[str], "Its labels"] = field(default_factory=list)
-    due_at: Annotated[str | None, "When it is due"] = None
-    overdue: Annotated[bool, "Whether it is open and should have been done by now"] = False
-    project: Annotated[str | None, "Whose list it is in, where that is not the one that was looked at"] = None
-    notes: Annotated[list[ShownNote], "The newest notes, the newest last"] = field(default_factory=list)
-    older_notes: Annotated[int, "How many notes there are before these"] = 0
+    id: Annotated[str, "Task id"]
+    description: Annotated[str, "Description of the work"]
+    status: Annotated[Status, "Status"]
+    priority: Annotated[int, "1 (most urgent) to 5"]
+    blocked: Annotated[bool, "Whether the task or one of its parents has an open blocker"]
+    version: Annotated[int, "Version, increased by each change, from 1"]
+    created_at: Annotated[str, "Creation time"]
+    updated_at: Annotated[str, "Time of the last change"]
+    parent_id: Annotated[str | None, "Parent task"] = None
+    context: Annotated[str | None, "Background for the worker"] = None
+    result: Annotated[str | None, "Outcome"] = None
+    worker: Annotated[str | None, "Worker that holds the claim"] = None
+    lease_until: Annotated[str | None, "End of the claim"] = None
+    started_at: Annotated[str | None, "Time when work began"] = None
+    completed_at: Annotated[str | None, "Time when it was completed or failed"] = None
+    created_by: Annotated[str | None, "Creator"] = None
+    blocked_by: Annotated[list[str], "Ids of its blockers"] = field(default_factory=list)
+    open_children: Annotated[int, "Number of open children"] = 0
+    urgency: Annotated[int | None, "Urgency inherited from the tasks it blocks, if higher than its priority"] = None
+    labels: Annotated[list[str], "Labels"] = field(default_factory=list)
+    due_at: Annotated[str | None, "Due date"] = None
+    overdue: Annotated[bool, "Whether it is open and past its due date"] = False
+    project: Annotated[str | None, "Project of the task, if it is not the requested one"] = None
+    notes: Annotated[list[NoteResult], "Newest notes, oldest first"] = field(default_factory=list)
+    older_notes: Annotated[int, "Number of older notes"] = 0
 
 
-class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkItemSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task in a list: enough to decide whether to read it."""
 
-    id: Annotated[str, "Its id"]
-    description: Annotated[str, "What is to be done"]
-    status: Annotated[Status, "How it stands"]
-    priority: Annotated[int, "From 1, the most urgent, to 5"]
-    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
-    created_at: Annotated[str, "When it was made"]
-    cut: Annotated[bool, "Whether the description is only the beginning"] = False
-    parent_id: Annotated[str | None, "The task it is a part of"] = None
-    worker: Annotated[str | None, "Who is working on it"] = None
-    open_children: Annotated[int, "How many of its children are not over"] = 0
-    labels: Annotated[list[str], "Its labels"] = field(default_factory=list)
-    due_at: Annotated[str | None, "When it is due"] = None
-    overdue: Annotated[bool, "Whether it is open and should have been done by now"] = False
-    project: Annotated[str | None, "Whose list it is in, where that is not the one that was looked at"] = None
+    id: Annotated[str, "Task id"]
+    description: Annotated[str, "Description of the work"]
+    status: Annotated[Status, "Status"]
+    priority: Annotated[int, "1 (most urgent) to 5"]
+    blocked: Annotated[bool, "Whether the task or one of its parents has an open blocker"]
+    created_at: Annotated[str, "Creation time"]
+    cut: Annotated[bool, "Whether the description is truncated"] = False
+    parent_id: Annotated[str | None, "Parent task"] = None
+    worker: Annotated[str | None, "Worker that holds the claim"] = None
+    open_children: Annotated[int, "Number of open children"] = 0
+    labels: Annotated[list[str], "Labels"] = field(default_factory=list)
+    due_at: Annotated[str | None, "Due date"] = None
+    overdue: Annotated[bool, "Whether it is open and past its due date"] = False
+    project: Annotated[str | None, "Project of the task, if it is not the requested one"] = None
 
 
-class TaskList(Struct, frozen=True, kw_only=True):
-    """A list as a resource."""
+class WorkItemList(Struct, frozen=True, kw_only=True):
+    """A list of tasks."""
 
-    count: Annotated[int, "How many are shown"]
-    tasks: Annotated[list[TaskLine], "The tasks"]
-
-
-class TaskPage(TaskList, frozen=True, kw_only=True, omit_defaults=True):
-    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = field(default=None, name="nextCursor")
-    note: Annotated[str | None, "If this list is empty: which other lists there are"] = None
+    count: Annotated[int, "Number of tasks in this result"]
+    tasks: Annotated[list[WorkItemSummary], "The tasks"]
 
 
-class Next(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The task that is yours now, or why there is none."""
-
-    found: Annotated[bool, "Whether there is one"]
-    task: Annotated[TaskDetails | None, "The task"] = None
-    note: Annotated[str | None, "Why there is none, or what to do"] = None
+class WorkItemPage(WorkItemList, frozen=True, kw_only=True, omit_defaults=True):
+    next_cursor: Annotated[str | None, "Cursor of the next page"] = field(default=None, name="nextCursor")
+    note: Annotated[str | None, "If this list is empty: other projects with tasks"] = None
 
 
-class CreatedTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task that was made together with others."""
+class ClaimResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Claimed task, or the reason for an empty result."""
 
-    id: Annotated[str, "Its id"]
-    description: Annotated[str, "What is to be done"]
-    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
-    ref: Annotated[str | None, "What it was called in the call"] = None
-    parent_id: Annotated[str | None, "The task it is a part of"] = None
+    found: Annotated[bool, "Whether a task was claimed"]
+    task: Annotated[WorkItemDetail | None, "Claimed task"] = None
+    note: Annotated[str | None, "Reason for an empty result and next step"] = None
 
 
-class CreatedTasks(Struct, frozen=True, kw_only=True):
-    """In the order of the call."""
+class CreatedItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task created in a batch."""
 
-    count: Annotated[int, "How many"]
-    tasks: Annotated[list[CreatedTask], "The tasks, in the order of the call"]
-
-
-class NotedTask(Struct, frozen=True, kw_only=True):
-    id: Annotated[str, "The id of the task"]
-    version: Annotated[int, "Its version now"]
-    notes: Annotated[int, "How many notes it has now"]
+    id: Annotated[str, "Task id"]
+    description: Annotated[str, "Description of the work"]
+    blocked: Annotated[bool, "Whether the task or one of its parents has an open blocker"]
+    ref: Annotated[str | None, "Ref from the call"] = None
+    parent_id: Annotated[str | None, "Parent task"] = None
 
 
-class Blocking(Struct, frozen=True, kw_only=True):
-    task_id: Annotated[str, "The task that waits"]
-    blocked_by_id: Annotated[str, "The task it waits for"]
-    changed: Annotated[bool, "Whether it was not so before"]
-    blocked: Annotated[bool, "Whether the task waits for anything now"]
+class CreateBatchResult(Struct, frozen=True, kw_only=True):
+    """Created tasks, in the order of the call."""
+
+    count: Annotated[int, "Number of tasks"]
+    tasks: Annotated[list[CreatedItem], "Tasks, in the order of the call"]
 
 
-class Blockers(Struct, frozen=True, kw_only=True):
-    task_id: Annotated[str, "The task"]
-    blocked: Annotated[bool, "Whether it waits for anything"]
-    blocked_by: Annotated[list[TaskLine], "What it waits for"]
-    inherited: Annotated[list[TaskLine], "What it waits for because of what it is a part of"]
-    blocks: Annotated[list[TaskLine], "Tasks that wait for this one"]
+class AddNoteResult(Struct, frozen=True, kw_only=True):
+    id: Annotated[str, "Task id"]
+    version: Annotated[int, "New version"]
+    notes: Annotated[int, "Number of notes"]
 
 
-class DeletedTasks(Deletion, frozen=True, kw_only=True):
-    note: Annotated[str, "What can be done about it"]
+class BlockerChange(Struct, frozen=True, kw_only=True):
+    task_id: Annotated[str, "Blocked task"]
+    blocked_by_id: Annotated[str, "Blocker"]
+    changed: Annotated[bool, "Whether the call changed anything"]
+    blocked: Annotated[bool, "Whether the task is blocked now"]
 
 
-class TaskNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task of a tree; it is part of the one before it that is less deep."""
-
-    id: Annotated[str, "Its id"]
-    depth: Annotated[int, "How deep it stands in the tree, from 0"]
-    description: Annotated[str, "What is to be done"]
-    status: Annotated[Status, "How it stands"]
-    priority: Annotated[int, "From 1, the most urgent, to 5"]
-    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
-    blocked_by: Annotated[list[str], "The ids of the tasks it waits for"] = field(default_factory=list)
-    worker: Annotated[str | None, "Who is working on it"] = None
+class BlockerList(Struct, frozen=True, kw_only=True):
+    task_id: Annotated[str, "Claimed task"]
+    blocked: Annotated[bool, "Whether the task is blocked"]
+    blocked_by: Annotated[list[WorkItemSummary], "Its own blockers"]
+    inherited: Annotated[list[WorkItemSummary], "Blockers inherited from its parents"]
+    blocks: Annotated[list[WorkItemSummary], "Tasks that it blocks"]
 
 
-class TaskPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: Annotated[int, "How many tasks there are"]
-    completed: Annotated[int, "How many of them are completed"]
-    tasks: Annotated[list[TaskNode], "The tasks, each before its parts"]
-    cut: Annotated[bool, "Whether there is more than is shown"] = False
+class DeleteItemResult(DeletionResult, frozen=True, kw_only=True):
+    note: Annotated[str, "Next step"]
+
+
+class TreeItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task in a tree. Its parent is the closest preceding task with a lower depth."""
+
+    id: Annotated[str, "Task id"]
+    depth: Annotated[int, "Depth in the tree, from 0"]
+    description: Annotated[str, "Description of the work"]
+    status: Annotated[Status, "Status"]
+    priority: Annotated[int, "1 (most urgent) to 5"]
+    blocked: Annotated[bool, "Whether the task or one of its parents has an open blocker"]
+    blocked_by: Annotated[list[str], "Ids of its blockers"] = field(default_factory=list)
+    worker: Annotated[str | None, "Worker that holds the claim"] = None
+
+
+class WorkItemTree(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    count: Annotated[int, "Number of tasks"]
+    completed: Annotated[int, "Number of completed tasks"]
+    tasks: Annotated[list[TreeItem], "Tasks, each before its children"]
+    cut: Annotated[bool, "Whether the tree is truncated"] = False
 
 
 class FieldChange(Struct, frozen=True, kw_only=True):
-    name: Annotated[str, "Which field"]
-    before: Annotated[FieldValue, "What it held before"]
-    after: Annotated[FieldValue, "What it holds since; null where it holds nothing"]
+    name: Annotated[str, "Field name"]
+    before: Annotated[FieldValue, "Value before"]
+    after: Annotated[FieldValue, "Value after; null if empty"]
 
 
-class TaskRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    version: Annotated[int, "Which version it made"]
-    change: Annotated[str, "What was done"]
-    at: Annotated[str, "When"]
-    who: Annotated[str | None, "Who did it"] = None
-    reason: Annotated[str | None, "Why"] = None
-    fields: Annotated[list[FieldChange], "What changed"] = field(default_factory=list)
+class WorkItemRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    version: Annotated[int, "Resulting version"]
+    change: Annotated[str, "Kind of change"]
+    at: Annotated[str, "Time"]
+    who: Annotated[str | None, "Actor"] = None
+    reason: Annotated[str | None, "Reason"] = None
+    fields: Annotated[list[FieldChange], "Changed fields"] = field(default_factory=list)
 
 
-class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: Annotated[str, "Its id"]
-    deleted: Annotated[bool, "Whether it is gone"]
-    changes: Annotated[list[TaskRevision], "The changes, the last one first"]
-    cut: Annotated[bool, "Whether there is more before these"] = False
+class WorkItemHistoryResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: Annotated[str, "Task id"]
+    deleted: Annotated[bool, "Whether the task was deleted"]
+    changes: Annotated[list[WorkItemRevision], "Changes, newest first"]
+    cut: Annotated[bool, "Whether older changes were omitted"] = False
 
 
-def task(item: Item, background: TaskBackground = NOTHING_MORE, project: str = "") -> TaskDetails:
-    """As it is seen from a project."""
+def to_detail(item: WorkItem, background: WorkItemContext = EMPTY_CONTEXT, project: str = "") -> WorkItemDetail:
+    """Return a task with all its fields, as seen from a project."""
     notes = [
-        ShownNote(at=timestamps.written_exactly(one.at), text=one.text, who=one.who or None) for one in background.notes
+        NoteResult(at=timestamps.format_iso_millis(note.at), text=note.text, who=note.who or None)
+        for note in background.notes
     ]
-    return copied(
+    return copy_to_result(
         item,
-        TaskDetails,
-        timestamps.written_exactly,
+        WorkItemDetail,
+        timestamps.format_iso_millis,
         context=item.context or None,
         result=item.result or None,
         created_by=item.created_by or None,
@@ -210,145 +215,159 @@ def task(item: Item, background: TaskBackground = NOTHING_MORE, project: str = "
         open_children=item.children_open,
         urgency=item.urgency if item.urgency < item.priority else None,
         notes=notes,
+        # Counted separately, because only the newest notes are loaded.
         older_notes=background.noted - len(notes),
-        **_listed(item, project),
+        **_common_fields(item, project),
     )
 
 
-def _listed(item: Item, project: str) -> dict[str, Any]:
-    """What is said alike of a task and of a line."""
+def _common_fields(item: WorkItem, project: str) -> dict[str, Any]:
+    """Return the fields that details and summaries have in common."""
     return {
         "labels": list(item.labels),
-        "due_at": None if item.due is None else timestamps.written_exactly(item.due),
-        "overdue": item.is_open and item.due_at < timestamps.now(),
+        "due_at": None if item.due is None else timestamps.format_iso_millis(item.due),
+        "overdue": item.is_open and item.due_at < timestamps.now_ms(),
         "project": item.project if item.project not in ("", project) else None,
     }
 
 
-def created(items: Sequence[Item], refs: Sequence[str | None]) -> CreatedTasks:
+def to_batch_result(items: Sequence[WorkItem], refs: Sequence[str | None]) -> CreateBatchResult:
     made = [
-        CreatedTask(
-            id=one.id,
-            description=texts.preview(one.description, SHORT),
-            blocked=one.blocked,
+        CreatedItem(
+            id=item.id,
+            description=texts.truncate_preview(item.description, MAX_LIST_DESCRIPTION_CHARS),
+            blocked=item.blocked,
             ref=ref,
-            parent_id=one.parent_id,
+            parent_id=item.parent_id,
         )
-        for one, ref in zip(items, refs, strict=True)
+        for item, ref in zip(items, refs, strict=True)
     ]
-    return CreatedTasks(count=len(made), tasks=made)
+    return CreateBatchResult(count=len(made), tasks=made)
 
 
-async def details(items: WorkItems, item: Item, notes: int = 0) -> TaskDetails:
-    return task(item, await items.background(item.id, notes), items.project)
+async def load_detail(items: WorkItemStore, item: WorkItem, notes: int = 0) -> WorkItemDetail:
+    """Read the context of a task and return it with all its fields."""
+    return to_detail(item, await items.get_context(item.id, notes), items.project)
 
 
-def line(item: Item, project: str = "") -> TaskLine:
-    return copied(
+def to_summary(item: WorkItem, project: str = "") -> WorkItemSummary:
+    """Return a task as a list entry, as seen from a project."""
+    return copy_to_result(
         item,
-        TaskLine,
-        timestamps.written_exactly,
-        description=texts.preview(item.description, SHORT),
-        cut=len(item.description) > SHORT,
+        WorkItemSummary,
+        timestamps.format_iso_millis,
+        description=texts.truncate_preview(item.description, MAX_LIST_DESCRIPTION_CHARS),
+        cut=len(item.description) > MAX_LIST_DESCRIPTION_CHARS,
         open_children=item.children_open,
-        **_listed(item, project),
+        **_common_fields(item, project),
     )
 
 
-def lines(items: Iterable[Item], project: str = "") -> list[TaskLine]:
-    return [line(one, project) for one in items]
+def to_summaries(items: Iterable[WorkItem], project: str = "") -> list[WorkItemSummary]:
+    return [to_summary(item, project) for item in items]
 
 
-def listed(page: Page, project: str, elsewhere: Mapping[str, int] | None = None) -> TaskPage:
+def to_page(page: ItemPage, project: str, elsewhere: Mapping[str, int] | None = None) -> WorkItemPage:
     note = _elsewhere(elsewhere, project) if elsewhere else None
-    return TaskPage(count=len(page.items), tasks=lines(page.items, project), next_cursor=page.cursor, note=note)
+    return WorkItemPage(
+        count=len(page.items), tasks=to_summaries(page.items, project), next_cursor=page.cursor, note=note
+    )
 
 
 def _elsewhere(lists: Mapping[str, int], project: str) -> str:
-    """Name the other lists and how many tasks each has."""
+    """Return a sentence that names the other projects and their numbers of tasks."""
     named = [
         f"{name} ({count if count < MAX_COUNTED_ELSEWHERE else f'{count:,} or more'})" for name, count in lists.items()
     ]
-    shown = ", ".join(named[:MAX_LISTS_NAMED]) + (", …" if len(named) > MAX_LISTS_NAMED else "")
+    listed = ", ".join(named[:MAX_LISTS_NAMED]) + (", …" if len(named) > MAX_LISTS_NAMED else "")
     here = f"The list of {project}" if project else "This list"
-    return f"{here} is empty. Other lists have tasks: {shown}. Pass project to use one of them, or * for all."
+    return f"{here} is empty. Other lists have tasks: {listed}. Pass project to use one of them, or * for all."
 
 
-def nothing(counts: Counts, elsewhere: Mapping[str, int] | None = None, project: str = "") -> Next:
-    """Say why there is nothing to do, so that a worker does not ask again and again."""
+def no_work_result(counts: StatusCounts, elsewhere: Mapping[str, int] | None = None, project: str = "") -> ClaimResult:
+    """Return a result that explains why no task was claimed, so that a worker does not poll."""
     if not counts.pending and not counts.in_progress:
         others = f" {_elsewhere(elsewhere, project)}" if elsewhere else ""
-        return Next(found=False, note=f"There is nothing to do: no task is pending or in progress.{others}")
+        return ClaimResult(found=False, note=f"No work: no task is pending or in progress.{others}")
     if counts.ready:
-        return Next(found=False, note=f"Nothing of this can be begun now. Of the whole list {counts.ready:,} can be.")
-    said = f"Nothing can be begun now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"
-    return Next(
-        found=False, note=f"{said}, {counts.pending:,} pending. Ask again with wait, or listen to tasks://ready."
+        return ClaimResult(
+            found=False, note=f"No matching task can be started now. In the whole list {counts.ready:,} can be started."
+        )
+    message = f"No task can be started now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"
+    return ClaimResult(
+        found=False, note=f"{message}, {counts.pending:,} pending. Call again with wait, or subscribe to tasks://ready."
     )
 
 
-def blockers(found: Waiting, project: str) -> Blockers:
-    return Blockers(
-        task_id=found.item.id,
-        blocked=found.item.blocked,
-        blocked_by=lines(found.blocked_by, project),
-        inherited=lines(found.inherited, project),
-        blocks=lines(found.blocks, project),
+def to_blocker_list(info: BlockerInfo, project: str) -> BlockerList:
+    return BlockerList(
+        task_id=info.item.id,
+        blocked=info.item.blocked,
+        blocked_by=to_summaries(info.blocked_by, project),
+        inherited=to_summaries(info.inherited, project),
+        blocks=to_summaries(info.blocks, project),
     )
 
 
-def deleted(gone: Deletion) -> DeletedTasks:
+def to_delete_result(gone: DeletionResult) -> DeleteItemResult:
     count = "one task" if len(gone.deleted) == 1 else f"{len(gone.deleted):,} tasks"
     note = (
-        f"Nothing was deleted; {count} would be. Call it again without dry_run."
+        f"Dry run: {count} would be deleted. Call again without dry_run to delete."
         if gone.dry_run
         else f"Deleted {count}; their history stays."
     )
-    return DeletedTasks(**msgspec.structs.asdict(gone), note=note)
+    return DeleteItemResult(**msgspec.structs.asdict(gone), note=note)
 
 
-def plan(tree: Tree) -> TaskPlan:
+def to_tree(tree: ItemTree) -> WorkItemTree:
     nodes = [
-        copied(
-            one.item,
-            TaskNode,
-            timestamps.written_exactly,
-            depth=one.depth,
-            description=texts.preview(one.item.description, SHORT),
-            blocked_by=one.blocked_by,
+        copy_to_result(
+            node.item,
+            TreeItem,
+            timestamps.format_iso_millis,
+            depth=node.depth,
+            description=texts.truncate_preview(node.item.description, MAX_LIST_DESCRIPTION_CHARS),
+            blocked_by=node.blocked_by,
         )
-        for one in tree.nodes
+        for node in tree.nodes
     ]
-    completed = sum(one.status == "completed" for one in nodes)
-    return TaskPlan(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
+    completed = sum(node.status == "completed" for node in nodes)
+    return WorkItemTree(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
 
 
-def history(id: str, past: ItemHistory, limit: int) -> TaskHistory:
-    changes = [_change(one) for one in past.events]
+def to_history(id: str, past: WorkItemHistory, limit: int) -> WorkItemHistoryResult:
+    """Return the history of a task, newest change first."""
+    changes = [_to_revision(event) for event in past.events]
     first = past.item
+    # The last entry of a deleted task holds its final values; the creation is reconstructed from them.
     if first is None and past.events[0].change == "deleted":
         was = {name: value[0] for name, value in past.events[0].fields.items()}
-        first = msgspec.convert(was, Item)
+        first = msgspec.convert(was, WorkItem)
+    # The history holds only changes; the creation is added if no older changes were cut off.
     is_whole = len(past.events) < limit or past.events[-1].version == 2
     if first is not None and is_whole:
-        at, who = timestamps.written_exactly(first.created_at), first.created_by or None
-        changes.append(TaskRevision(version=1, change="created", at=at, who=who))
-    return TaskHistory(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
+        at, who = timestamps.format_iso_millis(first.created_at), first.created_by or None
+        changes.append(WorkItemRevision(version=1, change="created", at=at, who=who))
+    return WorkItemHistoryResult(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
 
 
-def _change(event: TaskEvent) -> TaskRevision:
-    shown = [
-        FieldChange(name=name, before=_shown(name, before), after=_shown(name, after))
+def _to_revision(event: WorkItemEvent) -> WorkItemRevision:
+    changes = [
+        FieldChange(name=name, before=_format_field(name, before), after=_format_field(name, after))
         for name, (before, after) in event.fields.items()
-        if name not in COUNTED
+        if name not in COUNTER_COLUMNS
     ]
     who, reason = event.who or None, event.reason or None
-    return copied(event, TaskRevision, timestamps.written_exactly, who=who, reason=reason, fields=shown)
+    return copy_to_result(event, WorkItemRevision, timestamps.format_iso_millis, who=who, reason=reason, fields=changes)
 
 
-def _shown(name: str, value: Any) -> Any:
-    if name in _MOMENTS and isinstance(value, int):
-        if value == NEVER:
+def _format_field(name: str, value: Any) -> Any:
+    if name in _TIMESTAMP_FIELDS and isinstance(value, int):
+        if value == NO_DUE_DATE:
             return None
-        return timestamps.written_exactly(value)
-    return texts.preview(value, LONGEST_FIELD) if isinstance(value, str) and len(value) > LONGEST_FIELD else value
+        return timestamps.format_iso_millis(value)
+    return (
+        texts.truncate_preview(value, MAX_HISTORY_FIELD_CHARS)
+        if isinstance(value, str) and len(value) > MAX_HISTORY_FIELD_CHARS
+        else value
+    )

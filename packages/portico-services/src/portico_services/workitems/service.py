@@ -1,4 +1,4 @@
-"""Work items as tools. This and `resources` know that there is a protocol; the rest of the folder does not."""
+"""Work item service. Only this module and `resources` depend on the protocol."""
 
 from __future__ import annotations
 
@@ -13,148 +13,157 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from portico import Context
-from portico.extend import Component, Event, LateTool, StoreError, explained
-from portico_services.database_service import StoredService, requester
-from portico_services.project_resolver import Projects
+from portico.errors import StoreError
+from portico.extend import Component, Event, LazyTool, validated_kwargs
+from portico_services.database_service import DatabaseService, actor_name
+from portico_services.project_resolver import ProjectResolver
 from portico_services.workitems import records, results, validation
-from portico_services.workitems.dependencies import MOST_BLOCKERS
-from portico_services.workitems.edits import PRIORITY, Changes, TaskDraft
-from portico_services.workitems.errors import TaskRefusal, TasksReadOnly
-from portico_services.workitems.item_store import MOST_OF_HISTORY, WorkItems, refusal_of
-from portico_services.workitems.listing import LONGEST_CURSOR, MOST_LISTED, Wanted
-from portico_services.workitems.maintenance import Upkeep
+from portico_services.workitems.dependencies import MAX_BLOCKERS
+from portico_services.workitems.edits import DEFAULT_PRIORITY, WorkItemChanges, WorkItemDraft
+from portico_services.workitems.errors import WorkItemError, WorkItemsReadOnly
+from portico_services.workitems.item_store import MAX_HISTORY_EVENTS, WorkItemStore, store_error
+from portico_services.workitems.listing import MAX_CURSOR_CHARS, MAX_PAGE_ITEMS, ListQuery
+from portico_services.workitems.maintenance import WorkItemMaintenance
 from portico_services.workitems.parameters import (
-    BACKGROUND,
-    DESCRIPTION,
-    DUE,
-    LABELS,
-    LONGEST_ID,
-    URGENCY,
-    AllLabels,
-    AnyProject,
+    CONTEXT_META,
+    DESCRIPTION_META,
+    DUE_META,
+    LABELS_META,
+    MAX_ID_CHARS,
+    PRIORITY_META,
+    BlockedItemId,
     BlockerId,
     ExpectedVersion,
-    Id,
+    ItemId,
     Label,
+    LabelFilter,
     Lease,
-    PlannedTask,
+    PlannedItem,
     Project,
+    ProjectFilter,
     Reason,
     Result,
-    TaskId,
     Worker,
-    id_of,
+    id_parameter,
 )
-from portico_services.workitems.records import Item
-from portico_services.workitems.resources import SCHEME, TaskResources
+from portico_services.workitems.records import WorkItem
+from portico_services.workitems.resources import URI_SCHEME, WorkItemResources
 from portico_services.workitems.states import STATUSES, Status
 from portico_services.workitems.validation import (
-    LONGEST_NAME,
-    LONGEST_NOTE,
-    LONGEST_PROJECT,
-    LONGEST_QUERY,
-    MOST_LABELS,
+    MAX_LABELS,
+    MAX_NAME_CHARS,
+    MAX_NOTE_CHARS,
+    MAX_PROJECT_CHARS,
+    MAX_QUERY_CHARS,
 )
 
-LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
-LONGEST_WAIT_SECONDS = 600.0
-MOST_AT_ONCE = 1000
-MOST_NOTES_SHOWN = 200
+LIST_NAMES = ("all", "ready", "blocked", *(f"status/{status}" for status in STATUSES))
+# Long enough to replace polling, short enough for clients that give up on silent calls.
+MAX_WAIT_SECONDS = 600.0
+MAX_BATCH_ITEMS = 1000
+MAX_NOTES_RETURNED = 200
+# A deletion may remove thousands of tasks; one log message names only the first.
 MAX_IDS_LOGGED = 5
 
-READ = {"readOnlyHint": True, "openWorldHint": False}
-WRITE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
-AGAIN = {**WRITE, "idempotentHint": True}
-DESTROY = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+READ_ONLY_HINTS = {"readOnlyHint": True, "openWorldHint": False}
+WRITE_HINTS = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+IDEMPOTENT_HINTS = {**WRITE_HINTS, "idempotentHint": True}
+DESTRUCTIVE_HINTS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
 
-class TaskToolRow(NamedTuple):
+class WorkItemToolSpec(NamedTuple):
+    """A tool: its name, annotations and short name."""
+
     name: str
     hints: Mapping[str, bool]
-    # The same without the word that `tasks_` says already.
-    short: str
+    # Name without "task", used after the prefix `tasks_`.
+    cli_name: str
     version: str = "1.0.0"
 
 
-class Tasks(StoredService[WorkItems]):
-    """What an assistant plans with: `server.add(Tasks("tasks.db"))`.
+class Tasks(DatabaseService[WorkItemStore]):
+    """Work items for planning: `server.add(Tasks("tasks.db"))`.
 
-    `store` is a path or a URL, of SQLite or PostgreSQL. With `read_only` tasks can be looked at and not changed.
-    `project` is whose list is meant where a call does not say it; without it the client's roots say it, or the git
-    repository that `folder` is in.
+    `store` is a path or URL of a SQLite or PostgreSQL database. With `read_only`, tasks can be read but not changed.
+    `project` is the default project of calls; without it, it is derived from the client's roots or from the git
+    repository of `project_dir`.
     """
 
     name = "tasks"
-    scoped = True
+    requires_scopes = True
     topics = (records.TOPIC,)
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
         store: str | os.PathLike[str] = ":memory:",
         *,
         read_only: bool = False,
         project: str | None = None,
-        folder: str | os.PathLike[str] | None = None,
+        project_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(store, read_only=read_only)
-        self._projects = Projects(project, folder)
-        self._upkeep = Upkeep()
-        self._resources = TaskResources(self.store, self._looking)
+        self._projects = ProjectResolver(project, project_dir)
+        self._upkeep = WorkItemMaintenance()
+        self._resources = WorkItemResources(self.store, self._store_for_call)
 
-    async def _open_store(self, stack: AsyncExitStack) -> WorkItems:
-        items = WorkItems(self._database, project=(await self._projects.here()).project)
+    async def _open_store(self, stack: AsyncExitStack) -> WorkItemStore:
+        items = WorkItemStore(self._database, project=(await self._projects.resolve_default()).project)
         await items.open()
         if not self._read_only:
-            self._run(stack, "work item leases", partial(self._upkeep.end_leases, items))
-            self._run(stack, "work item index", partial(self._upkeep.index, items))
+            self._start_background(stack, "work item leases", partial(self._upkeep.run_lease_expiry, items))
+            self._start_background(stack, "work item index", partial(self._upkeep.run_indexer, items))
         return items
 
-    async def _looking(self, ctx: Context, project: str | None = None) -> WorkItems:
-        """The tasks as the project of a call sees them, or the one that it names. The store itself is of this server's
-        own project, which will do where a call names a task."""
-        return (await self.store()).of(await self._project(ctx, project))
+    async def _store_for_call(self, ctx: Context, project: str | None = None) -> WorkItemStore:
+        """Return the store for the project of a call, or for the one it names.
 
-    async def _writing(self, ctx: Context, project: str | None = None) -> WorkItems:
-        return (await self.writable_store()).of(await self._project(ctx, project))
+        Calls that name a task use the store of the service itself, because ids are unique across projects.
+        """
+        return (await self.store()).for_project(await self._project(ctx, project))
+
+    async def _writable_store_for_call(self, ctx: Context, project: str | None = None) -> WorkItemStore:
+        return (await self.writable_store()).for_project(await self._project(ctx, project))
 
     async def _project(self, ctx: Context, named: str | None) -> str:
-        return (await self._projects.of(ctx)).project if named is None else named
+        return (await self._projects.resolve(ctx)).project if named is None else named
 
-    def _failed(self, failure: StoreError) -> TaskRefusal:
-        return refusal_of(failure)
+    def _store_error(self, failure: StoreError) -> WorkItemError:
+        return store_error(failure)
 
-    def _refused(self) -> TaskRefusal:
-        return TasksReadOnly()
+    def _read_only_error(self) -> WorkItemError:
+        return WorkItemsReadOnly()
 
-    async def _changed(self, store: WorkItems, event: Event) -> None:
+    async def _on_change(self, store: WorkItemStore, event: Event) -> None:
         id, *lists = event.payload.split(" ")
         self._upkeep.on_change(lists if id else None)
-        places = ["all", id, *map(_list_uri, lists)] if id else LISTS
-        self._tell(f"{SCHEME}://{place}" for place in places)
+        # An event without details stands for many changes, so every list may have changed.
+        places = ["all", id, *map(_list_uri, lists)] if id else LIST_NAMES
+        self._tell(f"{URI_SCHEME}://{place}" for place in places)
 
-    # Making and changing
+    # Creating and changing.
 
     async def create_task(
         self,
         ctx: Context,
-        description: Annotated[str, DESCRIPTION],
-        parent_id: Annotated[str | None, id_of("The task that this one is a part of")] = None,
-        priority: Annotated[int, URGENCY] = PRIORITY,
-        context: Annotated[str, BACKGROUND] = "",
+        description: Annotated[str, DESCRIPTION_META],
+        parent_id: Annotated[str | None, id_parameter("Parent task")] = None,
+        priority: Annotated[int, PRIORITY_META] = DEFAULT_PRIORITY,
+        context: Annotated[str, CONTEXT_META] = "",
         blocked_by: Annotated[
-            list[str] | None, Meta(max_length=MOST_BLOCKERS, description="Ids of tasks that must be completed first")
+            list[str] | None, Meta(max_length=MAX_BLOCKERS, description="Ids of tasks that must be completed first")
         ] = None,
-        labels: Annotated[list[Label] | None, LABELS] = None,
-        due: Annotated[str | None, DUE] = None,
+        labels: Annotated[list[Label] | None, LABELS_META] = None,
+        due: Annotated[str | None, DUE_META] = None,
         project: Project = None,
-    ) -> results.TaskDetails:
-        """Create a task: something that is to be done, now or later, by you or another worker.
+    ) -> results.WorkItemDetail:
+        """Create a task: something to do now or later, by you or another worker.
 
-        It may be a part of another task, and may have to wait until others are completed.
+        It can be a child of another task and can be blocked by others. For a whole plan use create_tasks. Returns the
+        created task.
         """
-        items = await self._writing(ctx, project)
-        draft = TaskDraft(
+        items = await self._writable_store_for_call(ctx, project)
+        draft = WorkItemDraft(
             description=description,
             parent_id=parent_id,
             priority=priority,
@@ -163,70 +172,71 @@ class Tasks(StoredService[WorkItems]):
             labels=labels or (),
             due=due,
         )
-        made = await items.create(draft, who=requester(ctx))
-        ctx.debug(f"Created {made.id}", SCHEME)
-        return await results.details(items, made) if blocked_by else results.task(made, project=items.project)
+        made = await items.create(draft, who=actor_name(ctx))
+        ctx.debug(f"Created {made.id}", URI_SCHEME)
+        # A task without blockers has no context to load, which saves a read.
+        return await results.load_detail(items, made) if blocked_by else results.to_detail(made, project=items.project)
 
     async def create_tasks(
         self,
         ctx: Context,
         tasks: Annotated[
-            list[PlannedTask], Meta(min_length=1, max_length=MOST_AT_ONCE, description="The tasks, in any order")
+            list[PlannedItem], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="Tasks, in any order")
         ],
         project: Project = None,
-    ) -> results.CreatedTasks:
-        """Create several tasks at once, such as a whole plan: all of them, or none if one is refused.
-
-        Each may have a ref, a name of your own by which the others say that they are a part of it or wait for it.
+    ) -> results.CreateBatchResult:
+        """Create several tasks in one transaction, e.g. a whole plan: all or none. Tasks refer to each other by
+        `ref`.
         """
-        items = await self._writing(ctx, project)
+        items = await self._writable_store_for_call(ctx, project)
         lists = ("blocked_by", "labels")
-        drafts = [TaskDraft(**{**asdict(one), **{name: getattr(one, name) or () for name in lists}}) for one in tasks]
-        made = await items.create_all(drafts, who=requester(ctx))
-        ctx.debug(f"Created {len(made)} tasks", SCHEME)
-        return results.created(made, [one.ref for one in tasks])
+        drafts = [
+            WorkItemDraft(**{**asdict(task), **{name: getattr(task, name) or () for name in lists}}) for task in tasks
+        ]
+        made = await items.create_batch(drafts, who=actor_name(ctx))
+        ctx.debug(f"Created {len(made)} tasks", URI_SCHEME)
+        return results.to_batch_result(made, [task.ref for task in tasks])
 
     async def update_task(
         self,
         ctx: Context,
-        id: Id,
-        description: Annotated[str | None, DESCRIPTION] = None,
-        priority: Annotated[int | None, URGENCY] = None,
+        id: ItemId,
+        description: Annotated[str | None, DESCRIPTION_META] = None,
+        priority: Annotated[int | None, PRIORITY_META] = None,
         status: Annotated[
             Status | None,
-            "From pending to in_progress, completed or failed; from in_progress to completed, failed or pending; from "
-            "completed or failed only to pending, which reopens it",
+            "New status: pending -> in_progress, completed, failed; in_progress -> completed, failed, pending; "
+            "completed or failed -> pending (reopen)",
         ] = None,
-        context: Annotated[str | None, BACKGROUND] = None,
+        context: Annotated[str | None, CONTEXT_META] = None,
         result: Result = None,
-        parent_id: Annotated[str | None, Meta(max_length=LONGEST_ID, description='The new parent; "" for none')] = None,
+        parent_id: Annotated[str | None, Meta(max_length=MAX_ID_CHARS, description='New parent; "" for none')] = None,
         labels: Annotated[
-            list[Label] | None, Meta(max_length=MOST_LABELS, description="All its labels, instead of those it has")
+            list[Label] | None, Meta(max_length=MAX_LABELS, description="New labels, replace the old list")
         ] = None,
-        add_labels: Annotated[
-            list[Label] | None, Meta(max_length=MOST_LABELS, description="Labels to have besides")
-        ] = None,
+        add_labels: Annotated[list[Label] | None, Meta(max_length=MAX_LABELS, description="Labels to add")] = None,
         remove_labels: Annotated[
-            list[Label] | None, Meta(max_length=MOST_LABELS, description="Labels to have no longer")
+            list[Label] | None, Meta(max_length=MAX_LABELS, description="Labels to remove")
         ] = None,
-        due: Annotated[
-            str | None, Meta(max_length=40, description='When it is due, as in create_task; "" for never')
-        ] = None,
+        due: Annotated[str | None, Meta(max_length=40, description='New due date; "" for none')] = None,
         project: Annotated[
             str | None,
-            Meta(max_length=LONGEST_PROJECT, description='Move it and all below it to this list; "" is every list'),
+            Meta(
+                max_length=MAX_PROJECT_CHARS,
+                description='Project to move the task and its children to; "" for all projects',
+            ),
         ] = None,
         worker: Worker = None,
         lease: Lease = None,
         expected_version: ExpectedVersion = None,
         reason: Reason = "",
-    ) -> results.TaskDetails:
-        """Change a task: only what is given. What was there before stays in its history.
+    ) -> results.WorkItemDetail:
+        """Change the given fields of a task; previous values stay in its history.
 
-        With worker and lease, a claim on a task in progress is renewed. To finish a task, use complete_task.
+        With worker and lease, renews a claim. To finish a task use complete_task.
         """
         items = await self.writable_store()
-        changes = Changes(
+        changes = WorkItemChanges(
             description=description,
             priority=priority,
             status=status,
@@ -245,143 +255,155 @@ class Tasks(StoredService[WorkItems]):
             worker=worker,
             lease=lease,
             expected_version=expected_version,
-            who=requester(ctx),
+            who=actor_name(ctx),
             reason=reason,
         )
         if before.status != after.status:
-            ctx.info(f"{after.id} changed from {before.status} to {after.status}", SCHEME)
-        return await results.details(items, after)
+            ctx.info(f"{after.id} changed from {before.status} to {after.status}", URI_SCHEME)
+        return await results.load_detail(items, after)
 
     async def delete_task(
         self,
         ctx: Context,
-        id: Id,
+        id: ItemId,
         children: Annotated[
             Literal["refuse", "delete", "keep"],
-            "If there are tasks below it: refuse; delete them too; or keep them and move them up to where it was",
+            "If it has children: refuse (default), delete them, or keep them under its parent",
         ] = "refuse",
-        dry_run: Annotated[
-            bool, "Only say what would be deleted, and which tasks would not be blocked any more"
-        ] = False,
+        dry_run: Annotated[bool, "Report what would be deleted and unblocked, without deleting"] = False,
         expected_version: ExpectedVersion = None,
         reason: Reason = "",
-    ) -> results.DeletedTasks:
-        """Delete a task for good. Tasks that waited for it do not wait for it any more. Its history stays.
+    ) -> results.DeleteItemResult:
+        """Delete a task permanently and unblock its dependents; its history stays.
 
-        What was finished or given up need not be deleted: complete it, or set it to failed.
+        Finished or abandoned tasks should be completed or set to failed instead.
         """
         items = await self.writable_store()
         gone = await items.delete(
-            id, children=children, dry_run=dry_run, expected_version=expected_version, who=requester(ctx), reason=reason
+            id,
+            children=children,
+            dry_run=dry_run,
+            expected_version=expected_version,
+            who=actor_name(ctx),
+            reason=reason,
         )
         if not dry_run:
-            ctx.info(f"Deleted {', '.join(gone.deleted[:MAX_IDS_LOGGED])}{_more(gone.deleted)}", SCHEME)
-        return results.deleted(gone)
+            ctx.info(f"Deleted {', '.join(gone.deleted[:MAX_IDS_LOGGED])}{_more(gone.deleted)}", URI_SCHEME)
+        return results.to_delete_result(gone)
 
-    # Looking
+    # Reading.
 
     async def list_tasks(
         self,
         ctx: Context,
-        status: Annotated[Status | None, "Only these"] = None,
+        status: Annotated[Status | None, "Status filter"] = None,
         parent_id: Annotated[
             str | None,
-            Meta(max_length=LONGEST_ID, description='Only the children of this task; "": only those of none'),
+            Meta(max_length=MAX_ID_CHARS, description='Only children of this task; "" for top-level tasks'),
         ] = None,
         query: Annotated[
             str | None,
-            Meta(max_length=LONGEST_QUERY, description="Words that all occur in the description or the context"),
+            Meta(max_length=MAX_QUERY_CHARS, description="Words that must all occur in description or context"),
         ] = None,
-        blocked: Annotated[
-            bool | None, "true: only open tasks that wait for a blocker; false: only those that do not"
-        ] = None,
-        labels: AllLabels = None,
+        blocked: Annotated[bool | None, "true: only blocked open tasks; false: only unblocked"] = None,
+        labels: LabelFilter = None,
         worker: Annotated[
-            str | None, Meta(max_length=LONGEST_NAME, description='Only what this worker has or had; "": unclaimed')
+            str | None,
+            Meta(max_length=MAX_NAME_CHARS, description='Only tasks that this worker has or had; "" for unclaimed'),
         ] = None,
         due_before: Annotated[
             str | None,
             Meta(
                 max_length=40,
-                description="Only open tasks that are due before this date; the first one due comes first",
+                description="Only open tasks due before this date, earliest first",
             ),
         ] = None,
-        overdue: Annotated[
-            bool, "Only open tasks that should have been done by now; the first one due comes first"
-        ] = False,
-        project: AnyProject = None,
-        limit: Annotated[int, Meta(ge=1, le=MOST_LISTED, description="At most so many")] = 50,
+        overdue: Annotated[bool, "Only overdue open tasks, earliest first"] = False,
+        project: ProjectFilter = None,
+        limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ITEMS, description="Maximum tasks")] = 50,
         cursor: Annotated[
             str | None,
-            Meta(max_length=LONGEST_CURSOR, description="nextCursor of the answer before, for what comes next"),
+            Meta(max_length=MAX_CURSOR_CHARS, description="`nextCursor` from the previous page"),
         ] = None,
-    ) -> results.TaskPage:
-        """List tasks, the most urgent first and of these the newest. Descriptions may be cut; get_task has all."""
-        items = await self._looking(ctx, project)
-        wanted = Wanted(
+    ) -> results.WorkItemPage:
+        """List tasks, most urgent first, then newest. Descriptions may be truncated; get_task returns them in full.
+
+        To take work, use next_task.
+        """
+        items = await self._store_for_call(ctx, project)
+        list_query = ListQuery(
             status=status,
             parent_id=parent_id,
             query=query,
             blocked=blocked,
-            labels=validation.labels(labels or ()),
-            worker=None if worker is None else validation.name(worker) or "",
-            due_before=None if due_before is None else validation.moment(due_before),
+            labels=validation.normalize_labels(labels or ()),
+            worker=None if worker is None else validation.validate_worker(worker) or "",
+            due_before=None if due_before is None else validation.parse_timestamp(due_before),
             overdue=overdue,
         )
-        page = await items.page(wanted, limit=limit, cursor=cursor)
+        page = await items.list_page(list_query, limit=limit, cursor=cursor)
+        # An empty list is often the wrong project. Only local callers learn the names of other projects.
         elsewhere = await items.elsewhere() if not page.items and cursor is None and _is_local(ctx) else None
-        return results.listed(page, items.project, elsewhere)
+        return results.to_page(page, items.project, elsewhere)
 
     async def get_task(
         self,
         ctx: Context,
-        id: Id,
+        id: ItemId,
         notes: Annotated[
-            int, Meta(ge=0, le=MOST_NOTES_SHOWN, description="How many of its notes to show, the newest ones")
-        ] = results.USUAL_NOTES,
-    ) -> results.TaskDetails:
-        """One task with everything that is known about it."""
+            int, Meta(ge=0, le=MAX_NOTES_RETURNED, description="Number of newest notes to include")
+        ] = results.DEFAULT_NOTES,
+    ) -> results.WorkItemDetail:
+        """Return one task in full: context, result, blockers and its newest notes."""
         items = await self.store()
-        return await results.details(items, await items.get(id), notes)
+        return await results.load_detail(items, await items.get(id), notes)
 
     async def task_tree(
         self,
         ctx: Context,
-        id: Annotated[str | None, id_of("The task at the root; left out: all of them")] = None,
-        open_only: Annotated[bool, "Leave out what is completed or failed"] = False,
-        project: AnyProject = None,
-    ) -> results.TaskPlan:
-        """A task with everything below it, each before its parts; how deep it is says what it is a part of."""
-        items = await self.store() if id is not None else await self._looking(ctx, project)
-        return results.plan(await items.tree(id, open_only=open_only))
+        id: Annotated[str | None, id_parameter("Root task; default: all")] = None,
+        open_only: Annotated[bool, "Omit completed and failed tasks"] = False,
+        project: ProjectFilter = None,
+    ) -> results.WorkItemTree:
+        """Return a task with all its descendants, depth first; `depth` gives the level."""
+        items = await self.store() if id is not None else await self._store_for_call(ctx, project)
+        return results.to_tree(await items.tree(id, open_only=open_only))
 
     async def task_history(
         self,
         ctx: Context,
-        id: Id,
-        limit: Annotated[int, Meta(ge=1, le=MOST_OF_HISTORY, description="At most so many changes")] = 50,
-    ) -> results.TaskHistory:
-        """What was done to a task, by whom and when; the newest change first. Also of a task that was deleted."""
-        return results.history(id, await (await self.store()).history(id, limit), limit)
+        id: ItemId,
+        limit: Annotated[int, Meta(ge=1, le=MAX_HISTORY_EVENTS, description="Maximum number of changes")] = 50,
+    ) -> results.WorkItemHistoryResult:
+        """Return all changes of a task, newest first, with actor, time and reason. Works for deleted tasks too."""
+        return results.to_history(id, await (await self.store()).history(id, limit), limit)
 
-    # Blockers
+    # Blockers.
 
-    async def add_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
-        """Have a task wait until another is completed. Refused if they would wait for one another."""
-        after, changed = await (await self.writable_store()).block(task_id, blocked_by_id, who=requester(ctx))
-        return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
+    async def add_blocker(
+        self, ctx: Context, task_id: BlockedItemId, blocked_by_id: BlockerId
+    ) -> results.BlockerChange:
+        """Block a task until another is completed. Fails if this would create a cycle."""
+        after, changed = await (await self.writable_store()).block(task_id, blocked_by_id, who=actor_name(ctx))
+        return results.BlockerChange(
+            task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked
+        )
 
-    async def remove_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
-        """Have a task not wait for another any more."""
-        after, changed = await (await self.writable_store()).unblock(task_id, blocked_by_id, who=requester(ctx))
-        return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
+    async def remove_blocker(
+        self, ctx: Context, task_id: BlockedItemId, blocked_by_id: BlockerId
+    ) -> results.BlockerChange:
+        """Remove a blocker from a task."""
+        after, changed = await (await self.writable_store()).unblock(task_id, blocked_by_id, who=actor_name(ctx))
+        return results.BlockerChange(
+            task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked
+        )
 
-    async def get_blockers(self, ctx: Context, task_id: TaskId) -> results.Blockers:
-        """What a task waits for, of its own and of what it is a part of; and which tasks wait for it."""
+    async def get_blockers(self, ctx: Context, task_id: BlockedItemId) -> results.BlockerList:
+        """Return the blockers of a task, its own and those inherited from its parents, and the tasks it blocks."""
         items = await self.store()
-        return results.blockers(await items.waiting(task_id), items.project)
+        return results.to_blocker_list(await items.get_blockers(task_id), items.project)
 
-    # Working
+    # Claiming and completing.
 
     async def next_task(
         self,
@@ -389,142 +411,160 @@ class Tasks(StoredService[WorkItems]):
         worker: Annotated[
             str | None,
             Meta(
-                max_length=LONGEST_NAME,
-                description="Who is going to work on it: a name of your own. Left out: the name of the client",
+                max_length=MAX_NAME_CHARS,
+                description="Your worker name; default: the client name",
             ),
         ] = None,
         lease: Lease = None,
-        parent_id: Annotated[str | None, id_of("Only tasks below this one, however deep")] = None,
+        parent_id: Annotated[str | None, id_parameter("Only descendants of this task")] = None,
         query: Annotated[
             str | None,
-            Meta(max_length=LONGEST_QUERY, description="Only tasks in which all these words occur"),
+            Meta(max_length=MAX_QUERY_CHARS, description="Words that must all occur"),
         ] = None,
-        labels: AllLabels = None,
+        labels: LabelFilter = None,
         project: Project = None,
         wait: Annotated[
             float,
             Meta(
                 ge=0,
-                le=LONGEST_WAIT_SECONDS,
-                description="For how many seconds to wait for one, if there is none now: better than asking again",
+                le=MAX_WAIT_SECONDS,
+                description="Seconds to wait for work instead of polling; default 0",
             ),
         ] = 0,
-    ) -> results.Next:
-        """Get something to do: the most urgent task that waits for nothing, of these the one due first or the oldest.
+    ) -> results.ClaimResult:
+        """Claim the most urgent unblocked task and set it to in_progress; no other worker gets it.
 
-        It is in progress and yours from then on; no other worker is given it. A task with open children is not given
-        out, its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
+        Ties go to the earliest due, then the oldest. Call complete_task when done, or update_task with failed or
+        pending to give it up.
         """
-        items = await self._writing(ctx, project)
-        asking = requester(ctx)
+        items = await self._writable_store_for_call(ctx, project)
+        actor = actor_name(ctx)
         take = partial(
             items.next,
-            worker or asking or "unnamed",
+            worker or actor or "unnamed",
             lease=lease,
-            who=asking,
+            who=actor,
             parent_id=parent_id,
             query=query,
             labels=labels or (),
         )
-        taken = await self._upkeep.wait_for(partial(_taken_for_caller, items, take), wait)
-        if taken is None:
-            return results.nothing(
+        claimed = await self._upkeep.wait_for_item(partial(_claim_for_caller, items, take), wait)
+        if claimed is None:
+            return results.no_work_result(
                 await items.counts(), await items.elsewhere() if _is_local(ctx) else None, items.project
             )
-        ctx.info(f"{taken.worker} took {taken.id}", SCHEME)
-        return results.Next(found=True, task=taken)
+        ctx.info(f"{claimed.worker} took {claimed.id}", URI_SCHEME)
+        return results.ClaimResult(found=True, task=claimed)
 
     async def add_note(
         self,
         ctx: Context,
-        id: Id,
+        id: ItemId,
         text: Annotated[
             str,
             Meta(
-                min_length=1, max_length=LONGEST_NOTE, description="What was found, tried or decided; it stays as it is"
+                min_length=1,
+                max_length=MAX_NOTE_CHARS,
+                description="Finding, attempt or decision",
             ),
         ],
         worker: Worker = None,
-    ) -> results.NotedTask:
-        """Add a note to a task, for the next worker. Notes before it stay; get_task shows them."""
+    ) -> results.AddNoteResult:
+        """Append a note to a task for the next worker. Notes are never overwritten; get_task returns them."""
         items = await self.writable_store()
-        after = await items.add_note(id, text, worker=worker, who=requester(ctx, worker))
-        return results.NotedTask(id=after.id, version=after.version, notes=(await items.background(after.id)).noted)
+        after = await items.add_note(id, text, worker=worker, who=actor_name(ctx, worker))
+        return results.AddNoteResult(
+            id=after.id, version=after.version, notes=(await items.get_context(after.id)).noted
+        )
 
     async def complete_task(
         self,
         ctx: Context,
-        id: Id,
+        id: ItemId,
         result: Result = None,
         worker: Worker = None,
         expected_version: ExpectedVersion = None,
-    ) -> results.TaskDetails:
-        """Say that a task is done, and what came of it. What waited for it can go on."""
+    ) -> results.WorkItemDetail:
+        """Mark a task as completed, record its result and unblock its dependents. Returns the task."""
         items = await self.writable_store()
-        done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=requester(ctx))
-        ctx.info(f"Completed {done.id}", SCHEME)
-        return await results.details(items, done)
+        done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=actor_name(ctx))
+        ctx.info(f"Completed {done.id}", URI_SCHEME)
+        return await results.load_detail(items, done)
 
-    # Offering
+    # Components.
 
-    def offers(self) -> Iterator[Component]:
-        for one in TOOLS:
-            names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
-            yield LateTool(
-                partial(getattr, self, one.name),
-                name=one.name,
+    def components(self) -> Iterator[Component]:
+        for item in TOOLS:
+            # Prefixed spellings are accepted too, such as `tasks_create` and `tasks.create_task`.
+            names = {f"{URI_SCHEME}{mark}{name}" for mark in "_." for name in (item.name, item.cli_name)}
+            yield LazyTool(
+                # Loaded on first use, so that starting a server does not inspect the signatures of all tools.
+                partial(getattr, self, item.name),
+                name=item.name,
                 aliases=sorted(names),
-                annotations=dict[str, Any](one.hints),
-                version=one.version,
+                annotations=dict[str, Any](item.hints),
+                version=item.version,
             )
-        yield from self._resources.offers()
-        yield from super().offers()
+        yield from self._resources.components()
+        yield from super().components()
 
 
 TOOLS = (
-    TaskToolRow("create_task", WRITE, "create", "1.1.0"),
-    TaskToolRow("create_tasks", WRITE, "create_all", "1.1.0"),
-    TaskToolRow("list_tasks", READ, "list", "1.2.0"),
-    TaskToolRow("get_task", READ, "get", "1.1.0"),
-    TaskToolRow("update_task", DESTROY, "update", "1.1.0"),
-    TaskToolRow("delete_task", DESTROY, "delete"),
-    TaskToolRow("add_blocker", AGAIN, "block"),
-    TaskToolRow("remove_blocker", DESTROY, "unblock"),
-    TaskToolRow("get_blockers", READ, "blockers"),
-    TaskToolRow("next_task", WRITE, "next", "1.2.0"),
-    TaskToolRow("complete_task", AGAIN, "complete", "1.1.0"),
-    TaskToolRow("add_note", WRITE, "note"),
-    TaskToolRow("task_tree", READ, "tree", "1.1.0"),
-    TaskToolRow("task_history", READ, "history"),
+    WorkItemToolSpec("create_task", WRITE_HINTS, "create", "1.1.0"),
+    WorkItemToolSpec("create_tasks", WRITE_HINTS, "create_all", "1.1.0"),
+    WorkItemToolSpec("list_tasks", READ_ONLY_HINTS, "list", "1.2.0"),
+    WorkItemToolSpec("get_task", READ_ONLY_HINTS, "get", "1.1.0"),
+    WorkItemToolSpec("update_task", DESTRUCTIVE_HINTS, "update", "1.1.0"),
+    WorkItemToolSpec("delete_task", DESTRUCTIVE_HINTS, "delete"),
+    WorkItemToolSpec("add_blocker", IDEMPOTENT_HINTS, "block"),
+    WorkItemToolSpec("remove_blocker", DESTRUCTIVE_HINTS, "unblock"),
+    WorkItemToolSpec("get_blockers", READ_ONLY_HINTS, "blockers"),
+    WorkItemToolSpec("next_task", WRITE_HINTS, "next", "1.2.0"),
+    WorkItemToolSpec("complete_task", IDEMPOTENT_HINTS, "complete", "1.1.0"),
+    WorkItemToolSpec("add_note", WRITE_HINTS, "note"),
+    WorkItemToolSpec("task_tree", READ_ONLY_HINTS, "tree", "1.1.0"),
+    WorkItemToolSpec("task_history", READ_ONLY_HINTS, "history"),
 )
 
 
 def _is_local(ctx: Context) -> bool:
-    """Return whether the caller is the user of this machine, on stdio or in this process: only they are told which
-    other lists there are."""
-    return ctx.principal is None and ctx.address is None
+    """Return whether the caller is the user of this machine, on stdio or in this process. Only this user may see which
+    other projects exist.
+    """
+    return ctx.principal is None and ctx.client_address is None
 
 
 def _more(ids: Sequence[str]) -> str:
     return f" and {len(ids) - MAX_IDS_LOGGED:,} more" if len(ids) > MAX_IDS_LOGGED else ""
 
 
-async def _taken_for_caller(items: WorkItems, take: Callable[[], Awaitable[Item | None]]) -> results.TaskDetails | None:
-    """The next task, as its worker is told of it. If the call is cancelled meanwhile it is pending again: no worker
-    would ever know that it has it."""
+async def _claim_for_caller(
+    items: WorkItemStore, take: Callable[[], Awaitable[WorkItem | None]]
+) -> results.WorkItemDetail | None:
+    """Claim the next task and return its details.
 
-    async def told() -> results.TaskDetails | None:
-        taken = await take()
-        return None if taken is None else await results.details(items, taken, results.USUAL_NOTES)
+    If the call is cancelled in between, the task becomes pending again, because no worker would know that it holds it.
+    """
 
-    telling = asyncio.ensure_future(told())
+    async def claim() -> results.WorkItemDetail | None:
+        claimed = await take()
+        return None if claimed is None else await results.load_detail(items, claimed, results.DEFAULT_NOTES)
+
+    claiming = asyncio.ensure_future(claim())
     try:
-        return await asyncio.shield(telling)
+        # The claim commits in another thread and cannot be interrupted there.
+        # Shielded, so that a cancellation cannot interrupt the claim between the commit and the response.
+        return await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        with suppress(TaskRefusal):
-            if (taken := await telling) is not None:
+        with suppress(WorkItemError):
+            if (claimed := await claiming) is not None:
                 await items.update(
-                    taken.id, Changes(status="pending"), expected_version=taken.version, reason="the call was cancelled"
+                    claimed.id,
+                    WorkItemChanges(status="pending"),
+                    # Only if nothing else has happened to it: another call of the same worker may have finished it
+                    # already.
+                    expected_version=claimed.version,
+                    reason="the call was cancelled",
                 )
         raise
 

@@ -1,124 +1,136 @@
-"""Arguments from clients, checked and in the form in which they are stored."""
+"""Validation and normalization of client input."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
 
-from portico_services import git_project, timestamps
-from portico_services import text as texts
-from portico_services.workitems.errors import InvalidTask
+from portico_services import git_project, text as texts, timestamps
+from portico_services.workitems.errors import InvalidWorkItem
 
-LONGEST_DESCRIPTION = 10_000
-LONGEST_TEXT = 100_000
-LONGEST_NAME = 200
-LONGEST_QUERY, MOST_WORDS = 500, 20
-LONGEST_LABEL, MOST_LABELS = 60, 20
-LONGEST_NOTE = 10_000
-LONGEST_PROJECT = 300
-# Instead of a project: every one of them.
-ALL = "*"
-# A day that ends: a task that is due on a day can be done on all of it.
-_DAY_MS = 86_400 * timestamps.SECOND_MS
-
-
-def id_in(text: str) -> str:
-    """An id, or an address that ends with one."""
-    return texts.storable(text).strip().rpartition("/")[2]
+MAX_DESCRIPTION_CHARS = 10_000
+MAX_TEXT_CHARS = 100_000
+MAX_NAME_CHARS = 200
+MAX_QUERY_CHARS, MAX_QUERY_WORDS = 500, 20
+MAX_LABEL_CHARS, MAX_LABELS = 60, 20
+MAX_NOTE_CHARS = 10_000
+MAX_PROJECT_CHARS = 300
+# Wildcard for all projects.
+ALL_PROJECTS = "*"
+# A due date without a time includes the whole day.
+_DAY_MS = 86_400 * timestamps.MS_PER_SECOND
 
 
-def description(text: str) -> str:
-    text = texts.storable(bounded(text, "The description", LONGEST_DESCRIPTION)).strip()
+def parse_id(text: str) -> str:
+    """Return the id from an id or a URI that ends with one."""
+    return texts.replace_unstorable(text).strip().rpartition("/")[2]
+
+
+def validate_description(text: str) -> str:
+    """Return the description as it is stored. Raises `InvalidWorkItem`."""
+    text = texts.replace_unstorable(check_length(text, "The description", MAX_DESCRIPTION_CHARS)).strip()
     if not text:
-        raise InvalidTask("The description is empty. Say what is to be done.")
+        raise InvalidWorkItem("The description must not be empty. Describe the work to do.")
     return text
 
 
-def longer(text: str, name: str) -> str:
-    """A context or a result."""
-    return texts.storable(bounded(text, name, LONGEST_TEXT))
+def validate_long_text(text: str, name: str) -> str:
+    """Return a context or result as it is stored."""
+    return texts.replace_unstorable(check_length(text, name, MAX_TEXT_CHARS))
 
 
-def name(text: str | None) -> str | None:
-    """Of a worker. Empty is none."""
+def validate_worker(text: str | None) -> str | None:
+    """Return a worker name as it is stored; None if it is empty."""
     if text is None or not text.strip():
         return None
-    return texts.storable(bounded(text, "The name of the worker", LONGEST_NAME)).strip()
+    return texts.replace_unstorable(check_length(text, "The name of the worker", MAX_NAME_CHARS)).strip()
 
 
-def note(text: str) -> str:
-    text = texts.storable(bounded(text, "The note", LONGEST_NOTE)).strip()
+def validate_note(text: str) -> str:
+    text = texts.replace_unstorable(check_length(text, "The note", MAX_NOTE_CHARS)).strip()
     if not text:
-        raise InvalidTask("The note is empty. Say what is to be remembered.")
+        raise InvalidWorkItem("The note must not be empty.")
     return text
 
 
-def labels(given: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in order and in small letters."""
-    return few_labels({label(one) for one in given})
+def normalize_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the labels lowercased, sorted and without duplicates."""
+    # A set: labels that differ only in case or spacing are the same label.
+    return check_label_count({normalize_label(item) for item in labels})
 
 
-def few_labels(stored: set[str]) -> tuple[str, ...]:
-    """In order, if a task can have so many."""
-    found = sorted(stored)
-    if len(found) > MOST_LABELS:
-        raise InvalidTask(f"A task has at most {MOST_LABELS} labels, and these are {len(found)}.")
-    return tuple(found)
+def check_label_count(stored: set[str]) -> tuple[str, ...]:
+    """Return the labels sorted. Raises `InvalidWorkItem` if there are too many."""
+    result = sorted(stored)
+    if len(result) > MAX_LABELS:
+        raise InvalidWorkItem(f"A task can have at most {MAX_LABELS} labels, got {len(result)}.")
+    return tuple(result)
 
 
-def label(text: str) -> str:
-    found = "-".join(folded(texts.storable(text)).split())
-    if not found:
-        raise InvalidTask("A label is a word, and not empty.")
-    # As it is kept, it may be longer than it was given: there are letters that stand for several.
-    return bounded(found, "A label", LONGEST_LABEL)
+def normalize_label(text: str) -> str:
+    result = "-".join(casefold_text(texts.replace_unstorable(text)).split())
+    if not result:
+        raise InvalidWorkItem("A label must not be empty.")
+    # Checked after normalization, which can make a label longer: some characters expand to several.
+    return check_length(result, "A label", MAX_LABEL_CHARS)
 
 
-def project(text: str) -> str:
-    return git_project.spelled(texts.storable(bounded(text, "The name of the project", LONGEST_PROJECT)).strip())
+def validate_project_filter(text: str) -> str:
+    return git_project.normalize_project_name(
+        texts.replace_unstorable(check_length(text, "The name of the project", MAX_PROJECT_CHARS)).strip()
+    )
 
 
-def home(text: str) -> str:
-    """The project that a task is of."""
-    if project(text) == ALL:
-        raise InvalidTask(f"{ALL!r} is every project; a task is of one. Name it, or leave it out.")
-    return project(text)
+def validate_project(text: str) -> str:
+    """Return the project of a task. Raises `InvalidWorkItem` for the wildcard."""
+    if validate_project_filter(text) == ALL_PROJECTS:
+        raise InvalidWorkItem(
+            f"{ALL_PROJECTS!r} means all projects, but a task belongs to one. Name the project or omit it."
+        )
+    return validate_project_filter(text)
 
 
-def moment(text: str) -> int:
-    """A date, which begins with its day, or a date with a time; without a zone it is UTC."""
+def parse_timestamp(text: str) -> int:
+    """Return the timestamp of a date (its beginning) or date-time; without a time zone it is UTC."""
     try:
-        return timestamps.parsed(texts.storable(text))
+        return timestamps.parse_iso(texts.replace_unstorable(text))
     except ValueError:
-        raise InvalidTask(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
+        raise InvalidWorkItem(f"Invalid date {text[:40]!r}. Expected 2026-01-31 or 2026-01-31T12:00:00Z.") from None
 
 
-def due(text: str) -> int:
-    """The last moment that is in time: of a date without a time, all of the day is."""
-    return moment(text) + (_DAY_MS - 1 if timestamps.is_day(text) else 0)
+def parse_due_date(text: str) -> int:
+    """Return the last millisecond that is in time. A date without a time includes the whole day."""
+    return parse_timestamp(text) + (_DAY_MS - 1 if timestamps.is_date_only(text) else 0)
 
 
-def bounded(text: str, name: str, longest: int) -> str:
+def check_length(text: str, name: str, longest: int) -> str:
     if len(text) > longest:
-        raise InvalidTask(f"{name} has {len(text):,} characters; at most {longest:,} are kept.", longest=longest)
+        raise InvalidWorkItem(f"{name} must have at most {longest:,} characters, got {len(text):,}.", longest=longest)
     return text
 
 
-def folded(text: str) -> str:
-    """The same for texts that differ in case or width only."""
+def casefold_text(text: str) -> str:
+    """Normalize case and width for comparison."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def words(query: str) -> list[str]:
-    found = list(dict.fromkeys(folded(texts.storable(bounded(query, "The query", LONGEST_QUERY))).split()))
-    if len(found) > MOST_WORDS:
-        raise InvalidTask(f"The query has {len(found)} words; at most {MOST_WORDS} are looked for.")
-    return found
+def query_words(query: str) -> list[str]:
+    """Return the distinct words of a query. Raises `InvalidWorkItem` if it is too long."""
+    result = list(
+        dict.fromkeys(
+            casefold_text(texts.replace_unstorable(check_length(query, "The query", MAX_QUERY_CHARS))).split()
+        )
+    )
+    # Each word adds a condition to the SQL statement.
+    if len(result) > MAX_QUERY_WORDS:
+        raise InvalidWorkItem(f"The query must have at most {MAX_QUERY_WORDS} words, got {len(result)}.")
+    return result
 
 
-def patterns(query: str) -> list[str]:
-    """Each word of a query, for `like … escape '\\'`. Nothing in it means anything but itself."""
-    found = words(query)
+def like_patterns(query: str) -> list[str]:
+    """Return a LIKE pattern for each query word, with wildcards escaped by a backslash."""
+    result = query_words(query)
+    # The backslash comes first, or it would escape the escapes added for the others.
     for sign in ("\\", "%", "_"):
-        found = [word.replace(sign, f"\\{sign}") for word in found]
-    return [f"%{word}%" for word in found]
+        result = [word.replace(sign, f"\\{sign}") for word in result]
+    return [f"%{word}%" for word in result]

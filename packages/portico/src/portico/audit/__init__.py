@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from portico.audit.log_file import FileTrail, trail_parts, verify_trail
-    from portico.audit.records import CallRecord, redact_secrets
+    from portico.audit.log_file import AuditLogFile, log_file_parts, verify_log_file
+    from portico.audit.records import AuditEvent, redact_secrets
 
-__all__ = ["CallRecord", "FileTrail", "redact_secrets", "trail_parts", "verify_trail"]
+__all__ = ["AuditEvent", "AuditLogFile", "log_file_parts", "redact_secrets", "verify_log_file"]
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "portico.audit.log_file": ("FileTrail", "trail_parts", "verify_trail"),
-    "portico.audit.records": ("CallRecord", "redact_secrets"),
+    "portico.audit.log_file": ("AuditLogFile", "log_file_parts", "verify_log_file"),
+    "portico.audit.records": ("AuditEvent", "redact_secrets"),
 }
 
 if not TYPE_CHECKING:  # which would take any name for one that is there
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,7 +1,7 @@
-"""A chain: each record's hash is made of the hash before it and of the record. Pure.
+"""Hash chain over audit records, without I/O: each hash covers the previous hash and the record.
 
-A process has a chain of its own, so that no process waits for another. Its first hash is made of its name: a record
-cannot be moved from one chain to another.
+Every process has a separate chain, so that no process waits for another. The first hash is derived from the chain's
+name: a record cannot be moved to another chain.
 """
 
 from __future__ import annotations
@@ -11,40 +11,41 @@ import os
 
 from msgspec import Struct
 
-# As many bytes of each record's hash stand in the checkpoint that signs it. Who makes all hashes anew does not match
-# them, so the first record that is not what it was can be named.
-MARK_BYTES = 4
+# Number of bytes of each record's hash that its checkpoint contains. If all hashes are recomputed, these no longer
+# match, so the first changed record can be identified.
+HASH_PREFIX_BYTES = 4
 
 
-# A copy of an empty one is made in less time than another.
-_fresh = hashlib.sha256().copy
+# Copying an empty hash object is faster than creating one.
+_new_sha256 = hashlib.sha256().copy
 
 
 class ChainHead(Struct, frozen=True, array_like=True):
-    """The last record of a chain, so far."""
+    """The last record of a chain."""
 
     number: int
     hash: str
-    # Nothing comes after it.
+    # Whether the chain is complete.
     ended: bool = False
 
 
-def new_name() -> str:
-    """A name that no other chain has."""
+def new_chain_id() -> str:
+    """Return a unique chain id."""
     return os.urandom(8).hex()
 
 
-def origin(name: str) -> bytes:
-    """What stands before the first record of a chain."""
+def genesis_hash(name: str) -> bytes:
+    """Return the hash that precedes the first record of a chain."""
     return hashlib.sha256(b"portico audit chain " + name.encode()).digest()
 
 
-def link(before: bytes, body: bytes) -> bytes:
-    """The hash of a record."""
-    hashed = _fresh()
+def chain_hash(before: bytes, body: bytes) -> bytes:
+    """Return the hash of a record."""
+    hashed = _new_sha256()
     hashed.update(before + body)
     return hashed.digest()
 
 
-def marks(hashes: list[bytes]) -> bytes:
-    return b"".join(one[:MARK_BYTES] for one in hashes)
+def hash_prefixes(hashes: list[bytes]) -> bytes:
+    """Return the concatenated prefixes of the hashes."""
+    return b"".join(hash_[:HASH_PREFIX_BYTES] for hash_ in hashes)

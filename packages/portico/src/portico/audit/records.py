@@ -1,4 +1,4 @@
-"""The audit record, and the masking of secrets in the texts that it holds."""
+"""The audit record, and redaction of secrets in its texts."""
 
 from __future__ import annotations
 
@@ -11,55 +11,56 @@ from portico import screening
 Kind = Literal["call", "login", "begin", "end", "dropped", "restored"]
 
 
-class CallRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """One record. What is not known is left out."""
+class AuditEvent(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+    """One audit record. Unknown members are omitted."""
 
     number: int
-    # Microseconds since 1970, when it began.
+    # Start time, in microseconds since 1970.
     at: int
     kind: Kind = "call"
     method: str = ""
-    # Whose it is and what it is called there: an upstream's alias, a service, a mount, or the server itself.
+    # Owner and name of the component: an upstream's alias, a service, a mount, or the server itself.
     owner: str = ""
     name: str = ""
-    # What the client called it, where that is something else.
+    # The name that the client used, if it differs.
     shown: str = ""
     principal: str = ""
     issuer: str = ""
-    # On whose behalf the principal acts, the nearest first.
+    # The parties acting for the principal, the nearest first.
     actors: tuple[str, ...] = ()
     client: str = ""
     client_id: str = ""
     address: str = ""
     revision: str = ""
     request: str = ""
-    # HMAC-SHA256 of the arguments as they came.
+    # HMAC-SHA256 of the arguments as received.
     digest: str = ""
     fields: dict[str, Any] = {}
     decision: str = ""
     rule: str = ""
-    # What rules that are only tried out would have said.
+    # Decision of rules in shadow mode.
     shadow: str = ""
     outcome: str = ""
-    # The code of an error, or its kind; never its words.
+    # Error code or type; never the message, which may contain data.
     error: str = ""
     micros: int = 0
     received: int = 0
     sent: int = 0
     upstream: str = ""
     trace: str = ""
-    # A body called it, and no client.
+    # Called by a handler rather than by a client.
     inner: bool = False
-    # The task that ran it.
+    # The id of the task that ran it.
     job: str = ""
-    # Of records that are about the audit itself.
+    # For records about the audit itself.
     note: dict[str, Any] = {}
 
 
+# Personal data is not redacted here: an audit has to name the principals.
 _SECRETS: tuple[Literal["secret"], ...] = ("secret",)
 
 
 def redact_secrets(text: str) -> str:
-    """Return the text with its secrets masked."""
-    found = screening.find(text, _SECRETS)
-    return screening.redact(text, found) if found else text
+    """Return the text with its secrets redacted."""
+    result = screening.find(text, _SECRETS)
+    return screening.redact(text, result) if result else text

@@ -1,7 +1,7 @@
-"""Verifying: the first record that is not what was written, and what happened to it.
+"""Verification of audit chains: finds the first record that was tampered with, and how.
 
-What is signed is believed; all else is compared with it. A tail that no checkpoint has signed yet is no tampering: a
-process writes it between two checkpoints, and one that was killed leaves it behind.
+Signed data is trusted; everything else is compared with it. Unsigned records at the end are not tampering: they were
+written since the last checkpoint, or by a process that was killed.
 """
 
 from __future__ import annotations
@@ -16,188 +16,192 @@ import msgspec
 from msgspec import Struct
 
 from portico.audit.checkpoints import (
-    ChainMarks,
     Checkpoint,
-    Cut,
-    ExpectedHead,
-    StoredCheckpoint,
-    read_checkpoint,
+    CheckpointRef,
+    HashPrefixes,
+    RetentionPoint,
+    SignedCheckpoint,
+    parse_checkpoint,
 )
-from portico.audit.hash_chain import MARK_BYTES, ChainHead, marks, origin
+from portico.audit.hash_chain import HASH_PREFIX_BYTES, ChainHead, genesis_hash, hash_prefixes
 from portico.audit.signing_keys import TrustedKeys
 
-Damage = Literal["changed", "removed", "reordered", "inserted", "cut off", "put back"]
+TamperingKind = Literal["changed", "removed", "reordered", "inserted", "cut off", "put back"]
 Row = tuple[int, int, str, str]
-"""The number, moment, body and hash of a record."""
+"Number, time, body and hash of a record."
 
 
 class Tampering(Struct, frozen=True, omit_defaults=True):
-    """What is wrong, and the first record or checkpoint of which it is so."""
+    """One tampering: its kind, and the first affected record or checkpoint."""
 
-    damage: Damage
-    what: str
+    kind: TamperingKind
+    description: str
     chain: str = ""
     number: int = 0
 
     def __str__(self) -> str:
-        return f"{self.damage}: {self.what}"
+        return f"{self.kind}: {self.description}"
 
 
-class AuditReport(Struct, omit_defaults=True):
-    """What verifying came to."""
+class VerificationReport(Struct, omit_defaults=True):
+    """Result of a verification."""
 
-    found: list[Tampering] = []
+    findings: list[Tampering] = []
     notes: list[str] = []
     records: int = 0
     chains: int = 0
     checkpoints: int = 0
-    # The last checkpoint, to be kept elsewhere.
+    # The last checkpoint, to be stored elsewhere.
     head: str = ""
 
 
 class SignedChain:
-    """What the checkpoints say of one chain."""
+    """State of one chain according to the signed checkpoints."""
 
     def __init__(self) -> None:
         self.last = ChainHead(0, "")
-        # By their numbers, which grow.
+        # In ascending order of their numbers.
         self.heads: list[ChainHead] = []
-        self.marks: list[ChainMarks] = []
+        self.hash_prefixes: list[HashPrefixes] = []
         self.start: ChainHead | None = None
 
-    def first_wrong(self, first: int, digests: list[bytes]) -> int | None:
-        """The first of consecutive records whose hash is not the one that was signed."""
+    def first_mismatch(self, first: int, digests: list[bytes]) -> int | None:
+        """Return the number of the first record whose hash differs from the signed one, or None."""
         end = first + len(digests)
+        # Only the signed heads and prefixes of this page are compared; a chain may have millions of records.
         low, high = bisect_left(self.heads, first, key=_number), bisect_left(self.heads, end, key=_number)
-        wrong = [one.number for one in self.heads[low:high] if digests[one.number - first].hex() != one.hash]
-        made = marks(digests)
-        for part in self.marks[max(0, bisect_left(self.marks, first, key=_first) - 1) :]:
+        mismatches = [head.number for head in self.heads[low:high] if digests[head.number - first].hex() != head.hash]
+        prefixes = hash_prefixes(digests)
+        for part in self.hash_prefixes[max(0, bisect_left(self.hash_prefixes, first, key=_first) - 1) :]:
             if part.first >= end:
                 break
-            start, stop = max(part.first, first), min(part.first + len(part.marks) // MARK_BYTES, end)
-            ours = made[(start - first) * MARK_BYTES : (stop - first) * MARK_BYTES]
-            theirs = part.marks[(start - part.first) * MARK_BYTES : (stop - part.first) * MARK_BYTES]
+            start, stop = max(part.first, first), min(part.first + len(part.marks) // HASH_PREFIX_BYTES, end)
+            ours = prefixes[(start - first) * HASH_PREFIX_BYTES : (stop - first) * HASH_PREFIX_BYTES]
+            theirs = part.marks[(start - part.first) * HASH_PREFIX_BYTES : (stop - part.first) * HASH_PREFIX_BYTES]
             if start < stop and ours != theirs:
                 at = next(at for at in range(len(ours)) if ours[at] != theirs[at])
-                wrong.append(start + at // MARK_BYTES)
-        return min(wrong, default=None)
+                mismatches.append(start + at // HASH_PREFIX_BYTES)
+        return min(mismatches, default=None)
 
 
 _number, _first = attrgetter("number"), attrgetter("first")
 
 
-class CheckpointCheck:
-    """Reads checkpoints in their order. What the believed ones say of the chains is in `chains`."""
+class CheckpointVerifier:
+    """Verifier of checkpoints in order. `chains` collects the signed state of each chain."""
 
-    def __init__(self, keys: TrustedKeys, expected: ExpectedHead | None = None) -> None:
+    def __init__(self, keys: TrustedKeys, expected: CheckpointRef | None = None) -> None:
         self.chains: dict[str, SignedChain] = {}
-        self.found: Tampering | None = None
+        self.finding: Tampering | None = None
         self.count = 0
-        self.last: StoredCheckpoint | None = None
+        self.last: SignedCheckpoint | None = None
         self._keys = keys
         self._expected = expected
         self._met_expected = expected is None
         self._first: Checkpoint | None = None
-        self._cut = Cut()
+        self._cut = RetentionPoint()
 
-    def feed(self, stored: StoredCheckpoint) -> None:
+    def add(self, stored: SignedCheckpoint) -> None:
+        """Check the next checkpoint."""
         self.count += 1
-        said = read_checkpoint(stored.body)
-        if said is None or said.number != stored.number:
-            self._find("changed", stored.number, "is not what was written")
-        elif not self._keys.knows(said.key):
-            self._find("changed", stored.number, f"is signed with a key that is not known here ({said.key})")
-        elif not self._keys.verifies(said.key, stored.body.encode(), stored.signature):
-            self._find("changed", stored.number, "is not what was signed")
+        checkpoint = parse_checkpoint(stored.body)
+        if checkpoint is None or checkpoint.number != stored.number:
+            self._report("changed", stored.number, "was changed")
+        elif not self._keys.has(checkpoint.key):
+            self._report("changed", stored.number, f"is signed with an unknown key ({checkpoint.key})")
+        elif not self._keys.verify(checkpoint.key, stored.body.encode(), stored.signature):
+            self._report("changed", stored.number, "does not match its signature")
         else:
-            self._follow(said)
-            self._believe(said)
+            self._check_sequence(checkpoint)
+            self._accept(checkpoint)
         expected = self._expected
         if expected is not None and stored.number == expected.number:
             self._met_expected = True
             if stored.hash != expected.hash:
-                other = "is another than the one that was written: an older copy was put back, and written to since"
-                self._find("put back", stored.number, other)
+                other = "differs from the one that was written: an older copy was restored and written to since"
+                self._report("put back", stored.number, other)
         self.last = stored
 
-    def _follow(self, said: Checkpoint) -> None:
-        before = self.last
-        if before is None:
-            self._first = said
+    def _check_sequence(self, checkpoint: Checkpoint) -> None:
+        previous = self.last
+        if previous is None:
+            self._first = checkpoint
             return
-        follows = said.previous == before.hash
-        if said.number != before.number + 1:
-            missing = before.number + 1
+        follows = checkpoint.previous == previous.hash
+        if checkpoint.number != previous.number + 1:
+            missing = previous.number + 1
             if follows:
-                gone = f"to {said.number - 1} were written, and an older copy of the store was put back"
-                self._find("put back", missing, gone)
+                description = f"to {checkpoint.number - 1} were written, and an older copy of the store was restored"
+                self._report("put back", missing, description)
             else:
-                self._find("removed", missing, f"is missing ({missing} to {said.number - 1} are not there)")
+                self._report("removed", missing, f"is missing ({missing} to {checkpoint.number - 1} do not exist)")
         elif not follows:
-            self._find("changed", before.number, f"is another than the one that checkpoint {said.number} followed")
+            self._report("changed", previous.number, f"is not the one that checkpoint {checkpoint.number} followed")
 
-    def _believe(self, said: Checkpoint) -> None:
-        for name, head in said.heads.items():
+    def _accept(self, checkpoint: Checkpoint) -> None:
+        for name, head in checkpoint.heads.items():
             signed = self.chains.setdefault(name, SignedChain())
             signed.heads.append(head)
+            # Checkpoints of several processes may arrive out of order within a chain.
             if head.number >= signed.last.number:
                 signed.last = head
-        for name, part in said.marks.items():
-            self.chains.setdefault(name, SignedChain()).marks.append(part)
-        if said.cut is not None:
-            self._cut = said.cut
-            for name, start in said.cut.chains.items():
+        for name, part in checkpoint.marks.items():
+            self.chains.setdefault(name, SignedChain()).hash_prefixes.append(part)
+        if checkpoint.cut is not None:
+            self._cut = checkpoint.cut
+            for name, start in checkpoint.cut.chains.items():
                 signed = self.chains.setdefault(name, SignedChain())
                 signed.start = start
                 if start.number >= signed.last.number:
                     signed.last = start
 
-    def end(self) -> None:
-        """All have been read: is the first the one that should be, and the last?"""
+    def finish(self) -> None:
+        """Check that the first and the last checkpoint are the expected ones."""
         first, last = self._first, self.last
         if first is not None and (first.number, first.previous) != (self._cut.first, self._cut.previous):
-            damage: Damage = "removed" if first.number > self._cut.first else "inserted"
-            self._find(damage, min(first.number, self._cut.first), "is not where the checkpoints begin")
+            damage: TamperingKind = "removed" if first.number > self._cut.first else "inserted"
+            self._report(damage, min(first.number, self._cut.first), "is not the expected first checkpoint")
         expected = self._expected
         if expected is not None and not self._met_expected and (last is None or last.number < expected.number):
-            end = "there is none" if last is None else f"the last one is {last.number}"
-            gone = f"was written, and {end}: an older copy was put back, or the end was cut off"
-            self._find("put back", expected.number, gone)
+            end = "no checkpoint exists" if last is None else f"the last one is {last.number}"
+            gone = f"was written, but {end}: an older copy was restored, or the end was cut off"
+            self._report("put back", expected.number, gone)
 
-    def _find(self, damage: Damage, number: int, what: str) -> None:
-        if self.found is None or number < self.found.number:
-            self.found = Tampering(damage, f"checkpoint {number} {what}", number=number)
+    def _report(self, kind: TamperingKind, number: int, description: str) -> None:
+        # Only the earliest is reported: the others usually follow from it.
+        if self.finding is None or number < self.finding.number:
+            self.finding = Tampering(kind, f"checkpoint {number} {description}", number=number)
 
 
-class _RecordPlace(Struct):
+class _RecordPosition(Struct):
     number: int
     at: int
 
 
-_place = msgspec.json.Decoder(_RecordPlace)
+_position_decoder = msgspec.json.Decoder(_RecordPosition)
 
 
-class ChainCheck:
-    """Reads the records of one chain in the order of their numbers."""
+class ChainVerifier:
+    """Verifier of the records of one chain, in order of their numbers."""
 
     def __init__(self, name: str, signed: SignedChain | None) -> None:
         self.name = name
-        self.found: Tampering | None = None
+        self.finding: Tampering | None = None
         self.count = 0
         self._signed = signed or SignedChain()
         start = self._signed.start
         self._is_known = signed is not None
         self._number = 0 if start is None else start.number
-        self._hash = origin(name) if start is None else bytes.fromhex(start.hash)
+        self._hash = genesis_hash(name) if start is None else bytes.fromhex(start.hash)
         self._kind = ""
 
-    def feed(self, rows: list[Row]) -> None:
-        """Some more of them. After the first that is wrong nothing is looked at: what follows hangs on it."""
+    def add(self, rows: list[Row]) -> None:
+        """Check more records. After the first error the rest is skipped, because it depends on it."""
         self.count += len(rows)
-        if self.found is not None:
+        if self.finding is not None:
             return
         if not self._is_known:
-            self._find("inserted", rows[0][0], "is in a chain that no checkpoint knows")
+            self._report("inserted", rows[0][0], "is in a chain that no checkpoint covers")
             return
         before, first = self._hash, self._number + 1
         digests: list[bytes] = []
@@ -205,11 +209,13 @@ class ChainCheck:
         for at, (number, moment, body, hash) in enumerate(rows):
             raw = body.encode()
             before = sha256(before + raw).digest()
-            if number != first + at or before.hex() != hash or not _is_at(raw, number, moment):
+            # The number and time inside the hashed body must match the columns, which are not hashed.
+            if number != first + at or before.hex() != hash or not _matches_row(raw, number, moment):
                 stopped = at
                 break
             digests.append(before)
-        wrong = self._signed.first_wrong(first, digests)
+        # Signed hashes first: an attacker with write access can recompute every unsigned hash after a change.
+        wrong = self._signed.first_mismatch(first, digests)
         if wrong is not None:
             self._explain(rows, wrong - first, first)
         elif stopped is not None:
@@ -218,82 +224,90 @@ class ChainCheck:
             self._number, self._hash = first + len(rows) - 1, before
 
     def _explain(self, rows: list[Row], at: int, first: int) -> None:
-        """What happened to the record that should stand here."""
+        """Report the kind of tampering with the record that is expected at this position."""
         number, expected = rows[at][0], first + at
         inside, after = _number_in(rows[at][2]), _number_in(rows[at + 1][2]) if at + 1 < len(rows) else None
         if number > expected and any(row[0] == expected for row in rows[at:]):
-            self._find("reordered", expected, f"is not in its place: record {number} stands there")
+            self._report("reordered", expected, f"is out of order: found record {number} instead")
         elif number > expected:
-            others = "is missing" if number == expected + 1 else f"and those up to {number - 1} are missing"
-            self._find("removed", expected, others)
+            description = "is missing" if number == expected + 1 else f"and those up to {number - 1} are missing"
+            self._report("removed", expected, description)
         elif number < expected:
             cut = self._signed.start is not None and number <= self._signed.start.number
-            again = "was taken away before, as a checkpoint says, and is there again" if cut else "is there twice"
-            self._find("inserted", number, again)
+            description = (
+                "was deleted earlier, according to a checkpoint, and is present again" if cut else "is there twice"
+            )
+            self._report("inserted", number, description)
+        # An inserted record pushes the real one, whose body has the expected number, to the next position.
         elif after == expected and (inside is None or inside <= expected):
-            self._find("inserted", expected, "was not written by the server")
+            self._report("inserted", expected, "was not written by the server")
         elif inside is not None and inside != expected:
-            self._find("reordered", expected, f"is not in its place: record {inside} stands there")
+            self._report("reordered", expected, f"is out of order: found record {inside} instead")
         else:
-            self._find("changed", expected, "is not what was written")
+            self._report("changed", expected, "was changed")
 
-    def end(self) -> None:
+    def finish(self) -> None:
+        """Check that no signed record is missing at the end."""
         last = self._signed.last
-        if self.found is not None:
+        if self.finding is not None:
             return
         if self._number < last.number:
             missing = last.number - self._number
-            self._find("cut off", self._number + 1, f"and what followed is gone: {missing} that were signed")
+            gone = f"and the following ones are missing: {missing} signed records"
+            self._report("cut off", self._number + 1, gone)
+        # A closed chain gets no more records: its process has ended.
         elif last.ended and self._number > last.number:
-            self._find("inserted", last.number + 1, "comes after the end of its chain")
+            self._report("inserted", last.number + 1, "follows the end of its chain")
 
     @property
-    def unsigned(self) -> int:
+    def unsigned_count(self) -> int:
+        """Return the number of records that no checkpoint has signed yet."""
         return max(0, self._number - self._signed.last.number)
 
     @property
     def is_open(self) -> bool:
+        """Return whether the chain has no end marker."""
         return not self._signed.last.ended and self._number > 0
 
-    def _find(self, damage: Damage, number: int, what: str) -> None:
-        self.found = Tampering(damage, f"record {number} of the chain {self.name} {what}", self.name, number)
+    def _report(self, kind: TamperingKind, number: int, description: str) -> None:
+        self.finding = Tampering(kind, f"record {number} of the chain {self.name} {description}", self.name, number)
 
 
-def _is_at(raw: bytes, number: int, moment: int) -> bool:
+def _matches_row(raw: bytes, number: int, moment: int) -> bool:
     try:
-        said = _place.decode(raw)
+        position = _position_decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return False
-    return said.number == number and said.at == moment
+    return position.number == number and position.at == moment
 
 
 def _number_in(body: str) -> int | None:
     try:
-        return _place.decode(body).number
+        return _position_decoder.decode(body).number
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
 
 
-def report(checkpoints: CheckpointCheck, checks: Iterable[ChainCheck]) -> AuditReport:
-    """All of it. `checks` are read one by one, after the checkpoints have been."""
-    done = AuditReport(
-        checkpoints=checkpoints.count, head="" if checkpoints.last is None else str(checkpoints.last.head)
+def build_report(checkpoints: CheckpointVerifier, checks: Iterable[ChainVerifier]) -> VerificationReport:
+    """Build the build_report. `checks` is consumed after the checkpoints were read."""
+    result = VerificationReport(
+        checkpoints=checkpoints.count, head="" if checkpoints.last is None else str(checkpoints.last.ref)
     )
-    if checkpoints.found is not None:
-        done.found.append(checkpoints.found)
-    for one in checks:
-        done.records += one.count
-        done.chains += 1 if one.count else 0
-        if one.found is not None:
-            done.found.append(one.found)
+    if checkpoints.finding is not None:
+        result.findings.append(checkpoints.finding)
+    for check in checks:
+        result.records += check.count
+        result.chains += 1 if check.count else 0
+        if check.finding is not None:
+            result.findings.append(check.finding)
             continue
-        if one.unsigned:
-            done.notes.append(
-                f"the chain {one.name} ends with {one.unsigned} records that no checkpoint has signed yet"
+        if check.unsigned_count:
+            result.notes.append(
+                f"the chain {check.name} ends with {check.unsigned_count} records that no checkpoint has signed yet"
             )
-        if one.is_open:
-            done.notes.append(
-                f"the chain {one.name} has no end: its process still runs, or was killed, and then what it had not "
-                "written within the last moments is lost"
+        if check.is_open:
+            result.notes.append(
+                f"the chain {check.name} has no end marker: its process is still running, or was killed and may "
+                "have lost its most recent records"
             )
-    return done
+    return result

@@ -1,4 +1,4 @@
-"""The token of a request, as authorization checks and token verifiers see it."""
+"""The access token of a request, as seen by authorization checks and token verifiers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portico.auth.principal import Principal
 
 
 class AccessToken(Struct, kw_only=True):
-    """What is known of the token of a request. `token` itself is only set while a verifier checks it."""
+    """Claims and metadata of a request's access token. `token` is set only while a verifier runs."""
 
     token: str = ""
     client_id: str = ""
@@ -25,6 +25,7 @@ class AccessToken(Struct, kw_only=True):
 
 
 def to_access_token(principal: Principal) -> AccessToken:
+    """Build an AccessToken from a verified principal."""
     return AccessToken(
         client_id=principal.client_id or principal.id,
         scopes=sorted(principal.scopes or ()),

@@ -1,6 +1,6 @@
-"""JWTs that we sign: who a client is (RFC 7523), and that it holds a key (DPoP, RFC 9449).
+"""JWTs signed by the client: client assertions (RFC 7523) and DPoP proofs (RFC 9449).
 
-joserfc is imported when something is signed, not before: most clients never sign anything.
+joserfc is imported lazily, on the first signature: most clients never sign anything.
 """
 
 from __future__ import annotations
@@ -17,85 +17,93 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from portico.auth.errors import RegistrationFailed, quoted
-from portico.auth.flow import Fetched
+from portico.auth.errors import RegistrationError, quote_untrusted
+from portico.auth.flow import FetchResponse
 from portico.auth.url_policy import origin_of
 from portico.protocol.errors import UsageError
 
-# Long enough for a slow network, short enough that a stolen one is of no use.
-_LIFETIME_SECONDS = 120
+# Long enough for a slow network, short enough to make a stolen assertion useless.
+_ASSERTION_TTL_SECONDS = 120
 
+# RFC 7518, section 3.1: the algorithms that every provider accepts for these keys; PS256 must be configured.
 _ALGORITHMS = {("EC", "P-256"): "ES256", ("EC", "P-384"): "ES384", ("RSA", None): "RS256"}
 
-ALGORITHM = "ES256"
+DPOP_ALGORITHM = "ES256"
 
-# What a nonce is made of (RFC 9449, section 8.1). Anything else is not put into a proof.
+# Characters allowed in a nonce (RFC 9449, section 8.1). Other values are never copied into a proof.
 _NONCE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,1024}")
 
 
 class SigningKey(Struct, frozen=True):
-    """A private key, as PEM or JWK, that an authorization server knows the public half of."""
+    """Private key, as PEM or JWK, whose public half is registered with an authorization server."""
 
-    private: str
-    algorithm: str | None = None  # None: what the kind of key is commonly used with
-    id: str | None = None
+    private_key: str
+    algorithm: str | None = None  # None: the usual algorithm for the key type
+    key_id: str | None = None
 
     def __repr__(self) -> str:
-        return f"SigningKey({self.algorithm!r}, {self.id!r})"
+        # The private key must not appear in logs and tracebacks.
+        return f"SigningKey({self.algorithm!r}, {self.key_id!r})"
 
 
 def sign(key: Any, algorithm: str, header: dict[str, Any], claims: dict[str, Any]) -> str:
-    """A compact JWS over claims."""
+    """Return a compact JWS over the claims."""
     signed: str = _joserfc().jwt.encode({"alg": algorithm, **header}, claims, key, algorithms=[algorithm])
     return signed
 
 
-def client_assertion(key: SigningKey, client_id: str, issuer: str, offered: list[str] | None, now: float) -> str:
-    """Proof that we are a client (RFC 7523, section 2.2). It is for the issuer and says so, to the letter.
+def create_client_assertion(
+    key: SigningKey, client_id: str, issuer: str, supported_algorithms: list[str] | None, now: float
+) -> str:
+    """Return a client assertion (RFC 7523, section 2.2) whose audience is exactly the issuer.
 
-    The audience is the issuer and not the token endpoint: an endpoint is what a hostile server may choose freely.
+    The audience is the issuer rather than the token endpoint, because a hostile server can choose any endpoint. Raises
+    `RegistrationError` if the server does not accept the key's algorithm.
     """
-    loaded = load_key(key.private)
+    loaded = load_private_key(key.private_key)
     algorithm = key.algorithm or _ALGORITHMS.get((loaded.key_type, getattr(loaded, "curve_name", None)))
     if algorithm is None:
-        raise UsageError(f"say which algorithm goes with a key of type {loaded.key_type}: SigningKey(…, algorithm=…)")
-    if offered is not None and algorithm not in offered:
-        raise RegistrationFailed(
-            f"The client {quoted(client_id)} signs with {algorithm}, and {quoted(issuer)} takes "
-            f"{', '.join(offered) or 'nothing'}. Register a key of a kind that it takes."
+        raise UsageError(
+            f"cannot choose an algorithm for a key of type {loaded.key_type}; pass SigningKey(…, algorithm=…)"
         )
-    header = {"typ": "JWT", **({"kid": key.id} if key.id else {})}
+    if supported_algorithms is not None and algorithm not in supported_algorithms:
+        raise RegistrationError(
+            f"The client {quote_untrusted(client_id)} signs with {algorithm}, but {quote_untrusted(issuer)} "
+            f"accepts {', '.join(supported_algorithms) or 'no algorithm'}. Register a key of a supported type."
+        )
+    header = {"typ": "JWT", **({"kid": key.key_id} if key.key_id else {})}
     claims = {
         "iss": client_id,
         "sub": client_id,
         "aud": issuer,
         "jti": secrets.token_urlsafe(16),
         "iat": int(now),
-        "exp": int(now) + _LIFETIME_SECONDS,
+        "exp": int(now) + _ASSERTION_TTL_SECONDS,
     }
     return sign(loaded, algorithm, header, claims)
 
 
-def load_key(private: str) -> Any:
-    """A private key from PEM or JWK. Symmetric ones are none: who can check with it could sign with it."""
+def load_private_key(text: str) -> Any:
+    """Load a private key from PEM or JWK. Symmetric keys are rejected: a verifier could forge signatures."""
     jwk = _joserfc().jwk
-    value: Any = private
-    if private.lstrip().startswith("{"):
-        value = _load(json.loads, private)
-    found = _load(jwk.ECKey.import_key, value) or _load(jwk.RSAKey.import_key, value)
-    if found is None or not found.is_private:
-        raise UsageError("a signing key is a private key of kind EC or RSA, as PEM or as a JWK")
-    return found
+    value: Any = text
+    if text.lstrip().startswith("{"):
+        value = _load(json.loads, text)
+    result = _load(jwk.ECKey.import_key, value) or _load(jwk.RSAKey.import_key, value)
+    if result is None or not result.is_private:
+        raise UsageError("signing key must be a private EC or RSA key, as PEM or JWK")
+    return result
 
 
 def generate_key() -> Any:
+    """Generate a P-256 key for DPoP."""
     return _joserfc().jwk.ECKey.generate_key("P-256")
 
 
-def _load(read: Any, value: Any) -> Any:
+def _load(load: Any, value: Any) -> Any:
     errors = _joserfc().errors
     try:
-        return read(value)
+        return load(value)
     except (ValueError, TypeError, KeyError, errors.JoseError):
         return None
 
@@ -111,53 +119,58 @@ def _joserfc() -> ModuleType:
     return joserfc
 
 
-class Prover:
-    """A key without which a token is of no use, and the nonces that servers want in proofs made with it.
+class DpopProver:
+    """DPoP key pair of a client, with the latest nonce of each origin.
 
-    Every request carries a proof of its own, signed with the key, for its method and its URL. Each origin's nonce is
-    kept apart, and the newest is used.
+    Every request carries its own proof, signed with the key for that method and URL.
     """
 
-    def __init__(self, clock: Callable[[], float], key: str | None = None, *, digest: bool = False) -> None:
+    def __init__(
+        self, clock: Callable[[], float], key: str | None = None, *, include_body_digest: bool = False
+    ) -> None:
         self._clock = clock
-        self._key: Any = generate_key() if key is None else load_key(key)
+        self._key: Any = generate_key() if key is None else load_private_key(key)
         self._public: dict[str, Any] = self._key.as_dict(private=False)
+        # Authorization server and MCP server issue separate nonces (RFC 9449, sections 8 and 9).
         self._nonces: dict[tuple[str, str, int], str] = {}
-        # A draft of the MCP extension wants the body in the proof as well; RFC 9449 knows no such claim.
-        self._digest = digest
+        # A draft of the MCP extension adds a digest of the body to the proof; RFC 9449 has no such claim.
+        self._digest = include_body_digest
 
     @property
-    def key(self) -> str:
-        """The private key, to be kept beside the tokens that are bound to it."""
+    def private_key(self) -> str:
+        """Return the private key as a JWK, to be stored with the tokens that are bound to it."""
         return json.dumps(self._key.as_dict(private=True))
 
     @property
     def thumbprint(self) -> str:
+        """Return the JWK thumbprint of the public key (RFC 7638)."""
         return str(self._key.thumbprint())
 
-    def proof(self, method: str, url: str, token: str | None = None, body: bytes | None = None) -> str:
-        """A proof for one request; never the same twice. With a token, it is bound to that too (section 4.2)."""
+    def create_proof(self, method: str, url: str, token: str | None = None, body: bytes | None = None) -> str:
+        """Return a new proof for one request; with a token, bind the proof to it (RFC 9449, section 4.2)."""
         claims: dict[str, Any] = {
             "jti": secrets.token_urlsafe(16),
             "htm": method,
+            # RFC 9449, section 4.2: `htu` is the URL without query and fragment.
             "htu": urlsplit(url)._replace(query="", fragment="").geturl(),
             "iat": int(self._clock()),
         }
         if token is not None:
+            # Binds the proof to this token: a proof captured with one token cannot be replayed with another.
             claims["ath"] = base64.urlsafe_b64encode(_sha256(token.encode())).rstrip(b"=").decode()
         if (nonce := self.nonce(url)) is not None:
             claims["nonce"] = nonce
         if self._digest and body is not None:
             claims["content_digest"] = f"sha-256=:{base64.b64encode(_sha256(body)).decode()}:"
-        return sign(self._key, ALGORITHM, {"typ": "dpop+jwt", "jwk": self._public}, claims)
+        return sign(self._key, DPOP_ALGORITHM, {"typ": "dpop+jwt", "jwk": self._public}, claims)
 
     def nonce(self, url: str) -> str | None:
-        """What a proof for this URL would have as its nonce."""
+        """Return the nonce for a proof to this URL, or None."""
         return self._nonces.get(origin_of(url))
 
-    def note(self, url: str, answer: Fetched) -> None:
-        """Keep the nonce that an answer brings, whatever its status (section 8.2)."""
-        nonce = answer.header("DPoP-Nonce")
+    def store_nonce(self, url: str, response: FetchResponse) -> None:
+        """Store the nonce of a response, whatever its status (RFC 9449, section 8.2)."""
+        nonce = response.header("DPoP-Nonce")
         if nonce is not None and _NONCE.fullmatch(nonce):
             self._nonces[origin_of(url)] = nonce
 
@@ -167,10 +180,11 @@ def _sha256(data: bytes) -> bytes:
 
 
 def verify_signature(token: str, keys: dict[str, Any], algorithms: Sequence[str]) -> dict[str, Any] | None:
-    """The claims of a JWT that one of a JWKS' keys signed; None for every other. What they say is not looked at."""
+    """Return the claims of a JWT signed by one of the JWKS keys, else None. The claims are not validated."""
     joserfc = _joserfc()
     try:
         decoded = joserfc.jwt.decode(token, joserfc.jwk.KeySet.import_key_set(keys), algorithms=list(algorithms))
+    # Keys and tokens come from other parties; any failure to read them means that the signature is not valid.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, joserfc.errors.JoseError):
         return None
     claims = decoded.claims

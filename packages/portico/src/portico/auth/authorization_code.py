@@ -1,4 +1,4 @@
-"""A user at a browser: the authorization code grant, with PKCE, always."""
+"""The authorization code grant for a user with a browser. PKCE is always used."""
 
 from __future__ import annotations
 
@@ -14,205 +14,228 @@ from msgspec import Struct
 from portico.auth.assertions import SigningKey
 from portico.auth.client_registration import (
     PRIVATE_KEY_JWT,
-    Registration,
+    ClientRegistration,
     check_client_metadata_url,
     check_redirect_uri,
-    register,
+    register_client,
 )
-from portico.auth.errors import DiscoveryFailed, GrantDenied, RedirectRejected, RegistrationFailed, quoted
-from portico.auth.flow import Conversation, visit
-from portico.auth.grants import Ask, bound, keep, refresh, request_token
-from portico.auth.metadata import ServerMetadata
+from portico.auth.errors import DiscoveryError, GrantDenied, InvalidRedirect, RegistrationError, quote_untrusted
+from portico.auth.flow import AuthFlow, open_browser
+from portico.auth.grants import TokenRequest, bind_client, refresh_token, request_token, to_token
+from portico.auth.metadata import AuthorizationServerMetadata
 from portico.auth.tokens import Token
 
 
 class AuthorizationCode:
-    """The user says yes in a browser, and we get a token in their name.
+    """Authorization code grant: the user approves in a browser and the client receives a token for them.
 
-    `client` is a registration made beforehand; `client_metadata_url` is a document of our own that serves as client id
-    wherever such documents are read. With neither, we register by ourselves. `metadata` says more about us when we do:
-    `client_name`, `client_uri`, `logo_uri`. With `offline` we ask for a refresh token, where one is to be had.
+    `redirect_uri` is where the browser returns to. `client` is an existing registration. `client_metadata_url` is the
+    URL of a client metadata document, used as client id where the authorization server supports that; `client_key`
+    signs for it. With neither, the client registers dynamically and sends `metadata` (`client_name`, `client_uri`,
+    `logo_uri`). `offline_access` requests a refresh token where the server offers one.
     """
 
     def __init__(
         self,
         redirect_uri: str,
         *,
-        client: Registration | None = None,
+        client: ClientRegistration | None = None,
         client_metadata_url: str | None = None,
         client_key: SigningKey | None = None,
         metadata: Mapping[str, object] | None = None,
-        offline: bool = True,
+        offline_access: bool = True,
     ) -> None:
         check_redirect_uri(redirect_uri)
         if client_metadata_url is not None:
             check_client_metadata_url(client_metadata_url)
-        self.offline = offline
+        self.offline_access = offline_access
         self._redirect_uri = redirect_uri
         self._client = client
         self._document = client_metadata_url
         self._document_key = client_key
         self._metadata = {"client_name": "Portico", **(metadata or {})}
 
-    def token(self, ask: Ask) -> Conversation[Token]:
-        _check_pkce(ask.found.server)
-        client = yield from self._identify(ask)
+    def token(self, request: TokenRequest) -> AuthFlow[Token]:
+        """Return a token, after the user has approved access in a browser."""
+        _check_pkce(request.authorization_server.server)
+        client = yield from self._identify(request)
         try:
-            return (yield from self._authorize(ask, client))
+            return (yield from self._authorize(request, client))
         except GrantDenied as error:
-            # Some hold a client to the scopes that it registered with. Registering again costs no one a click.
-            outgrown = error.error == "invalid_scope" and set(ask.scopes) - set(client.scopes)
-            self._doubt(ask, client, error)
-            if not outgrown or not self._registered(client):
+            # Some servers limit a client to the scopes it registered with. Registering again needs no user interaction.
+            exceeds_registration = error.error == "invalid_scope" and set(request.scopes) - set(client.scopes)
+            self._drop_unknown_registration(request, client, error)
+            if not exceeds_registration or not self._is_dynamic(client):
                 raise
-            ask.credentials.keep_registration(ask.issuer, None)
-        client = yield from self._identify(ask)
-        return (yield from self._authorize(ask, client))
+            request.credentials.store_registration(request.issuer, None)
+        client = yield from self._identify(request)
+        return (yield from self._authorize(request, client))
 
-    def refresh(self, ask: Ask, held: Token) -> Conversation[Token]:
-        client = yield from self._identify(ask)
+    def refresh(self, request: TokenRequest, token: Token) -> AuthFlow[Token]:
+        """Exchange the refresh token of `token` for a new token."""
+        client = yield from self._identify(request)
         try:
-            return (yield from refresh(ask, held, client))
+            return (yield from refresh_token(request, token, client))
         except GrantDenied as error:
-            self._doubt(ask, client, error)
+            self._drop_unknown_registration(request, client, error)
             raise
 
-    def _registered(self, client: Registration) -> bool:
-        """Whether a client id is one that we registered for, and can register for again."""
+    def _is_dynamic(self, client: ClientRegistration) -> bool:
+        """Return whether the client id came from dynamic registration, so that it can be registered again."""
         return self._client is None and client.issuer is not None
 
-    def _doubt(self, ask: Ask, client: Registration, error: GrantDenied) -> None:
-        """An authorization server may forget whom it registered. Then so do we, and the next login registers anew."""
-        if error.error == "invalid_client" and self._registered(client):
-            ask.credentials.keep_registration(ask.issuer, None)
+    def _drop_unknown_registration(self, request: TokenRequest, client: ClientRegistration, error: GrantDenied) -> None:
+        """Delete a dynamic registration that the server no longer knows; the next login registers again."""
+        if error.error == "invalid_client" and self._is_dynamic(client):
+            request.credentials.store_registration(request.issuer, None)
 
-    def _identify(self, ask: Ask) -> Conversation[Registration]:
-        """A client id: one we were given, else our own document, else one that we register for."""
-        server = ask.found.server
+    def _identify(self, request: TokenRequest) -> AuthFlow[ClientRegistration]:
+        """Return the configured client, else the metadata document, else a (new or stored) dynamic registration."""
+        server = request.authorization_server.server
         if self._client is not None:
-            return bound(ask, self._client)
+            return bind_client(request, self._client)
         if self._document is not None and server.client_id_metadata_document_supported:
-            # Portable between issuers: no issuer gave it to us, so it need not be kept from others.
+            # A metadata document is not issued by anyone, so the same client id may be shown to every issuer.
             signs = self._document_key is not None and PRIVATE_KEY_JWT in (
                 server.token_endpoint_auth_methods_supported or ()
             )
-            return Registration(
+            return ClientRegistration(
                 client_id=self._document,
                 key=self._document_key,
                 token_endpoint_auth_method=PRIVATE_KEY_JWT if signs else "none",
             )
-        known = ask.credentials.registration(ask.issuer)
-        if known is not None and known.serves(self._redirect_uri, ask.clock()):
-            return known
+        registration = request.credentials.registration(request.issuer)
+        if registration is not None and registration.is_valid_for(self._redirect_uri, request.clock()):
+            return registration
         if server.registration_endpoint is None:
-            raise RegistrationFailed(
-                f"{quoted(ask.issuer)} does not register clients itself, and we have no client id for it. Register by "
-                f"hand, with the redirect URI {quoted(self._redirect_uri)}, and configure the client id"
+            raise RegistrationError(
+                f"{quote_untrusted(request.issuer)} does not support dynamic client registration, and no client id "
+                "is configured for it. Register a client with the redirect URI "
+                f"{quote_untrusted(self._redirect_uri)} and configure its client id"
                 + (", or configure a client metadata URL." if server.client_id_metadata_document_supported else ".")
             )
-        scopes = tuple(dict.fromkeys((*ask.scopes, *ask.found.scopes)))
-        registered = yield from register(server, self._redirect_uri, self._metadata, scopes)
-        ask.credentials.keep_registration(ask.issuer, registered)
+        scopes = tuple(dict.fromkeys((*request.scopes, *request.authorization_server.scopes)))
+        registered = yield from register_client(server, self._redirect_uri, self._metadata, scopes)
+        request.credentials.store_registration(request.issuer, registered)
         return registered
 
-    def begin(self, ask: Ask) -> Conversation[tuple[str, PendingCode]]:
-        """The page to show, and what to remember until the browser comes back: for those who cannot wait for that."""
-        _check_pkce(ask.found.server)
-        client = yield from self._identify(ask)
-        return self._page(ask, client)
+    def start(self, request: TokenRequest) -> AuthFlow[tuple[str, PendingAuthorization]]:
+        """Return the login URL and the state to store until the browser returns, for callers that cannot wait."""
+        _check_pkce(request.authorization_server.server)
+        client = yield from self._identify(request)
+        return self._login_page(request, client)
 
-    def finish(self, ask: Ask, pending: PendingCode, returned: Mapping[str, str]) -> Conversation[Token]:
-        """The token, once the browser is back with this."""
-        client = yield from self._identify(ask)
-        return (yield from self._redeem(ask, client, pending, returned))
+    def complete(
+        self, request: TokenRequest, pending: PendingAuthorization, callback_params: Mapping[str, str]
+    ) -> AuthFlow[Token]:
+        """Redeem the parameters of the redirect for a token."""
+        client = yield from self._identify(request)
+        return (yield from self._redeem(request, client, pending, callback_params))
 
-    def _authorize(self, ask: Ask, client: Registration) -> Conversation[Token]:
-        url, pending = self._page(ask, client)
-        returned = yield from visit(url, self._redirect_uri)
-        return (yield from self._redeem(ask, client, pending, returned))
+    def _authorize(self, request: TokenRequest, client: ClientRegistration) -> AuthFlow[Token]:
+        url, pending = self._login_page(request, client)
+        callback_params = yield from open_browser(url, self._redirect_uri)
+        return (yield from self._redeem(request, client, pending, callback_params))
 
-    def _page(self, ask: Ask, client: Registration) -> tuple[str, PendingCode]:
-        pending = PendingCode(ask.issuer, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
+    def _login_page(self, request: TokenRequest, client: ClientRegistration) -> tuple[str, PendingAuthorization]:
+        # RFC 7636, section 4.1 requires 43 to 128 characters; 48 random bytes give 64.
+        pending = PendingAuthorization(request.issuer, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
         parameters = {
             "response_type": "code",
             "client_id": client.client_id,
             "redirect_uri": self._redirect_uri,
             "state": pending.state,
-            "code_challenge": pending.challenge,
+            "code_challenge": pending.code_challenge,
             "code_challenge_method": "S256",
-            "resource": ask.found.resource,
+            "resource": request.authorization_server.resource,
         }
-        if ask.scopes:
-            parameters["scope"] = " ".join(ask.scopes)
-        if "offline_access" in ask.scopes:
-            parameters["prompt"] = "consent"  # without which it is ignored (OpenID Connect Core, section 11)
-        if ask.prover is not None:
-            parameters["dpop_jkt"] = ask.prover.thumbprint  # a stolen code is of no use either (RFC 9449, section 10)
-        endpoint = ask.found.server.authorization_endpoint
+        if request.scopes:
+            parameters["scope"] = " ".join(request.scopes)
+        if "offline_access" in request.scopes:
+            parameters["prompt"] = "consent"  # OpenID Connect Core, section 11: offline_access is ignored without it
+        if request.dpop_prover is not None:
+            # A stolen code is useless without the key (RFC 9449, section 10).
+            parameters["dpop_jkt"] = request.dpop_prover.thumbprint
+        endpoint = request.authorization_server.server.authorization_endpoint
         if endpoint is None:
-            raise DiscoveryFailed(f"{quoted(ask.issuer)} has no page where a user could log in.")
+            raise DiscoveryError(
+                f"{quote_untrusted(request.issuer)} publishes no authorization_endpoint, so a user cannot log in."
+            )
         return endpoint + ("&" if "?" in endpoint else "?") + urlencode(parameters), pending
 
     def _redeem(
-        self, ask: Ask, client: Registration, pending: PendingCode, returned: Mapping[str, str]
-    ) -> Conversation[Token]:
-        code = pending.code(returned, ask.found.server)
-        asked = f"Redeeming a login at {quoted(ask.issuer)}"
-        form = ask.form(
-            "authorization_code", code=code, redirect_uri=self._redirect_uri, code_verifier=pending.verifier
+        self,
+        request: TokenRequest,
+        client: ClientRegistration,
+        pending: PendingAuthorization,
+        callback_params: Mapping[str, str],
+    ) -> AuthFlow[Token]:
+        code = pending.validate_callback(callback_params, request.authorization_server.server)
+        action = f"Redeeming a login at {quote_untrusted(request.issuer)}"
+        form = request.build_form(
+            "authorization_code", code=code, redirect_uri=self._redirect_uri, code_verifier=pending.code_verifier
         )
-        form.pop("scope", None)  # settled with the code
-        issued = yield from request_token(ask, form, client, asked)
-        return keep(ask, issued, asked)
+        form.pop("scope", None)  # RFC 6749, section 4.1.3: the scope was fixed with the code
+        issued = yield from request_token(request, form, client, action)
+        return to_token(request, issued, action)
 
 
-class PendingCode(Struct, frozen=True):
-    """What has to be known when the browser comes back: kept together, from before it leaves."""
+class PendingAuthorization(Struct, frozen=True):
+    """State of a login between opening the browser and the redirect."""
 
     issuer: str
     state: str
-    verifier: str
+    code_verifier: str
 
     @property
-    def challenge(self) -> str:
-        return base64.urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).rstrip(b"=").decode()
+    def code_challenge(self) -> str:
+        """Return the S256 code challenge of the verifier (RFC 7636, section 4.2)."""
+        return base64.urlsafe_b64encode(hashlib.sha256(self.code_verifier.encode()).digest()).rstrip(b"=").decode()
 
-    def code(self, returned: Mapping[str, str], server: ServerMetadata) -> str:
-        """The code, once it is sure that this is the answer to our question and comes from the one we asked.
+    def validate_callback(self, callback_params: Mapping[str, str], server: AuthorizationServerMetadata) -> str:
+        """Return the authorization code after checking `state` and `iss`.
 
-        Until both are sure, nothing of what came back is shown to the user (2026-07-28, Authorization Response
-        Validation).
+        Nothing from the redirect is shown to the user before both are verified (2026-07-28, Authorization Response
+        Validation). Raises `InvalidRedirect` or `GrantDenied`.
         """
-        if not hmac.compare_digest(returned.get("state", "").encode(), self.state.encode()):
-            raise RedirectRejected(
-                "What came back from the browser does not carry the `state` that we sent along, so it answers "
-                "something else. Start again, and use the window that opens."
+        # Cross-site request forgery: an attacker could make the user redeem the attacker's code (RFC 6749, section
+        # 10.12).
+        if not hmac.compare_digest(callback_params.get("state", "").encode(), self.state.encode()):
+            raise InvalidRedirect(
+                "The redirect does not carry the `state` of this login, so it belongs to another request. "
+                "Start again, and use the window that opens."
             )
-        issuer = returned.get("iss")
-        # Plain string equality; no normalising of any kind (RFC 9207, section 2.4).
+        issuer = callback_params.get("iss")
+        # RFC 9207, section 2.4: simple string comparison, without normalization.
         if issuer is not None and issuer != self.issuer:
-            raise RedirectRejected(
-                f"We asked {quoted(self.issuer)} and another issuer answered. The answer was dropped: it may be an "
-                "attempt to have a login at one place redeemed at another."
+            raise InvalidRedirect(
+                f"The response comes from another issuer than {quote_untrusted(self.issuer)} and was dropped: "
+                "it may be an attempt to redeem a login at one server with another (mix-up attack)."
             )
         if issuer is None and server.authorization_response_iss_parameter_supported:
-            raise RedirectRejected(
-                f"{quoted(self.issuer)} promises to put its name (`iss`) on every answer, and this one has none. The "
-                "answer was dropped."
+            raise InvalidRedirect(
+                f"{quote_untrusted(self.issuer)} announces `iss` in every authorization response, but this one "
+                "has none. The response was dropped."
             )
-        if "error" in returned:
+        if "error" in callback_params:
             raise GrantDenied(
-                f"Asking for access at {quoted(self.issuer)}", returned["error"], returned.get("error_description")
+                f"Requesting access at {quote_untrusted(self.issuer)}",
+                callback_params["error"],
+                callback_params.get("error_description"),
             )
-        if not returned.get("code"):
-            raise RedirectRejected(f"The answer of {quoted(self.issuer)} has neither a code nor an error in it.")
-        return returned["code"]
+        if not callback_params.get("code"):
+            raise InvalidRedirect(f"The response of {quote_untrusted(self.issuer)} has neither a code nor an error.")
+        return callback_params["code"]
 
 
-def _check_pkce(server: ServerMetadata) -> None:
-    """2026-07-28, Authorization Code Protection: a server that does not announce PKCE counts as one without it."""
+def _check_pkce(server: AuthorizationServerMetadata) -> None:
+    """Raise DiscoveryError if the server does not announce PKCE with S256.
+
+    2026-07-28, Authorization Code Protection: a server that does not announce PKCE is treated as not supporting it.
+    """
     if "S256" not in (server.code_challenge_methods_supported or ()):
-        raise DiscoveryFailed(
-            f"{quoted(server.issuer)} does not say that it supports PKCE with S256, and without it a login could be "
-            "stolen on its way back. Its operator has to list it in `code_challenge_methods_supported`."
+        raise DiscoveryError(
+            f"{quote_untrusted(server.issuer)} does not announce PKCE with S256, and without it an "
+            "authorization code could be stolen on its way back. Its operator has to list S256 in "
+            "`code_challenge_methods_supported`."
         )

@@ -1,7 +1,8 @@
-"""`WWW-Authenticate`: what a server says it wants.
+"""Parser for `WWW-Authenticate` challenges.
 
-Several challenges may share a field, several fields may share a response, and commas separate both the challenges and
-their parameters (RFC 9110, section 11.6.1). Servers get this wrong in many ways; reading never fails, it finds less.
+Several challenges may share a field, several fields may share a response, and commas separate both challenges and
+parameters (RFC 9110, section 11.6.1). Many servers get this wrong, so the parser never fails: it returns what it can
+read.
 """
 
 from __future__ import annotations
@@ -10,56 +11,56 @@ import re
 
 from msgspec import Struct
 
-from portico.auth.flow import Fetched
+from portico.auth.flow import FetchResponse
 
-# More than any server has to say, and little enough to read for one that wants us busy.
-_LONGEST = 16 * 1024
+# Longer than any legitimate header; bounds the work that a hostile server can cause.
+_MAX_HEADER_CHARS = 16 * 1024
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _SPACE = re.compile(r"[\s,]*")
 _SCHEME = re.compile(rf"({_TOKEN})(?=[\s,]|$)")
 _TOKEN68 = re.compile(r"[ \t\r\n]+([A-Za-z0-9\-._~+/]+=*)(?=\s*(?:,|$))")
-# An unquoted value is a token, and servers also write URLs and scopes there.
+# Unquoted values are tokens by the RFC; some servers also send unquoted URLs and scopes.
 _PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NOISE = re.compile(r'[^\s,"]+|"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class Challenge(Struct, frozen=True):
-    """One scheme, in lower case, and its parameters, their names in lower case too."""
+    """One challenge: its scheme and parameter names in lower case."""
 
     scheme: str
     parameters: dict[str, str]
     token68: str = ""
 
 
-def challenges(field: str) -> list[Challenge]:
-    """Every challenge in a field. Of a parameter that comes twice, the first is meant."""
-    field = field[:_LONGEST]
-    found: list[Challenge] = []
+def parse_challenges(field: str) -> list[Challenge]:
+    """Return every challenge in a header field. If a parameter is repeated, the first value wins."""
+    field = field[:_MAX_HEADER_CHARS]
+    results: list[Challenge] = []
     at = 0
     while True:
         at = _end(_SPACE.match(field, at), at)
         if at == len(field):
-            return found
+            return results
         if parameter := _PARAMETER.match(field, at):
             at = parameter.end()
-            if found:
+            if results:
                 name, text, bare = parameter.groups()
-                found[-1].parameters.setdefault(name.lower(), _ESCAPED.sub(r"\1", text) if bare is None else bare)
+                results[-1].parameters.setdefault(name.lower(), _ESCAPED.sub(r"\1", text) if bare is None else bare)
         elif scheme := _SCHEME.match(field, at):
             at = scheme.end()
             token68 = _TOKEN68.match(field, at)
             at = _end(token68, at)
-            found.append(Challenge(scheme[1].lower(), {}, token68[1] if token68 else ""))
+            results.append(Challenge(scheme[1].lower(), {}, token68[1] if token68 else ""))
         elif noise := _NOISE.match(field, at):
             at = noise.end()
-        else:  # a quote that is not closed: nothing after it can be read
-            return found
+        else:  # unterminated quote: nothing after it can be parsed
+            return results
 
 
-class Demand(Struct, frozen=True):
-    """What the Bearer and DPoP challenges of one response ask for, taken together."""
+class AuthChallenge(Struct, frozen=True):
+    """Combined Bearer and DPoP challenges of one response."""
 
     schemes: frozenset[str] = frozenset()
     resource_metadata: str | None = None
@@ -68,19 +69,24 @@ class Demand(Struct, frozen=True):
     error_description: str | None = None
 
     @property
-    def dpop_only(self) -> bool:
+    def requires_dpop(self) -> bool:
+        """Return whether the server accepts DPoP tokens only."""
         return "dpop" in self.schemes and "bearer" not in self.schemes
 
 
-def demand(answer: Fetched) -> Demand:
-    """What a 401 or a 403 asks for. Schemes that carry no OAuth token have no say."""
-    ours = [one for one in challenges(answer.header("WWW-Authenticate") or "") if one.scheme in ("bearer", "dpop")]
+def parse_auth_challenge(response: FetchResponse) -> AuthChallenge:
+    """Parse the Bearer and DPoP challenges of a 401 or 403 response; other schemes are ignored."""
+    ours = [
+        item
+        for item in parse_challenges(response.header("WWW-Authenticate") or "")
+        if item.scheme in ("bearer", "dpop")
+    ]
 
     def first(name: str) -> str | None:
-        return next((one.parameters[name] for one in ours if one.parameters.get(name)), None)
+        return next((our.parameters[name] for our in ours if our.parameters.get(name)), None)
 
-    return Demand(
-        frozenset(one.scheme for one in ours),
+    return AuthChallenge(
+        frozenset(item.scheme for item in ours),
         first("resource_metadata"),
         tuple(dict.fromkeys((first("scope") or "").split())),
         first("error"),

@@ -1,4 +1,4 @@
-"""Who we are to an authorization server: a client id, how we got it, and how we prove that it is ours."""
+"""OAuth client identity: client ids, dynamic registration and client authentication."""
 
 from __future__ import annotations
 
@@ -9,47 +9,53 @@ from urllib.parse import quote_plus, urlsplit
 import msgspec
 from msgspec import Struct
 
-from portico._options import check_fields
-from portico.auth.assertions import SigningKey, client_assertion
-from portico.auth.errors import RegistrationFailed, quoted
-from portico.auth.flow import Conversation, fetch
-from portico.auth.metadata import ServerMetadata
-from portico.auth.url_policy import names_loopback
+from portico._options import validate_fields
+from portico.auth.assertions import SigningKey, create_client_assertion
+from portico.auth.errors import RegistrationError, quote_untrusted
+from portico.auth.flow import AuthFlow, fetch
+from portico.auth.metadata import AuthorizationServerMetadata
+from portico.auth.url_policy import is_loopback_name
 from portico.protocol.errors import UsageError
 
 _ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
-NONE, BASIC, POST, PRIVATE_KEY_JWT = "none", "client_secret_basic", "client_secret_post", "private_key_jwt"
+AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST, PRIVATE_KEY_JWT = (
+    "none",
+    "client_secret_basic",
+    "client_secret_post",
+    "private_key_jwt",
+)
 
 
-class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A client id and what goes with it. It belongs to the issuer that gave it, and is shown to no other."""
+class ClientRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Client id with its credentials, valid only for the issuer that assigned it."""
 
     client_id: str
     client_secret: str | None = None
-    # What the registration says; None: what the authorization server's metadata leads to.
+    # From the registration. None: chosen from the authorization server's metadata.
     token_endpoint_auth_method: str | None = None
-    # What it was registered for, when we registered it.
+    # Set for clients that registered dynamically.
     redirect_uris: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     expires_at: float | None = None
-    # The issuer that gave it. None, for one that a user configured: the issuer it is first used with.
+    # The issuer that assigned the client id. None for configured clients, which are bound to the issuer of their first
+    # use.
     issuer: str | None = None
     key: SigningKey | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
 
-    def serves(self, redirect_uri: str, now: float) -> bool:
-        """Whether an earlier registration will still do."""
+    def is_valid_for(self, redirect_uri: str, now: float) -> bool:
+        """Return whether this registration covers the redirect URI and has not expired."""
         return redirect_uri in self.redirect_uris and (self.expires_at is None or now < self.expires_at)
 
     def __repr__(self) -> str:
-        return f"Registration(client_id={self.client_id!r}, issuer={self.issuer!r})"
+        return f"ClientRegistration(client_id={self.client_id!r}, issuer={self.issuer!r})"
 
 
 class _Registered(Struct, frozen=True):
-    """The answer to a registration (RFC 7591, section 3.2.1)."""
+    """Response to a registration request (RFC 7591, section 3.2.1)."""
 
     client_id: str
     client_secret: str | None = None
@@ -57,115 +63,139 @@ class _Registered(Struct, frozen=True):
     token_endpoint_auth_method: str | None = None
 
 
-def auth_method(client: Registration, server: ServerMetadata) -> str:
-    """How a client shows itself at the token endpoint: as its registration says, else as the metadata allows."""
+def select_auth_method(client: ClientRegistration, server: AuthorizationServerMetadata) -> str:
+    """Return the token endpoint authentication method: from the registration, else from the server's metadata."""
     if client.token_endpoint_auth_method is not None:
         return client.token_endpoint_auth_method
     offered = server.token_endpoint_auth_methods_supported
     if client.key is not None and (client.client_secret is None or PRIVATE_KEY_JWT in (offered or ())):
         return PRIVATE_KEY_JWT
     if client.client_secret is None:
-        return NONE
+        return AUTH_NONE
     if offered is None:
-        return BASIC  # what silence means (RFC 8414, section 2)
-    return next((method for method in (BASIC, POST, NONE) if method in offered), BASIC)
-
-
-def authenticate(client: Registration, server: ServerMetadata, now: float) -> tuple[dict[str, str], dict[str, str]]:
-    """What to add to the form and to the headers of a token request."""
-    if client.issuer is not None and client.issuer != server.issuer:
-        raise UsageError(f"a client of {client.issuer} is not to be shown to {server.issuer}")
-    method = auth_method(client, server)
-    if method == NONE:
-        return {"client_id": client.client_id}, {}
-    if method == PRIVATE_KEY_JWT:
-        if client.key is None:
-            raise RegistrationFailed(f"The client {quoted(client.client_id)} has to sign for itself, and has no key.")
-        offered = server.token_endpoint_auth_signing_alg_values_supported
-        signed = client_assertion(client.key, client.client_id, server.issuer, offered, now)
-        return {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": signed}, {}
-    if client.client_secret is None:
-        raise RegistrationFailed(
-            f"The client {quoted(client.client_id)} has to authenticate with {quoted(method)} at "
-            f"{quoted(server.issuer)}, and has no secret."
-        )
-    if method == POST:
-        return {"client_id": client.client_id, "client_secret": client.client_secret}, {}
-    if method == BASIC:
-        # Each half is form-encoded first (RFC 6749, section 2.3.1), or a colon in the id would cut it short.
-        pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
-        return {}, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    raise RegistrationFailed(
-        f"The client {quoted(client.client_id)} is to authenticate with {quoted(method)}, which we cannot do. "
-        f"{NONE}, {BASIC}, {POST} and {PRIVATE_KEY_JWT} we can."
+        return CLIENT_SECRET_BASIC  # the default of RFC 8414, section 2
+    return next(
+        (method for method in (CLIENT_SECRET_BASIC, CLIENT_SECRET_POST, AUTH_NONE) if method in offered),
+        CLIENT_SECRET_BASIC,
     )
 
 
-def register(
-    server: ServerMetadata, redirect_uri: str, metadata: Mapping[str, object], scopes: tuple[str, ...]
-) -> Conversation[Registration]:
-    """Dynamic registration (RFC 7591): deprecated since 2026-07-28, and all that many servers have."""
+def authenticate_client(
+    client: ClientRegistration, server: AuthorizationServerMetadata, now: float
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the form fields and the headers that authenticate a token request.
+
+    Raises `RegistrationError` if the client lacks the key or secret that the method needs.
+    """
+    # Unreachable through the grants, which bind clients first; a second barrier around the secrets.
+    if client.issuer is not None and client.issuer != server.issuer:
+        raise UsageError(f"the credentials of a client of {client.issuer} must not be sent to {server.issuer}")
+    method = select_auth_method(client, server)
+    if method == AUTH_NONE:
+        return {"client_id": client.client_id}, {}
+    if method == PRIVATE_KEY_JWT:
+        if client.key is None:
+            raise RegistrationError(
+                f"The client {quote_untrusted(client.client_id)} must authenticate with private_key_jwt but has no key."
+            )
+        offered = server.token_endpoint_auth_signing_alg_values_supported
+        signed = create_client_assertion(client.key, client.client_id, server.issuer, offered, now)
+        return {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": signed}, {}
+    if client.client_secret is None:
+        raise RegistrationError(
+            f"The client {quote_untrusted(client.client_id)} must authenticate with {quote_untrusted(method)} "
+            f"at {quote_untrusted(server.issuer)} but has no secret."
+        )
+    if method == CLIENT_SECRET_POST:
+        return {"client_id": client.client_id, "client_secret": client.client_secret}, {}
+    if method == CLIENT_SECRET_BASIC:
+        # RFC 6749, section 2.3.1: both halves are form-encoded first, because a colon separates them.
+        pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
+        return {}, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    raise RegistrationError(
+        f"The client {quote_untrusted(client.client_id)} must authenticate with the unsupported method "
+        f"{quote_untrusted(method)}. Supported are {AUTH_NONE}, {CLIENT_SECRET_BASIC}, {CLIENT_SECRET_POST} and "
+        f"{PRIVATE_KEY_JWT}."
+    )
+
+
+def register_client(
+    server: AuthorizationServerMetadata, redirect_uri: str, metadata: Mapping[str, object], scopes: tuple[str, ...]
+) -> AuthFlow[ClientRegistration]:
+    """Register a client dynamically (RFC 7591) and return its registration.
+
+    Dynamic registration is deprecated since 2026-07-28, but many servers offer nothing else.
+    """
     assert server.registration_endpoint is not None
     offered = server.token_endpoint_auth_methods_supported
-    # A program on a user's machine keeps no secret; it takes one where it is not let in without.
-    method = next((one for one in (NONE, BASIC, POST) if offered is None or one in offered), NONE)
-    asked = {
+    # A program on a user's machine cannot keep a secret, so it asks for one only where the server insists.
+    method = next(
+        (item for item in (AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST) if offered is None or item in offered),
+        AUTH_NONE,
+    )
+    request_body = {
         "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": method,
-        # Silence would mean "web", to which OpenID providers deny redirects to this machine.
-        "application_type": "native" if is_native(redirect_uri) else "web",
+        # The default is "web", for which OpenID providers reject loopback redirects.
+        "application_type": "native" if is_native_redirect(redirect_uri) else "web",
         **({"scope": " ".join(scopes)} if scopes else {}),
         **metadata,
     }
     headers = (("Content-Type", "application/json"), ("Accept", "application/json"))
-    answer = yield from fetch("POST", server.registration_endpoint, headers, msgspec.json.encode(asked))
-    found = answer.document()
-    if answer.status not in (200, 201) or found is None or "error" in found:
-        said = found or {}
-        words = " ".join(quoted(said[name]) for name in ("error", "error_description") if said.get(name))
-        raise RegistrationFailed(
-            f"{quoted(server.issuer)} would not register us as a client with the redirect URI {quoted(redirect_uri)} "
-            f"(HTTP {answer.status}{', ' + words if words else ''}). Try another redirect URI, or register there by "
-            "hand and configure the client id."
+    response = yield from fetch("POST", server.registration_endpoint, headers, msgspec.json.encode(request_body))
+    result = response.json_object()
+    if response.status not in (200, 201) or result is None or "error" in result:
+        fields = result or {}
+        reason = " ".join(quote_untrusted(fields[name]) for name in ("error", "error_description") if fields.get(name))
+        raise RegistrationError(
+            f"{quote_untrusted(server.issuer)} did not register a client with the redirect URI "
+            f"{quote_untrusted(redirect_uri)} (HTTP {response.status}{', ' + reason if reason else ''}). Try "
+            "another redirect URI, or register a client manually and configure its client id."
         )
     try:
-        given = msgspec.convert({name: value for name, value in found.items() if value is not None}, _Registered)
+        registered = msgspec.convert({name: value for name, value in result.items() if value is not None}, _Registered)
     except msgspec.ValidationError as error:
-        raise RegistrationFailed(f"The registration at {quoted(server.issuer)} makes no sense: {error}.") from None
-    return Registration(
-        client_id=given.client_id,
-        client_secret=given.client_secret,
-        token_endpoint_auth_method=given.token_endpoint_auth_method or method,
+        raise RegistrationError(
+            f"invalid registration response from {quote_untrusted(server.issuer)}: {error}."
+        ) from None
+    return ClientRegistration(
+        client_id=registered.client_id,
+        client_secret=registered.client_secret,
+        token_endpoint_auth_method=registered.token_endpoint_auth_method or method,
         redirect_uris=(redirect_uri,),
         scopes=scopes,
-        expires_at=given.client_secret_expires_at or None,
+        # RFC 7591, section 3.2.1: 0 means that the secret does not expire.
+        expires_at=registered.client_secret_expires_at or None,
         issuer=server.issuer,
     )
 
 
 def check_client_metadata_url(url: str) -> None:
-    """A client id that is a URL: https, with a path (2026-07-28, Client ID Metadata Documents)."""
+    """Raise UsageError unless the URL can be a client id: https, with a path.
+
+    2026-07-28, Client ID Metadata Documents.
+    """
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname or parts.path in ("", "/") or parts.fragment or parts.username:
-        raise UsageError(f"a client metadata URL is an https URL with a path, not {url}")
+        raise UsageError(f"client metadata URL must be an https URL with a path, got {url}")
 
 
 def check_redirect_uri(uri: str) -> None:
-    """https, or this machine, or a scheme that looks owned (RFC 8252, section 7.1)."""
+    """Raise UsageError unless the URI is https, loopback, or has a private-use scheme (RFC 8252, section 7.1)."""
     parts = urlsplit(uri)
     if parts.fragment:
-        raise UsageError(f"a redirect URI has no fragment: {uri}")
-    if parts.scheme == "http" and not names_loopback(parts.hostname or ""):
-        raise UsageError(f"a redirect URI is https, or on this machine: {uri}")
+        raise UsageError(f"redirect URI must not have a fragment, got {uri}")
+    if parts.scheme == "http" and not is_loopback_name(parts.hostname or ""):
+        raise UsageError(f"redirect URI must be https or a loopback address, got {uri}")
     if parts.scheme not in ("http", "https") and "." not in parts.scheme:
         raise UsageError(
-            f"a redirect URI with a scheme of its own needs a dot in it, as in com.example.app:/done: {uri}"
+            f"a private-use scheme of a redirect URI must contain a dot, such as com.example.app:/done, got {uri}"
         )
 
 
-def is_native(redirect_uri: str) -> bool:
-    """Whether a redirect stays on this machine: loopback, or a scheme that an application claimed for itself."""
+def is_native_redirect(redirect_uri: str) -> bool:
+    """Return whether a redirect stays on this machine: loopback, or a private-use scheme."""
     parts = urlsplit(redirect_uri)
-    return parts.scheme not in ("http", "https") or names_loopback(parts.hostname or "")
+    return parts.scheme not in ("http", "https") or is_loopback_name(parts.hostname or "")

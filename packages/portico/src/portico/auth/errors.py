@@ -1,113 +1,120 @@
-"""What can go wrong on the way to a token, drawn before it is written.
+"""Errors of the OAuth client.
 
 ```
-AuthorizationFailed          no token, or none that the server takes
-├── UnsafeAddress            a URL that a server named, and that we do not visit
-├── DiscoveryFailed          there is no usable metadata about where tokens come from
-│   ├── ResourceMismatch           the metadata is about another server
-│   └── IssuerMismatch             the metadata is another issuer's
-├── RegistrationFailed       there is no client id to be had
-│   └── CredentialsMismatch        there is one, and it belongs to another issuer
-├── RedirectRejected         what came back from the browser is not the answer to what we asked
-├── GrantDenied              the authorization server said no; `error` is its code
-└── TokenRejected            the MCP server refuses the token that it sent us to get
-    └── ScopeRejected              and says each time that the scopes do not suffice
+AuthorizationError           no token, or none that the server accepts
+├── UnsafeUrl                a URL from another party that must not be visited
+├── DiscoveryError           no usable metadata about the authorization server
+│   ├── ResourceMismatch           the metadata describes another resource
+│   └── IssuerMismatch             the metadata names another issuer
+├── RegistrationError        no client id
+│   └── CredentialsMismatch        the client id belongs to another issuer
+├── InvalidRedirect          the redirect does not answer this login
+├── GrantDenied              the authorization server refused; `error` is its code
+└── TokenRejected            the MCP server refuses the token that was issued for it
+    └── ScopeRejected              repeatedly, with insufficient_scope
 ```
 
-The texts are for people: what was asked, what was said, what to do about it.
+Messages are for users: what was requested, what the server answered, what to do.
 """
 
 from __future__ import annotations
 
-from portico.protocol.errors import Error
+from portico.protocol.errors import PorticoError
+from portico.text import one_line
 
-_LONGEST_QUOTE = 300
+_MAX_QUOTE_CHARS = 300
 
 _ADVICE = {
-    "access_denied": "Access was declined, at the browser or by policy. Start again to be asked again.",
+    "access_denied": "Access was denied, in the browser or by policy. Start again to be asked again.",
     "invalid_client": "Check the client id and its secret or key; if they were registered automatically, start again.",
-    "invalid_grant": "What was presented is expired, revoked or used up. Start again to log in anew.",
-    "invalid_scope": "One of the scopes is not to be had there.",
+    "invalid_grant": "The grant is expired, revoked or already used. Log in again.",
+    "invalid_scope": "One of the scopes is not available there.",
     "invalid_target": "The authorization server does not know this MCP server. Their operator has to connect them.",
     "unauthorized_client": "This client may not use this grant. The operator of the authorization server can allow it.",
-    "unsupported_grant_type": "The authorization server does not do this. Configure another way to log in.",
+    "unsupported_grant_type": "The authorization server does not support this grant type. Configure another one.",
     "temporarily_unavailable": "Try again later.",
-    "invalid_dpop_proof": "If everything else is right, compare this machine's clock with the world's.",
+    "invalid_dpop_proof": "If everything else is right, check the clock of this machine.",
 }
 
 
-def quoted(text: object) -> str:
-    """Text of another party, fit to stand in ours: one line, printable, bounded."""
-    words = "".join(char if char.isprintable() else " " for char in str(text)[: _LONGEST_QUOTE + 1])
-    return f"“{words[:_LONGEST_QUOTE]}…”" if len(words) > _LONGEST_QUOTE else f"“{words}”"
+def quote_untrusted(text: object) -> str:
+    """Return untrusted text quoted on one line, printable and truncated."""
+    return f"“{one_line(str(text), _MAX_QUOTE_CHARS)}”"
 
 
-class AuthorizationFailed(Error):
-    """There is no token, or none that the server takes."""
+class AuthorizationError(PorticoError):
+    """No token is available, or the server accepts none."""
 
 
-class UnsafeAddress(AuthorizationFailed):
-    """A URL that a server named, and that we do not visit."""
+class UnsafeUrl(AuthorizationError):
+    """A URL named by another party that must not be visited."""
 
 
-class DiscoveryFailed(AuthorizationFailed):
-    """There is no usable metadata about where tokens for this server come from."""
+class DiscoveryError(AuthorizationError):
+    """No usable metadata about the authorization server of this resource."""
 
 
-class ResourceMismatch(DiscoveryFailed):
+class ResourceMismatch(DiscoveryError):
+    """The protected resource metadata describes another resource."""
+
     def __init__(self, server: str, metadata: str, resource: str) -> None:
         super().__init__(
-            f"The metadata at {quoted(metadata)} is about the resource {quoted(resource)}, and we are talking to "
-            f"{quoted(server)}. A token for one is not for the other, so none was asked for. If the address is right, "
-            "tell the operator of the server that its protected resource metadata names another one."
+            f"The metadata at {quote_untrusted(metadata)} describes the resource {quote_untrusted(resource)}, "
+            f"but the server is {quote_untrusted(server)}. No token was requested, because a token for one is "
+            "not valid for the other. If the URL is right, ask the operator of the server to correct its "
+            "protected resource metadata."
         )
         self.resource = resource
 
 
-class IssuerMismatch(DiscoveryFailed):
-    def __init__(self, expected: str, metadata: str, found: str) -> None:
+class IssuerMismatch(DiscoveryError):
+    """The authorization server metadata names another issuer."""
+
+    def __init__(self, expected: str, metadata: str, received: str) -> None:
         super().__init__(
-            f"The authorization server metadata at {quoted(metadata)} says that its issuer is {quoted(found)}; it has "
-            f"to be {quoted(expected)}, to the letter. The document was not used. The server's operator has to make "
-            "`authorization_servers` and `issuer` the same string."
+            f"The authorization server metadata at {quote_untrusted(metadata)} names the issuer "
+            f"{quote_untrusted(received)}, expected exactly {quote_untrusted(expected)}. The document was not "
+            "used. The operator has to make `authorization_servers` and `issuer` the same string."
         )
         self.expected = expected
-        self.found = found
+        self.found = received
 
 
-class RegistrationFailed(AuthorizationFailed):
-    """There is no client id to be had."""
+class RegistrationError(AuthorizationError):
+    """No client id is available."""
 
 
-class CredentialsMismatch(RegistrationFailed):
-    def __init__(self, client: str, theirs: str, issuer: str) -> None:
+class CredentialsMismatch(RegistrationError):
+    """The client's credentials belong to another issuer."""
+
+    def __init__(self, client: str, expected: str, issuer: str) -> None:
         super().__init__(
-            f"The client {quoted(client)} is registered with {quoted(theirs)}, and the server now sends us to "
-            f"{quoted(issuer)}. Credentials are shown to their own issuer only. If the move is genuine, register "
-            "with the new issuer and configure what it gives you."
+            f"The client {quote_untrusted(client)} is registered with {quote_untrusted(expected)}, but the "
+            f"server now names {quote_untrusted(issuer)}. Credentials are sent only to their issuer. If the "
+            "change is genuine, register with the new issuer and configure the new credentials."
         )
 
 
-class RedirectRejected(AuthorizationFailed):
-    """What came back from the browser is not the answer to what we asked."""
+class InvalidRedirect(AuthorizationError):
+    """The redirect from the browser does not answer this login."""
 
 
-class GrantDenied(AuthorizationFailed):
-    """The authorization server said no; `error` is the code it gave, empty when it gave none."""
+class GrantDenied(AuthorizationError):
+    """The authorization server refused the grant; `error` is its code, or empty if it sent none."""
 
-    def __init__(self, asked: str, error: str, description: str | None = None) -> None:
-        said = quoted(error) if error else "something that is not an OAuth error"
-        words = f"{asked}: the answer was {said}"
+    def __init__(self, request: str, error: str, description: str | None = None) -> None:
+        error_text = quote_untrusted(error) if error else "a response that is not an OAuth error"
+        words = f"{request}: the response was {error_text}"
         if description:
-            words += f", {quoted(description)}"
+            words += f", {quote_untrusted(description)}"
         super().__init__(f"{words}. {_ADVICE.get(error, '')}".rstrip())
         self.error = error
         self.description = description
 
 
-class TokenRejected(AuthorizationFailed):
-    """The MCP server refuses the token that it sent us to get."""
+class TokenRejected(AuthorizationError):
+    """The MCP server refuses the token that was issued for it."""
 
 
 class ScopeRejected(TokenRejected):
-    """It says, time after time, that the scopes do not suffice."""
+    """The MCP server repeatedly reports insufficient scopes."""

@@ -1,18 +1,18 @@
-"""Talking to authorization servers without touching a socket.
+"""OAuth flows as generators, without I/O.
 
-A conversation is a generator. What it yields is what it wants done, what it is sent is how that went, and what it
-returns is what the talk was for. A driver does the rest, in ten lines and in any colour of function:
+A flow yields the requests it needs, receives their responses, and returns its result. A driver performs the requests,
+synchronously or asynchronously, in about ten lines:
 
-    def hold(conversation):
+    def run(flow):
         reply = None
         while True:
             try:
-                wanted = conversation.send(reply)
+                request = flow.send(reply)
             except StopIteration as done:
                 return done.value
-            reply = fetch(wanted) if isinstance(wanted, Fetch) else visit(wanted)
+            reply = fetch(request) if isinstance(request, FetchRequest) else open_browser(request)
 
-A driver that cannot do what is wanted throws the error into the conversation, or just lets it fly.
+A driver that cannot perform a request throws the error into the flow or lets it propagate.
 """
 
 from __future__ import annotations
@@ -24,97 +24,101 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
-from portico.auth.errors import RedirectRejected
-from portico.auth.url_policy import MAX_BODY, check_url
+from portico.auth.errors import InvalidRedirect
+from portico.auth.url_policy import MAX_RESPONSE_BYTES, check_url
 from portico.protocol.errors import UsageError
 from portico.protocol.json_depth import decode_bounded
 
-Headers = Sequence[tuple[str, str]]
+HeaderItems = Sequence[tuple[str, str]]
 
 
-class Fetch(Struct, frozen=True):
-    """One HTTP request. Redirects are for `addresses.check_redirect` to judge; the body is bounded by `MAX_BODY`."""
+class FetchRequest(Struct, frozen=True):
+    """One HTTP request. `url_policy.check_redirect` checks redirects; `MAX_RESPONSE_BYTES` limits bodies."""
 
     method: str
     url: str
-    headers: Headers = ()
+    headers: HeaderItems = ()
     body: bytes = b""
 
     def __repr__(self) -> str:
-        return f"Fetch({self.method!r}, {self.url!r})"  # the rest is secrets
+        return f"FetchRequest({self.method!r}, {self.url!r})"  # headers and body carry secrets
 
 
-class Fetched(Struct, frozen=True):
-    """How it was answered. Headers are pairs, because a field may come more than once."""
+class FetchResponse(Struct, frozen=True):
+    """HTTP response. HeaderItems are pairs, because a field may occur more than once."""
 
     status: int
-    headers: Headers = ()
+    headers: HeaderItems = ()
     body: bytes = b""
 
     def header(self, name: str) -> str | None:
-        """All fields of that name as one, as RFC 9110, section 5.3 joins them."""
-        found = [value for key, value in self.headers if key.lower() == name.lower()]
-        return ", ".join(found) if found else None
+        """Return all fields of that name, joined as in RFC 9110, section 5.3, or None."""
+        headers = [value for key, value in self.headers if key.lower() == name.lower()]
+        return ", ".join(headers) if headers else None
 
-    def document(self) -> dict[str, Any] | None:
-        """The body if it is a JSON object. Anything else, such as a page that says so politely, is None."""
-        if len(self.body) > MAX_BODY:
+    def json_object(self) -> dict[str, Any] | None:
+        """Return the body if it is a JSON object, else None."""
+        if len(self.body) > MAX_RESPONSE_BYTES:
             return None
         try:
-            found = decode_bounded(self.body)
+            bounded = decode_bounded(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return bounded if isinstance(bounded, dict) else None
 
 
-class Visit(Struct, frozen=True):
-    """Show this page to the user. The reply is what arrives at the redirect URI: see `redirect_parameters`."""
+class BrowserRequest(Struct, frozen=True):
+    """Request to show a page to the user. The reply is the parameters of the redirect: see `parse_redirect`."""
 
     url: str
     redirect_uri: str
 
 
-Wanted = Fetch | Visit
-Reply = Fetched | Mapping[str, str] | None
+FlowRequest = FetchRequest | BrowserRequest
+FlowResponse = FetchResponse | Mapping[str, str] | None
 
 T = TypeVar("T")
-Conversation = Generator[Wanted, Reply, T]
+AuthFlow = Generator[FlowRequest, FlowResponse, T]
 
 
-def fetch(method: str, url: str, headers: Headers = (), body: bytes = b"") -> Conversation[Fetched]:
+def fetch(method: str, url: str, headers: HeaderItems = (), body: bytes = b"") -> AuthFlow[FetchResponse]:
+    """Yield one HTTP request and return its response."""
     check_url(url)
-    reply = yield Fetch(method, url, headers, body)
-    if not isinstance(reply, Fetched):
-        raise UsageError(f"the reply to a Fetch is a Fetched, not {type(reply).__name__}")
+    reply = yield FetchRequest(method, url, headers, body)
+    if not isinstance(reply, FetchResponse):
+        raise UsageError(f"the reply to a FetchRequest must be a FetchResponse, got {type(reply).__name__}")
     return reply
 
 
-def post_form(url: str, form: Mapping[str, str], headers: Headers = ()) -> Conversation[Fetched]:
-    kind = (("Content-Type", "application/x-www-form-urlencoded"), ("Accept", "application/json"))
-    return fetch("POST", url, (*kind, *headers), urlencode(form).encode())
+def post_form(url: str, form: Mapping[str, str], headers: HeaderItems = ()) -> AuthFlow[FetchResponse]:
+    """Send a form by POST and return the response."""
+    form_headers = (("Content-Type", "application/x-www-form-urlencoded"), ("Accept", "application/json"))
+    return fetch("POST", url, (*form_headers, *headers), urlencode(form).encode())
 
 
-def visit(url: str, redirect_uri: str) -> Conversation[Mapping[str, str]]:
+def open_browser(url: str, redirect_uri: str) -> AuthFlow[Mapping[str, str]]:
+    """Open a page in the browser and return the parameters of the redirect."""
     check_url(url)
-    reply = yield Visit(url, redirect_uri)
+    reply = yield BrowserRequest(url, redirect_uri)
     if not isinstance(reply, Mapping):
-        raise UsageError(f"the reply to a Visit is a mapping of parameters, not {type(reply).__name__}")
+        raise UsageError(f"the reply to a BrowserRequest must be a mapping of parameters, got {type(reply).__name__}")
     return reply
 
 
-def redirect_parameters(target: str) -> dict[str, str]:
-    """What a redirect carries, from its URL or its query, decoded once and normalised in no way.
+def parse_redirect(target: str) -> dict[str, str]:
+    """Return the parameters of a redirect, from its URL or query, decoded once and not normalized.
 
-    A parameter that comes twice is refused (RFC 6749, section 3.1): two readers would read two things.
+    Repeated parameters raise `InvalidRedirect` (RFC 6749, section 3.1): two parsers could choose different values.
     """
     query = urlsplit(target).query if "?" in target else target
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     try:
+        # Legitimate redirects have about five parameters.
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=64)
     except ValueError:
-        raise RedirectRejected("The redirect carries more parameters than any answer has. Start again.") from None
+        raise InvalidRedirect("The redirect has too many parameters. Start again.") from None
     for name, value in pairs:
-        if name in found:
-            raise RedirectRejected(f"The redirect carries the parameter {name!r} twice. Start again.")
-        found[name] = value
-    return found
+        if name in result:
+            raise InvalidRedirect(f"The redirect has the parameter {name!r} twice. Start again.")
+        result[name] = value
+    return result

@@ -1,17 +1,17 @@
-"""The client's side of authorization: from a request that is refused to one that is not.
+"""OAuth client: obtains, refreshes and steps up the tokens for one server.
 
     auth = OAuth("https://example.com/mcp", AuthorizationCode("http://127.0.0.1:8976/callback"), clock=time.time)
 
-    attempt = auth.attempt("tools/call forecast")
+    request = auth.start_request("tools/call forecast")
     while True:
-        headers = hold(attempt.headers("POST", url))
-        answer = post(url, headers)
-        if not hold(attempt.again(answer)):
+        headers = run(request.headers("POST", url))
+        response = post(url, headers)
+        if not run(request.should_retry(response)):
             break
 
-`hold` is the driver of `conversation.py`. Only one conversation of an OAuth may be held at a time: a driver that sends
-several requests at once takes a lock around `hold`, and none around the request. A request that waited for it then
-finds the token that the other got.
+`run` is the driver of `flow.py`. Only one flow of an OAuth object may run at a time: a driver that sends requests
+concurrently holds a lock around `run`, but not around the request. A request that waited for the lock then uses the
+token that the other one obtained.
 """
 
 from __future__ import annotations
@@ -20,235 +20,252 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from portico._options import explained
-from portico.auth.assertions import ALGORITHM, Prover
-from portico.auth.challenges import Demand, demand
-from portico.auth.errors import DiscoveryFailed, GrantDenied, ScopeRejected, TokenRejected, quoted
-from portico.auth.flow import Conversation, Fetched
-from portico.auth.grants import Ask, Grant
-from portico.auth.metadata import DiscoveredServer, MetadataSearch, discover
-from portico.auth.token_storage import Credentials
+from portico._options import validated_kwargs
+from portico.auth.assertions import DPOP_ALGORITHM, DpopProver
+from portico.auth.challenges import AuthChallenge, parse_auth_challenge
+from portico.auth.errors import DiscoveryError, GrantDenied, ScopeRejected, TokenRejected, quote_untrusted
+from portico.auth.flow import AuthFlow, FetchResponse
+from portico.auth.grants import Grant, TokenRequest
+from portico.auth.metadata import DiscoveredAuthorizationServer, MetadataDiscovery, discover
+from portico.auth.token_storage import TokenStorage
 from portico.auth.tokens import Token
 from portico.auth.url_policy import check_url, same_origin
 from portico.protocol.errors import UsageError
 
-OFFLINE = "offline_access"
+OFFLINE_ACCESS = "offline_access"
 
-# For one operation: once because the token lacks the scopes, once more because people click in haste.
-_STEP_UPS = 2
-# A refusal that says nothing about what was refused.
-_PASSING = ("", "server_error", "temporarily_unavailable", "slow_down")
-# For one request, whatever the reasons: the user is not asked without end.
-_TRIES = 6
+# Per operation: once because the token lacks scopes, once more because users misclick.
+_MAX_STEP_UPS = 2
+# Errors that do not mean that the refresh token is invalid.
+_TRANSIENT_ERRORS = ("", "server_error", "temporarily_unavailable", "slow_down")
+# Per request, for whatever reasons, so that the user is not asked endlessly.
+_MAX_ATTEMPTS = 6
 
 
 class OAuth:
-    """The tokens for one server, and all that it takes to have one.
+    """OAuth client for one server.
 
-    `scopes` are asked for in addition to those of a challenge, and instead of those in the server's metadata. `dpop`:
-    None binds tokens to a key where the server asks for that, True insists on it, False never does.
+    `grant` obtains the tokens and `storage` persists them. `scopes` are requested in addition to the scopes of a
+    challenge, and instead of those in the server's metadata. `dpop`: None binds tokens to a key if the server requires
+    it, True always, False never. `dpop_body_digest` adds a digest of the body to proofs. `ignore_trailing_slash`
+    accepts an issuer that differs only in a trailing slash.
     """
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
-        server: str,
+        server_url: str,
         grant: Grant,
         *,
         clock: Callable[[], float],
-        credentials: Credentials | None = None,
+        storage: TokenStorage | None = None,
         scopes: Iterable[str] = (),
         dpop: bool | None = None,
-        dpop_digest: bool = False,
-        revision: str | None = None,
-        tolerate_slash: bool = False,
+        dpop_body_digest: bool = False,
+        protocol_version: str | None = None,
+        ignore_trailing_slash: bool = False,
     ) -> None:
-        check_url(server)
-        self._search = MetadataSearch(server, revision, tolerate_slash)
+        check_url(server_url)
+        self._discovery = MetadataDiscovery(server_url, protocol_version, ignore_trailing_slash)
         self._grant = grant
         self.clock = clock
-        self._credentials = Credentials() if credentials is None else credentials
+        self._credentials = TokenStorage() if storage is None else storage
         self._scopes = tuple(scopes)
         self._dpop = dpop
-        self._dpop_digest = dpop_digest
-        self._found: DiscoveredServer | None = None
+        self._dpop_digest = dpop_body_digest
+        self._discovered: DiscoveredAuthorizationServer | None = None
         self._token: Token | None = None
-        self.prover: Prover | None = None
-        self._recalled = False
+        self.dpop_prover: DpopProver | None = None
+        self._is_loaded = False
         self._step_ups: dict[tuple[str, frozenset[str]], int] = {}
 
     @property
-    def server(self) -> str:
-        return self._search.server
+    def server_url(self) -> str:
+        return self._discovery.server
 
     @property
     def token(self) -> Token | None:
-        """The token in use, whether or not it still works."""
-        if not self._recalled:
-            self._recalled = True
-            self._adopt(self._fit(self._credentials.last_token(self.server)))
+        """Return the current token, valid or not, or None."""
+        if not self._is_loaded:
+            # Loaded on first use: a keyring may ask the user to unlock it.
+            self._is_loaded = True
+            self._adopt(self._matching_type(self._credentials.last_token(self.server_url)))
         return self._token
 
-    def attempt(self, operation: str = "") -> Attempt:
-        """One request, with as many tries as it takes, up to a bound. `operation` names what it does, for counting."""
-        return Attempt(self, operation)
+    def start_request(self, operation: str = "") -> AuthorizedRequest:
+        """Return the authorization state of one request. `operation` identifies it when step-ups are counted."""
+        return AuthorizedRequest(self, operation)
 
-    def authorize(self, answer: Fetched | None = None) -> Conversation[Token]:
-        """A new token, whatever there is already: what a login command wants. `answer` is a refusal that led here."""
-        asked = Demand() if answer is None else demand(answer)
-        return (yield from self._obtain((yield from self._discover(asked)), asked))
+    def authorize(self, response: FetchResponse | None = None) -> AuthFlow[Token]:
+        """Obtain a new token even if one is stored (login). `response` is the refusal that caused it, if any."""
+        challenge = AuthChallenge() if response is None else parse_auth_challenge(response)
+        return (yield from self._obtain((yield from self._discover(challenge)), challenge))
 
-    def forget(self) -> None:
-        """Log out, as far as this machine goes."""
+    def logout(self) -> None:
+        """Delete the stored token. It is not revoked at the server."""
         if self.token is not None:
-            self._credentials.forget_token(self.token)
+            self._credentials.delete_token(self.token)
         self._adopt(None)
 
-    # For attempts.
+    # Used by AuthorizedRequest.
 
-    def current(self) -> Conversation[Token | None]:
-        """The token to send now. One that ran out is renewed first, if it is known already where."""
+    def current_token(self) -> AuthFlow[Token | None]:
+        """Return the token to send, refreshed first if it has expired and its authorization server is known."""
         token = self.token
-        if token is None or not token.expired(self.clock()):
+        if token is None or not token.is_expired(self.clock()):
             return token
-        found = self._found
-        if token.refresh_token is None or found is None:
-            return None  # the refusal will say where to turn
-        if (found.server.issuer, found.resource) != (token.issuer, token.resource):
+        discovered = self._discovered
+        if token.refresh_token is None or discovered is None:
+            return None  # the 401 response will name the authorization server
+        # The server now names another issuer or resource; the 401 response starts a new discovery.
+        if (discovered.server.issuer, discovered.resource) != (token.issuer, token.resource):
             return None
-        return (yield from self._refresh(found, token))
+        return (yield from self._refresh(discovered, token))
 
-    def renew(self, asked: Demand, refused: set[str], tried: set[str]) -> Conversation[Token | None]:
-        """A token in place of those that were refused, by what was not tried yet. None: all was."""
-        found = yield from self._discover(asked)
-        # Another process may have logged in, or refreshed, in the meantime.
-        held = self._fit(self._credentials.token(found.server.issuer, found.resource))
-        if held is not None and held.access_token not in refused and not held.expired(self.clock()):
-            self._adopt(held)
-            return held
-        if held is not None and held.refresh_token is not None and "refresh" not in tried:
+    def renew_token(self, challenge: AuthChallenge, refused: set[str], tried: set[str]) -> AuthFlow[Token | None]:
+        """Return a replacement for refused tokens, by a method that was not tried yet, or None."""
+        discovered = yield from self._discover(challenge)
+        # Another process may have logged in or refreshed since.
+        stored = self._matching_type(self._credentials.token(discovered.server.issuer, discovered.resource))
+        if stored is not None and stored.access_token not in refused and not stored.is_expired(self.clock()):
+            self._adopt(stored)
+            return stored
+        if stored is not None and stored.refresh_token is not None and "refresh" not in tried:
             tried.add("refresh")
-            refreshed = yield from self._refresh(found, held)
+            refreshed = yield from self._refresh(discovered, stored)
             if refreshed is not None:
                 return refreshed
         if "grant" in tried:
             return None
         tried.add("grant")
-        return (yield from self._obtain(found, asked))
+        return (yield from self._obtain(discovered, challenge))
 
-    def step_up(self, operation: str, asked: Demand, steps: int) -> Conversation[Token]:
-        """A token with more scopes: those challenged, and all that were asked for before."""
-        had = () if self._token is None else (*self._token.asked, *self._token.scope.split())
-        key = operation, frozenset(asked.scopes)
+    def step_up(self, operation: str, challenge: AuthChallenge, steps: int) -> AuthFlow[Token]:
+        """Obtain a token with the challenged scopes in addition to all that were requested before."""
+        granted = () if self._token is None else (*self._token.requested_scopes, *self._token.scope.split())
+        # Counted per operation and scopes, so that two tools with different needs do not use up one budget.
+        key = operation, frozenset(challenge.scopes)
         tries = self._step_ups.get(key, 0)
-        # If there is nothing to ask for that was not asked for already, asking twice is nagging.
-        if steps >= _STEP_UPS or tries >= (_STEP_UPS if set(asked.scopes) - set(had) else _STEP_UPS - 1):
+        # If the challenge names no new scopes, asking the user a second time cannot help.
+        if steps >= _MAX_STEP_UPS or tries >= (
+            _MAX_STEP_UPS if set(challenge.scopes) - set(granted) else _MAX_STEP_UPS - 1
+        ):
             raise ScopeRejected(
-                f"{quoted(self.server)} wants the scopes {quoted(' '.join(asked.scopes))} for "
-                f"{quoted(operation or 'this request')}, and refused the token that we got with them"
-                + (f": {quoted(asked.error_description)}" if asked.error_description else "")
-                + ". The account may lack the permission; the operator of the server can tell."
+                f"{quote_untrusted(self.server_url)} requires the scopes "
+                f"{quote_untrusted(' '.join(challenge.scopes))} for "
+                f"{quote_untrusted(operation or 'this request')}, and refused the token that was issued with "
+                "them"
+                + (f": {quote_untrusted(challenge.error_description)}" if challenge.error_description else "")
+                + ". The account may lack the permission; ask the operator of the server."
             )
         self._step_ups[key] = tries + 1
-        found = yield from self._discover(asked)
-        return (yield from self._obtain(found, asked))
+        discovered = yield from self._discover(challenge)
+        return (yield from self._obtain(discovered, challenge))
 
-    def settled(self, operation: str) -> None:
-        """An operation went through: whatever was tried for it is history."""
+    def reset_step_ups(self, operation: str) -> None:
+        """Forget the step-ups of an operation that succeeded."""
         for key in [key for key in self._step_ups if key[0] == operation]:
             del self._step_ups[key]
 
-    def _discover(self, asked: Demand) -> Conversation[DiscoveredServer]:
-        # Afresh each time. Where a server's tokens come from may change, and this is how one learns of it.
+    def _discover(self, challenge: AuthChallenge) -> AuthFlow[DiscoveredAuthorizationServer]:
+        # Discovery runs every time, because a server may move to another authorization server.
         prefer = self.token.issuer if self.token is not None else None
-        self._found = yield from discover(self._search, asked, prefer)
-        return self._found
+        self._discovered = yield from discover(self._discovery, challenge, prefer)
+        return self._discovered
 
-    def _obtain(self, found: DiscoveredServer, asked: Demand) -> Conversation[Token]:
-        prover = self._prover_for(found, asked)
-        token = yield from self._grant.token(self._ask(found, self._choose(found, asked), prover))
-        self.prover = prover  # with the nonces that it learned on the way
-        return self._keep(token)
+    def _obtain(self, discovered: DiscoveredAuthorizationServer, challenge: AuthChallenge) -> AuthFlow[Token]:
+        prover = self._prover_for(discovered, challenge)
+        token = yield from self._grant.token(
+            self._token_request(discovered, self._select_scopes(discovered, challenge), prover)
+        )
+        self.dpop_prover = prover  # with the nonces learned during the grant
+        return self._store(token)
 
-    def _refresh(self, found: DiscoveredServer, held: Token) -> Conversation[Token | None]:
-        """The token, renewed. None: the refresh token is of no use any more, and forgotten."""
-        kept = self._credentials.token(held.issuer, held.resource)
-        if kept is not None and kept.access_token != held.access_token and not kept.expired(self.clock()):
-            self._adopt(kept)
-            return kept
-        self._adopt(held)
+    def _refresh(self, discovered: DiscoveredAuthorizationServer, token: Token) -> AuthFlow[Token | None]:
+        """Refresh a token, or return None and forget a refresh token that is no longer valid."""
+        # Refresh tokens are rotated (OAuth 2.1, section 4.3.1): using one twice can revoke the whole family.
+        stored = self._credentials.token(token.issuer, token.resource)
+        if stored is not None and stored.access_token != token.access_token and not stored.is_expired(self.clock()):
+            self._adopt(stored)
+            return stored
+        self._adopt(token)
         try:
-            token = yield from self._grant.refresh(self._ask(found, held.asked, self.prover), held)
+            token = yield from self._grant.refresh(
+                self._token_request(discovered, token.requested_scopes, self.dpop_prover), token
+            )
         except GrantDenied as error:
-            if error.error in _PASSING:
+            if error.error in _TRANSIENT_ERRORS:
                 raise
-            kept = self._credentials.token(held.issuer, held.resource)
-            if kept is not None and kept.refresh_token != held.refresh_token:
-                self._adopt(kept)  # another process was quicker, and used it up
-                return kept
-            self._keep(msgspec.structs.replace(held, refresh_token=None))
+            stored = self._credentials.token(token.issuer, token.resource)
+            if stored is not None and stored.refresh_token != token.refresh_token:
+                self._adopt(stored)  # another process refreshed first and used up the refresh token
+                return stored
+            self._store(msgspec.structs.replace(token, refresh_token=None))
             return None
-        return self._keep(token)
+        return self._store(token)
 
-    def _choose(self, found: DiscoveredServer, asked: Demand) -> tuple[str, ...]:
-        """Which scopes to ask for (2026-07-28, Scope Selection Strategy; and Step-Up Authorization Flow)."""
-        scopes = [*(asked.scopes or (() if self._scopes else found.scopes)), *self._scopes]
-        if self._token is not None and self._token.resource == found.resource:
-            # What was granted stays granted: a challenge names what is missing, not what is had.
-            scopes = [*self._token.asked, *self._token.scope.split(), *scopes]
-        # Not the resource's to ask for, and of use only where the authorization server has it.
-        scopes = [scope for scope in dict.fromkeys(scopes) if scope != OFFLINE]
-        # With no scope at all the issuer's default applies. To name this one alone would turn the default off.
-        if scopes and self._grant.offline and OFFLINE in (found.server.scopes_supported or ()):
-            scopes.append(OFFLINE)
+    def _select_scopes(self, discovered: DiscoveredAuthorizationServer, challenge: AuthChallenge) -> tuple[str, ...]:
+        """Return the scopes to request (2026-07-28, Scope Selection Strategy and Step-Up Authorization Flow)."""
+        scopes = [*(challenge.scopes or (() if self._scopes else discovered.scopes)), *self._scopes]
+        if self._token is not None and self._token.resource == discovered.resource:
+            # A challenge names the missing scopes only, so the granted ones are requested again.
+            scopes = [*self._token.requested_scopes, *self._token.scope.split(), *scopes]
+        # `offline_access` is not a scope of the resource; it is added below if the authorization server supports it.
+        scopes = [scope for scope in dict.fromkeys(scopes) if scope != OFFLINE_ACCESS]
+        # Without any scope the issuer's default applies; sending `offline_access` alone would replace that default.
+        if scopes and self._grant.offline_access and OFFLINE_ACCESS in (discovered.server.scopes_supported or ()):
+            scopes.append(OFFLINE_ACCESS)
         return tuple(scopes)
 
-    def _prover_for(self, found: DiscoveredServer, asked: Demand) -> Prover | None:
-        wanted = self._dpop if self._dpop is not None else asked.dpop_only or found.dpop_required
-        if not wanted:
+    def _prover_for(self, discovered: DiscoveredAuthorizationServer, challenge: AuthChallenge) -> DpopProver | None:
+        use_dpop = self._dpop if self._dpop is not None else challenge.requires_dpop or discovered.dpop_required
+        if not use_dpop:
             return None
-        if ALGORITHM not in (found.server.dpop_signing_alg_values_supported or ()):
-            raise DiscoveryFailed(
-                f"Tokens for {quoted(self.server)} are to be bound to a key (DPoP, {ALGORITHM}), and "
-                f"{quoted(found.server.issuer)} does not say that it can do that."
+        if DPOP_ALGORITHM not in (discovered.server.dpop_signing_alg_values_supported or ()):
+            raise DiscoveryError(
+                f"Tokens for {quote_untrusted(self.server_url)} must be bound to a key (DPoP, "
+                f"{DPOP_ALGORITHM}), but {quote_untrusted(discovered.server.issuer)} does not announce support for "
+                "it."
             )
-        return self.prover or Prover(self.clock, digest=self._dpop_digest)
+        return self.dpop_prover or DpopProver(self.clock, include_body_digest=self._dpop_digest)
 
-    def _fit(self, token: Token | None) -> Token | None:
-        """A token from the store, if it is of the type that is wanted now."""
-        unfit = token is not None and self._dpop is not None and self._dpop != (token.type == "DPoP")
-        return None if unfit else token
+    def _matching_type(self, token: Token | None) -> Token | None:
+        """Return a stored token if its type matches the `dpop` option."""
+        other_type = token is not None and self._dpop is not None and self._dpop != (token.type == "DPoP")
+        return None if other_type else token
 
-    def _ask(self, found: DiscoveredServer, scopes: tuple[str, ...], prover: Prover | None) -> Ask:
-        return Ask(
-            server=self.server,
-            found=found,
+    def _token_request(
+        self, discovered: DiscoveredAuthorizationServer, scopes: tuple[str, ...], prover: DpopProver | None
+    ) -> TokenRequest:
+        return TokenRequest(
+            server=self.server_url,
+            authorization_server=discovered,
             scopes=scopes,
             credentials=self._credentials,
             clock=self.clock,
-            prover=prover,
+            dpop_prover=prover,
         )
 
-    def _keep(self, token: Token) -> Token:
-        self._credentials.keep_token(self.server, token)
+    def _store(self, token: Token) -> Token:
+        self._credentials.store_token(self.server_url, token)
         self._adopt(token)
         return token
 
     def _adopt(self, token: Token | None) -> None:
         self._token = token
-        if token is None or token.key is None:
-            self.prover = None
-        elif self.prover is None or self.prover.key != token.key:
-            self.prover = Prover(self.clock, token.key, digest=self._dpop_digest)
+        if token is None or token.dpop_key is None:
+            self.dpop_prover = None
+        elif self.dpop_prover is None or self.dpop_prover.private_key != token.dpop_key:
+            self.dpop_prover = DpopProver(self.clock, token.dpop_key, include_body_digest=self._dpop_digest)
 
 
-class Attempt:
-    """One request, and how often it was tried."""
+class AuthorizedRequest:
+    """Authorization state of one request across its retries."""
 
     def __init__(self, oauth: OAuth, operation: str) -> None:
         self._oauth = oauth
         self._operation = operation
-        self._url = oauth.server
+        self._url = oauth.server_url
         self._sent: Token | None = None
         self._nonce: str | None = None
         self._tries = 0
@@ -256,54 +273,62 @@ class Attempt:
         self._refused: set[str] = set()
         self._tried: set[str] = set()
 
-    def headers(self, method: str, url: str, body: bytes | None = None) -> Conversation[dict[str, str]]:
-        """What to send along with the request; nothing while there is no token."""
-        if not same_origin(url, self._oauth.server):
-            raise UsageError(f"a token for {self._oauth.server} is not to be sent to {url}")
+    def headers(self, method: str, url: str, body: bytes | None = None) -> AuthFlow[dict[str, str]]:
+        """Return the authorization headers for the request; empty without a token.
+
+        Raises `UsageError` if the URL is not of the server's origin.
+        """
+        if not same_origin(url, self._oauth.server_url):
+            raise UsageError(f"a token for {self._oauth.server_url} must not be sent to {url}")
         self._url = url
-        self._sent = token = yield from self._oauth.current()
+        self._sent = token = yield from self._oauth.current_token()
         if token is None:
             return {}
         if token.type == "Bearer":
             return {"Authorization": f"Bearer {token.access_token}"}
-        prover = self._oauth.prover
+        prover = self._oauth.dpop_prover
         assert prover is not None
         self._nonce = prover.nonce(url)
-        proof = prover.proof(method, url, token.access_token, body)
+        proof = prover.create_proof(method, url, token.access_token, body)
         return {"Authorization": f"DPoP {token.access_token}", "DPoP": proof}
 
-    def again(self, answer: Fetched) -> Conversation[bool]:
-        """Whether to send the request again, after whatever it takes. It wants to see every answer, also the good ones.
+    def should_retry(self, response: FetchResponse) -> AuthFlow[bool]:
+        """Process a response and return whether to send the request again.
 
-        False leaves the answer to the caller; what cannot be mended is raised.
+        Call it for every response, including successful ones. False leaves the response to the caller. Raises
+        `TokenRejected` if no token can satisfy the server.
         """
-        if (prover := self._oauth.prover) is not None:
-            prover.note(self._url, answer)
-        if answer.status not in (401, 403):
-            self._oauth.settled(self._operation)
+        if (prover := self._oauth.dpop_prover) is not None:
+            prover.store_nonce(self._url, response)
+        if response.status not in (401, 403):
+            self._oauth.reset_step_ups(self._operation)
             return False
-        asked = demand(answer)
-        if answer.status == 403 and asked.error != "insufficient_scope":
-            return False  # forbidden, and no token would change that
+        challenge = parse_auth_challenge(response)
+        if response.status == 403 and challenge.error != "insufficient_scope":
+            return False  # a plain 403 cannot be fixed by another token
         self._tries += 1
-        if self._tries > _TRIES:
-            raise TokenRejected(f"{quoted(self._oauth.server)} refused {_TRIES} tokens in a row.")
-        if asked.error == "use_dpop_nonce" and prover is not None and prover.nonce(self._url) != self._nonce:
+        if self._tries > _MAX_ATTEMPTS:
+            raise TokenRejected(f"{quote_untrusted(self._oauth.server_url)} refused {_MAX_ATTEMPTS} tokens in a row.")
+        # Retry only with a nonce that was not sent yet; otherwise the server would be asked in a loop.
+        if challenge.error == "use_dpop_nonce" and prover is not None and prover.nonce(self._url) != self._nonce:
             return True
         if self._sent is not None:
             self._refused.add(self._sent.access_token)
         token = self._oauth.token
-        if token is not None and token.access_token not in self._refused and not token.expired(self._oauth.clock()):
-            return True  # while this request was on its way, another one got a new token
-        if asked.error == "insufficient_scope":
-            yield from self._oauth.step_up(self._operation, asked, self._steps)
+        if token is not None and token.access_token not in self._refused and not token.is_expired(self._oauth.clock()):
+            return True  # another request obtained a new token since this one was sent
+        if challenge.error == "insufficient_scope":
+            yield from self._oauth.step_up(self._operation, challenge, self._steps)
             self._steps += 1
             return True
-        if (yield from self._oauth.renew(asked, self._refused, self._tried)) is None:
+        if (yield from self._oauth.renew_token(challenge, self._refused, self._tried)) is None:
             raise TokenRejected(
-                f"{quoted(self._oauth.server)} refuses the token that its authorization server has just given for it"
-                + (f": {quoted(asked.error_description)}" if asked.error_description else "")
-                + ". The operator of the two has to look into it: mostly the audience or the issuer is not what the "
-                "server expects."
+                f"{quote_untrusted(self._oauth.server_url)} refuses the token that its authorization server has "
+                "just issued for it"
+                + (f": {quote_untrusted(challenge.error_description)}" if challenge.error_description else "")
+                + (
+                    ". The operator has to check the configuration; usually the audience or the issuer differs "
+                    "from what the server expects."
+                )
             )
         return True

@@ -1,4 +1,4 @@
-"""The verified identity of a caller, and the static tokens of a server: one for all its clients, one to operate it."""
+"""Verified identity of a caller, and the static bearer tokens of a server."""
 
 from __future__ import annotations
 
@@ -11,61 +11,64 @@ _SCHEME = b"bearer "
 
 
 class Principal(Struct, frozen=True, omit_defaults=True):
-    """An identity that was verified. Sessions, subscriptions, tasks and states belong to one."""
+    """Verified identity. Sessions, subscriptions, tasks and states belong to a principal."""
 
     id: str
-    # With everything that they imply. None: everything is allowed.
+    # Including implied scopes. None: no restriction.
     scopes: frozenset[str] | None = None
     groups: frozenset[str] = frozenset()
-    # What else its token says of it.
+    # The other claims of the token.
     claims: dict[str, Any] = {}
-    # The program that it uses.
+    # The OAuth client that the principal uses.
     client_id: str | None = None
-    # Who says so. An id means nothing without it: two issuers may give the same.
+    # Ids are unique per issuer only.
     issuer: str | None = None
-    # Who acts for it, the one who asks here first (RFC 8693, section 4.1).
-    actors: tuple[str, ...] = ()
-    # Whether its server has several issuers, another of which may give the same id to another person.
-    ambiguous: bool = False
+    # Parties acting for the principal, the current one first (RFC 8693, section 4.1).
+    actor_chain: tuple[str, ...] = ()
+    # Whether the server has several issuers, so that the same id may denote another user.
+    qualify_by_issuer: bool = False
 
-    def lacks(self, needed: Set[str]) -> frozenset[str]:
+    def missing_scopes(self, needed: Set[str]) -> frozenset[str]:
+        """Return the needed scopes that the principal lacks; empty for a principal without restrictions."""
         return frozenset() if self.scopes is None else frozenset(needed) - self.scopes
 
     @property
     def identity(self) -> str:
-        """Who it is, whatever it may do: what belongs to it is found by this."""
+        """Return the key under which the principal's data is stored, independent of scopes."""
+        # A space separates them: it cannot occur in a URL, so no two pairs give the same key.
         return self.id if self.issuer is None else f"{self.issuer} {self.id}"
 
     @property
-    def name(self) -> str:
-        """What it is called where people read it, and are to know who is meant: its id, or `ISSUER#ID` where the id
-        alone may be another's."""
-        return f"{self.issuer}#{self.id}" if self.ambiguous else self.id
+    def display_name(self) -> str:
+        """Return the name to show to users: the id, or `ISSUER#ID` where the id alone is ambiguous."""
+        return f"{self.issuer}#{self.id}" if self.qualify_by_issuer else self.id
 
     def __hash__(self) -> int:
+        # `claims` is a dict, so the generated hash would fail. Equality still compares every field.
         return hash((self.issuer, self.id))
 
 
 OPERATOR = Principal("operator", frozenset({"operator"}))
 
 
-class BearerTokens:
-    """Static tokens, compared in constant time: that of the clients, and that of the operator of the server.
+class StaticTokens:
+    """Static bearer tokens, one for clients and one for the operator, compared in constant time.
 
-    Without the first, clients need none, and are no principal.
+    Without a client token, clients need none and have no principal.
     """
 
-    def __init__(self, token: str | None, operator: str | None = None) -> None:
-        given = ((token, Principal("token")), (operator, OPERATOR))
-        self._known = [(text.encode(), principal) for text, principal in given if text]
+    def __init__(self, token: str | None, operator_token: str | None = None) -> None:
+        pairs = ((token, Principal("token")), (operator_token, OPERATOR))
+        self._tokens = [(text.encode(), principal) for text, principal in pairs if text]
         self.required = bool(token)
 
     def verify(self, authorization: bytes | None) -> Principal | None:
-        """The principal of an `Authorization` header; None when the token is wrong or missing."""
+        """Return the principal of an `Authorization` header, or None if the token is wrong or missing."""
         if authorization is None or authorization[:7].lower() != _SCHEME:
             return None
-        import hmac  # most servers start without tokens
+        import hmac  # deferred: most servers start without tokens
 
-        given = authorization[7:].strip()
-        found = [principal for token, principal in self._known if hmac.compare_digest(given, token)]
-        return found[0] if found else None
+        bearer_token = authorization[7:].strip()
+        # Every token is compared, so that the time does not reveal which one matched.
+        result = [principal for token, principal in self._tokens if hmac.compare_digest(bearer_token, token)]
+        return result[0] if result else None

@@ -1,4 +1,4 @@
-"""`[auth]`: who may come in over HTTP, and who says so."""
+"""The `[auth]` section: which HTTP clients are accepted, and by which issuers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import msgspec
 from msgspec import Struct, field
 
 from portico._lazy import LazyModule
-from portico.auth.resource_server import Proving, ResourceServer
+from portico.auth.resource_server import DpopMode, ResourceServer
 from portico.auth.verifiers.base import Verifier
 from portico.auth.verifiers.claims import ClaimNames
-from portico.auth.verifiers.client_certificate import CertificateVerifier
+from portico.auth.verifiers.client_certificate import ClientCertificateVerifier
 from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import ALGORITHMS, LEEWAY_SECONDS, JwtVerifier
 from portico.protocol.errors import UsageError
-from portico.secret_references import Secrets
+from portico.secret_references import SecretResolver
+from portico.settings_file import convert
 
 if TYPE_CHECKING:
     from portico import plugins
@@ -26,107 +27,109 @@ if TYPE_CHECKING:
 else:
     plugins = LazyModule("portico.plugins")
 
-Texts = str | tuple[str, ...]
+StringOrList = str | tuple[str, ...]
 
-# Where endpoints are, unless it is said otherwise.
-ENDPOINT = "/mcp"
+# Default path of the MCP endpoint.
+DEFAULT_ENDPOINT = "/mcp"
 
 
 class ClaimSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[auth.claims]`: where in a token to look."""
+    """`[auth.claims]`: claims that hold the id, scopes and groups."""
 
-    id: str = "sub"
-    scopes: Texts = ("scope", "scp")
-    groups: Texts = ("groups",)
+    subject: str = "sub"
+    scopes: StringOrList = ("scope", "scp")
+    groups: StringOrList = ("groups",)
 
-    def names(self) -> ClaimNames:
-        return ClaimNames(self.id, _many(self.scopes), _many(self.groups))
+    def to_claim_names(self) -> ClaimNames:
+        return ClaimNames(self.subject, _as_tuple(self.scopes), _as_tuple(self.groups))
 
 
 class IssuerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[auth.issuer]]`: an issuer of which there is more to say than where it is."""
+    """`[[auth.issuer]]`: an issuer with its own options."""
 
-    url: str
-    audience: Texts | None = None
+    issuer: str
+    audience: StringOrList | None = None
     jwks_uri: str | None = None
     algorithms: tuple[str, ...] | None = None
     claims: ClaimSettings | None = None
 
 
 class IntrospectionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[auth.introspection]`: an issuer that is asked what its tokens stand for."""
+    """`[auth.introspection]`: an issuer whose tokens are checked by introspection (RFC 7662)."""
 
     issuer: str
     client_id: str
     client_secret: str
-    url: str | None = None
-    audience: Texts | None = None
+    introspection_endpoint: str | None = None
+    audience: StringOrList | None = None
     require_audience: bool = True
 
 
-class CertificateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[auth.certificate]`: clients whose certificate a trusted proxy has checked."""
+class ClientCertificateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[auth.client_certificate]`: client certificates verified by a trusted proxy."""
 
-    header: str
-    verified_header: str | None = None
+    subject_header: str
+    verify_header: str | None = None
     scopes: tuple[str, ...] = ()
 
 
-class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `[auth]` says."""
+class AuthSectionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[auth]` section."""
 
-    # Whose tokens are good here.
+    # Accepted issuers.
     issuers: tuple[str, ...] = ()
     issuer: tuple[IssuerSettings, ...] = ()
-    # What a token has to be for. None: the URL of the endpoint.
-    audience: Texts | None = None
-    # What this server is called from outside, without the path of the endpoint.
+    # Required audience of tokens. None: the URL of the endpoint.
+    audience: StringOrList | None = None
+    # Public URL of the server, without the path of the endpoint.
     public_url: str | None = None
-    # What each scope implies.
-    scopes: dict[str, Texts] = field(default_factory=dict)
-    # Without these nothing is answered.
-    required: tuple[str, ...] = ()
+    # Scopes that include others, such as notes:write = "notes:read". Principals get the transitive closure.
+    implied_scopes: dict[str, StringOrList] = field(default_factory=dict)
+    # Scopes that every request needs.
+    required_scopes: tuple[str, ...] = ()
     scopes_supported: tuple[str, ...] | None = None
     algorithms: tuple[str, ...] = ALGORITHMS
     leeway: float = LEEWAY_SECONDS
     claims: ClaimSettings = ClaimSettings()
-    # A file of tokens that were given out by hand.
-    tokens: str | None = None
+    # File of manually issued tokens.
+    token_file: str | None = None
     introspection: IntrospectionSettings | None = None
-    certificate: CertificateSettings | None = None
-    dpop: Proving = "optional"
-    dpop_nonce: bool = False
-    # Whether those who show nothing are let in, too.
-    anonymous: bool = False
-    documentation: str | None = None
-    # An authorization server in front of an existing login. This and the next need portico-gateway.
+    client_certificate: ClientCertificateSettings | None = None
+    dpop: DpopMode = "optional"
+    require_dpop_nonce: bool = False
+    # Whether requests without credentials are accepted.
+    allow_anonymous: bool = False
+    resource_documentation: str | None = None
+    # OAuth proxy in front of an existing identity provider. This and the next one need portico-gateway.
     proxy: dict[str, Any] | None = None
-    # Where people log in at our pages, if not by the proxy: to connect their accounts at upstreams.
+    # Identity provider for our own pages, where users connect upstream accounts, if it is not the proxy's.
     login: dict[str, Any] | None = None
 
 
-def read(said: Any, folder: Path) -> AuthorizationSettings:
-    """What the section says, its secrets filled in. Relative paths are below the folder of the file."""
-    try:
-        settings = msgspec.convert(said, AuthorizationSettings)
-    except msgspec.ValidationError as mistake:
-        raise UsageError(f"[auth]: {mistake}") from None
-    if settings.tokens is not None:
-        settings = msgspec.structs.replace(settings, tokens=str(folder / os.path.expanduser(settings.tokens)))
+def parse_auth_settings(table: Any, base_dir: Path) -> AuthSectionSettings:
+    """Parse the section and resolve its secrets. Relative paths are relative to `base_dir`, the directory of the file.
+
+    Raises `SettingsError` for unknown keys and values of another type.
+    """
+    settings = convert(table, AuthSectionSettings, "auth")
+    if settings.token_file is not None:
+        token_file = str(base_dir / os.path.expanduser(settings.token_file))
+        settings = msgspec.structs.replace(settings, token_file=token_file)
     if settings.introspection is not None:
-        secret = Secrets().resolve(settings.introspection.client_secret)
-        asking = msgspec.structs.replace(settings.introspection, client_secret=secret)
-        settings = msgspec.structs.replace(settings, introspection=asking)
+        # Resolved when the file is read, so that a missing secret stops the start and not the first request.
+        secret = SecretResolver().resolve(settings.introspection.client_secret)
+        introspection = msgspec.structs.replace(settings.introspection, client_secret=secret)
+        settings = msgspec.structs.replace(settings, introspection=introspection)
     return settings
 
 
-def changed(settings: AuthorizationSettings | None, given: Mapping[str, Any]) -> AuthorizationSettings:
-    """The settings with these fields in place of their own."""
-    return msgspec.structs.replace(settings or AuthorizationSettings(), **given)
+def with_overrides(settings: AuthSectionSettings | None, overrides: Mapping[str, Any]) -> AuthSectionSettings:
+    """Return the settings with some fields replaced."""
+    return msgspec.structs.replace(settings or AuthSectionSettings(), **overrides)
 
 
 class LoginServer(Protocol):
-    """The authorization server of `[auth.proxy]`, as the resource server knows it."""
+    """Authorization server of `[auth.proxy]`, as seen by the resource server."""
 
     @property
     def verifier(self) -> Verifier:
@@ -140,8 +143,8 @@ class LoginServer(Protocol):
         """Report revoked tokens to the resource server."""
 
 
-def apply(server: Server, settings: AuthorizationSettings) -> None:
-    """Set the authorization of a server, in place of its own."""
+def apply(server: Server, settings: AuthSectionSettings) -> None:
+    """Configure the authorization of a server from the settings."""
     login: LoginServer | None = None
     if settings.proxy is not None or settings.login is not None:
         section = "proxy" if settings.proxy is not None else "login"
@@ -153,76 +156,82 @@ def apply(server: Server, settings: AuthorizationSettings) -> None:
         login.connect(server.auth)
 
 
-def _names(settings: AuthorizationSettings, section: str) -> tuple[str, str]:
+def _names(settings: AuthSectionSettings, section: str) -> tuple[str, str]:
     """Return the public URL of the pages, and the audience of tokens for clients that name none."""
     if settings.public_url is None:
-        raise UsageError(f"{section} needs public_url: what this server is called from outside, without /mcp")
+        raise UsageError(f"[auth.{section}] needs [auth].public_url: the public URL of this server, without /mcp")
     home = settings.public_url.rstrip("/")
-    home = home.removesuffix(ENDPOINT)
-    return home, _many(settings.audience)[0] if settings.audience else home + ENDPOINT
+    # A public_url that includes the endpoint is a common mistake and names the same server.
+    home = home.removesuffix(DEFAULT_ENDPOINT)
+    return home, _as_tuple(settings.audience)[0] if settings.audience else home + DEFAULT_ENDPOINT
 
 
-def _resource_server(
-    settings: AuthorizationSettings, server: Server, login: LoginServer | None = None
-) -> ResourceServer:
+def _resource_server(settings: AuthSectionSettings, server: Server, login: LoginServer | None = None) -> ResourceServer:
+    # First in the chain, so that its tokens are never sent to the introspection endpoint of another issuer.
     own: list[Verifier] = [] if login is None else [login.verifier]
     scopes = settings.scopes_supported
     if scopes is None and login is not None:
-        # What clients ask for at first (2026-07-28, Scope Selection Strategy); of the rest they hear when it is needed.
+        # The scopes that clients request first (2026-07-28, Scope Selection Strategy); step-up challenges name the
+        # others.
         scopes = login.default_scopes
     return ResourceServer(
         [*own, *_verifiers(settings)],
-        audience=_texts(settings.audience),
+        audience=_as_argument(settings.audience),
         public_url=settings.public_url,
-        tokens=settings.tokens,
-        required=settings.required,
-        implies={scope: _many(implied) for scope, implied in settings.scopes.items()},
+        token_file=settings.token_file,
+        required_scopes=settings.required_scopes,
+        implied_scopes={scope: _as_tuple(implied) for scope, implied in settings.implied_scopes.items()},
         scopes_supported=scopes,
         dpop=settings.dpop,
-        dpop_nonce=settings.dpop_nonce,
-        anonymous=settings.anonymous,
-        name=server.info.title or server.info.name,
-        documentation=settings.documentation,
+        dpop_nonce=settings.require_dpop_nonce,
+        allow_anonymous=settings.allow_anonymous,
+        resource_name=server.info.title or server.info.name,
+        resource_documentation=settings.resource_documentation,
     )
 
 
-def _verifiers(settings: AuthorizationSettings) -> list[Verifier]:
-    listed = [IssuerSettings(url=url) for url in settings.issuers]
-    found: list[Verifier] = [_jwt(one, settings) for one in (*listed, *settings.issuer)]
-    if settings.certificate is not None:
-        about = settings.certificate
-        found.append(CertificateVerifier(about.header, scopes=about.scopes, verified_header=about.verified_header))
-    if settings.introspection is not None:
-        asked = settings.introspection
-        found.append(
-            IntrospectionVerifier(
-                asked.issuer,
-                asked.client_id,
-                asked.client_secret,
-                url=asked.url,
-                audience=_texts(asked.audience),
-                require_audience=asked.require_audience,
-                leeway=settings.leeway,
-                claims=settings.claims.names(),
+def _verifiers(settings: AuthSectionSettings) -> list[Verifier]:
+    # `issuers` is the short form of `[[auth.issuer]]` without options.
+    listed = [IssuerSettings(issuer=url) for url in settings.issuers]
+    result: list[Verifier] = [_make_jwt_verifier(item, settings) for item in (*listed, *settings.issuer)]
+    if settings.client_certificate is not None:
+        certificate = settings.client_certificate
+        result.append(
+            ClientCertificateVerifier(
+                certificate.subject_header, scopes=certificate.scopes, verify_header=certificate.verify_header
             )
         )
-    return found
+    if settings.introspection is not None:
+        introspection = settings.introspection
+        result.append(
+            IntrospectionVerifier(
+                introspection.issuer,
+                introspection.client_id,
+                introspection.client_secret,
+                introspection_url=introspection.introspection_endpoint,
+                audience=_as_argument(introspection.audience),
+                require_audience=introspection.require_audience,
+                leeway=settings.leeway,
+                claim_names=settings.claims.to_claim_names(),
+            )
+        )
+    return result
 
 
-def _jwt(issuer: IssuerSettings, settings: AuthorizationSettings) -> JwtVerifier:
+def _make_jwt_verifier(issuer: IssuerSettings, settings: AuthSectionSettings) -> JwtVerifier:
     return JwtVerifier(
-        issuer.url,
-        audience=_texts(issuer.audience),
+        issuer.issuer,
+        audience=_as_argument(issuer.audience),
         algorithms=issuer.algorithms or settings.algorithms,
         leeway=settings.leeway,
         jwks_uri=issuer.jwks_uri,
-        claims=(issuer.claims or settings.claims).names(),
+        claim_names=(issuer.claims or settings.claims).to_claim_names(),
     )
 
 
-def _many(said: Texts) -> tuple[str, ...]:
-    return (said,) if isinstance(said, str) else tuple(said)
+def _as_tuple(value: StringOrList) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _texts(said: Texts | None) -> str | list[str] | None:
-    return list(said) if isinstance(said, tuple) else said
+def _as_argument(value: StringOrList | None) -> str | list[str] | None:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
-"""What is remembered between one run and the next: client ids and tokens, each under the issuer that gave it.
+"""Persistent storage for client registrations and tokens, keyed by issuer.
 
-A store keeps bytes under keys and knows nothing else, so that writing another one is two methods. The keys begin with
-what is kept, then the issuer, then the resource; nothing can be found without saying whose it is.
+A backend stores bytes under keys, so a new one needs only two methods. A key consists of the kind of record, the issuer
+and the resource; nothing can be read without naming its issuer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from portico.auth.client_registration import Registration
+from portico.auth.client_registration import ClientRegistration
 from portico.auth.errors import CredentialsMismatch
 from portico.auth.tokens import Token
 from portico.protocol.errors import UsageError
@@ -27,51 +27,55 @@ from portico.protocol.errors import UsageError
 if sys.platform != "win32":
     import fcntl
 
-Key = tuple[str, ...]
+StorageKey = tuple[str, ...]
 S = TypeVar("S", bound=Struct)
 
 
-class Store(Protocol):
-    """Where things are kept. What is written is JSON, and secret."""
+class StorageBackend(Protocol):
+    """Storage backend. The values are JSON and contain secrets."""
 
-    def read(self, key: Key) -> bytes | None: ...
+    def read(self, key: StorageKey) -> bytes | None: ...
 
-    def write(self, key: Key, value: bytes | None) -> None:
-        """Keep a value; None forgets it."""
+    def write(self, key: StorageKey, value: bytes | None) -> None:
+        """Store a value; None deletes it."""
 
 
-class Credentials:
-    """The client ids and tokens of one user."""
+class TokenStorage:
+    """Client registrations and tokens of one user."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self._store = Memory() if store is None else store
+    def __init__(self, store: StorageBackend | None = None) -> None:
+        self._store = MemoryStorage() if store is None else store
 
-    def registration(self, issuer: str) -> Registration | None:
-        found = self._read(("registration", issuer), Registration)
-        return found if found is not None and found.issuer == issuer else None
+    def registration(self, issuer: str) -> ClientRegistration | None:
+        """Return the stored client registration of an issuer, or None."""
+        result = self._read(("registration", issuer), ClientRegistration)
+        return result if result is not None and result.issuer == issuer else None
 
-    def keep_registration(self, issuer: str, registration: Registration | None) -> None:
+    def store_registration(self, issuer: str, registration: ClientRegistration | None) -> None:
+        """Store the client registration of an issuer; None deletes it."""
         self._write(("registration", issuer), registration)
 
     def token(self, issuer: str, resource: str) -> Token | None:
-        found = self._read(("token", issuer, resource), Token)
-        return found if found is not None and (found.issuer, found.resource) == (issuer, resource) else None
+        """Return the stored token of an issuer for a resource, or None."""
+        result = self._read(("token", issuer, resource), Token)
+        return result if result is not None and (result.issuer, result.resource) == (issuer, resource) else None
 
-    def keep_token(self, server: str, token: Token) -> None:
-        """Keep a token, and that this server, by exactly this URL, was last used with it."""
+    def store_token(self, server: str, token: Token) -> None:
+        """Store a token, and record that this server URL was last used with it."""
         self._write(("token", token.issuer, token.resource), token)
         self._write(("server", server), _LastUsed(token.issuer, token.resource))
 
-    def forget_token(self, token: Token) -> None:
+    def delete_token(self, token: Token) -> None:
+        """Delete a stored token."""
         self._write(("token", token.issuer, token.resource), None)
 
     def last_token(self, server: str) -> Token | None:
-        """The token that a server was last used with."""
+        """Return the token that a server was last used with, or None."""
         place = self._read(("server", server), _LastUsed)
         return None if place is None else self.token(place.issuer, place.resource)
 
-    def bind(self, server: str, client: str, issuer: str) -> None:
-        """Tie what a user configured to the issuer it is first used with; any other is refused from then on."""
+    def bind_issuer(self, server: str, client: str, issuer: str) -> None:
+        """Bind configured credentials to the issuer of their first use; later issuers raise CredentialsMismatch."""
         key = ("client", server, client)
         bound = self._read(key, _LastUsed)
         if bound is None:
@@ -79,16 +83,16 @@ class Credentials:
         elif bound.issuer != issuer:
             raise CredentialsMismatch(client or "that was configured", bound.issuer, issuer)
 
-    def _read(self, key: Key, kind: type[S]) -> S | None:
-        kept = self._store.read(key)
-        if kept is None:
+    def _read(self, key: StorageKey, kind: type[S]) -> S | None:
+        data = self._store.read(key)
+        if data is None:
             return None
         try:
-            return msgspec.json.decode(kept, type=kind)
+            return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError:
-            return None  # written by another version, or by hand: as good as gone
+            return None  # written by another version or edited manually: treated as missing
 
-    def _write(self, key: Key, value: Struct | None) -> None:
+    def _write(self, key: StorageKey, value: Struct | None) -> None:
         self._store.write(key, None if value is None else msgspec.json.encode(value))
 
 
@@ -97,69 +101,72 @@ class _LastUsed(Struct, frozen=True):
     resource: str = ""
 
 
-class Memory:
-    """For as long as the process runs."""
+class MemoryStorage:
+    """In-memory storage for the lifetime of the process."""
 
     def __init__(self) -> None:
-        self._kept: dict[Key, bytes] = {}
+        self._values: dict[StorageKey, bytes] = {}
 
-    def read(self, key: Key) -> bytes | None:
-        return self._kept.get(key)
+    def read(self, key: StorageKey) -> bytes | None:
+        return self._values.get(key)
 
-    def write(self, key: Key, value: bytes | None) -> None:
+    def write(self, key: StorageKey, value: bytes | None) -> None:
         if value is None:
-            self._kept.pop(key, None)
+            self._values.pop(key, None)
         else:
-            self._kept[key] = value
+            self._values[key] = value
 
 
-class File:
-    """A JSON file that only its owner can read.
+class FileStorage:
+    """JSON file with mode 0600.
 
-    It is never there with more rights than that, not for a moment, and never half written: each change is a new file,
-    made with its mode, that takes the place of the old one.
+    Every change writes a new file with that mode and renames it over the old one, so the file is never readable by
+    others and never half written.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
 
-    def read(self, key: Key) -> bytes | None:
-        found: Any = self._load()
+    def read(self, key: StorageKey) -> bytes | None:
+        result: Any = self._load()
         for step in key:
-            found = found.get(step) if isinstance(found, dict) else None
-        return None if found is None else msgspec.json.encode(found)
+            result = result.get(step) if isinstance(result, dict) else None
+        return None if result is None else msgspec.json.encode(result)
 
-    def write(self, key: Key, value: bytes | None) -> None:
+    def write(self, key: StorageKey, value: bytes | None) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked():
-            kept = self._load()
-            inside = kept
+        with self._hold_lock():
+            data = self._load()
+            node = data
+            # A value under a shorter key, from another version or an edit, is replaced by a table.
             for step in key[:-1]:
-                if not isinstance(inside.get(step), dict):
-                    inside[step] = {}
-                inside = inside[step]
+                if not isinstance(node.get(step), dict):
+                    node[step] = {}
+                node = node[step]
             if value is None:
-                inside.pop(key[-1], None)
+                node.pop(key[-1], None)
             else:
-                inside[key[-1]] = msgspec.json.decode(value)
-            self._save(kept)
+                node[key[-1]] = msgspec.json.decode(value)
+            self._save(data)
 
     def _load(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_bytes())
+            result = json.loads(self._path.read_bytes())
         except FileNotFoundError:
             return {}
         except ValueError:
-            raise UsageError(f"{self._path} is not JSON; move it away to start afresh") from None
-        return found if isinstance(found, dict) else {}
+            raise UsageError(f"{self._path} is not valid JSON; move it away to start again") from None
+        return result if isinstance(result, dict) else {}
 
-    def _save(self, kept: dict[str, Any]) -> None:
-        # mkstemp makes its file with mode 0600, whatever the umask says.
+    def _save(self, data: dict[str, Any]) -> None:
+        # mkstemp creates the file with mode 0600 regardless of the umask.
         descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(kept)))
+                file.write(msgspec.json.format(msgspec.json.encode(data)))
                 file.flush()
+                # Without fsync a power failure could leave an empty file behind the new name, and the user logged
+                # out.
                 os.fsync(file.fileno())
             os.replace(name, self._path)
         except BaseException:
@@ -168,11 +175,12 @@ class File:
             raise
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone among our own processes: what two of them write at once is all kept."""
-        if sys.platform == "win32":  # where the last writer wins
+    def _hold_lock(self) -> Iterator[None]:
+        """Hold a lock file, so that concurrent writers do not lose each other's changes."""
+        if sys.platform == "win32":  # no flock: the last writer wins
             yield
             return
+        # A separate file: the data file is replaced by every write, and a lock on the old inode protects nothing.
         lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -181,21 +189,21 @@ class File:
             os.close(lock)
 
 
-class Keyring:
-    """The system's own keeper of secrets, by way of the package `keyring`. It may ask the user, and so take long."""
+class KeyringStorage:
+    """System keyring, through the package `keyring`. It may prompt the user and block."""
 
     def __init__(self, service: str = "portico") -> None:
         try:
             self._keyring: Any = importlib.import_module("keyring")
         except ImportError:
-            raise UsageError("the system's keyring needs a package: pip install keyring") from None
+            raise UsageError("the system keyring needs a package: pip install keyring") from None
         self._service = service
 
-    def read(self, key: Key) -> bytes | None:
-        found = self._keyring.get_password(self._service, json.dumps(key))
-        return None if found is None else str(found).encode()
+    def read(self, key: StorageKey) -> bytes | None:
+        result = self._keyring.get_password(self._service, json.dumps(key))
+        return None if result is None else str(result).encode()
 
-    def write(self, key: Key, value: bytes | None) -> None:
+    def write(self, key: StorageKey, value: bytes | None) -> None:
         name = json.dumps(key)
         if value is not None:
             self._keyring.set_password(self._service, name, value.decode())

@@ -1,4 +1,4 @@
-"""`portico call`, `portico read` and `portico prompt`"""
+"""`portico call`, `portico read` and `portico prompt`."""
 
 from __future__ import annotations
 
@@ -9,104 +9,124 @@ from typing import Any
 
 import msgspec
 
-from portico.cli.completion_cache import remember
+from portico.cli.completion_cache import store_names
 from portico.cli.connect import run_with_client
-from portico.cli.elicitation import can_ask
-from portico.cli.list import known_prompt, known_tool
-from portico.cli.output import BlockPrinter, Printer
-from portico.cli.specs import parse
-from portico.cli.tool_arguments import Given, Sources, for_prompt, for_tool, from_json, split
+from portico.cli.elicitation import is_interactive
+from portico.cli.list import prompt_completions, tool_completions
+from portico.cli.output import ContentPrinter, Printer
+from portico.cli.specs import parse_target_command
+from portico.cli.tool_arguments import (
+    ArgumentInput,
+    InputSources,
+    build_prompt_arguments,
+    build_tool_arguments,
+    parse_json_arguments,
+    parse_pair,
+)
 from portico.client.client import Client
 from portico.client.results import CallToolResult
 from portico.jsonschema.argument_issues import did_you_mean
-from portico.jsonschema.explanation import listed, quoted
+from portico.jsonschema.explanation import format_values, quote
 from portico.protocol.content import TextContent
-from portico.protocol.errors import ConnectFailed, ResourceNotFound, UsageError
-from portico.protocol.tools import WRAPPED, Tool
+from portico.protocol.errors import ConnectError, ResourceNotFound, UsageError
+from portico.protocol.tools import WRAP_RESULT_KEY, Tool
 
-# How long a call may take at a terminal, where a person may have to answer questions, and can press Ctrl-C.
-TERMINAL_TIMEOUT_SECONDS = 3600.0
-
-
-def run(words: list[str]) -> int:
-    options, sources = parse("call", words), Sources()
-    # Files and standard input are read before a server is started.
-    whole = {} if options.json_arguments is None else from_json(options.json_arguments, sources)
-    given = [split(word, sources) for word in options.pairs]
-    work = partial(_call, options=options, given=given, whole=whole)
-    return run_with_client(options, work, [options.tool])
+# Time limit of a call at a terminal, where a user may have to answer elicitations and can press Ctrl-C.
+INTERACTIVE_TIMEOUT_SECONDS = 3600.0
 
 
-def run_read(words: list[str]) -> int:
-    options = parse("read", words)
+def run(argv: list[str]) -> int:
+    """Run `portico call`."""
+    options, sources = parse_target_command("call", argv), InputSources()
+    # Files and standard input are read before a server is started, so that a bad argument starts none.
+    json_arguments = {} if options.json_arguments is None else parse_json_arguments(options.json_arguments, sources)
+    argument_inputs = [parse_pair(word, sources) for word in options.pairs]
+    action = partial(_call, options=options, inputs=argument_inputs, json_arguments=json_arguments)
+    return run_with_client(options, action, [options.tool])
+
+
+def run_read(argv: list[str]) -> int:
+    """Run `portico read`."""
+    options = parse_target_command("read", argv)
     return run_with_client(options, lambda client, printer: _read(client, printer, options))
 
 
-def run_prompt(words: list[str]) -> int:
-    options, sources = parse("prompt", words), Sources()
-    given = [split(word, sources) for word in options.pairs]
-    return run_with_client(options, partial(_prompt, options=options, given=given), [options.name])
+def run_prompt(argv: list[str]) -> int:
+    """Run `portico prompt`."""
+    options, sources = parse_target_command("prompt", argv), InputSources()
+    argument_inputs = [parse_pair(word, sources) for word in options.pairs]
+    return run_with_client(options, partial(_prompt, options=options, inputs=argument_inputs), [options.name])
 
 
-def _unknown(client: Client, kind: str, name: str, names: list[str]) -> UsageError | ConnectFailed:
+def _unknown_name_error(client: Client, kind: str, name: str, names: list[str]) -> UsageError | ConnectError:
+    # The name may belong to the server that is down. "Unknown" would send the user looking for a typo.
     if client.missing_servers:
         servers = ", ".join(client.missing_servers)
-        return ConnectFailed(f"the {kind} {quoted(name)} is not available: {servers} cannot be reached")
-    hint = did_you_mean(name, names) or (f"there is {listed(names)}" if names else "the server has none")
-    return UsageError(f"there is no {kind} {quoted(name)}; {hint}")
+        return ConnectError(f"the {kind} {quote(name)} is not available: {servers} cannot be reached")
+    hint = did_you_mean(name, names) or (f"available: {format_values(names)}" if names else "the server has none")
+    return UsageError(f"unknown {kind} {quote(name)}; {hint}")
 
 
-# A tool
+# Tools
 
 
 async def _call(
-    client: Client, printer: Printer, options: argparse.Namespace, given: list[Given], whole: dict[str, Any]
+    client: Client,
+    printer: Printer,
+    options: argparse.Namespace,
+    inputs: list[ArgumentInput],
+    json_arguments: dict[str, Any],
 ) -> int:
     tools = await client.list_tools()
-    remember(options.target, "tools", dict(map(known_tool, tools)))
+    store_names(options.target, "tools", dict(map(tool_completions, tools)))
     tool = _find(client, tools, options)
-    arguments = for_tool(tool.input_schema, given, whole)
-    # Before 2026-07-28 the time that a person takes to answer a question is part of the call's.
-    timeout = options.timeout or (TERMINAL_TIMEOUT_SECONDS if can_ask() else None)
+    arguments = build_tool_arguments(tool.input_schema, inputs, json_arguments)
+    # Before 2026-07-28 the time that a user needs to answer an elicitation counts towards the call's timeout.
+    timeout = options.timeout or (INTERACTIVE_TIMEOUT_SECONDS if is_interactive() else None)
     result = await client.call_tool(
-        options.tool, arguments, timeout=timeout, on_progress=_progress(printer), raise_on_error=False
+        options.tool, arguments, timeout=timeout, progress_handler=_progress(printer), raise_on_error=False
     )
-    printer.clear()
-    blocks = BlockPrinter(printer, options.save, options.tool)
-    if printer.form == "json":
-        printer.json(_line(result))
-        blocks.save(result.content)
+    printer.clear_status()
+    blocks = ContentPrinter(printer, options.save_dir, options.tool)
+    if printer.is_json:
+        printer.print_json(_line(result))
+        # In JSON output binary data stays base64; --save-dir writes the decoded files in addition.
+        blocks.save_binary(result.content)
     elif not result.is_error:
         _print_result(blocks, result, tool)
     if result.is_error:
-        printer.aside(f"portico: {options.tool} failed: {result.text}")
+        printer.print_error(f"portico: {options.tool} failed: {result.text}")
     return 1 if result.is_error else 0
 
 
 def _find(client: Client, tools: list[Tool], options: argparse.Namespace) -> Tool:
-    """The tool of that name. A tool that is not listed, such as an alias, can be called with --json, unchecked."""
+    """Return the tool with this name.
+
+    A tool that is not listed, such as an alias, can be called with --arguments, without validation.
+    """
     for tool in tools:
         if tool.name == options.tool:
             return tool
+    # Pairs need the schema to become numbers or booleans, whereas JSON arguments already have their types.
     if options.json_arguments is not None and not options.pairs and not client.missing_servers:
         return Tool(name=options.tool, input_schema={})
-    raise _unknown(client, "tool", options.tool, [tool.name for tool in tools])
+    raise _unknown_name_error(client, "tool", options.tool, [tool.name for tool in tools])
 
 
 def _progress(printer: Printer) -> Callable[[float, float | None, str | None], None] | None:
-    """None without a terminal, so that the server is not asked for progress that is not shown."""
+    """Return a progress handler, or None without a terminal, so that the server does not send unused progress."""
     if not printer.err.isatty():
         return None
 
     def show(done: float, total: float | None, message: str | None) -> None:
-        far = f"{done / total:.0%}" if total else f"{done:g}"
-        printer.status(f"{far}  {message or ''}")
+        progress = f"{done / total:.0%}" if total else f"{done:g}"
+        printer.show_status(f"{progress}  {message or ''}")
 
     return show
 
 
 def _line(result: CallToolResult) -> dict[str, Any]:
-    """The result as it is on the wire."""
+    """Return the result in wire format."""
     line: dict[str, Any] = {"content": result.content}
     if result.structured is not None:
         line["structuredContent"] = result.structured
@@ -114,10 +134,11 @@ def _line(result: CallToolResult) -> dict[str, Any]:
     return line if result.meta is None else {**line, "_meta": result.meta}
 
 
-def _print_result(blocks: BlockPrinter, result: CallToolResult, tool: Tool) -> None:
-    """Structured data once: servers repeat it as text, for clients that do not read structuredContent."""
-    value, is_wrapped = result.structured, bool((tool.output_schema or {}).get(WRAPPED))
+def _print_result(blocks: ContentPrinter, result: CallToolResult, tool: Tool) -> None:
+    """Print the result, and structured data only once: servers repeat it as text for older clients."""
+    value, is_wrapped = result.structured, bool((tool.output_schema or {}).get(WRAP_RESULT_KEY))
     if is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
+        # FastMCP and Portico wrap a result that is not an object, because structuredContent must be one.
         value = value["result"]
     is_printed = value is None
     for block in result.content:
@@ -126,9 +147,9 @@ def _print_result(blocks: BlockPrinter, result: CallToolResult, tool: Tool) -> N
                 is_printed = True
             elif _is_json_of(block.text, value):
                 continue
-        blocks.block(block)
+        blocks.print_block(block)
     if not is_printed:
-        blocks.printer.pretty(value)
+        blocks.printer.print_pretty_json(value)
 
 
 def _is_json_of(text: str, value: Any) -> bool:
@@ -139,7 +160,7 @@ def _is_json_of(text: str, value: Any) -> bool:
     return bool(decoded == value or decoded == {"result": value})
 
 
-# A resource, a prompt
+# Resources and prompts
 
 
 async def _read(client: Client, printer: Printer, options: argparse.Namespace) -> int:
@@ -148,35 +169,34 @@ async def _read(client: Client, printer: Printer, options: argparse.Namespace) -
     except ResourceNotFound:
         if not client.missing_servers:
             raise
-        raise _unknown(client, "resource", options.uri, []) from None
-    blocks = BlockPrinter(printer, options.save, "resource")
-    for one in contents:
-        if printer.form == "json":
-            printer.json(one)
-            continue
-        if printer.form == "table" and len(contents) > 1:
-            printer.line(f"── {one.uri} {one.mime_type or ''}")
-        # A single text is written exactly, so that a file can be made of it.
-        blocks.contents(one, exactly=len(contents) == 1)
-    if printer.form == "json":
-        blocks.save(list(contents))
+        raise _unknown_name_error(client, "resource", options.uri, []) from None
+    blocks = ContentPrinter(printer, options.save_dir, "resource")
+    if printer.is_json:
+        printer.json_list(contents)
+        blocks.save_binary(list(contents))
+        return 0
+    for content in contents:
+        if len(contents) > 1:
+            printer.print_line(f"── {content.uri} {content.mime_type or ''}")
+        # A single text is written unchanged, so that the output can be redirected to a file.
+        blocks.print_contents(content, exactly=len(contents) == 1)
     return 0
 
 
-async def _prompt(client: Client, printer: Printer, options: argparse.Namespace, given: list[Given]) -> int:
+async def _prompt(client: Client, printer: Printer, options: argparse.Namespace, inputs: list[ArgumentInput]) -> int:
     prompts = await client.list_prompts()
-    remember(options.target, "prompts", dict(map(known_prompt, prompts)))
-    prompt = next((one for one in prompts if one.name == options.name), None)
+    store_names(options.target, "prompts", dict(map(prompt_completions, prompts)))
+    prompt = next((item for item in prompts if item.name == options.name), None)
     if prompt is None:
-        raise _unknown(client, "prompt", options.name, [one.name for one in prompts])
-    required = {one.name: bool(one.required) for one in prompt.arguments or ()}
-    result = await client.get_prompt(options.name, for_prompt(required, given))
-    blocks = BlockPrinter(printer, options.save, options.name)
+        raise _unknown_name_error(client, "prompt", options.name, [item.name for item in prompts])
+    required = {item.name: bool(item.required) for item in prompt.arguments or ()}
+    result = await client.get_prompt(options.name, build_prompt_arguments(required, inputs))
+    blocks = ContentPrinter(printer, options.save_dir, options.name)
+    if printer.is_json:
+        printer.json_list(result.messages)
+        blocks.save_binary([message.content for message in result.messages])
+        return 0
     for message in result.messages:
-        if printer.form == "json":
-            printer.json(message)
-            blocks.save([message.content])
-            continue
-        printer.line(f"{message.role}:")
-        blocks.block(message.content)
+        printer.print_line(f"{message.role}:")
+        blocks.print_block(message.content)
     return 0

@@ -1,5 +1,4 @@
-"""From what was typed to an open Client, one piece of work with it, and its end: whatever happens, a server that was
-started for the command ends too."""
+"""Run one action of a command with an open Client, and end a started server afterwards whatever happens."""
 
 from __future__ import annotations
 
@@ -15,138 +14,145 @@ from typing import Any
 import msgspec
 
 from portico import __version__
-from portico.auth.errors import AuthorizationFailed
+from portico.auth.errors import AuthorizationError
 from portico.cli import local_token
-from portico.cli.connection_errors import is_url as is_url
-from portico.cli.connection_errors import parse_environment, parse_headers
-from portico.cli.elicitation import TerminalQuestions, can_ask
-from portico.cli.logging import set_log_level
+from portico.cli.connection_errors import is_url as is_url, parse_environment, parse_headers
+from portico.cli.elicitation import TerminalElicitation, is_interactive
+from portico.cli.logging import configure_logging
 from portico.cli.output import Printer
 from portico.client.client import Client
-from portico.client.input_handlers import MODES
-from portico.protocol.errors import Error, MissingCapability, ProtocolError, TimedOut, UsageError
-from portico.protocol.notifications import MessageParams
-from portico.protocol.versions import MODERN
+from portico.client.input_handlers import ELICITATION_MODES
+from portico.protocol.errors import MissingClientCapability, PorticoError, ProtocolError, RequestTimeout, UsageError
+from portico.protocol.notifications import LogMessageParams
+from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.transports import importer
 from portico.transports.deadlines import closing_deadline
 from portico.transports.http_client.responses import HOW_TO_AUTHENTICATE
 
 Target = str | list[str]
-Work = Callable[[Client, Printer], Awaitable[int]]
+ClientAction = Callable[[Client, Printer], Awaitable[int]]
 
-ARROWS = {"sent": "→", "received": "←"}
+DIRECTION_MARKS = {"sent": "→", "received": "←"}
 TERMINATED = 128 + signal.SIGTERM
-# The exit status where a server cannot be reached.
+# Exit status if a server cannot be reached.
 UNREACHABLE = 3
+# Added to --timeout, so that a request timeout, which has the better message, fires first.
 TIMEOUT_MARGIN_SECONDS = 0.25
 
 
-def run_with_client(arguments: argparse.Namespace, work: Work, names: Collection[str] | None = None) -> int:
-    """Return the exit status of the work, or UNREACHABLE if a server of a configuration of several is missing.
+def run_with_client(arguments: argparse.Namespace, action: ClientAction, names: Collection[str] | None = None) -> int:
+    """Run the action and return its exit status, or UNREACHABLE if a server of a multi-server configuration is missing.
 
-    `names`: the tools and prompts that the work is about; only their servers are waited for. Errors are raised.
+    `names`: the tools and prompts that the action uses; only their servers are waited for. Errors are raised.
     """
-    # A server in this process logs the tracebacks of its tools, which are of the user's own file.
-    here = isinstance(arguments.target, str) and importer.is_named(arguments.target)
-    set_log_level("info" if arguments.verbose else "error" if here else "critical")
-    printer = Printer(arguments.output)
-    # Such a server may also print, which must not mix with the output of the command.
+    # A server in this process logs the tracebacks of its tools, which help the author of that file.
+    here = isinstance(arguments.target, str) and importer.is_import_string(arguments.target)
+    configure_logging("info" if arguments.verbose else "error" if here else "critical")
+    printer = Printer(arguments.format)
+    # Such a server may also print, which must not mix with the command's output.
+    # The Printer took the original stream above, so that results still go to standard output.
     with redirect_stdout(sys.stderr):
         try:
-            status = asyncio.run(_run(arguments, printer, work, names))
+            status = asyncio.run(_run(arguments, printer, action, names))
             printer.flush()
             return status
-        except Error as failure:
-            raise explained(failure) from None
+        except PorticoError as failure:
+            raise add_cli_hint(failure) from None
         finally:
-            printer.clear()
+            printer.clear_status()
 
 
-def explained(failure: Error) -> Error:
-    """The same failure, with what can be done about it at the shell."""
-    if type(failure) is AuthorizationFailed:
-        return AuthorizationFailed(
+def add_cli_hint(failure: PorticoError) -> PorticoError:
+    """Return the failure with a hint about the matching command-line option."""
+    # Exactly this class: rebuilding a subclass here would lose its type and its details.
+    if type(failure) is AuthorizationError:
+        return AuthorizationError(
             str(failure).replace(HOW_TO_AUTHENTICATE, "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth.")
         )
-    if isinstance(failure, MissingCapability) and not can_ask():
-        return ProtocolError(f"{failure}. Questions can be answered where there is a terminal.", code=failure.code)
+    if isinstance(failure, MissingClientCapability) and not is_interactive():
+        return ProtocolError(f"{failure}. Run the command in a terminal to answer elicitations.", code=failure.code)
     return failure
 
 
 async def _run(
-    arguments: argparse.Namespace, printer: Printer, work: Work, names: Collection[str] | None = None
+    arguments: argparse.Namespace, printer: Printer, action: ClientAction, names: Collection[str] | None = None
 ) -> int:
-    ended = _on_sigterm()
+    signals = _on_sigterm()
     try:
         async with (
             time_limit(arguments) as limit,
-            client_for(arguments.target, arguments, printer, limit, awaited=names) as client,
+            create_client(arguments.target, arguments, printer, limit, awaited=names) as client,
         ):
             if arguments.verbose:
                 await _request_logs(client)
             missing = client.missing_servers
             _report_missing(printer, missing)
-            status = await work(client, printer)
-            # A server may connect, and fail when it is asked for a list.
+            status = await action(client, printer)
+            # A server may connect and then fail to list its tools.
             failed = {name: reason for name, reason in client.missing_servers.items() if name not in missing}
             _report_missing(printer, failed)
-            # What was asked for by its name, and was there, is complete without the other servers.
+            # A request by name that succeeded does not depend on the missing servers.
             return status or (UNREACHABLE if (missing or failed) and names is None else 0)
     except asyncio.CancelledError:
-        if not ended:
+        # Cancelled by Ctrl-C or by the caller, which the caller handles; only SIGTERM has its exit status here.
+        if not signals:
             raise
         return TERMINATED
 
 
 def _report_missing(printer: Printer, missing: dict[str, str]) -> None:
     for server, reason in missing.items():
-        printer.aside(f"portico: {server} is missing: {reason}")
+        printer.print_error(f"portico: {server} is not available: {reason}")
 
 
 @asynccontextmanager
 async def time_limit(arguments: argparse.Namespace) -> AsyncIterator[asyncio.Timeout]:
-    """Bound a whole command by --timeout, with the end of a child process that does not end by itself.
+    """Limit the whole command to --timeout, including the termination of a child process.
 
-    A login in a browser takes as long as its user does, so it is not bounded.
+    A browser login takes as long as its user needs, so it is not limited.
     """
     seconds = None if arguments.oauth else arguments.timeout
     if seconds is not None:
+        # Closing a child process waits for it to exit; the same deadline limits that wait.
         closing_deadline.set(asyncio.get_running_loop().time() + seconds)
     try:
-        # A request that is not answered in time has a message that says more, so it goes first.
+        # A request timeout has a more specific message, so it gets a margin to fire first.
         async with asyncio.timeout(None if seconds is None else seconds + TIMEOUT_MARGIN_SECONDS) as limit:
             yield limit
     except TimeoutError:
-        raise TimedOut(f"the command did not finish within {seconds:g} s (--timeout)") from None
+        raise RequestTimeout(f"the command did not finish within {seconds:g} s (--timeout)") from None
 
 
 def _on_sigterm() -> list[int]:
-    """Cancel this task on SIGTERM, so that a child is ended as it is on SIGINT. The list is not empty afterwards."""
-    ended: list[int] = []
+    """Cancel this task on SIGTERM, so that a child is terminated as on SIGINT.
+
+    Return a list that is non-empty after the signal.
+    """
+    signals: list[int] = []
     task = asyncio.current_task()
     assert task is not None
 
     def leave() -> None:
-        ended.append(signal.SIGTERM)
+        signals.append(signal.SIGTERM)
         task.cancel()
 
     try:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
     except (NotImplementedError, ValueError, RuntimeError):
-        pass  # no signals on this system, or not in this thread
-    return ended
+        pass  # signals are not supported on this platform or in this thread
+    return signals
 
 
 async def _request_logs(client: Client) -> None:
-    """Ask for all log messages. A handshake server without the logging capability would refuse, so it is not asked."""
-    if client.revision >= MODERN or client.server_capabilities.logging is not None:
+    """Request all log messages. A handshake server without the logging capability would reject the request."""
+    if client.protocol_version >= FIRST_MODERN_VERSION or client.server_capabilities.logging is not None:
         await client.set_log_level("debug")
 
 
 # The client
 
 
-def client_for(
+def create_client(
     target: Target,
     options: argparse.Namespace,
     printer: Printer,
@@ -154,43 +160,47 @@ def client_for(
     *,
     awaited: Collection[str] | None = None,
 ) -> Client:
-    """Return a Client for a TARGET, or for the words behind `--`; not open yet.
+    """Return an unopened Client for a TARGET, or for the words after `--`.
 
-    The time limit is suspended while a user answers questions. The client waits for the servers of the tools and
-    prompts in `awaited`, or for all if that is None.
+    The time limit is suspended while a user answers elicitations. The client waits for the servers of the tools and
+    prompts in `awaited`, or for all servers if it is None.
     """
     if options.cwd is not None and not os.path.isdir(options.cwd):
-        raise UsageError(f"there is no folder {options.cwd}")
-    questions = TerminalQuestions(printer, limit) if can_ask() else None
-    given: dict[str, Any] = {}
+        raise UsageError(f"directory {options.cwd} not found")
+    # Without a terminal the capability is not declared, so that servers do not send requests that cannot be answered.
+    elicitation = TerminalElicitation(printer, limit) if is_interactive() else None
+    client_options: dict[str, Any] = {}
     if options.timeout is not None:
-        given["timeout"] = options.timeout
+        client_options["timeout"] = options.timeout
     if options.trace:
-        given["trace"] = lambda way, message: printer.aside(f"{ARROWS.get(way, way)} {_decoded(message)}")
+        client_options["on_message_bytes"] = lambda way, message: printer.print_error(
+            f"{DIRECTION_MARKS.get(way, way)} {_message_text(message)}"
+        )
     if options.verbose:
-        given["log_handler"] = lambda message: printer.aside(_logged(message))
-    if questions is not None:
-        given["elicitation_handler"] = questions.answer
-        given["elicitation_modes"] = MODES
+        client_options["log_handler"] = lambda message: printer.print_error(_format_log_message(message))
+    if elicitation is not None:
+        client_options["elicitation_handler"] = elicitation.handle
+        client_options["elicitation_modes"] = ELICITATION_MODES
     client = Client(
         target,
-        name="portico",
-        version=__version__,
-        revision=options.revision,
-        # Who types a command has decided what to ask for.
-        undeclared=True,
+        client_name="portico",
+        client_version=__version__,
+        protocol_version=options.protocol_version,
+        # The user decides what to request, even if the server does not declare it.
+        ignore_capabilities=True,
         **connection_options(target, options),
-        browser=None if questions is not None else _no_browser,
-        **given,
+        open_browser=None if elicitation is not None else _no_browser,
+        **client_options,
     )
+    # Without it, a call to one server of a configuration would wait for the slowest of the others.
     client.awaited = awaited
-    if questions is not None:
-        questions.client = client
+    if elicitation is not None:
+        elicitation.client = client
     return client
 
 
 def connection_options(target: Target, options: argparse.Namespace) -> dict[str, Any]:
-    """How a server is reached, as the line says it."""
+    """Return the Client options for headers, environment, working directory and authentication."""
     return {
         "headers": parse_headers(options.header),
         "env": parse_environment(options.env),
@@ -200,7 +210,11 @@ def connection_options(target: Target, options: argparse.Namespace) -> dict[str,
 
 
 def _auth(target: Target, options: argparse.Namespace) -> str | None:
-    """Return "oauth", a bearer token, or None. A token of the environment is for URLs only: a child inherits it."""
+    """Return "oauth", a bearer token, or None.
+
+    A token from the environment is used for URLs only: child processes inherit it anyway.
+    """
+    # Checked first: a user who asks for a login does not want the token of the environment.
     if options.oauth:
         return "oauth"
     if options.token is not None:
@@ -211,13 +225,13 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:
-    raise AuthorizationFailed("Logging in needs a terminal. Run this command once at one.")
+    raise AuthorizationError("Logging in requires a terminal. Run this command once in a terminal.")
 
 
-def _decoded(message: bytes) -> str:
+def _message_text(message: bytes) -> str:
     return message.decode(errors="replace").rstrip("\n")
 
 
-def _logged(message: MessageParams) -> str:
+def _format_log_message(message: LogMessageParams) -> str:
     text = message.data if isinstance(message.data, str) else msgspec.json.encode(message.data).decode()
     return f"{message.level}{f' {message.logger}' if message.logger else ''}: {text}"

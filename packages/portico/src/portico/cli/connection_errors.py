@@ -1,4 +1,4 @@
-"""Parses the words of a command line that say how a server is reached."""
+"""Parsers for command-line options that describe a connection."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def is_url(target: str | list[str]) -> bool:
 
 
 def parse_headers(words: list[str]) -> dict[str, str]:
-    """Return the headers of `--header 'Name: value'`. Raises UsageError."""
+    """Parse the values of `--header 'Name: value'`. Raises UsageError."""
     headers = {}
     for word in words:
         name, mark, value = word.partition(":")
         if not mark or not _HEADER_NAME.fullmatch(name) or not value.strip().isprintable():
-            raise UsageError(f"--header {word!r} is not 'Name: value'")
+            raise UsageError(f"--header must be 'Name: value', got {word!r}")
         headers[name] = value.strip()
     return headers
 
 
 def parse_environment(words: list[str]) -> dict[str, str] | None:
-    """Return the variables of `--env NAME=VALUE`. Raises UsageError."""
+    """Parse the values of `--env NAME=VALUE`. Raises UsageError."""
     variables = {}
     for word in words:
         name, mark, value = word.partition("=")
         if not mark or not name or "\0" in word:
-            raise UsageError(f"--env {word!r} is not NAME=VALUE")
+            raise UsageError(f"--env must be NAME=VALUE, got {word!r}")
         variables[name] = value
     return variables or None

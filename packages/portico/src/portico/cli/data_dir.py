@@ -1,33 +1,28 @@
-"""Where commands store things."""
+"""Data directory and default store of the commands."""
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 from portico.protocol.errors import UsageError
-from portico.store.data_directory import data_directory
+from portico.store.data_directory import find_store, named_store, resolve_data_directory
 
-# The database of the built-in services: `portico serve`, `portico memory` and `portico tasks` share it.
-NAME = "portico"
+# The database of the built-in services: `portico serve`, `portico memory` and `portico items` share it.
+DEFAULT_STORE_NAME = "portico"
 
 
 def store_url(store: str | None, data: str | None, name: str) -> str:
-    """The database of a server: --store, or PORTICO_STORE, or NAME.db in the data directory, which is made."""
-    url = store or os.environ.get("PORTICO_STORE")
-    if url:
-        # A shell leaves `~` alone in a variable, and after a `=`.
-        return os.path.expanduser(url)
-    folder = made_directory(data)
-    return str(folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.db")
+    """Return the URL of a server's store, creating the data directory if it is needed."""
+    if named_store(store) is None:
+        ensure_data_dir(data)
+    return find_store(store, data, name)
 
 
-def made_directory(given: str | None) -> Path:
-    """The data directory, which is there when this returns. Raises UsageError where it cannot be made."""
-    folder = data_directory(given)
+def ensure_data_dir(path: str | None) -> Path:
+    """Create the data directory if necessary and return it. Raises UsageError if that fails."""
+    folder = resolve_data_directory(path)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:
-        raise UsageError(f"the data directory {folder} cannot be made: {failure.strerror}") from None
+        raise UsageError(f"cannot create the data directory {folder}: {failure.strerror}") from None
     return folder

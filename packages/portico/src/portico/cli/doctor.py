@@ -1,5 +1,4 @@
-"""`portico doctor`: what would keep a server from working here, found before it does: Python and the extras, the store,
-the port, the configurations of clients, and of a target whether it answers, and where its login breaks."""
+"""`portico doctor`: check the environment, the store, the port, client configurations and a server's health."""
 
 from __future__ import annotations
 
@@ -19,23 +18,22 @@ from msgspec import Struct
 
 from portico import __version__
 from portico._lazy import LazyModule
-from portico.cli.connect import client_for, explained, is_url, time_limit
-from portico.cli.data_dir import NAME
+from portico.cli.connect import add_cli_hint, create_client, is_url, time_limit
+from portico.cli.data_dir import DEFAULT_STORE_NAME
 from portico.cli.files import read_text
-from portico.cli.install import LONGEST_FILE, PLACES, ConfigurationFile
-from portico.cli.jsonc import InvalidConfiguration, read
-from portico.cli.logging import set_log_level
+from portico.cli.install import CLIENT_CONFIGS, EDITORS, MAX_FILE_BYTES, URL_MEMBERS, ClientConfigFile
+from portico.cli.jsonc import InvalidJsonc
+from portico.cli.logging import configure_logging
 from portico.cli.output import Printer
-from portico.cli.specs import parse
-from portico.cli.terminal_text import one_line, plural
+from portico.cli.specs import parse_target_command
+from portico.cli.terminal_text import plural, to_single_line
 from portico.client.client import Client
 from portico.plugins import find_plugin
-from portico.protocol.errors import Error, ToolError, UsageError
+from portico.protocol.errors import PorticoError, ToolError, UsageError
 from portico.server.tasks import engine
 from portico.store import migrations
-from portico.store.data_directory import data_directory
-from portico.store.database import Database
-from portico.store.database import parse as parse_store
+from portico.store.data_directory import find_store, resolve_data_directory
+from portico.store.database import Database, parse_database_url as parse_store
 from portico.store.transaction import Transaction
 from portico.transports import targets
 from portico.transports.http_client.responses import MAX_REASON_CHARS
@@ -45,13 +43,14 @@ if TYPE_CHECKING:
 else:
     oauth_debugger = LazyModule("portico.transports.http_client.oauth_debugger")
 
-LOWEST = (3, 11)
-STORE_SECONDS = 5.0
+MIN_PYTHON_VERSION = (3, 11)
+# Half of it is the busy timeout of the database, so that a lock is reported as such.
+STORE_TIMEOUT_SECONDS = 5.0
 MAX_NOISE_CHARS = 100
 
 
 class Extra(NamedTuple):
-    """An optional dependency: the module that shows whether it is installed, and what it is for."""
+    """An optional dependency: the module that shows whether it is installed, and its purpose."""
 
     module: str
     purpose: str
@@ -69,136 +68,140 @@ EXTRAS = {
     "openapi": Extra("yaml", "OpenAPI in YAML"),
     "cel": Extra("cel_expr_python", "CEL conditions in rules"),
     "postgres": Extra("psycopg", "PostgreSQL stores"),
-    "memory-vectors": Extra("numpy", "search by meaning"),
-    "memory-vectors-fast": Extra("ctranslate2", "faster search by meaning"),
+    "memory-vectors": Extra("numpy", "vector search"),
+    "memory-vectors-fast": Extra("ctranslate2", "faster vector search"),
     "live": Extra("eryx", "sandboxed Python"),
     "system": Extra("psutil", "processes, event logs"),
 }
 MARKS = {"ok": "✓", "note": "–", "warning": "!", "error": "✗"}
-# Of a server that was not told another.
-USUAL_PORT = 8080
+# The default port of `portico serve`.
+DEFAULT_PORT = 8080
 
 Level = Literal["ok", "note", "warning", "error"]
 T = TypeVar("T")
 
 
-class HealthFinding(Struct):
-    """One thing that was looked at. `hint`: what to do about it."""
+class HealthCheck(Struct):
+    """Result of one check. `hint`: the remedy."""
 
-    about: str
+    subject: str
     level: Level
     text: str
     hint: str = ""
 
 
-def run(words: list[str]) -> int:
-    arguments = parse("doctor", words)
-    set_log_level("critical")
-    printer = Printer(arguments.output)
-    found = asyncio.run(_examine(arguments, printer))
-    wrong = any(one.level == "error" for one in found)
-    if printer.form == "json":
-        printer.json({"ok": not wrong, "findings": found})
+def run(argv: list[str]) -> int:
+    """Run `portico doctor`."""
+    arguments = parse_target_command("doctor", argv)
+    # Failures are results of checks here; logged as well, they would appear twice.
+    configure_logging("critical")
+    printer = Printer(arguments.format)
+    checks = asyncio.run(_run_checks(arguments, printer))
+    has_errors = any(item.level == "error" for item in checks)
+    if printer.is_json:
+        printer.print_json({"ok": not has_errors, "findings": checks})
     else:
-        printer.table(["", "", ""], [[MARKS[one.level], one.about, _words(one)] for one in found])
+        printer.print_table(["", "", ""], [[MARKS[item.level], item.subject, _describe(item)] for item in checks])
     printer.flush()
-    return 1 if wrong else 0
+    return 1 if has_errors else 0
 
 
-def _words(one: HealthFinding) -> str:
-    return f"{one.text}: {one.hint}" if one.hint else one.text
+def _describe(item: HealthCheck) -> str:
+    return f"{item.text}: {item.hint}" if item.hint else item.text
 
 
-async def _examine(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
-    found = [_python(), _extras(), _data(arguments), await _store(arguments), _port(arguments.port), *_clients()]
+async def _run_checks(arguments: argparse.Namespace, printer: Printer) -> list[HealthCheck]:
+    results = [_python(), _extras(), _data(arguments), await _store(arguments), _port(arguments.port), *_clients()]
     if arguments.target is not None:
-        found += await _target(arguments, printer)
-    return found
+        results += await _target(arguments, printer)
+    return results
 
 
-# Here
+# Environment
 
 
-def _python() -> HealthFinding:
-    said = f"{platform.python_implementation()} {platform.python_version()}, Portico {__version__}"
-    if sys.version_info < LOWEST:
-        return HealthFinding("python", "error", said, "Portico needs 3.11 or newer")
-    return HealthFinding("python", "ok", said)
+def _python() -> HealthCheck:
+    detail = f"{platform.python_implementation()} {platform.python_version()}, Portico {__version__}"
+    if sys.version_info < MIN_PYTHON_VERSION:
+        return HealthCheck("python", "error", detail, "Portico needs 3.11 or newer")
+    return HealthCheck("python", "ok", detail)
 
 
-def _extras() -> HealthFinding:
-    installed = [name for name, extra in EXTRAS.items() if _is_there(extra.module)]
+def _extras() -> HealthCheck:
+    installed = [name for name, extra in EXTRAS.items() if _is_installed(extra.module)]
     missing = [f"{name} ({extra.purpose})" for name, extra in EXTRAS.items() if name not in installed]
     text = f"installed: {', '.join(installed) or 'none'}"
     if not missing:
-        return HealthFinding("extras", "ok", text)
+        return HealthCheck("extras", "ok", text)
     text = f"{text}; not installed: {', '.join(missing)}"
-    return HealthFinding("extras", "note", text, "pip install 'portico[NAME]'")
+    return HealthCheck("extras", "note", text, "pip install 'portico[NAME]'")
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
+    # For a dotted name `find_spec` imports the parent package, which may be the missing one.
     except ModuleNotFoundError:
         return False
 
 
-def _data(arguments: argparse.Namespace) -> HealthFinding:
-    folder = data_directory(arguments.data)
-    nearest = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+def _data(arguments: argparse.Namespace) -> HealthCheck:
+    folder = resolve_data_directory(arguments.data)
+    # The directory may not exist yet: check the closest one that does.
+    nearest = next(item for item in (folder, *folder.absolute().parents) if item.exists())
     if not nearest.is_dir():
-        return HealthFinding("data", "error", f"{folder} cannot be made: {nearest} is no folder", "--data DIR")
+        return HealthCheck("data", "error", f"cannot create {folder}: {nearest} is not a directory", "--data DIR")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return HealthFinding(
-            "data", "error", f"{folder}: {nearest} cannot be written to", "--data DIR, or PORTICO_DATA"
-        )
-    return HealthFinding("data", "ok", str(folder) if folder.exists() else f"{folder} will be made")
+        return HealthCheck("data", "error", f"{folder}: {nearest} is not writable", "--data DIR, or PORTICO_DATA")
+    return HealthCheck("data", "ok", str(folder) if folder.exists() else f"{folder} will be created")
 
 
 # The store
 
 
-async def _store(arguments: argparse.Namespace) -> HealthFinding:
-    said = arguments.store or os.environ.get("PORTICO_STORE") or str(data_directory(arguments.data) / f"{NAME}.db")
-    url, shown = os.path.expanduser(said), _without_password(said)  # noqa: ASYNC240
+async def _store(arguments: argparse.Namespace) -> HealthCheck:
+    url = find_store(arguments.store, arguments.data, DEFAULT_STORE_NAME)
+    display_url = _without_password(url)
     try:
-        return _absent_store(url, shown) or await _open_store(url, shown)
+        return _absent_store(url, display_url) or await _open_store(url, display_url)
     except TimeoutError:
-        return HealthFinding("store", "error", f"{shown} did not answer within {STORE_SECONDS:g} s")
-    except Error as failure:
-        return HealthFinding("store", "error", f"{shown}: {failure}")
+        return HealthCheck("store", "error", f"{display_url} did not answer within {STORE_TIMEOUT_SECONDS:g} s")
+    except PorticoError as failure:
+        return HealthCheck("store", "error", f"{display_url}: {failure}")
 
 
-async def _open_store(url: str, shown: str) -> HealthFinding:
-    async with asyncio.timeout(STORE_SECONDS), Database(url, patience=STORE_SECONDS / 2) as store:
+async def _open_store(url: str, display_url: str) -> HealthCheck:
+    async with asyncio.timeout(STORE_TIMEOUT_SECONDS), Database(url, timeout=STORE_TIMEOUT_SECONDS / 2) as store:
         await _try_writing(store)
         text, level = await _migrations(store)
-        return HealthFinding("store", level, f"{shown} opens and can be written; {text}")
+        return HealthCheck("store", level, f"{display_url} is writable; {text}")
 
 
 def _without_password(url: str) -> str:
-    scheme, there, rest = url.partition("://")
-    return f"{scheme}://…@{rest.rpartition('@')[2]}" if there and "@" in rest else url
+    scheme, separator, rest = url.partition("://")
+    # Users paste this output into bug reports. The last @ counts: a password may contain one.
+    return f"{scheme}://…@{rest.rpartition('@')[2]}" if separator and "@" in rest else url
 
 
-def _absent_store(url: str, shown: str) -> HealthFinding | None:
-    """A file that is not there. Opening it would make it."""
+def _absent_store(url: str, display_url: str) -> HealthCheck | None:
+    """Check a store file that does not exist. Opening it would create it."""
     kind, address = parse_store(url)
     if kind != "sqlite" or os.path.exists(address):
         return None
     folder = Path(address).absolute().parent
     if folder.exists() and not os.access(folder, os.W_OK):
-        return HealthFinding("store", "error", f"{shown} cannot be made: its folder cannot be written to")
-    return HealthFinding("store", "note", f"{shown} is not there yet; a server makes it")
+        return HealthCheck("store", "error", f"cannot create {display_url}: its directory is not writable")
+    return HealthCheck("store", "note", f"{display_url} does not exist yet; a server creates it")
 
 
 class _Undone(Exception):
-    """Takes back what was tried."""
+    """Raised to roll back a test write."""
 
 
 async def _try_writing(store: Database) -> None:
+    # DDL in a transaction that is rolled back: the write is tested without leaving a trace.
     def attempt(tx: Transaction) -> None:
-        tx.run("create table portico_doctor (tried integer)")
+        tx.execute("create table portico_doctor (tried integer)")
         raise _Undone
 
     try:
@@ -208,21 +211,22 @@ async def _try_writing(store: Database) -> None:
 
 
 async def _migrations(store: Database) -> tuple[str, Level]:
-    """What the store has seen of the migrations that we know."""
+    """Compare the store's applied migrations with the known ones."""
     try:
-        rows = await store.read(lambda tx: tx.all(_MigrationRow, "select history, number from portico_migration"))
-    except Error:
+        # A store without the table is new, or belongs to another program.
+        rows = await store.read(lambda tx: tx.fetch_all(_MigrationRow, "select history, number from portico_migration"))
+    except PorticoError:
         return "it is empty", "ok"
     behind, ahead = 0, []
     for history, folder in _histories().items():
         applied = {row.number for row in rows if row.history == history}
-        known = {one.number for one in migrations.load(folder, store.engine)}
+        expected_numbers = {migration.number for migration in migrations.load_migrations(folder, store.engine)}
         if applied:
-            behind += len(known - applied)
-            ahead += [history] if applied - known else []
+            behind += len(expected_numbers - applied)
+            ahead += [history] if applied - expected_numbers else []
     if ahead:
-        return f"a newer Portico has used it ({', '.join(ahead)}): this one will refuse it", "error"
-    return (f"{behind} migrations to come, at the next start" if behind else "its tables are up to date"), "ok"
+        return f"the store was used by a newer Portico ({', '.join(ahead)}), so this version will reject it", "error"
+    return (f"{behind} pending migrations, applied at the next start" if behind else "its tables are up to date"), "ok"
 
 
 class _MigrationRow(Struct):
@@ -231,7 +235,8 @@ class _MigrationRow(Struct):
 
 
 def _histories() -> dict[str, Path]:
-    """The services import more than a server of one's own has, so they are looked up here only."""
+    """Return the migration directories by history. The services are loaded only here, because they import much more."""
+    # Without the plugin its tables cannot be compared: only the plugin knows its migrations.
     services = find_plugin("services")
     return {"tasks": engine.MIGRATIONS, **({} if services is None else services.store_histories())}
 
@@ -239,120 +244,132 @@ def _histories() -> dict[str, Path]:
 # The port
 
 
-def _port(port: int | None) -> HealthFinding:
-    wanted = USUAL_PORT if port is None else port
-    with socket.socket() as trying:
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _port(port: int | None) -> HealthCheck:
+    port_number = DEFAULT_PORT if port is None else port
+    with socket.socket() as probe:
+        # As servers do: a port in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trying.bind(("127.0.0.1", wanted))
+            probe.bind(("127.0.0.1", port_number))
         except PermissionError:
-            return HealthFinding("port", "error", f"{wanted} is not for this user", "--port above 1023")
+            return HealthCheck("port", "error", f"this user may not bind port {port_number}", "--port above 1023")
         except OSError as failure:
+            # The default port matters only to users of `serve` over HTTP; a port that was named is wanted.
             level: Level = "note" if port is None else "error"
-            return HealthFinding("port", level, f"127.0.0.1:{wanted} is taken ({failure.strerror})", "--port another")
-    return HealthFinding("port", "ok", f"127.0.0.1:{wanted} is free")
+            return HealthCheck(
+                "port", level, f"127.0.0.1:{port_number} is in use ({failure.strerror})", "--port another"
+            )
+    return HealthCheck("port", "ok", f"127.0.0.1:{port_number} is free")
 
 
 # Clients
 
 
-def _clients() -> Iterator[HealthFinding]:
-    for client, scopes in PLACES.items():
+def _clients() -> Iterator[HealthCheck]:
+    for client, scopes in CLIENT_CONFIGS.items():
         for scope, place in scopes.items():
             path = place.path()
             if path.exists():
                 yield _configuration(f"{client} ({scope})", path, place)
 
 
-def _configuration(about: str, path: Path, place: ConfigurationFile) -> HealthFinding:
+def _configuration(subject: str, path: Path, place: ClientConfigFile) -> HealthCheck:
     try:
-        value = read(read_text(str(path), LONGEST_FILE).removeprefix("\ufeff")).value
-    except InvalidConfiguration as mistake:
-        return HealthFinding(about, "error", f"{path}, {mistake}")
+        value = EDITORS[place.format].read(read_text(str(path), MAX_FILE_BYTES).removeprefix("\ufeff"))
+    except InvalidJsonc as mistake:
+        return HealthCheck(subject, "error", f"{path}, {mistake}")
     except UsageError as failure:
-        return HealthFinding(about, "error", str(failure))
+        return HealthCheck(subject, "error", str(failure))
     servers = value.get(place.key)
     if not isinstance(servers, dict) or not servers:
-        return HealthFinding(about, "note", f"{path} has no server", "`portico install` puts one there")
-    wrong = [f"{name}: {reason}" for name, entry in servers.items() if (reason := _wrong(entry))]
-    if wrong:
-        return HealthFinding(about, "error", f"{path}: {'; '.join(wrong)}")
-    return HealthFinding(about, "ok", f"{path}: {', '.join(map(str, servers))}")
+        return HealthCheck(subject, "note", f"{path} has no servers", "add one with `portico install`")
+    problems = [f"{name}: {reason}" for name, entry in servers.items() if (reason := _entry_problem(entry))]
+    if problems:
+        return HealthCheck(subject, "error", f"{path}: {'; '.join(problems)}")
+    return HealthCheck(subject, "ok", f"{path}: {', '.join(map(str, servers))}")
 
 
-def _wrong(entry: Any) -> str:
-    """What would keep a client from starting a server; nothing, if all is well."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("command", entry.get("url")), str):
+def _entry_problem(entry: Any) -> str:
+    """Return why a client could not start a server, or an empty string."""
+    if isinstance(entry, dict) and entry.get("type") == "builtin":
+        return ""  # an extension that Goose brings along
+    # Clients have different names for the same members: Goose `cmd` and `uri`, Windsurf `serverUrl`, Gemini `httpUrl`.
+    members = [entry.get(name) for name in ("command", "cmd", *URL_MEMBERS)] if isinstance(entry, dict) else []
+    if not any(isinstance(member, str) for member in members):
         return "it has neither a command nor a url"
-    command = entry.get("command")
+    command = entry.get("command", entry.get("cmd"))
+    # The client expands variables itself, so the result is unknown here.
     if command is None or "${" in command:
         return ""
     if shutil.which(os.path.expanduser(command)) is None:
-        return f"there is no command {command}"
+        return f"command {command} not found"
     words = entry.get("args") or []
     files = [word for word in words if isinstance(word, str) and os.path.isabs(word) and ".py" in word]
-    lost = [word for word in files if not os.path.exists(word.partition(".py")[0] + ".py")]
-    return f"there is no file {lost[0]}" if lost else ""
+    missing = [word for word in files if not os.path.exists(word.partition(".py")[0] + ".py")]
+    return f"file {missing[0]} not found" if missing else ""
 
 
 # A target
 
 
-async def _target(arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
+async def _target(arguments: argparse.Namespace, printer: Printer) -> list[HealthCheck]:
     target = arguments.target
     if targets.configuration_kind(target) != "several":
         return await _one_target("target", target, arguments, printer)
-    # Each server is tried by itself, so that there is a finding for each.
+    # Each server is checked separately, so that there is one result per server.
     names = targets.server_names(target)
     each = (_one_target(f"target, {name}", f"{target.strip()}:{name}", arguments, printer) for name in names)
     return [finding for findings in await asyncio.gather(*each) for finding in findings]
 
 
-async def _one_target(about: str, target: Any, arguments: argparse.Namespace, printer: Printer) -> list[HealthFinding]:
+async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, printer: Printer) -> list[HealthCheck]:
     try:
-        async with time_limit(arguments), client_for(target, arguments, printer) as client:
+        async with time_limit(arguments), create_client(target, arguments, printer) as client:
             tools = await client.list_tools()
             info = client.server_info
             name = f"{info.name} {info.version}" if info else "a server without a name"
-            text = f"{name} answers, protocol version {client.revision}, {len(tools)} {plural('tool', len(tools))}"
+            text = (
+                f"{name} answers, protocol version {client.protocol_version}, {len(tools)} {plural('tool', len(tools))}"
+            )
             missing = client.missing_servers.items()
             return [
-                HealthFinding(about, "ok", text),
-                *(HealthFinding(f"{about}, {name}", "error", reason) for name, reason in missing),
-                *_noise(about, client),
+                HealthCheck(subject, "ok", text),
+                *(HealthCheck(f"{subject}, {name}", "error", reason) for name, reason in missing),
+                *_noise(subject, client),
             ]
-    except (Error, ToolError) as failure:
-        found = [HealthFinding(about, "error", str(explained(failure)))]
-        return [*found, *await _login(str(target))] if is_url(target) else found
+    except (PorticoError, ToolError) as failure:
+        results = [HealthCheck(subject, "error", str(add_cli_hint(failure)))]
+        # Only a server at a URL can require a login, and only a failure needs the additional requests.
+        return [*results, *await _login(str(target))] if is_url(target) else results
 
 
-def _noise(about: str, client: Client) -> Iterator[HealthFinding]:
-    """Report lines on standard output that are not messages: many clients disconnect there."""
-    noise: list[str] = getattr(client.upstream.link, "noise", [])
+def _noise(subject: str, client: Client) -> Iterator[HealthCheck]:
+    """Report lines on standard output that are not messages: many clients disconnect because of them."""
+    noise: list[str] = getattr(client.upstream.transport, "noise", [])
     if noise:
-        text = f"prints to standard output what is not a message: {one_line(noise[0], MAX_NOISE_CHARS)!r}"
-        yield HealthFinding(f"{about}, output", "error", text, "print it to standard error")
+        text = f"prints non-protocol output to standard output: {to_single_line(noise[0], MAX_NOISE_CHARS)!r}"
+        yield HealthCheck(f"{subject}, output", "error", text, "print it to standard error")
 
 
-async def _login(url: str) -> list[HealthFinding]:
-    """Check each step that leads to a token."""
-    return [_login_finding(step) for step in await _within(oauth_debugger.debug_discovery(url))]
+async def _login(url: str) -> list[HealthCheck]:
+    """Check each step of the OAuth discovery."""
+    return [_login_check(step) for step in await _with_timeout(oauth_debugger.debug_discovery(url))]
 
 
-def _login_finding(step: Any) -> HealthFinding:
-    """Judge one response: without a token a server answers 200 or 401, and metadata is answered with 200."""
-    wrong = "; ".join(one.text for one in step.findings if one.level == "error")
-    level: Level = "error" if wrong else "ok"
+def _login_check(step: Any) -> HealthCheck:
+    """Return the result for one step: without a token a server answers 200 or 401, metadata is answered with 200."""
+    problem = "; ".join(finding.text for finding in step.findings if finding.level == "error")
+    level: Level = "error" if problem else "ok"
     status = step.status or 0
-    if not wrong and step.name == "server" and status >= 400 and status != 401:
-        level, wrong = "error", one_line(step.reason, MAX_REASON_CHARS) or "expected 401"
-    elif not wrong and step.name != "server" and status != 200:
-        level, wrong = "note", "no document here"
-    text = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {wrong or 'as expected'}"
-    return HealthFinding(f"login, {step.name}", level, text)
+    if not problem and step.name == "server" and status >= 400 and status != 401:
+        level, problem = "error", to_single_line(step.reason, MAX_REASON_CHARS) or "expected 401"
+    elif not problem and step.name != "server" and status != 200:
+        level, problem = "note", "no document here"
+    text = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {problem or 'as expected'}"
+    return HealthCheck(f"login, {step.name}", level, text)
 
 
-async def _within(steps: Awaitable[list[T]]) -> list[T]:
+async def _with_timeout(steps: Awaitable[list[T]]) -> list[T]:
     try:
         async with asyncio.timeout(30):
             return await steps

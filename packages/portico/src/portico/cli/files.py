@@ -1,4 +1,4 @@
-"""Reading and writing the files that a command is given. Failures are UsageErrors that name the file."""
+"""File access of commands. Failures are raised as UsageErrors that name the file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Callable
 from portico.protocol.errors import UsageError
 
 
-def read_bytes(path: str, longest: int) -> bytes:
-    """What is in a file; of standard input for `-`."""
+def read_bytes(path: str, max_bytes: int) -> bytes:
+    """Return the content of a file, or of standard input for `-`."""
     place = "standard input" if path == "-" else path
     read: Callable[[int], bytes] = sys.stdin.buffer.read if path == "-" else lambda count: _head(path, count)
     try:
-        data = read(longest + 1)
+        # One byte more than allowed tells a file of exactly the limit from a larger one; size checks fail for pipes.
+        data = read(max_bytes + 1)
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
+        raise UsageError(f"file {path} not found") from None
     except OSError as failure:
-        raise UsageError(f"{place} cannot be read: {failure.strerror or failure}") from None
-    if len(data) > longest:
-        raise UsageError(f"{place} has more than {longest} bytes")
+        raise UsageError(f"cannot read {place}: {failure.strerror or failure}") from None
+    if len(data) > max_bytes:
+        raise UsageError(f"{place} is larger than {max_bytes} bytes")
     return data
 
 
@@ -29,34 +30,39 @@ def _head(path: str, count: int) -> bytes:
         return file.read(count)
 
 
-def read_text(path: str, longest: int) -> str:
-    return decoded(read_bytes(path, longest), path)
+def read_text(path: str, max_bytes: int) -> str:
+    """Return the text of a UTF-8 file."""
+    return decode_utf8(read_bytes(path, max_bytes), path)
 
 
-def decoded(data: bytes, place: str) -> str:
+def decode_utf8(data: bytes, source: str) -> str:
+    """Decode UTF-8. Raises UsageError with the name of the source."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{place} is not text in UTF-8") from None
+        raise UsageError(f"{source} is not valid UTF-8") from None
 
 
-def write_text(path: str, text: str, mode: int = 0o644) -> None:
-    """Write a file whole or not at all."""
+def write_atomic(path: str, text: str, mode: int = 0o644) -> None:
+    """Write a file atomically: completely or not at all."""
     draft = f"{path}.{os.getpid()}.draft"
     try:
-        write_new(draft, text, mode)
+        create_file(draft, text, mode)
         try:
             os.replace(draft, path)
         except OSError:
+            # For example if the path is a directory; the draft must not be left next to it.
             os.unlink(draft)
             raise
     except OSError as failure:
-        raise UsageError(f"{path} cannot be written: {failure.strerror or failure}") from None
+        raise UsageError(f"cannot write {path}: {failure.strerror or failure}") from None
 
 
-def write_new(path: str, text: str, mode: int) -> None:
-    """Write a file that does not exist yet. Raises OSError."""
+def create_file(path: str, text: str, mode: int) -> None:
+    """Create a new file and write it. Raises OSError if it exists."""
+    # Exclusive, so that a link prepared at a predictable draft name is not followed. "wb" keeps line ends as they are.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(text.encode())
         file.flush()
+        # Before a rename: after a crash some file systems would otherwise have the new name with an empty file.
         os.fsync(file.fileno())

@@ -1,7 +1,7 @@
-"""`portico install`: put a server into the configuration of a client.
+"""`portico install`: add a server to a client's configuration.
 
-Those files belong to other programs, which write them too. So nothing is written without --write; a copy of the old
-file is put beside it; and a file that cannot be read stays as it is.
+The files belong to other programs, which write them too. Nothing is written without --write, a backup of the old file
+is stored next to it, and an unreadable file is left unchanged.
 """
 
 from __future__ import annotations
@@ -20,42 +20,44 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from portico.auth.url_policy import names_loopback
+from portico.auth.url_policy import is_loopback_name
 from portico.cli import jsonc, toml_edit
 from portico.cli.connection_errors import is_url, parse_environment, parse_headers
-from portico.cli.files import read_text, write_new
-from portico.cli.jsonc import InvalidConfiguration
-from portico.cli.specs import complete_serving, parser_for
-from portico.cli.terminal_text import printable, writing
+from portico.cli.files import create_file, read_text
+from portico.cli.jsonc import InvalidJsonc
+from portico.cli.specs import apply_serve_defaults, parser_for
+from portico.cli.terminal_text import escape_control, report_write_errors
+from portico.compat.fastmcp.config_file import fastmcp_source
 from portico.protocol.errors import UsageError
 
-LONGEST_FILE = 64 * 1024 * 1024
+# Claude Code stores its history in the same file, which grows to tens of megabytes.
+MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_SOURCE_BYTES = 2 * 1024 * 1024
 MAX_NAME_CHARS = 64
 GOOSE_TIMEOUT_SECONDS = 300
 
-# The members that hold a URL, in the files of all clients.
-_URL_MEMBERS = ("url", "serverUrl", "httpUrl", "uri")
-# The value of an environment variable in a header, as it is given on the command line.
+# The members that hold a URL in the files of the various clients.
+URL_MEMBERS = ("url", "serverUrl", "httpUrl", "uri")
+# An environment variable in a header, as written on the command line.
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-class ConfigurationFile(NamedTuple):
-    """Where a client looks for servers: a file, and the object in it that has them by name."""
+class ClientConfigFile(NamedTuple):
+    """A client's configuration file and the object in it that maps names to servers."""
 
     path: Callable[[], Path]
     key: str = "mcpServers"
     # Whether an entry has a `type`: "stdio" or "http".
-    says_type: bool = False
+    includes_type: bool = False
     format: str = "json"
-    # The member that holds the URL of a server over HTTP; None where the client only starts commands.
+    # The member that holds the URL of an HTTP server; None if the client only starts commands.
     url: str | None = "url"
-    # How the client writes the value of an environment variable in a header; None where it has no way.
+    # How the client refers to an environment variable in a header; None if it cannot.
     variable: str | None = None
 
 
 def _application(folder: str, file: str, windows: str = "") -> Callable[[], Path]:
-    """Return the path of a file in the folder where applications of this system have their settings."""
+    """Return the path of a file in the system's settings directory for applications."""
 
     def path() -> Path:
         if sys.platform == "darwin":
@@ -76,7 +78,7 @@ def _config_home() -> Path:
 
 
 def _dot_config(folder: str, file: str, windows: str) -> Callable[[], Path]:
-    """Return the path of a file that lies below ~/.config on macOS, too."""
+    """Return the path of a file that is below ~/.config on macOS, too."""
     return lambda: _app_data() / windows / file if sys.platform == "win32" else _config_home() / folder / file
 
 
@@ -84,7 +86,7 @@ def _home(*parts: str) -> Callable[[], Path]:
     return lambda: Path.home().joinpath(*parts)
 
 
-def _here(*parts: str) -> Callable[[], Path]:
+def _project(*parts: str) -> Callable[[], Path]:
     return lambda: Path.cwd().joinpath(*parts)
 
 
@@ -92,40 +94,42 @@ def _codex_home() -> Path:
     return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
 
 
-_CLAUDE_CODE = ConfigurationFile(_home(".claude.json"), says_type=True, variable="${%s}")
-_CURSOR = ConfigurationFile(_home(".cursor", "mcp.json"), variable="${env:%s}")
-_VSCODE = ConfigurationFile(_application("Code/User", "mcp.json"), key="servers", says_type=True, variable="${env:%s}")
-_ZED = ConfigurationFile(_dot_config("zed", "settings.json", "Zed"), key="context_servers")
-_GEMINI = ConfigurationFile(_home(".gemini", "settings.json"), url="httpUrl", variable="${%s}")
-_CODEX = ConfigurationFile(_codex_home, key="mcp_servers", format="toml", variable="%s")
+_CLAUDE_CODE = ClientConfigFile(_home(".claude.json"), includes_type=True, variable="${%s}")
+_CURSOR = ClientConfigFile(_home(".cursor", "mcp.json"), variable="${env:%s}")
+_VSCODE = ClientConfigFile(
+    _application("Code/User", "mcp.json"), key="servers", includes_type=True, variable="${env:%s}"
+)
+_ZED = ClientConfigFile(_dot_config("zed", "settings.json", "Zed"), key="context_servers")
+_GEMINI = ClientConfigFile(_home(".gemini", "settings.json"), url="httpUrl", variable="${%s}")
+_CODEX = ClientConfigFile(_codex_home, key="mcp_servers", format="toml", variable="%s")
 
-# By the client and by whom it is for: one user, or all who work on the project in this folder.
-PLACES: dict[str, dict[str, ConfigurationFile]] = {
-    "claude-desktop": {"user": ConfigurationFile(_application("Claude", "claude_desktop_config.json"), url=None)},
-    "claude-code": {"user": _CLAUDE_CODE, "project": _CLAUDE_CODE._replace(path=_here(".mcp.json"))},
-    "cursor": {"user": _CURSOR, "project": _CURSOR._replace(path=_here(".cursor", "mcp.json"))},
-    "vscode": {"user": _VSCODE, "project": _VSCODE._replace(path=_here(".vscode", "mcp.json"))},
+# By client and scope: one user, or everyone who works on the project in this directory.
+CLIENT_CONFIGS: dict[str, dict[str, ClientConfigFile]] = {
+    "claude-desktop": {"user": ClientConfigFile(_application("Claude", "claude_desktop_config.json"), url=None)},
+    "claude-code": {"user": _CLAUDE_CODE, "project": _CLAUDE_CODE._replace(path=_project(".mcp.json"))},
+    "cursor": {"user": _CURSOR, "project": _CURSOR._replace(path=_project(".cursor", "mcp.json"))},
+    "vscode": {"user": _VSCODE, "project": _VSCODE._replace(path=_project(".vscode", "mcp.json"))},
     "windsurf": {
-        "user": ConfigurationFile(
+        "user": ClientConfigFile(
             _home(".codeium", "windsurf", "mcp_config.json"), url="serverUrl", variable="${env:%s}"
         )
     },
-    "zed": {"user": _ZED, "project": _ZED._replace(path=_here(".zed", "settings.json"))},
-    "gemini": {"user": _GEMINI, "project": _GEMINI._replace(path=_here(".gemini", "settings.json"))},
-    "codex": {"user": _CODEX, "project": _CODEX._replace(path=_here(".codex", "config.toml"))},
+    "zed": {"user": _ZED, "project": _ZED._replace(path=_project(".zed", "settings.json"))},
+    "gemini": {"user": _GEMINI, "project": _GEMINI._replace(path=_project(".gemini", "settings.json"))},
+    "codex": {"user": _CODEX, "project": _CODEX._replace(path=_project(".codex", "config.toml"))},
     "goose": {
-        "user": ConfigurationFile(
+        "user": ClientConfigFile(
             _dot_config("goose", "config.yaml", "Block/goose/config"), key="extensions", format="yaml", url="uri"
         )
     },
 }
-# Prints an entry in the form that most clients share, and changes no file.
-JSON = "json"
-_PLAIN = ConfigurationFile(_here("mcp.json"), variable="${%s}")
+# Prints an entry in the format that most clients share, and changes no file.
+JSON_CLIENT = "json"
+_PLAIN = ClientConfigFile(_project("mcp.json"), variable="${%s}")
 
 
 class Editor(NamedTuple):
-    """How a file of one format is read, and how an entry is put into it and taken out."""
+    """Functions that read a file of one format, and add and remove an entry."""
 
     read: Callable[[str], dict[str, Any]]
     put: Callable[[str, Any, Any], str]
@@ -133,74 +137,80 @@ class Editor(NamedTuple):
 
 
 EDITORS = {
-    "json": Editor(lambda text: jsonc.read(text).value, jsonc.put, jsonc.drop),
+    "json": Editor(lambda text: jsonc.read(text).value, jsonc.set_value, jsonc.delete_value),
     "toml": Editor(toml_edit.read_toml, toml_edit.put_toml, toml_edit.drop_toml),
     "yaml": Editor(toml_edit.read_yaml, toml_edit.put_yaml, toml_edit.drop_yaml),
 }
 
 
-def run(words: list[str]) -> None:
+def run(argv: list[str]) -> None:
+    """Run `portico install`."""
     options: list[str] = []
-    if "--" in words:
-        at = words.index("--")
-        words, options = words[:at], words[at + 1 :]
-    arguments = parser_for("install").read(words)
+    # Split before parsing: the words after -- are options of `serve`, and both commands may have one of the same name.
+    if "--" in argv:
+        at = argv.index("--")
+        argv, options = argv[:at], argv[at + 1 :]
+    arguments = parser_for("install").parse(argv)
     shared = arguments.scope == "project"
     name = arguments.name or default_name(options)
-    if arguments.client == JSON:
+    if arguments.client == JSON_CLIENT:
         _print_entry(name, _entry_for(_PLAIN, name, options, arguments, shared=shared), arguments)
         return
-    place = _place(arguments.client, arguments.scope)
-    # A link is followed: people keep these files elsewhere, and would not want it replaced.
+    place = _config_file(arguments.client, arguments.scope)
+    # Follow a symbolic link: users store these files elsewhere, and replacing the link would disconnect them.
     path = Path(os.path.realpath(place.path()))
     before = _read(path)
     editor = EDITORS[place.format]
     if arguments.remove:
-        after = _edited(path, before, lambda text: editor.drop(text, (place.key, name)))
+        after = _edit(path, before, lambda text: editor.drop(text, (place.key, name)))
     else:
         block = _entry_for(place, name, options, arguments, shared=shared)
 
         def add(text: str) -> str:
             servers = editor.read(text).get(place.key)
-            known = servers.get(name) if isinstance(servers, dict) else None
-            return editor.put(text, (place.key, name), _merged(path, name, known, block, replace=arguments.replace))
+            current_entry = servers.get(name) if isinstance(servers, dict) else None
+            return editor.put(
+                text, (place.key, name), _merge_entry(path, name, current_entry, block, replace=arguments.replace)
+            )
 
-        after = _edited(path, before, add)
+        after = _edit(path, before, add)
     _finish(path, before, after, arguments)
 
 
 def _print_entry(name: str, block: dict[str, Any], arguments: argparse.Namespace) -> None:
     if arguments.write or arguments.remove:
-        raise UsageError("`portico install json` prints an entry and changes no file: leave --write and --remove out")
-    _say(json.dumps({"mcpServers": {name: block}}, indent=2, ensure_ascii=False))
+        raise UsageError("`portico install json` prints an entry and changes no file: omit --write and --remove")
+    _print(json.dumps({"mcpServers": {name: block}}, indent=2, ensure_ascii=False))
 
 
-def _merged(path: Path, name: str, known: Any, block: dict[str, Any], *, replace: bool) -> dict[str, Any]:
-    """Return the entry to write over the one that has this name. Another server is only replaced on request."""
-    if known is None or replace:
+def _merge_entry(path: Path, name: str, existing: Any, block: dict[str, Any], *, replace: bool) -> dict[str, Any]:
+    """Return the entry to write over an existing one with this name. A different server is replaced only on request."""
+    if existing is None or replace:
         return block
-    if not isinstance(known, dict) or _started(known) != _started(block):
+    if not isinstance(existing, dict) or _identity(existing) != _identity(block):
         raise UsageError(
-            f"{_short(path)} has another server with the name {name!r}: {_described(known)}. "
-            "--replace replaces it; --name NAME adds this one under another name"
+            f"{_short(path)} already has a different server named {name!r}: {_describe_entry(existing)}. Use --replace "
+            "to replace it, or --name NAME to add this one under another name"
         )
-    # The same server: settings that the user has added stay.
-    inner = {key: {**known[key], **block[key]} for key in ("env", "envs", "headers") if key in known and key in block}
-    return {**known, **block, **inner}
+    # The same server: keep settings that the user added.
+    inner = {
+        key: {**existing[key], **block[key]} for key in ("env", "envs", "headers") if key in existing and key in block
+    }
+    return {**existing, **block, **inner}
 
 
-_STARTS = ("command", "cmd", "args", *_URL_MEMBERS)
+_IDENTITY_MEMBERS = ("command", "cmd", "args", *URL_MEMBERS)
 
 
-def _started(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of an entry that say which server it is."""
-    return {key: entry[key] for key in _STARTS if entry.get(key) not in (None, [])}
+def _identity(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of an entry that identify its server."""
+    return {key: entry[key] for key in _IDENTITY_MEMBERS if entry.get(key) not in (None, [])}
 
 
-def _described(entry: Any) -> str:
+def _describe_entry(entry: Any) -> str:
     if not isinstance(entry, dict):
         return f"a {type(entry).__name__}"
-    url = next((entry[key] for key in _URL_MEMBERS if key in entry), None)
+    url = next((entry[key] for key in URL_MEMBERS if key in entry), None)
     return str(url or " ".join(map(str, [entry.get("command") or entry.get("cmd"), *(entry.get("args") or [])])))
 
 
@@ -208,43 +218,49 @@ def _described(entry: Any) -> str:
 
 
 def default_name(options: list[str]) -> str:
-    """Return the name of the server that these options of `serve` start: its own, else its file's. Nothing is run."""
-    target = parser_for("serve").read(options).target
+    """Return a default name for the server that these `serve` options start: its own, else the file name.
+
+    Nothing is executed.
+    """
+    target = parser_for("serve").parse(options).target
     if target is None:
         return "portico"
     if is_url(target):
         parts = urlsplit(target)
-        host = "localhost" if names_loopback(parts.hostname or "") else parts.hostname or "server"
-        return _usable(f"{host}-{parts.port}" if parts.port else host)
+        host = "localhost" if is_loopback_name(parts.hostname or "") else parts.hostname or "server"
+        return _sanitize_name(f"{host}-{parts.port}" if parts.port else host)
     place, _, object = target.partition(".py:") if ".py:" in target else (target.removesuffix(".py"), "", "")
     if target.endswith((".json", ".toml")):
-        return _usable(Path(target).stem)
+        return _sanitize_name(Path(target).stem)
     if not target.partition(":")[0].endswith(".py"):
-        return _usable(target.partition(":")[0].rpartition(".")[2])
-    return _usable(_written_name(Path(f"{place}.py"), object) or Path(place).name)
+        return _sanitize_name(target.partition(":")[0].rpartition(".")[2])
+    return _sanitize_name(_name_in_source(Path(f"{place}.py"), object) or Path(place).name)
 
 
-def _usable(name: str) -> str:
+def _sanitize_name(name: str) -> str:
     """Return a name that every client accepts: letters, digits, - and _."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:MAX_NAME_CHARS] or "server"
 
 
-def _written_name(path: Path, object: str) -> str | None:
+def _name_in_source(path: Path, object: str) -> str | None:
     """Return the name that a file gives its server, as in `server = Server("weather")`, read from its source."""
     try:
+        # Parsed rather than imported: installing must not run a file that the user may not have reviewed yet.
         tree = ast.parse(read_text(str(path), MAX_SOURCE_BYTES))
+    # Only the suggested name depends on it, so a file that cannot be parsed is not an error here.
     except (UsageError, SyntaxError, ValueError, RecursionError):
         return None
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
             continue
-        made = ast.unparse(node.value.func).rpartition(".")[2]
-        first = [*node.value.args, *(one.value for one in node.value.keywords if one.arg == "name")][:1]
-        if made in ("Server", "Gateway", "FastMCP", "MCPServer", "LowLevelServer"):
+        class_name = ast.unparse(node.value.func).rpartition(".")[2]
+        first = [*node.value.args, *(keyword.value for keyword in node.value.keywords if keyword.arg == "name")][:1]
+        if class_name in ("Server", "Gateway", "FastMCP", "MCPServer", "LowLevelServer"):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name) and first and isinstance(first[0], ast.Constant):
                     names[target.id] = str(first[0].value)
+    # Several servers without a selected object are ambiguous, so the file name is used instead of a guess.
     return names.get(object or "server") or (next(iter(names.values())) if len(names) == 1 and not object else None)
 
 
@@ -252,54 +268,62 @@ def _written_name(path: Path, object: str) -> str | None:
 
 
 def _entry_for(
-    place: ConfigurationFile, name: str, options: list[str], arguments: argparse.Namespace, *, shared: bool
+    place: ClientConfigFile, name: str, options: list[str], arguments: argparse.Namespace, *, shared: bool
 ) -> dict[str, Any]:
-    headers = [*arguments.header, *(f"Authorization: Bearer ${{{one}}}" for one in arguments.token_env)]
+    headers = [*arguments.header, *(f"Authorization: Bearer ${{{item}}}" for item in arguments.token_env)]
     environment = parse_environment(arguments.env) or {}
-    target = parser_for("serve").read(options).target
+    target = parser_for("serve").parse(options).target
     if target is None or not is_url(target):
         if headers:
-            raise UsageError("--header and --token-env are for a server at a URL")
-        return _laid_out(place, name, entry(place, options, shared=shared), environment)
+            raise UsageError("--header and --token-env require a server at a URL")
+        return _finish_entry(place, name, build_entry(place, options, shared=shared), environment)
+    # Options of `serve` have no effect on a server that runs elsewhere, so they are rejected rather than dropped.
     if options != [target]:
-        raise UsageError(f"nothing but the URL is expected behind --, and there is {' '.join(options)!r}")
+        raise UsageError(f"expected only the URL after --, got {' '.join(options)!r}")
     native = _url_entry(place, target, headers)
     if native is not None:
         if environment:
-            raise UsageError("--env is for a server that the client starts; this one runs already, at its URL")
-        return _laid_out(place, name, native, {})
-    # The client starts a bridge, which takes the values of ${NAME} from its environment.
+            raise UsageError("--env requires a server that the client starts; a server at a URL already runs")
+        return _finish_entry(place, name, native, {})
+    # The client starts a bridge, which reads the values of ${NAME} from its environment.
     words = [word for header in headers for word in ("--header", header)]
-    return _laid_out(place, name, entry(place, [target, *words], shared=shared), environment)
+    return _finish_entry(place, name, build_entry(place, [target, *words], shared=shared), environment)
 
 
-def entry(place: ConfigurationFile, options: list[str], *, shared: bool) -> dict[str, Any]:
-    """Return the entry that starts `portico serve`. Graphical programs do not have the PATH of a shell, so the whole
-    path of the command is given, except in a file that is shared with the project."""
-    command, *first = ["portico"] if shared else _ourselves()
-    type = {"type": "stdio"} if place.says_type else {}
-    return {**type, "command": command, "args": [*first, "serve", *_checked(options, shared=shared)]}
+def build_entry(config_file: ClientConfigFile, options: list[str], *, shared: bool) -> dict[str, Any]:
+    """Return the entry that starts `portico serve`.
+
+    Graphical programs do not have the PATH of a shell, so the entry has the absolute path of the command, except in a
+    file that is shared with the project.
+    """
+    command, *first = ["portico"] if shared else portico_command()
+    type = {"type": "stdio"} if config_file.includes_type else {}
+    return {**type, "command": command, "args": [*first, "serve", *_resolve_options(options, shared=shared)]}
 
 
-def _url_entry(place: ConfigurationFile, url: str, headers: list[str]) -> dict[str, Any] | None:
-    """Return an entry with a URL; None where the client has none, or no way to write these headers."""
+def _url_entry(place: ClientConfigFile, url: str, headers: list[str]) -> dict[str, Any] | None:
+    """Return an entry with a URL, or None if the client does not support URLs or these headers."""
     if place.url is None:
         return None
     parsed = parse_headers(headers)
-    type = {"type": "http"} if place.says_type else {}
+    type = {"type": "http"} if place.includes_type else {}
     block: dict[str, Any] = {**type, place.url: url}
     if place.format == "toml":
         return _codex_headers(block, parsed)
+    # Written as is, the client would send the literal ${NAME} as a header.
     if place.variable is None and any(_VARIABLE.search(value) for value in parsed.values()):
         return None
     if parsed:
-        written = (place.variable or "%s").replace("%s", r"\1")
-        block["headers"] = {key: _VARIABLE.sub(written, value) for key, value in parsed.items()}
+        replacement = (place.variable or "%s").replace("%s", r"\1")
+        block["headers"] = {key: _VARIABLE.sub(replacement, value) for key, value in parsed.items()}
     return block
 
 
 def _codex_headers(block: dict[str, Any], headers: dict[str, str]) -> dict[str, Any] | None:
-    """Codex names the variables that hold a token or a header, and has no texts with variables in them."""
+    """Add headers to a Codex entry, or return None if they cannot be expressed.
+
+    Codex names variables that hold a whole token or header, and does not substitute variables inside a text.
+    """
     for key, value in headers.items():
         bearer = re.fullmatch(r"Bearer " + _VARIABLE.pattern, value)
         whole = _VARIABLE.fullmatch(value)
@@ -314,125 +338,134 @@ def _codex_headers(block: dict[str, Any], headers: dict[str, str]) -> dict[str, 
     return block
 
 
-def _laid_out(
-    place: ConfigurationFile, name: str, block: dict[str, Any], environment: dict[str, str]
+def _finish_entry(
+    place: ClientConfigFile, name: str, block: dict[str, Any], environment: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the entry with its environment, and with the members that this client wants."""
+    """Return the entry with its environment and the members that this client requires."""
     if place.format != "yaml":
         return {**block, "env": environment} if environment else block
-    about = {"enabled": True, "name": name, "timeout": GOOSE_TIMEOUT_SECONDS}
+    common = {"enabled": True, "name": name, "timeout": GOOSE_TIMEOUT_SECONDS}
     if "uri" in block:
-        return {**about, "type": "streamable_http", **block}
-    return {**about, "type": "stdio", "cmd": block["command"], "args": block["args"], "envs": environment}
+        return {**common, "type": "streamable_http", **block}
+    return {**common, "type": "stdio", "cmd": block["command"], "args": block["args"], "envs": environment}
 
 
-def _place(client: str, scope: str) -> ConfigurationFile:
-    scopes = PLACES[client]
+def _config_file(client: str, scope: str) -> ClientConfigFile:
+    scopes = CLIENT_CONFIGS[client]
+    # Not every client has a file per project; writing the user's file instead would install more widely than requested.
     if scope not in scopes:
-        raise UsageError(f"{client} has no configuration for a {scope}; there is --scope {', '.join(scopes)}")
+        raise UsageError(
+            f"{client} does not support --scope {scope}: use {' or '.join(f'--scope {name}' for name in scopes)}"
+        )
     return scopes[scope]
 
 
-def _ourselves() -> list[str]:
-    beside = Path(sys.executable).with_name("portico.exe" if sys.platform == "win32" else "portico")
-    if beside.is_file():
-        return [str(beside)]
+def portico_command() -> list[str]:
+    # The command of this environment comes first: another `portico` on PATH may be an older one.
+    sibling = Path(sys.executable).with_name("portico.exe" if sys.platform == "win32" else "portico")
+    if sibling.is_file():
+        return [str(sibling)]
     command = shutil.which("portico")
     return [os.path.abspath(command)] if command else [sys.executable, "-m", "portico"]
 
 
-def _checked(options: list[str], *, shared: bool) -> list[str]:
-    """Return the options of `portico serve`; raise UsageError if `serve` would refuse them. Paths are made absolute."""
-    arguments = complete_serving(parser_for("serve").read(options))
+def _resolve_options(options: list[str], *, shared: bool) -> list[str]:
+    """Return the `portico serve` options with absolute paths. Raises UsageError if `serve` would reject them."""
+    arguments = apply_serve_defaults(parser_for("serve").parse(options))
     if arguments.transport != "stdio":
-        raise UsageError(
-            "a client starts this server itself, and speaks to it on stdio: leave --transport and its options out"
-        )
+        raise UsageError("the client starts this server and talks to it over stdio: omit --transport and its options")
     target = arguments.target
+    # A shared file is checked in: an absolute path of this machine would be wrong on every other one.
     if target is None or is_url(target) or shared:
         return options
     file, colon, name = target.rpartition(":") if target.rpartition(":")[0].endswith(".py") else (target, "", "")
     if not file.endswith((".py", ".json", ".toml")):
         return options
     if not Path(file).is_file():
-        raise UsageError(f"there is no file {file!r}")
-    # The client starts it in another folder.
-    return [os.path.abspath(file) + colon + name if word == target else word for word in options]
+        raise UsageError(f"file {file!r} not found")
+    # The client starts it in another directory. A fastmcp.json may select HTTP, so stdio is requested explicitly.
+    stdio = [] if fastmcp_source(file) is None or "--transport" in options else ["--transport", "stdio"]
+    return [os.path.abspath(file) + colon + name if word == target else word for word in options] + stdio
 
 
 def _read(path: Path) -> str:
     try:
-        return read_text(str(path), LONGEST_FILE) if path.exists() else ""
+        return read_text(str(path), MAX_FILE_BYTES) if path.exists() else ""
     except UsageError as failure:
-        raise UsageError(f"{failure}: it stays as it is") from None
+        raise UsageError(f"{failure}; the file was not changed") from None
 
 
-def _edited(path: Path, before: str, edit: Callable[[str], str]) -> str:
-    mark = "\ufeff" if before.startswith("\ufeff") else ""
+def _edit(path: Path, before: str, edit: Callable[[str], str]) -> str:
+    # Editors on Windows write it, and the parsers reject it. It is put back, so that only the entry changes.
+    byte_order_mark = "\ufeff" if before.startswith("\ufeff") else ""
     try:
-        return mark + edit(before.removeprefix(mark))
-    except InvalidConfiguration as mistake:
-        raise UsageError(f"{path}, {mistake}. It stays as it is") from None
+        return byte_order_mark + edit(before.removeprefix(byte_order_mark))
+    except InvalidJsonc as mistake:
+        raise UsageError(f"{path}, {mistake}; the file was not changed") from None
 
 
 def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) -> None:
+    # Before the diff and the backup, so that running the same command twice leaves no second backup behind.
     if before == after:
-        _say(f"{_short(path)}: nothing to change")
+        _print(f"{_short(path)}: nothing to change")
         return
-    _say(_difference(path, before, after))
+    _print(_difference(path, before, after))
     if not arguments.write:
-        _say("Nothing has been written; --write does it.")
+        _print("Nothing was written; use --write to apply the change.")
         return
     backup = _replace(path, before, after)
-    _say(f"{_short(path)}: written" + (f"; the old one is {backup.name}" if backup else ""))
-    _say("Restart the client, or have it reload its configuration.")
+    _print(f"{_short(path)}: written" + (f"; the backup is {backup.name}" if backup else ""))
+    _print("Restart the client, or reload its configuration.")
 
 
 def _difference(path: Path, before: str, after: str) -> str:
+    # A diff rather than the whole file, which may be megabytes of settings and history.
     old, new = before.splitlines(), after.splitlines()
     names = (_short(path) if before else os.devnull, _short(path))
     return "\n".join(difflib.unified_diff(old, new, *names, lineterm=""))
 
 
 def _short(path: Path) -> str:
-    """The path relative to the current folder or to the home folder, if it is in one of them."""
+    """Return the path relative to the current directory or the home directory, if it is inside one of them."""
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def _replace(path: Path, before: str, after: str) -> Path | None:
-    """Write the file whole or not at all, and only if it was not changed since it was read. The copy of the old one."""
+    """Replace the file atomically, unless it was changed since it was read, and return the path of the backup."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        # Such files hold keys of other servers, so a copy is no more readable than the file.
+        # Such files may contain keys of other servers, so the backup gets the same permissions.
         mode = path.stat().st_mode & 0o777 if before else 0o600
-        write_new(str(part), after, mode)
+        create_file(str(temporary), after, mode)
         backup = _back_up(path, before, mode) if before else None
+        # Clients write these files too; the check shortens the race to the moment before the rename.
         if _read(path) != before:
-            raise UsageError(f"{path} was changed by another program just now: it stays as it is. Try again")
-        os.replace(part, path)
+            raise UsageError(f"{path} was changed by another program and was not overwritten. Try again")
+        os.replace(temporary, path)
     except OSError as failure:
-        raise UsageError(f"{path} cannot be written: {failure.strerror}") from None
+        raise UsageError(f"cannot write {path}: {failure.strerror}") from None
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return backup
 
 
 def _back_up(path: Path, before: str, mode: int) -> Path:
-    """The path of a new copy beside the file."""
+    """Create a backup next to the file and return its path."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for more in ("", *(f"-{number}" for number in range(2, 100))):
-        backup = path.with_name(f"{path.name}.{stamp}{more}.bak")
+    # Two runs within a second must not overwrite the first backup.
+    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+        backup = path.with_name(f"{path.name}.{stamp}{suffix}.bak")
         try:
-            write_new(str(backup), before, mode)
+            create_file(str(backup), before, mode)
             return backup
         except FileExistsError:
             continue
-    raise UsageError(f"there are too many copies of {path} already: it stays as it is")
+    raise UsageError(f"too many backups of {path}; the file was not changed")
 
 
-def _say(text: str) -> None:
-    with writing():
-        print("\n".join(printable(line) for line in text.split("\n")))
+def _print(text: str) -> None:
+    with report_write_errors():
+        print("\n".join(escape_control(line) for line in text.split("\n")))

@@ -1,7 +1,7 @@
-"""Changes one value in a JSON file with comments, such as the configuration of an editor.
+"""Edit one value in a JSON file with comments, such as the configuration of an editor.
 
-Everything but that value stays as it was, byte for byte: comments, trailing commas, the order of the keys, the
-indentation. A text that cannot be read is not changed, and a changed text is read again before it is returned.
+Everything else is preserved byte for byte: comments, trailing commas, key order, indentation. An invalid text is not
+changed, and a changed text is parsed again before it is returned.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from portico.protocol.errors import UsageError
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
+# Strings match first, so that the // in "https://…" is not taken for a comment.
 _COMMENT = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?\*/", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _VISIBLE = re.compile(r"[^\r\n]")
@@ -22,13 +23,12 @@ _INDENT = re.compile(r"\n([ \t]+)\S")
 _DECODER = json.JSONDecoder()
 
 
-class InvalidConfiguration(UsageError):
-    """The text is not JSON, even when comments and trailing commas are ignored."""
+class InvalidJsonc(UsageError):
+    """The text is not JSON, even if comments and trailing commas are ignored."""
 
 
-class Document(NamedTuple):
-    """A text that was read. `bare` is the text with comments blanked out, `strict` also without trailing commas: a
-    position in one of them is the same in all."""
+class JsoncDocument(NamedTuple):
+    """A parsed text. `bare` has comments blanked out, `strict` also trailing commas; positions are the same in all."""
 
     value: dict[str, Any]
     bare: str
@@ -36,77 +36,80 @@ class Document(NamedTuple):
 
 
 class JsonMember(NamedTuple):
-    """Where the name of a member begins, and where its value begins and ends."""
+    """The position of a member's name, and the start and end of its value."""
 
     at: int
     start: int
     end: int
 
 
-def read(text: str) -> Document:
-    """The whole document. An empty one is an empty object."""
-    bare = _blanked(_COMMENT, text)
-    strict = _blanked(_TRAILING_COMMA, bare)
+def read(text: str) -> JsoncDocument:
+    """Parse a document. An empty one is an empty object. Raises InvalidJsonc."""
+    bare = _blank_out(_COMMENT, text)
+    strict = _blank_out(_TRAILING_COMMA, bare)
     try:
-        value = json.loads(strict, object_pairs_hook=_unique, parse_constant=_refuse) if strict.strip() else {}
+        # Python accepts NaN and duplicate keys; the clients that read this file do not.
+        value = json.loads(strict, object_pairs_hook=_unique, parse_constant=_reject_constant) if strict.strip() else {}
     except json.JSONDecodeError as failure:
-        raise _mistake(text, failure.pos, failure.msg.lower()) from None
+        raise _error_at(text, failure.pos, failure.msg.lower()) from None
+    # Raised by the C parser for deeply nested input, which is not a ValueError.
     except RecursionError:
-        raise InvalidConfiguration("it is nested too deeply") from None
+        raise InvalidJsonc("nested too deeply") from None
     except ValueError as failure:
-        raise InvalidConfiguration(str(failure)) from None
+        raise InvalidJsonc(str(failure)) from None
     if not isinstance(value, dict):
-        raise _mistake(text, _after(bare, 0), "an object is expected")
-    return Document(value, bare, strict)
+        raise _error_at(text, _skip_space(bare, 0), "expected an object")
+    return JsoncDocument(value, bare, strict)
 
 
-def put(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with this value at the end of the path. Objects on the way are made where they are missing."""
-    document, unit = read(text), _unit(text)
-    at, depth = _after(document.bare, 0), 0
+def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
+    """Return the text with this value at the path. Missing objects on the path are created."""
+    document, unit = read(text), _indent_unit(text)
+    at, depth = _skip_space(document.bare, 0), 0
     if at == len(text):
-        return text + _written(_nested(path, value), unit, "") + "\n"
+        return text + _to_json(_nest(path, value), unit, "") + "\n"
     for name in path[:-1]:
         member = _members(document, at).get(name)
         if member is None:
             break
         at, depth = member.start, depth + 1
         if text[at] != "{":
-            raise _mistake(text, at, f"{name!r} should be an object")
-    name, rest = path[depth], _nested(path[depth + 1 :], value)
+            raise _error_at(text, at, f"{name!r} must be an object")
+    name, rest = path[depth], _nest(path[depth + 1 :], value)
     members = _members(document, at)
     if name in members:
-        known = members[name]
-        changed = text[: known.start] + _written(rest, unit, _indent_of(text, known.at)) + text[known.end :]
+        existing = members[name]
+        changed = text[: existing.start] + _to_json(rest, unit, _indent_of(text, existing.at)) + text[existing.end :]
     else:
-        changed = _appended(text, document, at, members, {name: rest})
-    return _checked(changed, _edited(document.value, path, {path[-1]: value}))
+        changed = _append_member(text, document, at, members, {name: rest})
+    return _verify(changed, _replace_member(document.value, path, {path[-1]: value}))
 
 
-def drop(text: str, path: tuple[str, ...]) -> str:
-    """The text without the value at the end of the path, if there is one."""
+def delete_value(text: str, path: tuple[str, ...]) -> str:
+    """Return the text without the value at the path, if there is one."""
     document = read(text)
-    at, known = _after(document.bare, 0), None
+    at, member = _skip_space(document.bare, 0), None
     for name in path:
-        known = _members(document, at).get(name) if document.strict[at : at + 1] == "{" else None
-        if known is None:
+        member = _members(document, at).get(name) if document.strict[at : at + 1] == "{" else None
+        if member is None:
             return text
-        at = known.start
-    assert known is not None
-    start, end = len(text[: known.at].rstrip()), known.end
-    following = _after(document.bare, end)
+        at = member.start
+    assert member is not None
+    start, end = len(text[: member.at].rstrip()), member.end
+    following = _skip_space(document.bare, end)
+    # Exactly one comma goes with the member: the one after it, or before it if it was the last.
     if document.bare[following] == ",":
         end = following + 1
     elif text[start - 1] == ",":
         start -= 1
-    return _checked(text[:start] + text[end:], _edited(document.value, path, {}))
+    return _verify(text[:start] + text[end:], _replace_member(document.value, path, {}))
 
 
 # Reading
 
 
-def _blanked(pattern: re.Pattern[str], text: str) -> str:
-    """The text with spaces in place of each match that is not a string."""
+def _blank_out(pattern: re.Pattern[str], text: str) -> str:
+    """Replace each match that is not a string with spaces."""
     return pattern.sub(lambda match: match[0] if match[0][0] == '"' else _VISIBLE.sub(" ", match[0]), text)
 
 
@@ -114,73 +117,77 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            raise ValueError(f"{name!r} is there twice")
+            # Clients differ in which of two equal keys they use.
+            raise ValueError(f"duplicate key {name!r}")
         members[name] = value
     return members
 
 
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+def _reject_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not valid JSON")
 
 
-def _members(document: Document, start: int) -> dict[str, JsonMember]:
-    """The members of the object that begins here."""
+def _members(document: JsoncDocument, start: int) -> dict[str, JsonMember]:
+    """Return the members of the object at this position."""
     text, members = document.strict, {}
-    at = _after(text, start + 1)
+    at = _skip_space(text, start + 1)
     while text[at] != "}":
         name, end = _DECODER.raw_decode(text, at)
-        value_at = _after(text, _after(text, end) + 1)
+        value_at = _skip_space(text, _skip_space(text, end) + 1)
         _, end = _DECODER.raw_decode(text, value_at)
         members[name] = JsonMember(at, value_at, end)
-        at = _after(text, end)
-        at = _after(text, at + 1) if text[at] == "," else at
+        at = _skip_space(text, end)
+        at = _skip_space(text, at + 1) if text[at] == "," else at
     return members
 
 
-def _after(text: str, at: int) -> int:
-    """The position behind the spaces that begin here."""
+def _skip_space(text: str, at: int) -> int:
+    """Return the position after the whitespace at `at`."""
     space = _SPACE.match(text, at)
     return space.end() if space is not None else at
 
 
-def _mistake(text: str, at: int, what: str) -> InvalidConfiguration:
+def _error_at(text: str, at: int, problem: str) -> InvalidJsonc:
     line = text.count("\n", 0, at) + 1
-    return InvalidConfiguration(f"line {line}, column {at - text.rfind(chr(10), 0, at)}: {what}")
+    return InvalidJsonc(f"line {line}, column {at - text.rfind(chr(10), 0, at)}: {problem}")
 
 
 # Writing
 
 
-def _appended(text: str, document: Document, start: int, members: dict[str, JsonMember], added: dict[str, Any]) -> str:
-    """The text with one more member in the object that begins here, behind the others."""
-    (name, value), unit, ending = *added.items(), _unit(text), "\r\n" if "\r\n" in text else "\n"
+def _append_member(
+    text: str, document: JsoncDocument, start: int, members: dict[str, JsonMember], added: dict[str, Any]
+) -> str:
+    """Return the text with a member added at the end of the object at `start`."""
+    (name, value), unit, ending = *added.items(), _indent_unit(text), "\r\n" if "\r\n" in text else "\n"
     last = max((member.end for member in members.values()), default=start + 1)
     closing = _DECODER.raw_decode(document.strict, start)[1] - 1
-    # Comments may stand behind the last member, or in an object that is otherwise empty.
+    # Comments may follow the last member, or be the only content of an empty object.
     comments = text[last:closing].rstrip()
-    comma = "," if members and document.bare[_after(document.bare, last)] != "," else ""
+    # A trailing comma, which JSONC allows, already separates the new member.
+    comma = "," if members and document.bare[_skip_space(document.bare, last)] != "," else ""
     key = f"{json.dumps(name, ensure_ascii=False)}: "
     if members and "\n" not in text[start:closing]:
         return f"{text[:last]}{comma}{comments} {key}{json.dumps(value, ensure_ascii=False)}{text[closing:]}"
     outer = _indent_of(text, start)
     first = next(iter(members.values()), None)
     indent = _indent_of(text, first.at) if first and "\n" in text[start : first.at] else outer + unit
-    line = f"{ending}{indent}{key}{_written(value, unit, indent)}{ending}{outer}"
+    line = f"{ending}{indent}{key}{_to_json(value, unit, indent)}{ending}{outer}"
     return f"{text[:last]}{comma}{comments}{line}{text[closing:]}"
 
 
-def _written(value: Any, unit: str, indent: str) -> str:
-    """JSON whose lines, except the first, are indented as the place that it goes to."""
+def _to_json(value: Any, unit: str, indent: str) -> str:
+    """Return JSON whose lines, except the first, are indented for their place in the file."""
     return f"\n{indent}".join(json.dumps(value, ensure_ascii=False, indent=unit).split("\n"))
 
 
-def _nested(path: tuple[str, ...], value: Any) -> Any:
+def _nest(path: tuple[str, ...], value: Any) -> Any:
     for name in reversed(path):
         value = {name: value}
     return value
 
 
-def _unit(text: str) -> str:
+def _indent_unit(text: str) -> str:
     indent = _INDENT.search(text)
     return indent[1] if indent else "  "
 
@@ -190,17 +197,18 @@ def _indent_of(text: str, at: int) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-# Making sure
+# Verification
 
 
-def _checked(text: str, expected: Any) -> str:
+def _verify(text: str, expected: Any) -> str:
+    # The file belongs to another program: an edit that went wrong must fail here, before anything is written.
     if read(text).value != expected:
-        raise InvalidConfiguration("this file is written in a way that cannot be changed safely")
+        raise InvalidJsonc("the structure of this file does not allow a safe edit")
     return text
 
 
-def _edited(value: dict[str, Any], path: tuple[str, ...], leaf: dict[str, Any]) -> dict[str, Any]:
-    """The value with what is in `leaf` in place of the member at the end of the path."""
+def _replace_member(value: dict[str, Any], path: tuple[str, ...], leaf: dict[str, Any]) -> dict[str, Any]:
+    """Return the value with the member at the end of the path replaced by `leaf`."""
     name, *rest = path
-    inner = {name: _edited(value.get(name, {}), tuple(rest), leaf)} if rest else leaf
-    return {**{known: one for known, one in value.items() if known != name or name in inner}, **inner}
+    inner = {name: _replace_member(value.get(name, {}), tuple(rest), leaf)} if rest else leaf
+    return {**{key: member for key, member in value.items() if key != name or name in inner}, **inner}

@@ -1,6 +1,6 @@
-"""The token of a server on this machine: made when it first serves a port, found again by commands of the same user.
+"""Local tokens: created when a server first serves a port, and found again by commands of the same user.
 
-Every user of a machine can reach its loopback addresses; what lies in a file of mode 0600 is for one of them.
+Every user of a machine can reach its loopback addresses, but a file of mode 0600 can be read by one user only.
 """
 
 from __future__ import annotations
@@ -11,94 +11,106 @@ import stat
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from portico.auth.errors import UnsafeAddress
-from portico.auth.url_policy import names_loopback, origin_of
-from portico.store.data_directory import data_directory
+from portico.auth.errors import UnsafeUrl
+from portico.auth.url_policy import is_loopback_name, origin_of
+from portico.store.data_directory import resolve_data_directory
 
-_LONGEST = 256
+_MAX_TOKEN_CHARS = 256
 
 
-def find(port: int, data: str | None = None, of: str = "") -> str | None:
-    """The token for a port, if there is one that only this user can read; `of`: whose, where it is not the clients'."""
+def find_token(port: int, data: str | None = None, role: str = "") -> str | None:
+    """Return the token for a port, or None if there is none that only this user can read.
+
+    `role`: a token other than the clients' token, such as the operator's.
+    """
     try:
-        opened = os.open(_path(port, data, of), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        # O_NOFOLLOW: a symbolic link could point to a file of another user.
+        fd = os.open(_path(port, data, role), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
         return None
-    with os.fdopen(opened, "rb") as file:
-        about = os.fstat(opened)
-        ours = os.name == "nt" or (about.st_uid == os.geteuid() and not about.st_mode & 0o077)
-        if not ours or not stat.S_ISREG(about.st_mode):
+    with os.fdopen(fd, "rb") as file:
+        # Of the open file rather than the path, which could be exchanged between the check and the read.
+        info = os.fstat(fd)
+        is_own = os.name == "nt" or (info.st_uid == os.geteuid() and not info.st_mode & 0o077)
+        if not is_own or not stat.S_ISREG(info.st_mode):
             return None
-        token = file.read(_LONGEST).decode("ascii", "replace").strip()
+        token = file.read(_MAX_TOKEN_CHARS).decode("ascii", "replace").strip()
     return token if token.isascii() and token.isprintable() and token else None
 
 
-def for_url(url: str, data: str | None = None, of: str = "") -> str | None:
-    """Return the token for a URL of this machine, or None if there is none or another user listens at its port.
+def token_for_url(url: str, data: str | None = None, role: str = "") -> str | None:
+    """Return the token for a URL of this machine, or None without a token or if another user listens at its port.
 
-    The token belongs to a port of this machine's loopback addresses. Another host with the same port never gets it.
+    A token belongs to a port of this machine's loopback addresses. Another host with the same port never receives it.
     """
     try:
         _, host, port = origin_of(url)
-    except UnsafeAddress:
+    except UnsafeUrl:
         return None
-    if not names_loopback(host) or not is_listener_ours(port):
+    # Another user could listen at the same port after our server has ended, and collect the token.
+    if not is_loopback_name(host) or not is_own_listener(port):
         return None
-    return find(port, data, of)
+    return find_token(port, data, role)
 
 
 def for_request(url: str, data: str | None = None) -> str | None:
-    """Return the bearer token for requests to a URL: that of the environment, or the one in this user's files.
+    """Return the bearer token for requests to a URL: from the environment, or from this user's files.
 
-    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only; and so is the token that a
-    `portico serve` of this user has made for its port.
+    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only. The same applies to the token that a
+    `portico serve` of this user created for its port.
     """
+    # An empty variable counts as unset, which is how shells and containers often clear one.
     own = os.environ.get("PORTICO_CLIENT_TOKEN")
-    if own or not names_loopback(_host_of(url)):
+    # PORTICO_CLIENT_TOKEN is meant for any server that the user names.
+    if own or not is_loopback_name(_host_of(url)):
         return own or None
-    return os.environ.get("PORTICO_TOKEN") or for_url(url, data)
+    return os.environ.get("PORTICO_TOKEN") or token_for_url(url, data)
 
 
 def _host_of(url: str) -> str:
-    """Return the host of a URL, or "" for an invalid URL: the error is raised where it is connected to."""
+    """Return the host of a URL, or "" for an invalid URL, which raises an error on connecting."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
 
 
-def is_listener_ours(port: int) -> bool:
-    """Whether none but this user listens at a port of this machine, as far as that can be known."""
+def is_own_listener(port: int) -> bool:
+    """Return whether only this user listens at a port of this machine, as far as that is known."""
     return _listeners(port) <= {str(os.geteuid()) if os.name != "nt" else ""}
 
 
 def _listeners(port: int) -> set[str]:
-    """The users who listen at a port of this machine, as Linux tells them; elsewhere none is known."""
+    """Return the ids of the users that listen at a port; empty on systems other than Linux."""
     users: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), open(table) as file:
             rows = [line.split() for line in file]
+            # "0A" is the LISTEN state; column 7 is the user id.
             users |= {row[7] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
     return users
 
 
-def make() -> str:
-    """A new one. It never begins with a dash, which at a shell is an option."""
+def generate_token() -> str:
+    """Generate a token. It never begins with a dash, which a shell command would parse as an option."""
     return secrets.token_hex(24)
 
 
-def keep(token: str, port: int, data: str | None = None, of: str = "") -> str:
-    """Write it down for this user alone. Gives the file's path."""
-    path = _path(port, data, of)
-    fresh = f"{path}.{os.getpid()}"
+def save_token(token: str, port: int, data: str | None = None, role: str = "") -> str:
+    """Write the token to a file that only this user can read, and return the file's path."""
+    path = _path(port, data, role)
+    temporary = f"{path}.{os.getpid()}"
+    # Left by a process with the same id that was killed; O_EXCL below would refuse to reuse it.
     with suppress(FileNotFoundError):
-        os.unlink(fresh)
-    opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(opened, "w") as file:
+        os.unlink(temporary)
+    # The mode is set on creation: chmod afterwards would leave a moment in which others can open the file.
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(fd, "w") as file:
         file.write(token + "\n")
-    os.replace(fresh, path)
+    # A command that reads the token now gets the old one or the new one, never a part of it.
+    os.replace(temporary, path)
     return path
 
 
-def _path(port: int, data: str | None, of: str) -> str:
-    return str(data_directory(data) / f"http-{port}{of and f'.{of}'}.token")
+def _path(port: int, data: str | None, role: str) -> str:
+    return str(resolve_data_directory(data) / f"http-{port}{role and f'.{role}'}.token")

@@ -16,7 +16,7 @@ else:
     request_log = LazyModule("portico.telemetry.request_log")
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
-# What other programs call them. LOG_LEVEL is often set for all the programs of a machine.
+# Level names of other programs: LOG_LEVEL is often set for all programs of a machine.
 _OTHER_NAMES = {
     "debug": "trace verbose silly finest finer fine all spam dbg",
     "info": "notice http information informational inf success log default config",
@@ -27,46 +27,54 @@ _OTHER_NAMES = {
 _ALIASES = {name: level for level, names in _OTHER_NAMES.items() for name in names.split()}
 
 
-def set_log_level(default: str, *, level: str | None = None, form: str | None = None, requests: bool = False) -> None:
-    """Log at `level`, or else at LOG_LEVEL of the environment, or else at the default; an empty one is none.
+def configure_logging(
+    default: str, *, level: str | None = None, format: str | None = None, requests: bool = False
+) -> None:
+    """Configure the level from `level`, PORTICO_LOG_LEVEL, LOG_LEVEL or the default, the first that is not empty.
 
-    There is a line for each request where `form` or the level asks for that, or with `requests`, if no level is said.
+    Each request is logged if `format` is set, if the configured level includes info, or with `requests` if no level is
+    configured.
     """
-    said = _said(level)
-    chosen = _known(level.strip(), "--log-level") if level and level.strip() else _found(said)
+    environment_level = _configured_level(level)
+    chosen = _require_level(level.strip(), "--log-level") if level and level.strip() else _find_level(environment_level)
     if chosen is None:
         chosen = default
     logging.basicConfig(level=chosen.upper())
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(log_formatters.formatter(form or "text"))
-    if said and _found(said) is None:
+        handler.setFormatter(log_formatters.create_formatter(format or "text"))
+    if environment_level and _find_level(environment_level) is None:
+        # Only a warning: LOG_LEVEL may be meant for another program, and must not stop this one.
         logging.getLogger("portico").warning(
-            "LOG_LEVEL is %r, which is not a level; using %s (expected one of %s)", said, chosen, ", ".join(LEVELS)
+            "the log level must be one of %s, got %r; using %s", ", ".join(LEVELS), environment_level, chosen
         )
-        said = ""
-    wanted = chosen in ("debug", "info") if said else requests
-    if wanted or form is not None:
+        environment_level = ""
+    log_requests = chosen in ("debug", "info") if environment_level else requests
+    if log_requests or format is not None:
         request_log.log.setLevel(logging.INFO)
-        request_log.log_requests()
+        request_log.enable_request_log()
 
 
-def is_level_said(level: str | None) -> bool:
-    """Whether the line or the environment has chosen a level."""
-    return bool(_said(level))
+def is_level_set(level: str | None) -> bool:
+    """Return whether the command line or the environment selects a level."""
+    return bool(_configured_level(level))
 
 
-def _said(level: str | None) -> str:
-    return (level or "").strip() or os.environ.get("LOG_LEVEL", "").strip()
+def _configured_level(level: str | None) -> str:
+    return (
+        (level or "").strip()
+        or os.environ.get("PORTICO_LOG_LEVEL", "").strip()
+        or os.environ.get("LOG_LEVEL", "").strip()
+    )
 
 
-def _found(name: str) -> str | None:
-    """Return the level of a name, or None if it is not the name of one."""
+def _find_level(name: str) -> str | None:
+    """Return the level for a name or alias, or None if it is unknown."""
     level = _ALIASES.get(name.lower(), name.lower())
     return level if level in LEVELS else None
 
 
-def _known(said: str, where: str) -> str:
-    level = _found(said)
+def _require_level(name: str, source: str) -> str:
+    level = _find_level(name)
     if level is None:
-        raise UsageError(f"{where} is {said!r}, but must be one of {', '.join(LEVELS)}")
+        raise UsageError(f"{source} must be one of {', '.join(LEVELS)}, got {name!r}")
     return level

@@ -1,4 +1,4 @@
-"""The `portico` command: finds the module of a command, runs it, and reports what went wrong."""
+"""The `portico` command: finds the module of a command, runs it and reports errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from portico import __version__
 from portico._lazy import load_module
-from portico.auth.errors import AuthorizationFailed
+from portico.auth.errors import AuthorizationError
 from portico.cli.commands import PACKAGES, all_commands, find_command
-from portico.cli.specs.parser import Parser
-from portico.cli.terminal_text import printable
-from portico.protocol.errors import Error, TransportError, UsageError
+from portico.cli.specs.parser import CommandParser
+from portico.cli.terminal_text import escape_control
+from portico.protocol.errors import PorticoError, TransportError, UsageError
 from portico.transports.importer import LoadFailed
 
-# Commands of other tools, and the ones that do the same here.
+# Commands of other tools, with the equivalent here.
 OTHER_NAMES = {
     "run": "serve",
     "start": "serve",
@@ -33,27 +33,30 @@ OTHER_NAMES = {
     "uninstall": "install --remove",
     "add": "install",
 }
-# As a shell reports a command that a signal has ended.
-INTERRUPTED = 130
-PIPE_CLOSED = 141
+# The exit status that a shell reports for a command terminated by a signal.
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command line, by default the arguments of the process, and exit with its status."""
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        # Characters that the terminal's encoding lacks are printed as escapes.
+        # Characters that the terminal's encoding cannot represent are printed as escapes.
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(words)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except Error as mistake:
+    except PorticoError as mistake:
         status = _report(mistake)
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        status = EXIT_INTERRUPTED
+    # `portico list … | head` is normal use, so it ends silently, as a program killed by SIGPIPE does.
     except BrokenPipeError:
-        status = PIPE_CLOSED
+        status = EXIT_PIPE_CLOSED
+    # On success main() returns instead, so that a program that calls it can go on.
     if status:
         _flush_or_discard()
         raise SystemExit(status)
@@ -68,21 +71,25 @@ def _run(words: list[str]) -> int:
     return status or 0
 
 
-def _report(mistake: Error) -> int:
-    """Print an error, and return the exit status.
+def _report(mistake: PorticoError) -> int:
+    """Print an error and return the exit status.
 
-    It is 1 if the server refused or its file has an error, 2 for a wrong command line, 3 for an unreachable server.
+    The status is 1 if the server refused or its file has an error, 2 for a usage error, 3 for an unreachable server.
     """
-    for line in printable(str(mistake)).splitlines() or [type(mistake).__name__]:
+    for line in escape_control(str(mistake)).splitlines() or [type(mistake).__name__]:
         print(f"portico: {line}", file=sys.stderr)
+    # A file that fails to load is not a mistake in the command line.
     if isinstance(mistake, UsageError):
         return 1 if isinstance(mistake, LoadFailed) else 2
-    return 3 if isinstance(mistake, TransportError | AuthorizationFailed) else 1
+    return 3 if isinstance(mistake, TransportError | AuthorizationError) else 1
 
 
 def _flush_or_discard() -> None:
-    """Python flushes again when it exits, and prints a traceback if that fails, as on a full disk: it has been
-    reported."""
+    """Flush standard output, or discard it if that fails.
+
+    Python flushes again at exit and would print a traceback for an error, such as a full disk, that was already
+    reported.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -91,21 +98,22 @@ def _flush_or_discard() -> None:
 
 
 def _no_command(words: list[str]) -> None:
-    """--help and --version; everything else is a mistake."""
+    """Handle --help and --version; report anything else as a usage error."""
     # Only needed here.
     from difflib import get_close_matches
 
     commands = all_commands()
     listed = "\n".join(f"  {name:<12}{command.summary}" for name, command in commands.items())
-    parser = Parser("", "portico COMMAND …", f"The Model Context Protocol for Python.\n\ncommands:\n{listed}")
-    parser.epilog = "`portico COMMAND --help` explains each of them."
+    parser = CommandParser("", "portico COMMAND …", f"The Model Context Protocol for Python.\n\ncommands:\n{listed}")
+    parser.epilog = "Run `portico COMMAND --help` for details of a command."
     parser.add_argument("--version", action="version", version=f"portico {__version__}")
     if words and not words[0].startswith("-"):
+        # A command that exists in another package deserves the install command rather than a guess.
         package = next((name for name, commands in PACKAGES.items() if words[0] in commands), None)
         if package is not None:
             parser.error(f"{words[0]!r} is a command of portico-{package}: pip install 'portico[{package}]'")
         near = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], commands, n=1)), None)
-        hint = f"did you mean {near!r}?" if near else f"commands are {', '.join(commands)}"
+        hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(commands)}"
         parser.error(f"unknown command {words[0]!r}; {hint}")
     parser.parse_args(words)
     parser.error(f"a command is required: {', '.join(commands)}")

@@ -1,4 +1,4 @@
-"""What a command prints, and in which form: tables and text for people, one line of JSON each for programs."""
+"""Output of commands: tables and text for users, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,173 +12,212 @@ import time
 import unicodedata
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import msgspec
 from msgspec import UNSET
 
-from portico.cli.terminal_text import one_line, printable, printable_json, writing
+from portico.cli.terminal_text import escape_control, escape_json, report_write_errors, to_single_line
 from portico.protocol.content import (
     AudioContent,
-    BlobContents,
-    Contents,
+    BlobResourceContents,
     EmbeddedResource,
     ImageContent,
+    ResourceContents,
     ResourceLink,
     TextContent,
-    TextContents,
+    TextResourceContents,
 )
 from portico.protocol.errors import UsageError
 
-# Progress is drawn no more often than this, however often a server reports it.
+# Minimum interval between progress updates, however often a server reports progress.
 STATUS_INTERVAL_SECONDS = 0.05
-# From the start of the line to its end.
-CLEAR = "\r\x1b[K"
-# Of a table, which is for reading: JSON has everything.
-LONGEST_CELL, LONGEST_TEXT = 100, 500
-# Between the columns of a plain table, and the width below which no column is shrunk.
-GAP = "  "
-NARROWEST = 12
-# Of files that are saved.
-LONGEST_NAME = 80
-MOST_NAMESAKES = 10_000
+# Carriage return, then erase to the end of the line.
+CLEAR_LINE = "\r\x1b[K"
+# Limits of table cells. JSON output is never truncated.
+MAX_CELL_CHARS, MAX_TEXT_CHARS = 100, 500
+# The gap between columns of a plain table, and the width below which columns are not shrunk.
+COLUMN_GAP = "  "
+MIN_COLUMN_WIDTH = 12
+# Limits for the names of saved files.
+MAX_FILE_NAME_CHARS = 80
+MAX_NAME_ATTEMPTS = 10_000
 
 
 class Printer:
-    """Standard output in one of three forms, `table`, `text` or `json`; standard error for everything else."""
+    """Writes results to standard output as `table`, `json` or `jsonl`, and everything else to standard error.
 
-    def __init__(self, form: str | None) -> None:
-        # Either may have been closed by the parent process.
+    `jsonl` is one line of JSON per value, written immediately. `json` is one indented document, written by `flush`: an
+    array for a list or for several values.
+    """
+
+    def __init__(self, format: str | None) -> None:
+        # Either stream may have been closed by the parent process.
         self.out: TextIO = sys.stdout or io.StringIO()
         self.err: TextIO = sys.stderr or io.StringIO()
         self.is_terminal = self.out.isatty()
-        self.form = form or ("table" if self.is_terminal else "json")
+        # A pipe gets JSON lines, so that scripts work without --format and never parse a table.
+        self.format = format or ("table" if self.is_terminal else "jsonl")
+        self._values: list[Any] = []
+        self._is_list = False
         self._has_status = False
         self._next_status = 0.0
 
-    def json(self, value: Any) -> None:
-        self._write(printable_json(msgspec.json.encode(value).decode()) + "\n")
+    @property
+    def is_json(self) -> bool:
+        return self.format in ("json", "jsonl")
 
-    def pretty(self, value: Any) -> None:
-        """The value as indented JSON, for people."""
+    def print_json(self, value: Any) -> None:
+        """Print a value as JSON; in `json` format it is buffered until `flush`."""
+        if self.format == "json":
+            self._values.append(value)
+        else:
+            self._write(escape_json(msgspec.json.encode(value).decode()) + "\n")
+
+    def json_list(self, values: Iterable[Any]) -> None:
+        """Print values that form an array in a JSON document, even if there is only one or none."""
+        self._is_list = True
+        for value in values:
+            self.print_json(value)
+
+    def print_pretty_json(self, value: Any) -> None:
+        """Print the value as indented JSON."""
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        self._write(printable_json(text) + "\n")
+        self._write(escape_json(text) + "\n")
 
-    def text(self, text: str, *, exactly: bool = False) -> None:
-        """A text of the server. On a terminal control characters are escaped; a file or a pipe gets it unchanged."""
-        self._write(printable(text) if self.is_terminal else text)
-        if not text.endswith("\n") and (self.is_terminal or not exactly):
+    def print_text(self, text: str, *, verbatim: bool = False) -> None:
+        """Print a server's text. On a terminal control characters are escaped; a file or a pipe gets it unchanged."""
+        self._write(escape_control(text) if self.is_terminal else text)
+        if not text.endswith("\n") and (self.is_terminal or not verbatim):
             self._write("\n")
 
-    def line(self, line: str) -> None:
-        """One line of our own, which may quote the server."""
-        self._write(one_line(line) + "\n")
+    def print_line(self, line: str) -> None:
+        """Print one line of this program, which may quote the server."""
+        self._write(to_single_line(line) + "\n")
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table, drawn with rich if it is installed and the output is a terminal."""
+        # The last column holds prose and gets more room; the others hold names.
         cells = [
-            [*(one_line(cell, LONGEST_CELL) for cell in head), one_line(last, LONGEST_TEXT)] for *head, last in rows
+            [*(to_single_line(cell, MAX_CELL_CHARS) for cell in head), to_single_line(last, MAX_TEXT_CHARS)]
+            for *head, last in rows
         ]
-        drawn = rich_table(headings, cells, self.out) if self.form == "table" else None
-        self._write(plain_table(headings, cells) if drawn is None else drawn)
+        drawn = format_rich_table(headings, cells, self.out) if self.is_terminal else None
+        self._write(format_plain_table(headings, cells) if drawn is None else drawn)
 
-    def rows(
+    def print_rows(
         self, items: Sequence[Any], headings: Sequence[str], row: Callable[[Any], Sequence[str]], *, empty: str
     ) -> None:
-        """A line of JSON for each item, or a table of them; to people, `empty` if there are none."""
-        if self.form == "json":
-            for item in items:
-                self.json(item)
+        """Print a list of items as JSON or as a table; `empty` replaces a table without rows."""
+        if self.is_json:
+            self.json_list(items)
         elif items:
-            self.table(headings, [row(item) for item in items])
+            self.print_table(headings, [row(item) for item in items])
         else:
-            self.aside(empty)
+            self.print_error(empty)
 
-    def show(self, value: Any, sentence: str = "") -> None:
-        """The value as a line of JSON for programs; for people a sentence, or all of it."""
-        if self.form == "json":
-            self.json(value)
+    def print_value(self, value: Any, sentence: str = "") -> None:
+        """Print a value as JSON; in table format, print the sentence, or the whole value without one."""
+        if self.is_json:
+            self.print_json(value)
         elif sentence:
-            self.line(sentence)
+            self.print_line(sentence)
         else:
-            self.pretty(value)
+            self.print_pretty_json(value)
 
-    def details(self, value: Mapping[str, Any]) -> None:
-        """One thing with all that is known of it: a line of JSON for programs, for people a line for each member."""
-        if self.form == "json":
-            self.json(value)
+    def print_details(self, value: Mapping[str, Any]) -> None:
+        """Print one value with all its members, one line each in table format."""
+        if self.is_json:
+            self.print_json(value)
         else:
-            self._write("".join(f"{line}\n" for line in detail_lines(msgspec.to_builtins(value))))
+            self._write("".join(f"{line}\n" for line in format_details(msgspec.to_builtins(value))))
 
-    def raw(self, codes: str) -> None:
-        """Text that is safe already, such as codes for the terminal."""
+    def write_raw(self, codes: str) -> None:
+        """Write text that is already safe, such as terminal codes."""
         self._write(codes)
 
     def flush(self) -> None:
-        with writing():
+        """Write the buffered output, and in `json` format the document."""
+        if self._values or (self._is_list and self.format == "json"):
+            # A list stays an array even with one item, so that a `jq` filter works for any count.
+            document = self._values if self._is_list or len(self._values) > 1 else self._values[0]
+            self._values, self._is_list = [], False
+            self.print_pretty_json(document)
+        with report_write_errors():
             self.out.flush()
 
     def _write(self, text: str) -> None:
-        with writing():
+        with report_write_errors():
             self.out.write(text)
 
     # Standard error
 
-    def aside(self, words: str, end: str = "\n") -> None:
-        self.clear()
-        self.err.write(printable(words) + end)
+    def print_error(self, text: str, end: str = "\n") -> None:
+        """Print a message to standard error."""
+        # Otherwise the message would continue the line that shows the progress.
+        self.clear_status()
+        self.err.write(escape_control(text) + end)
         self.err.flush()
 
-    def status(self, words: str) -> None:
-        """Show progress on standard error, in a line that the next one replaces. Needs a terminal."""
+    def show_status(self, text: str) -> None:
+        """Show progress on standard error, in a line that the next update replaces. Needs a terminal."""
         now = time.monotonic()
         if not self.err.isatty() or now < self._next_status:
             return
+        # A server may report thousands of times per second; a terminal cannot show that.
         self._next_status = now + STATUS_INTERVAL_SECONDS
+        # A longer text would wrap, and CLEAR_LINE erases only the last of the wrapped lines.
         room = max(shutil.get_terminal_size().columns - 2, 1)
-        self.err.write(CLEAR + one_line(words, room))
+        self.err.write(CLEAR_LINE + to_single_line(text, room))
         self.err.flush()
         self._has_status = True
 
-    def clear(self) -> None:
+    def clear_status(self) -> None:
+        """Remove the progress line."""
         if self._has_status:
-            self.err.write(CLEAR)
+            self.err.write(CLEAR_LINE)
             self.err.flush()
             self._has_status = False
 
 
-def detail_lines(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """`name   value`; what has parts stands below its name. What is empty is left out."""
-    members = {name: one for name, one in value.items() if one is not None and one != "" and one != [] and one != {}}
-    wide = max((width(name) for name in members), default=0)
-    for name, one in members.items():
-        head = f"{indent}{one_line(str(name), LONGEST_CELL)}"
-        parts = _parts(one)
+def format_details(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield `name   value` lines. Nested values follow below their name; empty values are omitted."""
+    members = {
+        name: member
+        for name, member in value.items()
+        if member is not None and member != "" and member != [] and member != {}
+    }
+    name_width = max((display_width(name) for name in members), default=0)
+    for name, member in members.items():
+        head = f"{indent}{to_single_line(str(name), MAX_CELL_CHARS)}"
+        parts = _parts(member)
         if parts is None:
-            text = {True: "yes", False: "no"}.get(one, one) if isinstance(one, bool) else one
+            text = {True: "yes", False: "no"}.get(member, member) if isinstance(member, bool) else member
             text = ", ".join(map(str, text)) if isinstance(text, list) else str(text)
-            first, *more = printable(text).split("\n")
-            yield f"{head}{' ' * (wide - width(str(name)) + 2)}{first}".rstrip()
-            yield from (f"{indent}{' ' * (wide + 2)}{line}".rstrip() for line in more)
+            first, *more = escape_control(text).split("\n")
+            yield f"{head}{' ' * (name_width - display_width(str(name)) + 2)}{first}".rstrip()
+            yield from (f"{indent}{' ' * (name_width + 2)}{line}".rstrip() for line in more)
         else:
             yield head
             for at, part in enumerate(parts):
                 yield from ([""] if at and len(part) > 1 else [])
-                yield from detail_lines(part, f"{indent}  ")
+                yield from format_details(part, f"{indent}  ")
 
 
 def _parts(value: Any) -> list[Mapping[str, Any]] | None:
-    """The objects that a value is made of; None if it is plain."""
+    """Return the objects that a value consists of, or None for a plain value."""
     if isinstance(value, Mapping):
         return [value]
-    if isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
-        return [one if isinstance(one, Mapping) else {"": one} for one in value]
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        return [item if isinstance(item, Mapping) else {"": item} for item in value]
     return None
 
 
-def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> str | None:
-    """A table by rich, as that stream can show it; None without rich. Cells are Text: nothing in them is markup."""
+def format_rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> str | None:
+    """Return a table drawn by rich for this stream, or None without rich. Markup in cells is not interpreted."""
     try:
+        # Optional dependency, imported here because only a table on a terminal needs it.
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -186,137 +225,157 @@ def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: Text
         return None
     console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    # What people copy stays in one piece, while that leaves room for the rest.
-    whole = max((width(row[0]) for row in rows), default=0) <= console.width * 0.6
+    # Keep the first column, which users copy from, unwrapped as long as that leaves room for the others.
+    whole = max((display_width(row[0]) for row in rows), default=0) <= console.width * 0.6
     for at, heading in enumerate(headings):
         style = "cyan" if at == 0 else "" if at == len(headings) - 1 else "dim"
         table.add_column(heading, style=style, overflow="fold", no_wrap=whole and at == 0, min_width=4)
     for row in rows:
+        # A `Text` is literal whatever the settings of the console: cells quote the server.
         table.add_row(*map(Text, row))
     with console.capture() as drawn:
         console.print(table)
     return drawn.get()
 
 
-def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the rows as aligned columns, folded to the width of the terminal."""
     table = [list(headings), *map(list, rows)]
-    natural = [max(width(row[at]) for row in table) for at in range(len(headings))]
-    widths = _fitted_widths(natural, shutil.get_terminal_size().columns - len(GAP) * (len(natural) - 1))
+    natural = [max(display_width(row[at]) for row in table) for at in range(len(headings))]
+    widths = _fit_widths(natural, shutil.get_terminal_size().columns - len(COLUMN_GAP) * (len(natural) - 1))
     lines = []
     for row in table:
-        cells = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        cells = [_fold(cell, size) for cell, size in zip(row, widths, strict=True)]
         for at in range(max(map(len, cells))):
             parts = [cell[at] if at < len(cell) else "" for cell in cells]
-            lines.append(GAP.join(part + " " * (size - width(part)) for part, size in zip(parts, widths, strict=True)))
+            lines.append(
+                COLUMN_GAP.join(
+                    part + " " * (size - display_width(part)) for part, size in zip(parts, widths, strict=True)
+                )
+            )
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _fitted_widths(natural: Sequence[int], room: int) -> list[int]:
-    """Shrink the widest columns until all fit into the room.
+def _fit_widths(natural: Sequence[int], room: int) -> list[int]:
+    """Return column widths that fit into the room, shrinking the widest columns first.
 
     The first column has the names and ids that users copy, so it keeps its width unless it takes most of the line.
     """
     widths = list(natural)
     first = 1 if len(widths) > 1 and widths[0] <= room * 0.6 else 0
-    while sum(widths) > room:
-        at = max(range(first, len(widths)), key=widths.__getitem__)
-        if widths[at] <= NARROWEST:
-            break
-        widths[at] = max(widths[at] - (sum(widths) - room), widths[at] // 2, NARROWEST)
+    # Many columns fit only if some are narrower than prose should be.
+    for narrowest in (MIN_COLUMN_WIDTH, MIN_COLUMN_WIDTH // 2, MIN_COLUMN_WIDTH // 3):
+        while sum(widths) > room:
+            at = max(range(first, len(widths)), key=widths.__getitem__)
+            if widths[at] <= narrowest:
+                break
+            widths[at] = max(widths[at] - (sum(widths) - room), widths[at] // 2, narrowest)
     return widths
 
 
-def _folded(cell: str, room: int) -> list[str]:
+def _fold(cell: str, room: int) -> list[str]:
     """Fold a cell between words, and inside a word that is longer than a line."""
-    if width(cell) <= room:
+    if display_width(cell) <= room:
         return [cell]
     lines, line = [], ""
     for word in cell.split(" "):
-        if line and width(line) + 1 + width(word) > room:
+        if line and display_width(line) + 1 + display_width(word) > room:
             lines.append(line)
             line = word
         else:
             line = f"{line} {word}" if line else word
-        while width(line) > room:
-            cut = next(at for at in range(len(line), 0, -1) if width(line[:at]) <= room or at == 1)
+        while display_width(line) > room:
+            cut = next(at for at in range(len(line), 0, -1) if display_width(line[:at]) <= room or at == 1)
             lines.append(line[:cut])
             line = line[cut:]
     return [*lines, line]
 
 
-def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that a text takes."""
+    # The common case, which needs no lookup per character.
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 0 if _is_joined(char) else 1 for char in text)
 
 
 def _is_joined(char: str) -> bool:
+    # Combining marks and format characters take no column.
     return unicodedata.category(char) in ("Mn", "Me", "Cf")
 
 
-# Content of a server
+# Content blocks
 
 
-class BlockPrinter:
-    """Prints content blocks. Binary data is saved in the folder, if there is one."""
+class ContentPrinter:
+    """Prints content blocks. Binary data is saved in the directory, if one is set."""
 
-    def __init__(self, printer: Printer, folder: str | None, name: str) -> None:
+    def __init__(self, printer: Printer, directory: str | None, name: str) -> None:
         self.printer = printer
-        self.folder = folder
+        self.folder = directory
         self.name = name
 
-    def block(self, block: Any) -> None:
+    def print_block(self, block: Any) -> None:
+        """Print one content block."""
         if isinstance(block, TextContent):
-            self.printer.text(block.text)
+            self.printer.print_text(block.text)
         elif isinstance(block, ImageContent | AudioContent):
-            kind = "an image" if isinstance(block, ImageContent) else "sound"
-            self.printer.line(self.binary(kind, block.data, block.mime_type, self.name))
+            kind = "image" if isinstance(block, ImageContent) else "audio"
+            self.printer.print_line(self.describe_binary(kind, block.data, block.mime_type, self.name))
         elif isinstance(block, EmbeddedResource):
-            self.contents(_received(block.resource))
+            self.print_contents(_to_contents(block.resource))
         elif isinstance(block, ResourceLink):
             kind = f", {block.mime_type}" if block.mime_type else ""
-            self.printer.line(f"({block.title or block.name}: {block.uri}{kind})")
+            self.printer.print_line(f"({block.title or block.name}: {block.uri}{kind})")
         else:
-            self.printer.pretty(block)
+            self.printer.print_pretty_json(block)
 
-    def contents(self, one: Contents, *, exactly: bool = False) -> None:
-        """Prints the contents of a resource."""
-        if one.text is not UNSET:
-            self.printer.text(one.text, exactly=exactly)
-        elif one.blob is not UNSET:
-            self.printer.line(self.binary("data", one.blob, one.mime_type, _last_step(one.uri), one.uri))
+    def print_contents(self, contents: ResourceContents, *, exactly: bool = False) -> None:
+        """Print the contents of a resource."""
+        if contents.text is not UNSET:
+            self.printer.print_text(contents.text, verbatim=exactly)
+        elif contents.blob is not UNSET:
+            self.printer.print_line(
+                self.describe_binary(
+                    "data", contents.blob, contents.mime_type, _last_path_segment(contents.uri), contents.uri
+                )
+            )
 
-    def save(self, blocks: list[Any]) -> None:
-        """Saves the binary data of blocks that were printed as JSON."""
+    def save_binary(self, blocks: list[Any]) -> None:
+        """Save the binary data of blocks that were printed as JSON."""
         for block in blocks if self.folder is not None else ():
             if isinstance(block, ImageContent | AudioContent):
-                self.printer.aside(self.binary("", block.data, block.mime_type, self.name))
-            contents = _received(block.resource) if isinstance(block, EmbeddedResource) else block
-            if isinstance(contents, Contents) and contents.blob is not UNSET:
-                self.printer.aside(self.binary("", contents.blob, contents.mime_type, _last_step(contents.uri)))
+                self.printer.print_error(self.describe_binary("", block.data, block.mime_type, self.name))
+            contents = _to_contents(block.resource) if isinstance(block, EmbeddedResource) else block
+            if isinstance(contents, ResourceContents) and contents.blob is not UNSET:
+                self.printer.print_error(
+                    self.describe_binary("", contents.blob, contents.mime_type, _last_path_segment(contents.uri))
+                )
 
-    def binary(self, kind: str, data: str, mime_type: str | None, name: str, uri: str = "") -> str:
-        """A line about binary data: what it is, its size, and the file that it was saved in."""
-        words = ", ".join(word for word in (kind, mime_type, uri) if word)
+    def describe_binary(self, kind: str, data: str, mime_type: str | None, name: str, uri: str = "") -> str:
+        """Return a line that describes binary data: its type, its size, and the file that it was saved in."""
+        description = ", ".join(word for word in (kind, mime_type, uri) if word)
         try:
+            # Without `validate`, Python skips foreign characters and returns data that the server did not send.
             decoded = b64decode(data, validate=True)
         except (NotBase64, ValueError):
-            return f"({words}: not valid base64)"
+            return f"({description}: not valid base64)"
         if self.folder is None:
-            return f"({words}, {_size(len(decoded))}; --save DIR saves it to a file)"
-        return f"({words + ', ' if words else ''}{_size(len(decoded))}: {self._save(decoded, mime_type, name)})"
+            return f"({description}, {_size(len(decoded))}; use --save-dir DIR to save it)"
+        path = self._save(decoded, mime_type, name)
+        return f"({description + ', ' if description else ''}{_size(len(decoded))}: {path})"
 
     def _save(self, data: bytes, mime_type: str | None, name: str) -> str:
-        """The path of a new file with this data. Its name is made safe, for the server chose it."""
+        """Save the data in a new file and return its path. The name comes from the server, so it is sanitized."""
         assert self.folder is not None
         stem, extension = _file_name(name, mime_type)
         try:
             os.makedirs(self.folder, exist_ok=True)
-            for number in range(1, MOST_NAMESAKES):
+            # Never overwrites: a second image of the same tool gets the next number.
+            for number in range(1, MAX_NAME_ATTEMPTS):
                 path = os.path.join(self.folder, f"{stem}{'' if number == 1 else f'-{number}'}{extension}")
                 try:
+                    # Exclusive creation: a server must not be able to overwrite a file of the user by its name.
                     with open(path, "xb") as file:
                         file.write(data)
                     return path
@@ -324,16 +383,16 @@ class BlockPrinter:
                     continue
         except OSError as failure:
             raise UsageError(f"cannot write to {self.folder}: {failure.strerror or failure}") from None
-        raise UsageError(f"{self.folder} has {MOST_NAMESAKES} files called {stem} already")
+        raise UsageError(f"{self.folder} already has {MAX_NAME_ATTEMPTS} files named {stem}")
 
 
-def _received(resource: Any) -> Contents:
-    if isinstance(resource, TextContents | BlobContents):
+def _to_contents(resource: Any) -> ResourceContents:
+    if isinstance(resource, TextResourceContents | BlobResourceContents):
         resource = msgspec.to_builtins(resource)
-    return resource if isinstance(resource, Contents) else msgspec.convert(resource, Contents)
+    return resource if isinstance(resource, ResourceContents) else msgspec.convert(resource, ResourceContents)
 
 
-def _last_step(uri: str) -> str:
+def _last_path_segment(uri: str) -> str:
     return uri.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
@@ -341,8 +400,9 @@ def _file_name(name: str, mime_type: str | None) -> tuple[str, str]:
     stem, mark, suffix = name.rpartition(".")
     guessed = mimetypes.guess_extension((mime_type or "").partition(";")[0].strip())
     extension = f".{suffix}" if mark and re.fullmatch(r"[A-Za-z0-9]{1,8}", suffix) else guessed or ".bin"
+    # No dots or slashes from the server reach the path, so it stays inside the directory.
     safe = re.sub(r"[^A-Za-z0-9_-]+", "-", stem if mark and extension == f".{suffix}" else name).strip("-")
-    return safe[:LONGEST_NAME] or "data", extension
+    return safe[:MAX_FILE_NAME_CHARS] or "data", extension
 
 
 def _size(count: int) -> str:

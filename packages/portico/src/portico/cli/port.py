@@ -1,4 +1,4 @@
-"""`portico port PATH`"""
+"""`portico port PATH`: rewrite FastMCP or MCP SDK code for Portico."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from pathlib import Path
 
 from portico._lazy import load_module
 from portico.cli.specs import parser_for
-from portico.cli.terminal_text import printable
+from portico.cli.terminal_text import escape_control
 from portico.protocol.errors import UsageError
 
-LEFT_TO_DO = 1
+EXIT_MANUAL_STEPS = 1
 
 
-def run(words: list[str]) -> int:
-    arguments = parser_for("port").read(words)
+def run(argv: list[str]) -> int:
+    """Run `portico port`."""
+    arguments = parser_for("port").parse(argv)
     try:
         project = load_module("portico.compat.port.project")
     except ModuleNotFoundError as missing:
+        # Another missing module is a defect of this package; advising to install libcst would hide it.
         if (missing.name or "").partition(".")[0] != "libcst":
             raise
-        raise UsageError("`portico port` needs libcst; install portico[port]") from None
+        raise UsageError("`portico port` requires libcst: pip install 'portico[port]'") from None
     changed = left = 0
     for path in arguments.paths:
-        for ported in project.port(Path(path)):
-            changed += ported.changed
+        for ported in project.port_project(Path(path)):
+            changed += ported.is_changed
             left += len(ported.findings)
-            if ported.changed and arguments.write:
+            if ported.is_changed and arguments.write:
                 ported.write()
-                print(f"{printable(str(ported.path))}: rewritten", file=sys.stderr)
-            elif ported.changed:
+                print(f"{escape_control(str(ported.path))}: rewritten", file=sys.stderr)
+            elif ported.is_changed:
                 sys.stdout.write(ported.diff())
             for line, what, advice in ported.findings:
-                print(printable(f"{ported.path}:{line}: {what}: {advice}"), file=sys.stderr)
+                print(escape_control(f"{ported.path}:{line}: {what}: {advice}"), file=sys.stderr)
     print(_summary(changed, left, arguments.write), file=sys.stderr)
-    return LEFT_TO_DO if left else 0
+    return EXIT_MANUAL_STEPS if left else 0
 
 
 def _summary(changed: int, left: int, written: bool) -> str:
     if not changed and not left:
-        return "nothing here uses FastMCP or the official SDK"
+        return "no code uses FastMCP or the official SDK"
     files = f"{changed} file{'' if changed == 1 else 's'}"
     done = (
         f"{files} rewritten" if written else f"{files} would change; --write changes {'it' if changed == 1 else 'them'}"

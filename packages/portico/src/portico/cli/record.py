@@ -1,4 +1,4 @@
-"""`portico record` and `portico replay`"""
+"""`portico record` captures a server's messages; `portico replay` serves them back."""
 
 from __future__ import annotations
 
@@ -9,68 +9,68 @@ from typing import TYPE_CHECKING, Any
 
 from portico._lazy import LazyModule
 from portico.cli.connect import connection_options
-from portico.cli.logging import set_log_level
-from portico.cli.specs import complete_serving, parse, parser_for
-from portico.cli.terminal_text import printable
+from portico.cli.logging import configure_logging
+from portico.cli.specs import apply_serve_defaults, parse_target_command, parser_for
+from portico.cli.terminal_text import escape_control
 from portico.client.client import Client
 from portico.protocol.meta import Implementation
 from portico.server.server import Server
 from portico.transports import stdio
-from portico.transports.event_loop import new_loop
-from portico.transports.targets import Target, target_of
+from portico.transports.event_loop import new_event_loop
+from portico.transports.targets import Target, parse_target
 
 if TYPE_CHECKING:
-    from portico.testing.recording import file as tape_module
-    from portico.testing.recording import proxy as proxy_module
-    from portico.testing.recording import replay as replay_module
+    from portico.testing.recording import file as recording_file, proxy as proxy_module, replay as replay_module
 else:
     proxy_module = LazyModule("portico.testing.recording.proxy")
     replay_module = LazyModule("portico.testing.recording.replay")
-    tape_module = LazyModule("portico.testing.recording.file")
+    recording_file = LazyModule("portico.testing.recording.file")
 
-NOT_RECORDED = 1
-MOST_SHOWN = 20
+# So that a test suite notices requests that the recording does not cover.
+EXIT_NOT_RECORDED = 1
+MAX_SHOWN_REQUESTS = 20
 
 
-def run_record(words: list[str]) -> None:
-    arguments = parse("record", words)
-    set_log_level("warning")
+def run_record(argv: list[str]) -> None:
+    """Run `portico record`."""
+    arguments = parse_target_command("record", argv)
+    configure_logging("warning")
     arguments.oauth = False
-    # Before the file: what is in it is not lost for a target that is none.
+    # Before the file is opened, so that an invalid target does not overwrite an existing recording.
     target = _target(arguments)
-    tape = tape_module.TapeWriter(arguments.out)
+    recorder = recording_file.Recorder(arguments.output)
     try:
         if arguments.port is None and arguments.host is None:
-            _record_stdio(arguments, target, tape)
+            _record_stdio(arguments, target, recorder)
         else:
-            _record_http(arguments, tape)
+            _record_http(arguments, recorder)
     finally:
-        tape.close()
-    _tell(f"{tape.count} message{'' if tape.count == 1 else 's'} in {arguments.out}")
+        recorder.close()
+    _print_status(f"{recorder.count} message{'' if recorder.count == 1 else 's'} in {arguments.output}")
 
 
-def _record_stdio(arguments: argparse.Namespace, target: Target, tape: Any) -> None:
-    proxy = proxy_module.Proxy(target, tape)
-    stdin, stdout = stdio.claim()
+def _record_stdio(arguments: argparse.Namespace, target: Target, recorder: Any) -> None:
+    proxy = proxy_module.RecordingProxy(target, recorder)
+    stdin, stdout = stdio.claim_stdio()
     if sys.stderr.isatty():
-        _tell(f"recording to {arguments.out}, until the client goes away")
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+        _print_status(f"recording to {arguments.output} until the client disconnects")
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(proxy.serve(stdin, stdout))
 
 
-def _record_http(arguments: argparse.Namespace, tape: Any) -> None:
-    """A server that passes everything on: clients may come and go, and what is written is one conversation."""
+def _record_http(arguments: argparse.Namespace, recorder: Any) -> None:
+    """Record over HTTP with a server that forwards everything: clients may come and go, and all share one recording."""
     options = connection_options(arguments.target, arguments)
     info, instructions = asyncio.run(_introduction(Client(arguments.target, **options)))
     server = Server(info.name, instructions, version=info.version, title=info.title, description=info.description)
-    server.mount(Client(arguments.target, undeclared=True, trace=tape.note, **options))
+    server.mount(Client(arguments.target, ignore_capabilities=True, on_message_bytes=recorder.record, **options))
     if sys.stderr.isatty():
-        _tell(f"recording to {arguments.out}, until it is stopped")
+        _print_status(f"recording to {arguments.output} until interrupted")
     server.run("http", host=arguments.host or "127.0.0.1", port=8080 if arguments.port is None else arguments.port)
 
 
 async def _introduction(client: Client) -> tuple[Implementation, str | None]:
-    """What the server is called, so that the one in front of it is called the same."""
+    """Return the server's info and instructions, so that the recording proxy presents itself as that server."""
     async with client:
         return client.server_info or Implementation("record", "0"), client.instructions
 
@@ -80,13 +80,14 @@ def _target(arguments: argparse.Namespace) -> Target:
     headers: dict[str, str] = options["headers"]
     if options["auth"]:
         headers = {"Authorization": f"Bearer {options['auth']}", **headers}
-    return target_of(arguments.target, env=options["env"], cwd=options["cwd"], headers=headers or None)
+    return parse_target(arguments.target, env=options["env"], cwd=options["cwd"], headers=headers or None)
 
 
-def run_replay(words: list[str]) -> int:
-    arguments = complete_serving(_completed(parser_for("replay").read(words)))
-    set_log_level("warning")
-    replay = replay_module.Replay.load(arguments.file)
+def run_replay(argv: list[str]) -> int:
+    """Run `portico replay`."""
+    arguments = apply_serve_defaults(_set_missing_options(parser_for("replay").parse(argv)))
+    configure_logging("warning")
+    replay = replay_module.ReplayHandler.load(arguments.file)
     server = replay.server()
     if arguments.transport == "http":
         server.run("http", host=arguments.host, port=arguments.port)
@@ -95,19 +96,22 @@ def run_replay(words: list[str]) -> int:
     return _summary(replay)
 
 
-def _completed(arguments: argparse.Namespace) -> argparse.Namespace:
-    arguments.unix = arguments.fd = arguments.workers = None
+def _set_missing_options(arguments: argparse.Namespace) -> argparse.Namespace:
+    # `replay` has no such options, but shares the defaults of `serve`.
+    arguments.unix_socket = arguments.fd = arguments.workers = None
     return arguments
 
 
 def _summary(replay: Any) -> int:
-    """What was asked and is not in the recording. It is in the exit status too, so that a test fails by it."""
-    for shown in replay.unknown[:MOST_SHOWN]:
-        _tell(f"not recorded: {shown}")
-    if len(replay.unknown) > MOST_SHOWN:
-        _tell(f"… and {len(replay.unknown) - MOST_SHOWN} more that were not recorded")
-    return NOT_RECORDED if replay.unknown else 0
+    """Report requests that are not in the recording, and return an exit status with which tests fail."""
+    for request_text in replay.unmatched_requests[:MAX_SHOWN_REQUESTS]:
+        _print_status(f"not recorded: {request_text}")
+    if len(replay.unmatched_requests) > MAX_SHOWN_REQUESTS:
+        _print_status(
+            f"… and {len(replay.unmatched_requests) - MAX_SHOWN_REQUESTS} more requests that were not recorded"
+        )
+    return EXIT_NOT_RECORDED if replay.unmatched_requests else 0
 
 
-def _tell(text: str) -> None:
-    print(f"portico: {printable(text)}", file=sys.stderr, flush=True)
+def _print_status(text: str) -> None:
+    print(f"portico: {escape_control(text)}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""Load a server from a file, and load it again when the file changes.
+"""Load a server from a file, and reload it when the file changes.
 
-A version that cannot be loaded leaves the last good one in place.
+If a version cannot be loaded, the last working one stays in service.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from typing import Literal
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.server.reload import become
+from portico.rpc.supervision import BackgroundTasks
+from portico.server.reload import replace_server
 from portico.server.server import Server
 from portico.transports import importer
 
 log = logging.getLogger("portico")
 
+# Polling works on every platform and file system, including mounted volumes of containers.
 POLL_INTERVAL_SECONDS = 0.25
 # An editor may write a file in several steps.
 DEBOUNCE_SECONDS = 0.05
-# How long calls to the previous version may still use its lifespans.
+# How long calls of the previous version may still use its lifespans.
 DRAIN_TIMEOUT_SECONDS = 10.0
+# Each poll calls stat() for every file.
 MAX_WATCHED_FILES = 5000
 MAX_TRACEBACK_CHARS = 8000
 
 
 class ReloadState(Struct, kw_only=True):
-    """Whether the file could be loaded, and the error if not."""
+    """Whether the file was loaded, and the error otherwise."""
 
     state: Literal["ok", "broken"]
     file: str
@@ -47,7 +50,7 @@ class ReloadState(Struct, kw_only=True):
 
 
 class Reloader:
-    """Load the Server that a target names, `file.py` or `file.py:object`, whenever its files change."""
+    """Loads the Server of a target, `file.py` or `file.py:object`, and reloads it when its files change."""
 
     def __init__(self, target: str) -> None:
         place = target if target.endswith(".py") else target.rpartition(":")[0]
@@ -60,14 +63,14 @@ class Reloader:
         self.folder = os.path.dirname(self.path)
         self.state = ReloadState(state="broken", file=os.path.basename(self.path), at=time.time())
         self.listeners: list[Callable[[], None]] = []
-        # Whether calls to the previous version may still be in flight.
+        # Whether calls of the previous version may still be in flight.
         self.busy: Callable[[], bool] = lambda: False
-        self._seen: dict[str, int] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._versions: dict[str, int] = {}
+        self._background = BackgroundTasks()
 
     def load_initial(self) -> Server:
-        """Return the server at the start: an empty one if the file cannot be loaded yet."""
-        # Bytecode compiled a moment ago can have the modification time of the source written now.
+        """Return the initial server: an empty one if the file cannot be loaded yet."""
+        # Bytecode that was just compiled can have the modification time of a source written now.
         sys.dont_write_bytecode = True
         server = self._load()
         if server is None:
@@ -76,30 +79,29 @@ class Reloader:
         return server
 
     async def watch(self, server: Server) -> None:
-        """Replace a server by the new version of its file after each change, until cancelled."""
+        """Replace the server with the new version of its file after each change, until cancelled."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_SECONDS)
-            if self._file_versions() == self._seen:
+            if self._file_versions() == self._versions:
                 continue
             await asyncio.sleep(DEBOUNCE_SECONDS)
-            # In a thread: the file may load slowly, and the previous version goes on serving.
-            fresh = await asyncio.to_thread(self._load)
-            if fresh is not None:
-                await self._swap(server, fresh)
+            # In a thread: the file may load slowly while the previous version keeps serving.
+            new_server = await asyncio.to_thread(self._load)
+            if new_server is not None:
+                await self._swap(server, new_server)
             self._notify()
 
-    async def _swap(self, server: Server, fresh: Server) -> None:
+    async def _swap(self, server: Server, new_server: Server) -> None:
         try:
-            end = await become(server, fresh)
+            # The lifespan of the new version starts here and may fail as well; the old one then keeps serving.
+            end = await replace_server(server, new_server)
         except Exception as failure:
             self._record_failure(failure)
             return
-        task = asyncio.get_running_loop().create_task(self._drain_previous(end))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._background.start(self._drain_previous(end))
 
     async def _drain_previous(self, end: Callable[[], Awaitable[None]]) -> None:
-        """End the previous version's lifespans when its calls have ended, or after DRAIN_TIMEOUT_SECONDS."""
+        """End the previous version's lifespans when its calls have finished, or after DRAIN_TIMEOUT_SECONDS."""
         for _ in range(int(DRAIN_TIMEOUT_SECONDS / POLL_INTERVAL_SECONDS)):
             if not self.busy():
                 break
@@ -109,52 +111,61 @@ class Reloader:
     # Loading
 
     def _load(self) -> Server | None:
-        """Load the file and return its server; None if it fails, with the reason in `state`."""
+        """Load the file and return its server, or None if it fails, with the reason in `state`."""
         before = self._project_modules()
+        # Taken before loading: a file that changes while it is being loaded is loaded again.
+        versions = self._file_versions()
         for name in before:
             del sys.modules[name]
+        # Import finders cache directory listings, so a module that was added just now would not be found.
         importlib.invalidate_caches()
         paths = list(sys.path)
         try:
-            found = importer.load(self.target)
-            if not isinstance(found, Server):
+            result = importer.import_server(self.target)
+            if not isinstance(result, Server):
                 raise UsageError(f"{self.target} is not a Server")
+        # A file without a `__main__` guard may call sys.exit(), which must not end the development server.
         except (Exception, SystemExit) as failure:
             self._record_failure(failure)
             for name in self._project_modules():
                 del sys.modules[name]
+            # The previous version still runs and may import its modules lazily.
             sys.modules.update(before)
             return None
         finally:
-            # Modules next to the file can be imported. Loading adds the folder each time; once is enough.
+            # Modules next to the file can be imported. Loading adds the directory each time; once is enough.
             sys.path[:] = paths if self.folder in paths else [self.folder, *paths]
-            self._seen = self._file_versions()
+            self._versions = {**self._file_versions(), **versions}
         self.state = ReloadState(
             state="ok", file=self.state.file, at=time.time(), loads=self.state.loads + 1
         )  # fmt: skip
-        return found
+        return result
 
     def _project_modules(self) -> dict[str, ModuleType]:
-        """Return the modules imported from the folder of the file: they are imported again with it."""
-        own = {}
+        """Return the modules imported from the directory of the file, which are reloaded with it."""
+        modules = {}
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None) or ""
             if name != "__main__" and path.startswith(self.folder + os.sep) and "site-packages" not in path:
-                own[name] = module
-        return own
+                modules[name] = module
+        return modules
 
     def _file_versions(self) -> dict[str, int]:
         """Return the modification time of each watched file."""
-        files = {str(module.__file__) for module in self._project_modules().values()} | {self.path} | set(self._seen)
-        found = {}
+        files = (
+            {str(module.__file__) for module in self._project_modules().values()} | {self.path} | set(self._versions)
+        )
+        result = {}
         for path in sorted(files)[:MAX_WATCHED_FILES]:
             try:
-                found[path] = os.stat(path).st_mtime_ns
+                result[path] = os.stat(path).st_mtime_ns
             except OSError:
-                found[path] = 0
-        return found
+                # A deleted file is a change too, and some editors delete a file before they write it again.
+                result[path] = 0
+        return result
 
     def _record_failure(self, failure: BaseException) -> None:
+        # The cause has the traceback into the user's file; the wrapper was raised by the importer.
         if isinstance(failure, importer.LoadFailed) and failure.__cause__ is not None:
             failure = failure.__cause__
         lines = traceback.format_exception(failure)
@@ -168,8 +179,8 @@ class Reloader:
         )  # fmt: skip
 
     def _notify(self) -> None:
-        for told in self.listeners:
-            told()
+        for listener in self.listeners:
+            listener()
 
 
 def _trim_traceback(lines: list[str], folder: str) -> list[str]:

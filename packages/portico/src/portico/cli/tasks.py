@@ -1,4 +1,4 @@
-"""`portico jobs`: the tasks in a store."""
+"""`portico tasks`: list, show, cancel or retry the tasks in a store."""
 
 from __future__ import annotations
 
@@ -17,69 +17,72 @@ from portico.cli.specs import parser_for
 from portico.protocol.errors import UsageError
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import MIGRATIONS
-from portico.server.tasks.jobs import Job, now
+from portico.server.tasks.jobs import Job, now_ms
 from portico.server.tasks.worker_ids import shorten
-from portico.store.data_directory import data_directory
-from portico.store.database import Database, parse
+from portico.store.data_directory import named_store, resolve_data_directory
+from portico.store.database import Database, parse_database_url
 from portico.store.keys import MEMORY
 
-# How often --watch draws at least; changes are drawn when they come.
+# The longest time between two updates of --watch; changes are drawn immediately.
 WATCH_SECONDS = 1.0
 HEADINGS = ("ID", "SERVER", "TOOL", "STATUS", "PROGRESS", "CREATED", "MESSAGE")
-SHOWN = 10
+SHORT_ID_CHARS = 10
 MAX_IDS_NAMED = 5
 # Stored in milliseconds, shown as ISO 8601 with the local offset.
 _TIMES = ("created_at", "updated_at", "run_at", "expires_at", "lease")
-FRAME = "\x1b[H\x1b[J"
+CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
-def run(words: list[str]) -> int:
-    return asyncio.run(_run(parser_for("jobs").read(words)))
+def run(argv: list[str]) -> int:
+    """Run `portico tasks`."""
+    return asyncio.run(_run(parser_for("tasks").parse(argv)))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
     async with Database(_store(arguments)) as database:
         await database.migrate("tasks", MIGRATIONS)
-        command = JobsCommand(database, arguments)
+        command = TasksCommand(database, arguments)
         status = await ACTIONS[arguments.action](command)
     command.printer.flush()
     return status
 
 
 def _store(arguments: argparse.Namespace) -> str:
-    """The store of --store or PORTICO_STORE, or the only one in the data directory."""
-    named = arguments.store or os.environ.get("PORTICO_STORE")
+    """Return the store of --store or PORTICO_STORE, or the only one in the data directory."""
+    named = named_store(arguments.store)
     if named:
-        return _existing(str(named))
-    stores = sorted(data_directory(arguments.data).glob("*.db"))
+        return _existing(named)
+    stores = sorted(resolve_data_directory(arguments.data).glob("*.db"))
+    # Choosing one would be a guess, and `cancel` would change the wrong store.
     if len(stores) != 1:
         names = ", ".join(str(path) for path in stores) or "none"
-        raise UsageError(f"--store is required; the data directory has {names}")
+        raise UsageError(f"--store is required: the data directory contains {names}")
     return str(stores[0])
 
 
-class JobsCommand:
-    """One action; each gives its exit status."""
+class TasksCommand:
+    """The actions of `portico tasks`; each returns an exit status."""
 
     def __init__(self, database: Database, arguments: argparse.Namespace) -> None:
         self.database, self.arguments = database, arguments
-        self.printer = Printer(arguments.output)
+        self.printer = Printer(arguments.format)
 
-    async def list_jobs(self) -> int:
-        if self.arguments.watch and self.printer.form == "table" and self.printer.is_terminal:
+    async def list_tasks(self) -> int:
+        # Terminal codes would corrupt JSON and redirected output, so those get one listing.
+        if self.arguments.watch and self.printer.format == "table" and self.printer.is_terminal:
             return await self._watch()
-        recent = await self._recent()
-        items = [_plain(job) for job in recent] if self.printer.form == "json" else recent
-        self.printer.rows(items, HEADINGS, _row, empty="no tasks")
+        recent = await self._recent_tasks()
+        items = [_plain(job) for job in recent] if self.printer.is_json else recent
+        self.printer.print_rows(items, HEADINGS, _row, empty="no tasks")
         return 0
 
     async def _watch(self) -> int:
-        """Draws the table again whenever something changes, until it is interrupted."""
-        async with self.database.subscribe(jobs.CREATED, jobs.CHANGED) as changes:
+        """Redraw the table whenever something changes, until interrupted."""
+        async with self.database.subscribe(jobs.JOB_CREATED, jobs.JOB_CHANGED) as changes:
             following = aiter(changes)
             while True:
-                self.printer.raw(FRAME)
-                self.printer.table(HEADINGS, [_row(job) for job in await self._recent()])
+                self.printer.write_raw(CLEAR_SCREEN)
+                self.printer.print_table(HEADINGS, [_row(job) for job in await self._recent_tasks()])
                 self.printer.flush()
                 try:
                     async with asyncio.timeout(WATCH_SECONDS):
@@ -89,30 +92,30 @@ class JobsCommand:
                 except StopAsyncIteration:
                     return 0
 
-    async def _recent(self) -> list[Job]:
-        return await self.database.read(lambda tx: jobs.recent(tx, self.arguments.status, self.arguments.limit))
+    async def _recent_tasks(self) -> list[Job]:
+        return await self.database.read(lambda tx: jobs.list_recent(tx, self.arguments.status, self.arguments.limit))
 
     async def _find(self, id: str) -> Job:
-        """Return the job whose ID begins like this. Raises UsageError if there is none, or more than one."""
-        found = await self.database.read(lambda tx: jobs.matching(tx, id, MAX_IDS_NAMED + 1))
-        if not found:
-            raise UsageError(f"no task has an ID that begins with {id!r}; `portico jobs list` shows the IDs")
-        if len(found) > 1:
-            some = ", ".join(job.id for job in found[:MAX_IDS_NAMED])
-            more = ", …" if len(found) > MAX_IDS_NAMED else ""
-            raise UsageError(f"several tasks have an ID that begins with {id!r} ({some}{more}); give more of the ID")
-        return found[0]
+        """Return the job whose ID begins with `id`. Raises UsageError unless exactly one does."""
+        result = await self.database.read(lambda tx: jobs.matching(tx, id, MAX_IDS_NAMED + 1))
+        if not result:
+            raise UsageError(f"no task ID begins with {id!r}; run `portico tasks list` to see the IDs")
+        if len(result) > 1:
+            some = ", ".join(job.id for job in result[:MAX_IDS_NAMED])
+            more = ", …" if len(result) > MAX_IDS_NAMED else ""
+            raise UsageError(f"several task IDs begin with {id!r} ({some}{more}); use more characters")
+        return result[0]
 
     async def show(self) -> int:
         if len(self.arguments.ids) != 1:
-            raise UsageError("exactly one ID is required")
+            raise UsageError("expected exactly one ID")
         job = await self._find(self.arguments.ids[0])
-        steps = (await self.database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
+        steps = (await self.database.read(lambda tx: jobs.finished_steps(tx, [job.id]))).get(job.id, {})
         done = {name: msgspec.json.decode(steps[name]) for name in sorted(steps, key=_natural)}
         plain = {**_plain(job), "steps": done}
-        if self.printer.form != "json" and job.worker is not None:
+        if not self.printer.is_json and job.worker is not None:
             plain["worker"] = shorten(job.worker)
-        self.printer.details(plain)
+        self.printer.print_details(plain)
         return 0
 
     async def cancel(self) -> int:
@@ -123,52 +126,53 @@ class JobsCommand:
 
     async def _each(self, change: Any, done: str, refused: str) -> int:
         if not self.arguments.ids:
-            raise UsageError("an ID is required")
+            raise UsageError("expected at least one ID")
         all_changed = True
         for id in self.arguments.ids:
             try:
                 job = await self._find(id)
             except UsageError as mistake:
+                # One wrong ID must not prevent the others from being cancelled; the exit status reports it.
                 changed, outcome = False, str(mistake)
             else:
-                changed = await self.database.write(lambda tx, job=job: change(tx, job.id, now())) is not None  # type: ignore[misc]
+                changed = await self.database.write(lambda tx, job=job: change(tx, job.id, now_ms())) is not None  # type: ignore[misc]
                 outcome = done if changed else refused
             all_changed = all_changed and changed
-            self.printer.show({"id": id, "changed": changed}, f"{id}: {outcome}")
+            self.printer.print_value({"id": id, "changed": changed}, f"{id}: {outcome}")
         return 0 if all_changed else 1
 
 
-ACTIONS: dict[str, Callable[[JobsCommand], Awaitable[int]]] = {
-    "list": JobsCommand.list_jobs,
-    "show": JobsCommand.show,
-    "cancel": JobsCommand.cancel,
-    "retry": JobsCommand.retry,
+ACTIONS: dict[str, Callable[[TasksCommand], Awaitable[int]]] = {
+    "list": TasksCommand.list_tasks,
+    "show": TasksCommand.show,
+    "cancel": TasksCommand.cancel,
+    "retry": TasksCommand.retry,
 }
 
 
-# What is shown
+# Formatting
 
 
 def _row(job: Job) -> tuple[str, ...]:
     return (
-        # Enough to be found again.
-        job.id[:SHOWN],
+        # Long enough to identify the task.
+        job.id[:SHORT_ID_CHARS],
         job.server,
         job.tool,
         job.outcome_status,
         _bar(job),
-        _moment(job.created_at),
+        _format_time(job.created_at),
         job.message or "",
     )
 
 
-def _moment(milliseconds: int) -> str:
+def _format_time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "seconds")
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key by which `chapter 2` comes before `chapter 10`."""
-    # Numbers stand at odd places. Compared by length first they need not be converted, however long they are.
+    """Return a natural sort key: `chapter 2` comes before `chapter 10`."""
+    # Numbers are at odd positions. Comparing their lengths first avoids converting arbitrarily long ones.
     parts = [part.lstrip("0") if at % 2 else part for at, part in enumerate(re.split(r"([0-9]+)", name))]
     return [(len(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
 
@@ -190,13 +194,13 @@ def _plain(job: Job) -> dict[str, Any]:
             fields[name] = msgspec.json.decode(value) if bytes(value) else None
         elif name in _TIMES and value is not None:
             fields[name] = datetime.fromtimestamp(value / 1000).astimezone().isoformat(timespec="milliseconds")
-    # In `refused` it is still said that a tool reported the error.
+    # `refused` still records that a tool reported the error.
     return {**fields, "status": job.outcome_status}
 
 
 def _existing(url: str) -> str:
-    """A store that is there: looking at one does not make it."""
-    kind, address = parse(os.path.expanduser(url))
+    """Return the URL of an existing store: showing tasks must not create one."""
+    kind, address = parse_database_url(url)
     if kind == "sqlite" and address != MEMORY and not os.path.exists(address):
-        raise UsageError(f"there is no store {url}")
-    return os.path.expanduser(url)
+        raise UsageError(f"store {url} not found")
+    return url

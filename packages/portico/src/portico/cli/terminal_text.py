@@ -1,6 +1,6 @@
-"""Text that is safe to print, and writing it out. Every command imports this, so it imports little.
+"""Escaping of text for the terminal. Every command imports this module, so it imports little.
 
-A server's text may hold escape sequences that move the cursor, change the title, or write words that are not there.
+A server's text may contain escape sequences that move the cursor, change the title or fake other output.
 """
 
 from __future__ import annotations
@@ -10,34 +10,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from portico.protocol.errors import Error
+from portico.protocol.errors import PorticoError
+from portico.text import truncate
 
-# Joiners that scripts and emoji are written with. Everything else that cannot be seen is shown as what it is.
+# Joiners that scripts and emoji need. All other invisible characters are escaped.
 _JOINERS = "\u200c\u200d"
 
 
-def printable(text: str) -> str:
-    """The text with control characters escaped, except line ends and tabs."""
-    return _guarded(text.replace("\r\n", "\n"), _escape)
+def escape_control(text: str) -> str:
+    """Escape control characters, except line ends and tabs."""
+    return _escape_lines(text.replace("\r\n", "\n"), _escape)
 
 
-def one_line(text: str, longest: int = 2000) -> str:
-    """The text in one line, escaped, and cut to `longest` characters."""
-    line = " ".join(text[: longest + 1].split())
-    return printable(f"{line[:longest]}…" if len(line) > longest else line)
+def to_single_line(text: str, max_chars: int = 2000) -> str:
+    """Return the text as one escaped line of at most `max_chars` characters."""
+    # Cut before splitting: a server's text may be megabytes long, and only its beginning is shown.
+    return escape_control(truncate(" ".join(text[: 4 * max_chars + 1].split()), max_chars))
 
 
 def plural(noun: str, count: int) -> str:
-    """Return the noun as it follows this number: `1 tool`, `2 tools`."""
+    """Return the noun in the form that follows this number: `1 tool`, `2 tools`."""
     return noun if count == 1 else f"{noun}s"
 
 
-def printable_json(text: str) -> str:
-    """JSON of the same value with invisible characters escaped. They occur only in strings."""
-    return _guarded(text, _escape_json)
+def escape_json(text: str) -> str:
+    """Escape invisible characters in JSON. They occur only in strings, so the value is unchanged."""
+    return _escape_lines(text, _escape_json)
 
 
-def _guarded(text: str, escape: Callable[[str], str]) -> str:
+def _escape_lines(text: str, escape: Callable[[str], str]) -> str:
     return "\n".join(
         line if line.isprintable() else "".join(char if _is_plain(char) else escape(char) for char in line)
         for line in text.split("\n")
@@ -45,6 +46,7 @@ def _guarded(text: str, escape: Callable[[str], str]) -> str:
 
 
 def _is_plain(char: str) -> bool:
+    # Zs: spaces such as U+00A0 are harmless, although isprintable() rejects them.
     return char.isprintable() or char == "\t" or char in _JOINERS or unicodedata.category(char) == "Zs"
 
 
@@ -54,24 +56,25 @@ def _escape(char: str) -> str:
 
 
 def _escape_json(char: str) -> str:
+    # JSON escapes are UTF-16 code units, so a character above U+FFFF needs two of them (RFC 8259, section 7).
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-# Writing
+# Output
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a user reads the stream, who may see secrets; a pipe, a file and a journal have other readers."""
+    """Return whether a user reads the stream and may see secrets; pipes, files and journals have other readers."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 @contextmanager
-def writing() -> Iterator[None]:
-    """Turns a failure to write into an Error, but leaves a closed pipe to `main`, which ends silently."""
+def report_write_errors() -> Iterator[None]:
+    """Convert write errors to PorticoError, but leave a closed pipe to `main`, which exits silently."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as failure:
-        raise Error(f"cannot write to standard output: {failure.strerror or failure}") from None
+        raise PorticoError(f"cannot write to standard output: {failure.strerror or failure}") from None

@@ -1,13 +1,13 @@
-"""The arguments of a call, from what was typed: `key=value` and its relatives, read as the tool's schema wants them.
+"""Tool and prompt arguments from the command line: `key=value` pairs, converted according to the tool's schema.
 
-| typed | means |
+| typed | meaning |
 |---|---|
-| `key=value` | a text, number, true, false or null: whichever the schema takes |
+| `key=value` | a string, number, true, false or null, whichever the schema accepts |
 | `key=a key=b` | an array of both |
-| `key='{…}'`, `key='[…]'` | JSON, where the schema wants an object or an array and no text |
-| `a.b=value` | inside an object |
-| `key=@file`, `key=-` | what is in the file, or on standard input |
-| `key:=json` | JSON as it is; for a prompt a string, such as `key:='"@name"'`, which is no file |
+| `key='{…}'`, `key='[…]'` | JSON, if the schema expects an object or an array and no string |
+| `a.b=value` | a member of an object |
+| `key=@file`, `key=-` | the contents of the file, or of standard input |
+| `key:=json` | JSON; for a prompt a JSON string, such as `key:='"@name"'`, which is not a file |
 """
 
 from __future__ import annotations
@@ -21,229 +21,257 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from portico.cli.files import decoded, read_bytes
-from portico.cli.specs import is_text
+from portico.cli.files import decode_utf8, read_bytes
+from portico.cli.specs import is_utf8
 from portico.jsonschema import Schema
-from portico.jsonschema.argument_issues import MOST_PROBLEMS, Inspector, child, unknown
-from portico.jsonschema.explanation import quoted
-from portico.jsonschema.reader import kind_of
+from portico.jsonschema.argument_issues import MAX_ARGUMENT_ISSUES, ArgumentInspector, join_path, unknown_argument_issue
+from portico.jsonschema.explanation import quote
+from portico.jsonschema.reader import json_type
 from portico.protocol.errors import UsageError
 
-LONGEST_INPUT = 64 * 1024 * 1024
-DEEPEST_KEY = 32
-# A number with more digits than this is a text that looks like one.
-LONGEST_SCALAR = 400
+MAX_INPUT_BYTES = 64 * 1024 * 1024
+# Each dot is one level of nesting; deeper arguments are written as JSON.
+MAX_KEY_DEPTH = 32
+# A number with more digits than this is treated as a string.
+MAX_SCALAR_CHARS = 400
 
 _SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
-class Given(Struct, frozen=True):
-    """One word of the line: what was typed for which key, or where it was read."""
+class ArgumentInput(Struct, frozen=True):
+    """One word of the command line: a key and its value, or the source of its value."""
 
     key: str
     text: str
-    # JSON, because the word says so.
+    # Whether the value is JSON (`:=`).
     raw: bool = False
-    # A file, or standard input; then `data` is what was there.
+    # A file, or standard input; `data` holds its content.
     source: str = ""
     data: bytes = b""
 
     def read(self) -> str:
-        return decoded(self.data, self.source) if self.source else self.text
+        """Return the value as text. Raises UsageError if the source is not UTF-8."""
+        return decode_utf8(self.data, self.source) if self.source else self.text
 
 
-class Sources:
-    """Where `@file` and `-` are read."""
+class InputSources:
+    """Reads the sources `@file` and `-`."""
 
     def __init__(self) -> None:
         self._is_read = False
 
     def open(self, word: str) -> tuple[str, bytes] | None:
-        """The name of the place and what is there; None for a word that means itself."""
+        """Return the name and content of a source, or None for a literal value."""
         if word == "-":
             if self._is_read:
-                raise UsageError("standard input can be read once: only one value can be -")
+                raise UsageError("standard input can be read only once: only one value can be -")
+            # A second read would return nothing, and the tool would be called with an empty value.
             self._is_read = True
-            return "standard input", read_bytes("-", LONGEST_INPUT)
-        return (word[1:], read_bytes(word[1:], LONGEST_INPUT)) if word.startswith("@") else None
+            return "standard input", read_bytes("-", MAX_INPUT_BYTES)
+        return (word[1:], read_bytes(word[1:], MAX_INPUT_BYTES)) if word.startswith("@") else None
 
 
-def split(word: str, sources: Sources) -> Given:
-    """`key=value` or `key:=json`. The key ends at the first `=`."""
+def parse_pair(word: str, sources: InputSources) -> ArgumentInput:
+    """Parse `key=value` or `key:=json`. The key ends at the first `=`."""
     key, mark, text = word.partition("=")
-    if not is_text(word):
-        raise UsageError(f"{quoted(ascii(word))} is not text in UTF-8")
+    if not is_utf8(word):
+        raise UsageError(f"{quote(ascii(word))} is not valid UTF-8")
     if not mark:
-        raise UsageError(f"{quoted(word)} is not key=value")
+        raise UsageError(f"expected key=value, got {quote(word)}")
     raw = key.endswith(":")
     key = key[:-1] if raw else key
-    if not all(key.split(".")) or key.count(".") > DEEPEST_KEY:
-        raise UsageError(f"{quoted(word)} has no key in front of the =")
+    if not all(key.split(".")):
+        raise UsageError(f"{quote(word)} has no key before the =")
+    if key.count(".") > MAX_KEY_DEPTH:
+        raise UsageError(f"{quote(word)}: a key may have at most {MAX_KEY_DEPTH} dots")
     source = sources.open(text)
-    return Given(key, text, raw) if source is None else Given(key, text, raw, *source)
+    return ArgumentInput(key, text, raw) if source is None else ArgumentInput(key, text, raw, *source)
 
 
-def from_json(text: str, sources: Sources) -> dict[str, Any]:
-    """The value of --json, which is an object, `@file` or `-`."""
+def parse_json_arguments(text: str, sources: InputSources) -> dict[str, Any]:
+    """Parse the value of --arguments: a JSON object, `@file` or `-`."""
     source = sources.open(text)
-    place = "--json" if source is None else source[0]
-    value = _parsed(text if source is None else decoded(source[1], place), place)
+    place = "--arguments" if source is None else source[0]
+    value = _parse_json(text if source is None else decode_utf8(source[1], place), place)
     if not isinstance(value, dict):
-        raise UsageError(f"{place} is not an object: all arguments are expected there, by their names")
+        raise UsageError(f"{place} must be a JSON object with the arguments by name")
     return value
 
 
-def for_tool(schema: Any, given: list[Given], whole: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a tool. Raises a UsageError that lists everything that is wrong with them."""
-    arguments = dict(whole)
-    by_key: dict[str, list[Given]] = {}
-    for one in given:
-        by_key.setdefault(one.key, []).append(one)
-    form = ArgumentForm(schema)
-    # An object before what is put into it.
+def build_tool_arguments(schema: Any, inputs: list[ArgumentInput], json_arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a tool. Raises a UsageError that lists all problems."""
+    arguments = dict(json_arguments)
+    by_key: dict[str, list[ArgumentInput]] = {}
+    for item in inputs:
+        by_key.setdefault(item.key, []).append(item)
+    form = ArgumentBuilder(schema)
+    # Objects before their members.
     for key in sorted(by_key, key=lambda key: key.count(".")):
-        form.fill(arguments, key, by_key[key])
-    mistakes = form.mistakes or form.check(arguments)
+        form.add(arguments, key, by_key[key])
+    # A value that could not be converted is absent, and would be reported a second time as missing.
+    mistakes = form.errors or form.check(arguments)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return arguments
 
 
-def for_prompt(required: dict[str, bool], given: list[Given]) -> dict[str, str]:
-    """The arguments of a prompt, which are texts. `required` has all of its names, and whether each is required."""
+def build_prompt_arguments(required: dict[str, bool], inputs: list[ArgumentInput]) -> dict[str, str]:
+    """Return the arguments of a prompt, which are strings.
+
+    `required` maps all argument names to whether they are required.
+    """
     arguments: dict[str, str] = {}
     mistakes: list[str] = []
-    for one in given:
-        if one.key not in required:
-            mistakes.append(unknown(one.key, one.text, list(required), "arguments").message)
-        elif one.key in arguments:
-            mistakes.append(f"Invalid argument '{one.key}': given more than once.")
-        value = _parsed(one.read(), one.source or "the value") if one.raw else one.read()
+    for item in inputs:
+        if item.key not in required:
+            mistakes.append(unknown_argument_issue(item.key, item.text, list(required), "arguments").message)
+        elif item.key in arguments:
+            mistakes.append(f"Invalid argument '{item.key}': given more than once.")
+        value = _parse_json(item.read(), item.source or "the value") if item.raw else item.read()
         if not isinstance(value, str):
-            mistakes.append(f"Invalid argument '{one.key}': expected a text, so {one.key}:= needs a JSON string.")
+            mistakes.append(f"Invalid argument '{item.key}': expected a string, so {item.key}:= needs a JSON string.")
             continue
-        arguments[one.key] = value
+        arguments[item.key] = value
     missing = [name for name, needed in required.items() if needed and name not in arguments]
-    mistakes = mistakes or [f"Missing argument '{name}': expected a text." for name in missing]
+    mistakes = mistakes or [f"Missing argument '{name}': expected a string." for name in missing]
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return arguments
 
 
-class ArgumentForm:
-    """A schema being filled in. Mistakes are collected, so that all of them can be reported at once."""
+class ArgumentBuilder:
+    """Builds arguments for a schema. Errors are collected, so that all can be reported together."""
 
     def __init__(self, schema: Any) -> None:
-        self.reader = Inspector(schema, certain=True)
+        self.reader = ArgumentInspector(schema, only_certain=True)
         self.root: Schema = schema if isinstance(schema, dict) else {}
-        self.mistakes: list[str] = []
+        self.errors: list[str] = []
 
     def check(self, value: Any, schema: Schema | None = None, path: str = "arguments") -> list[str]:
-        problems = self.reader.problems(value, self.root if schema is None else schema, path)
-        return [problem.message for problem in islice(problems, MOST_PROBLEMS)]
+        """Return messages about a value that does not match the schema."""
+        problems = self.reader.find_issues(value, self.root if schema is None else schema, path)
+        return [problem.message for problem in islice(problems, MAX_ARGUMENT_ISSUES)]
 
-    def fill(self, arguments: dict[str, Any], key: str, given: list[Given]) -> None:
+    def add(self, arguments: dict[str, Any], key: str, inputs: list[ArgumentInput]) -> None:
+        """Add the values of one key, or collect an error."""
         *above, last = self._path(self.root, key)
         place, schema, path = arguments, self.root, "arguments"
         for name in above:
-            if not self._is_known(schema, name, path, given):
+            if not self._accepts_name(schema, name, path, inputs):
                 return
-            place, schema, path = place.setdefault(name, {}), self.reader.member(schema, name), child(path, name)
+            place, schema, path = (
+                place.setdefault(name, {}),
+                self.reader.member_schema(schema, name),
+                join_path(path, name),
+            )
             if not isinstance(place, dict):
-                self.mistakes.append(f"Invalid argument '{key}': '{name}' has a value of its own.")
+                self.errors.append(f"Invalid argument '{key}': '{name}' already has a value that is not an object.")
                 return
-        if not self._is_known(schema, last, path, given):
+        if not self._accepts_name(schema, last, path, inputs):
             return
         try:
-            place[last] = self._value(given, self.reader.member(schema, last))
+            place[last] = self._value(inputs, self.reader.member_schema(schema, last))
         except UsageError as mistake:
-            self.mistakes.append(f"Invalid argument '{key}': {mistake}")
+            self.errors.append(f"Invalid argument '{key}': {mistake}")
 
     def _path(self, schema: Schema, key: str) -> list[str]:
-        """The names that lead to a key. A dot is part of a name if the schema has such a property."""
-        known = self.reader.names(schema)
-        if key in known or "." not in key:
+        """Return the property names that lead to a key. A dot is part of a name if the schema has such a property."""
+        property_names = self.reader.property_names(schema)
+        if key in property_names or "." not in key:
             return [key]
-        for name in sorted(known, key=len, reverse=True):
+        # The longest property wins: with `a` and `a.b` in the schema, `a.b.c` is a member of `a.b`.
+        for name in sorted(property_names, key=len, reverse=True):
             if key.startswith(f"{name}."):
-                return [name, *self._path(self.reader.member(schema, name), key[len(name) + 1 :])]
+                return [name, *self._path(self.reader.member_schema(schema, name), key[len(name) + 1 :])]
         return key.split(".")
 
-    def _is_known(self, schema: Schema, name: str, path: str, given: list[Given]) -> bool:
-        """Whether the name may be used. Others than the schema names are likely typos, unless it asks for them."""
-        known = self.reader.names(schema)
-        if name in known or self.reader.takes_more(schema) or all(one.raw for one in given):
+    def _accepts_name(self, schema: Schema, name: str, path: str, inputs: list[ArgumentInput]) -> bool:
+        """Return whether the name may be used.
+
+        Names that are not in the schema are likely typos, unless it allows them.
+        """
+        property_names = self.reader.property_names(schema)
+        if (
+            name in property_names
+            or self.reader.allows_additional_properties(schema)
+            or all(item.raw for item in inputs)
+        ):
             return True
-        self.mistakes.append(unknown(name, given[0].text, known, path).message)
+        self.errors.append(unknown_argument_issue(name, inputs[0].text, property_names, path).message)
         return False
 
     # Values
 
-    def _value(self, given: list[Given], schema: Schema) -> Any:
-        if len(given) == 1:
-            return self._one(given[0], schema)
-        if any(one.raw for one in given):
-            raise UsageError("given more than once, which := cannot be.")
-        if not self.reader.takes(schema, "array"):
-            raise UsageError(f"given {len(given)} times; expected {self.reader.words(schema)}.")
-        return [self._one(one, self._item(schema, at)) for at, one in enumerate(given)]
+    def _value(self, inputs: list[ArgumentInput], schema: Schema) -> Any:
+        if len(inputs) == 1:
+            return self._convert_input(inputs[0], schema)
+        if any(item.raw for item in inputs):
+            raise UsageError("given more than once, which is not possible with :=.")
+        if not self.reader.accepts_type(schema, "array"):
+            raise UsageError(f"given {len(inputs)} times; expected {self.reader.describe(schema)}.")
+        return [self._convert_input(item, self._item(schema, at)) for at, item in enumerate(inputs)]
 
-    def _one(self, given: Given, schema: Schema) -> Any:
-        if given.raw:
-            return _parsed(given.read(), given.source or "the value")
-        if not given.source:
-            return self.typed(given.text, schema)
-        return self._from_source(given, schema)
+    def _convert_input(self, item: ArgumentInput, schema: Schema) -> Any:
+        if item.raw:
+            return _parse_json(item.read(), item.source or "the value")
+        if not item.source:
+            return self.convert(item.text, schema)
+        return self._from_source(item, schema)
 
-    def _from_source(self, given: Given, schema: Schema) -> Any:
+    def _from_source(self, item: ArgumentInput, schema: Schema) -> Any:
+        # Binary data, such as an image, so it must not be decoded as UTF-8.
         if self.reader.is_base64(schema):
-            return b64encode(given.data).decode()
-        text = given.read()
-        if self.reader.takes(schema, "string") and not self.reader.choices(schema):
+            return b64encode(item.data).decode()
+        text = item.read()
+        if self.reader.accepts_type(schema, "string") and not self.reader.enum_values(schema):
             return text
-        if self.reader.takes(schema, "object") or self.reader.takes(schema, "array"):
-            return _parsed(text, given.source)
-        return self.typed(text.strip(), schema)
+        if self.reader.accepts_type(schema, "object") or self.reader.accepts_type(schema, "array"):
+            return _parse_json(text, item.source)
+        return self.convert(text.strip(), schema)
 
-    def typed(self, text: str, schema: Schema) -> Any:
-        """The text as a value that the schema accepts. If there is none it stays a text, which the check refuses."""
+    def convert(self, text: str, schema: Schema) -> Any:
+        """Convert the text to a value that the schema accepts. Otherwise return the text, which validation rejects."""
         scalar = _scalar(text)
-        for choice in self.reader.choices(schema):
-            if choice == text or (kind_of(choice) == kind_of(scalar) and choice == scalar):
+        for choice in self.reader.enum_values(schema):
+            # The types are compared as well, because True == 1 in Python, but not in JSON.
+            if choice == text or (json_type(choice) == json_type(scalar) and choice == scalar):
                 return choice
-        if scalar is not UNSET and self.reader.takes(schema, kind_of(scalar)):
+        if scalar is not UNSET and self.reader.accepts_type(schema, json_type(scalar)):
             return scalar
-        if self.reader.takes(schema, "string"):
+        if self.reader.accepts_type(schema, "string"):
             return text
-        if isinstance(scalar, float) and scalar.is_integer() and self.reader.takes(schema, "integer"):
+        if isinstance(scalar, float) and scalar.is_integer() and self.reader.accepts_type(schema, "integer"):
             return int(scalar)
-        if text[:1] in ("[", "{") and (self.reader.takes(schema, "array") or self.reader.takes(schema, "object")):
-            return _parsed(text, "the value")
-        if self.reader.takes(schema, "array"):
-            return [self.typed(text, self._item(schema, 0))]
+        if text[:1] in ("[", "{") and (
+            self.reader.accepts_type(schema, "array") or self.reader.accepts_type(schema, "object")
+        ):
+            return _parse_json(text, "the value")
+        if self.reader.accepts_type(schema, "array"):
+            return [self.convert(text, self._item(schema, 0))]
         return text
 
     def _item(self, schema: Schema, at: int) -> Schema:
-        for option in self.reader.options(schema):
-            if self.reader.takes(option, "array"):
-                return self.reader.item(option, at)
+        for option in self.reader.alternatives(schema):
+            if self.reader.accepts_type(option, "array"):
+                return self.reader.item_schema(option, at)
         return {}
 
 
 def _scalar(text: str) -> Any:
-    if len(text) > LONGEST_SCALAR or not _SCALAR.fullmatch(text):
+    # The length comes first: parsing an integer takes quadratic time.
+    if len(text) > MAX_SCALAR_CHARS or not _SCALAR.fullmatch(text):
         return UNSET
     try:
-        return _parsed(text, "the value")
+        return _parse_json(text, "the value")
     except UsageError:
         return UNSET
 
 
-def _parsed(text: str, place: str) -> Any:
-    """The value of strict JSON. Not by msgspec, which has no integers of any size."""
+def _parse_json(text: str, place: str) -> Any:
+    """Parse strict JSON. msgspec is not used because its integers are limited in size."""
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        # `"\ud800"` is half a character, which JSON can say and UTF-8 cannot.
+        value = json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
+        # `"\ud800"` is a lone surrogate, which JSON can express but UTF-8 cannot.
         json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as failure:
@@ -251,12 +279,13 @@ def _parsed(text: str, place: str) -> Any:
         raise UsageError(f"{place} is not valid JSON: {reason}.") from None
 
 
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+def _reject_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not valid JSON")
 
 
 def _finite(word: str) -> float:
     value = float(word)
+    # 1e999 is valid JSON, but Python reads it as infinity, which JSON cannot express.
     if math.isinf(value):
         raise ValueError(f"{word} is too large")
     return value

@@ -1,4 +1,4 @@
-"""The faces that a server is served with: beside it over HTTP, in place of it with `--face`."""
+"""Tool search and code mode of a server: at separate paths over HTTP, or instead of the tool list with an option."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from portico._lazy import LazyModule
 from portico.cli.data_dir import store_url
-from portico.server.policy.interfaces import Kind, Owned
-from portico.server.server import FaceChoice, Server
+from portico.server.policy.interfaces import Kind, QualifiedName
+from portico.server.server import Server, ToolSearchConfig
 
 if TYPE_CHECKING:
     from portico import plugins
@@ -25,74 +25,86 @@ else:
 
 log = logging.getLogger("portico")
 
-FACES = ("search", "code")
+TOOL_SEARCH_MODES = ("search", "code")
 
-# The tools that they add, as rules know them.
-TOOLS: list[tuple[Kind, Owned]] = [
-    *(("tool", Owned("code", name)) for name in ("run", "describe_tools", "run_saved", "forget_saved")),
-    ("tool", Owned("faces", "find_tools")),
+# The tools that these modes add, under the names that access rules use.
+POLICY_TOOLS: list[tuple[Kind, QualifiedName]] = [
+    *(("tool", QualifiedName("code", name)) for name in ("run", "describe_tools", "run_saved", "forget_saved")),
+    ("tool", QualifiedName("tool_search", "find_tools")),
 ]
 
 
-def put_on(server: Server, arguments: argparse.Namespace, said: FaceChoice) -> None:
-    """Offer the faces of a server and of its views beside them, over HTTP, and show one in its place: the one of the
-    command line, or else what a file says."""
+def mount_tool_search(server: Server, arguments: argparse.Namespace, config: ToolSearchConfig) -> None:
+    """Add tool search and code mode to a server.
+
+    Over HTTP both are available below the paths of the server and of its views. The mode of the command line, or else
+    of the settings file, replaces the server's own tool list.
+    """
     if arguments.transport == "http":
-        views = {one.settings.path: one for one in getattr(server, "views", {}).values()}
+        views = {value.settings.path: value for value in getattr(server, "views", {}).values()}
         for path, part in {arguments.path: server, **views}.items():
-            _offer_beside(server, part, path, arguments, said)
-    # What is listed by default is not what was asked for.
-    chosen = said if arguments.face is None or not said.brief else FaceChoice()
-    wanted = arguments.face or said.name
-    if arguments.view is None and wanted not in (None, "all"):
-        server.front = worn(wanted, server, server, arguments, said, chosen)
+            _mount_endpoints(server, part, path, arguments, config)
+    # The default tool list does not apply if the command line selects a mode.
+    chosen = config if arguments.face is None or not config.brief else ToolSearchConfig()
+    mode = arguments.face or config.name
+    if arguments.view is None and mode not in (None, "all"):
+        server.public_handler = create_public_handler(mode, server, server, arguments, config, chosen)
 
 
-def worn(
-    wanted: str, server: Server, part: Any, arguments: argparse.Namespace, said: FaceChoice, chosen: FaceChoice
+def create_public_handler(
+    mode: str,
+    server: Server,
+    part: Any,
+    arguments: argparse.Namespace,
+    config: ToolSearchConfig,
+    chosen: ToolSearchConfig,
 ) -> Any:
-    """What clients meet in place of a server, or of a view of it."""
-    name = "search" if wanted == "auto" else wanted
-    # Rules are loaded where there are some.
-    allows_some = getattr(getattr(server.protection, "guard", None), "allows_some", None)
-    if name == "code" and allows_some is not None and not allows_some("tool", Owned("code", "run")):
-        log.warning('no rule allows scripts, so this face can only find tools: one with tool = "code.*" would')
-    brief = {"brief": True} if chosen.brief else {}
-    face = _made(name, server, part, arguments, said, chosen.always, **brief)
-    server.hold(face.desk.lifespan)
-    return auto_search.AutoFace(face) if wanted == "auto" else face
+    """Return the handler that clients see instead of a server or one of its views."""
+    name = "search" if mode == "auto" else mode
+    # The access policy is loaded only if there are rules.
+    allows_some = getattr(getattr(server.policy, "access_policy", None), "is_allowed_for_some_caller", None)
+    if name == "code" and allows_some is not None and not allows_some("tool", QualifiedName("code", "run")):
+        log.warning('no access rule allows scripts, so code mode can only find tools; add a rule with tool = "code.*"')
+    brief = {"omit_output_schemas": True} if chosen.brief else {}
+    handler = _create_handler(name, server, part, arguments, config, chosen.always, **brief)
+    server.add_lifespan(handler.own_tools.lifespan)
+    return auto_search.AutoToolSearch(handler) if mode == "auto" else handler
 
 
-def _offer_beside(server: Server, part: Any, path: str, arguments: argparse.Namespace, said: FaceChoice) -> None:
-    """Below its own path: what is in front of it may pass on nothing else."""
-    for name in FACES:
-        below = f"{path.rstrip('/')}/{name}"
-        if below not in server.endpoints():
-            always = [] if said.brief else said.always
-            _offer(server, name, below, partial(_made, name, server, part, arguments, said, always), part)
+def _mount_endpoints(
+    server: Server, part: Any, path: str, arguments: argparse.Namespace, config: ToolSearchConfig
+) -> None:
+    """Add the modes below the path: a reverse proxy may forward nothing else."""
+    for name in TOOL_SEARCH_MODES:
+        endpoint = f"{path.rstrip('/')}/{name}"
+        if endpoint not in server.endpoints():
+            always = [] if config.brief else config.always
+            _add_endpoint(
+                server, name, endpoint, partial(_create_handler, name, server, part, arguments, config, always), part
+            )
 
 
-def _offer(server: Server, name: str, path: str, make: Callable[[], Any], part: Any = None) -> None:
-    """It is loaded by the first client that wants it."""
-    # Scripts need a sandbox that other systems do not have.
+def _add_endpoint(server: Server, name: str, path: str, make: Callable[[], Any], part: Any = None) -> None:
+    """Add an endpoint that is loaded by its first client."""
+    # Scripts need a sandbox that is available on Linux only.
     if name != "code" or (sys.platform == "linux" and plugins.find_plugin("services") is not None):
-        face = lazy_handler.LateFace(part or server, name, make)
-        server.add_endpoint(path, face)
-        server.hold(face.lifespan)
+        handler = lazy_handler.LazyHandler(part or server, name, make)
+        server.add_endpoint(path, handler)
+        server.add_lifespan(handler.lifespan)
 
 
-def _made(
+def _create_handler(
     name: str,
     server: Server,
     part: Any,
     arguments: argparse.Namespace,
-    said: FaceChoice,
+    config: ToolSearchConfig,
     always: Sequence[str],
     **options: Any,
 ) -> Any:
     if name == "code":
-        # A run that was cut off goes on after a restart, so it is kept where the data of this server is.
-        kept = server.store or store_url(arguments.store, arguments.data, server.info.name)
-        options |= {"store": kept, **said.code}
-        return plugins.require_plugin("services", "code mode").code_mode()(part, always=always, **options)
-    return tool_search.SearchFace(part, always=always, **options)
+        # An interrupted run continues after a restart, so it is stored with the data of this server.
+        store = server.store or store_url(arguments.store, arguments.data, server.info.name)
+        options |= {"store": store, **config.code}
+        return plugins.require_plugin("services", "code mode").code_mode()(part, pinned_tools=always, **options)
+    return tool_search.ToolSearchServer(part, pinned_tools=always, **options)

@@ -1,4 +1,4 @@
-"""The lines that a user at a terminal sees when the built-in services start: the tools, their data, what to try."""
+"""Messages at the start of the built-in services at a terminal: the tools, their data, commands to try."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import sys
 from collections.abc import Callable
 
-from portico.cli.data_dir import made_directory
+from portico.cli.data_dir import ensure_data_dir
 from portico.server.server import Server
-from portico.store.data_directory import data_directory
+from portico.store.data_directory import resolve_data_directory
 
-# Tools that need no arguments and change nothing, the most telling first.
+# Tools that need no arguments and change nothing, the most informative first.
 _SUGGESTED = ("memory_status", "list_tasks", "system_info", "live_system_info", "eventlog_list_logs")
 
 
@@ -34,11 +34,11 @@ def after(
 
 def _commands(server: Server, arguments: argparse.Namespace, url: str) -> list[str]:
     """Return commands that work with this server as it is installed here."""
-    shown = [name for name in _SUGGESTED if server.tools.get(name) is not None]
-    commands = [f"portico list tools {url}", *(f"portico call {url} {name}" for name in shown[:1])]
+    suggested_names = [name for name in _SUGGESTED if server.tools.get(name) is not None]
+    commands = [f"portico list tools {url}", *(f"portico call {url} {name}" for name in suggested_names[:1])]
     # Without it these commands would not find the token.
-    folder = data_directory(arguments.data)
-    prefix = "" if folder == data_directory() else f"PORTICO_DATA={folder} "
+    folder = resolve_data_directory(arguments.data)
+    prefix = "" if folder == resolve_data_directory() else f"PORTICO_DATA={folder} "
     return [f"{prefix}{command}" for command in commands]
 
 
@@ -46,23 +46,23 @@ def _describe(server: Server, arguments: argparse.Namespace, *commands: str) -> 
     services = [service.name for service in server.services]
     *head, last = services
     names = f"{', '.join(head)} and {last}" if head else last
-    listed = len(server.faces.always) + 2 if server.front is not server else len(server.tools)
+    listed = len(server.tool_search.always) + 2 if server.public_handler is not server else len(server.tools)
     lines = [f"{len(server.tools)} tools from {names}."]
     if listed < len(server.tools):
-        lines[0] += f" {listed} are listed; find_tools finds the rest."
+        lines[0] += f" {listed} are listed; use find_tools to find the others."
     lines += [f"{name}: {_need(reason)}" for name, reason in getattr(arguments, "unavailable", {}).items()]
-    lines += [f"Data: {made_directory(arguments.data)}", "Try:", *(f"  {command}" for command in commands)]
+    lines += [f"Data: {ensure_data_dir(arguments.data)}", "Try:", *(f"  {command}" for command in commands)]
     print("".join(f"  {line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
 def _need(reason: str) -> str:
-    """Return the extra that a reason names; without one, the reason."""
+    """Return the extra that a reason names, or the reason itself."""
     extra = re.search(r"portico\[[\w,-]+\]", reason)
     return reason if extra is None or reason.startswith("need ") else f"needs {extra[0]}"
 
 
-def waiting(server: Server, arguments: argparse.Namespace) -> None:
-    """Print the same on stdio, where a user has started what a client should."""
+def print_stdio_hint(server: Server, arguments: argparse.Namespace) -> None:
+    """Print a hint on stdio if a user started a server that a client should start."""
     print(
         f"{server.name} is waiting for a client on stdin (use --port to serve over HTTP)", file=sys.stderr, flush=True
     )

@@ -1,4 +1,4 @@
-"""What a server said may be cached, for as long as it said (2026-07-28, server/utilities/caching)."""
+"""Client-side cache of results that carry caching hints (2026-07-28, server/utilities/caching)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from portico.protocol import notifications
 from portico.protocol.jsonrpc import encode
 
-# The results that carry hints. Others may have members of the same name, and mean something else by them.
+# The methods whose results carry caching hints. Other results may use the same member names with another meaning.
 CACHEABLE = frozenset(
     {
         "server/discover",
@@ -23,21 +23,23 @@ CACHEABLE = frozenset(
         "skills/list",
     }
 )
-MOST_BYTES = 16 * 1024 * 1024
-# No promise is believed for longer than this.
-LONGEST_SECONDS = 24 * 3600.0
+# When the cache is full it is cleared as a whole, which is cheaper than tracking use for a client's few entries.
+MAX_CACHE_BYTES = 16 * 1024 * 1024
+# Upper bound for the `ttlMs` of a server.
+MAX_TTL_SECONDS = 24 * 3600.0
 
-# What each notice makes stale.
+# The cached methods that each notification makes stale.
 _STALE = {
-    notifications.TOOLS_CHANGED: ("tools/list",),
-    notifications.PROMPTS_CHANGED: ("prompts/list",),
-    notifications.RESOURCES_CHANGED: ("resources/list", "resources/templates/list"),
+    notifications.TOOLS_LIST_CHANGED: ("tools/list",),
+    notifications.PROMPTS_LIST_CHANGED: ("prompts/list",),
+    notifications.RESOURCES_LIST_CHANGED: ("resources/list", "resources/templates/list"),
 }
 
 
 class _Hints(Struct, rename="camel"):
     ttl_ms: int = 0
-    # Absent is not public: the text does not say, and a wrong guess shows one user's data to another.
+    # A missing scope means private: the specification leaves it open, and a wrong guess leaks one user's data to
+    # another.
     cache_scope: str = "private"
 
 
@@ -46,17 +48,23 @@ class _CachedResult(Struct):
     until: float
 
 
-class Cache:
-    """Results by what was asked, and by whom. One client, so all that is cached is for one user at a time."""
+class ResponseCache:
+    """Cache of results, keyed by method, params and authenticated identity.
+
+    A cache belongs to one client, so at any time all entries belong to one user.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        # Passed in, so that tests can advance time without waiting.
         self._clock = clock
         self._results: dict[tuple[str, bytes, int], _CachedResult] = {}
         self._size = 0
-        # Grows with each notice of a change: what was asked before one, and comes after it, is not cached.
-        self.changes = 0
+        # Incremented by every change notification: a response requested before a change and received after it is not
+        # cached.
+        self.generation = 0
 
     def get(self, method: str, params: dict[str, Any], identity: int) -> Raw | None:
+        """Return the cached result, or None if there is none or it has expired."""
         key = self._key(method, params, identity)
         cached = self._results.get(key)
         if cached is None:
@@ -66,42 +74,46 @@ class Cache:
         self._drop(key)
         return None
 
-    def put(self, method: str, params: dict[str, Any], identity: int, said: Raw, since: int) -> None:
-        """`since`: what `changes` was when this was asked for."""
-        if since != self.changes:
+    def put(self, method: str, params: dict[str, Any], identity: int, result: Raw, generation: int) -> None:
+        """Cache a result if its hints allow it.
+
+        `generation` is the value of `self.generation` when the request was sent.
+        """
+        if generation != self.generation:
             return
         try:
-            hints = msgspec.json.decode(said, type=_Hints)
+            hints = msgspec.json.decode(result, type=_Hints)
         except (msgspec.DecodeError, RecursionError):
-            return  # no hints that can be read, so nothing is cached
-        size = len(bytes(said))
-        if hints.ttl_ms <= 0 or size > MOST_BYTES // 4:
+            return  # invalid hints, so the result is not cached
+        size = len(bytes(result))
+        # One result may take a quarter of the cache at most, so that it does not evict everything else.
+        if hints.ttl_ms <= 0 or size > MAX_CACHE_BYTES // 4:
             return
-        if self._size + size > MOST_BYTES:
+        if self._size + size > MAX_CACHE_BYTES:
             self.clear()
         key = self._key(method, params, identity)
         self._drop(key)
-        self._results[key] = _CachedResult(said, self._clock() + min(hints.ttl_ms, LONGEST_SECONDS * 1000) / 1000)
+        self._results[key] = _CachedResult(result, self._clock() + min(hints.ttl_ms, MAX_TTL_SECONDS * 1000) / 1000)
         self._size += size
 
-    def invalidate(self, notice: str, uri: str | None = None) -> None:
-        """Forget what a notification says has changed."""
-        stale = _STALE.get(notice, ())
-        if stale or notice == notifications.RESOURCE_UPDATED:
-            self.changes += 1
+    def invalidate(self, method: str, uri: str | None = None) -> None:
+        """Remove the entries that a change notification makes stale."""
+        stale = _STALE.get(method, ())
+        if stale or method == notifications.RESOURCE_UPDATED:
+            self.generation += 1
         for key in list(self._results):
-            about = notice == notifications.RESOURCE_UPDATED and key[0] == "resources/read"
+            about = method == notifications.RESOURCE_UPDATED and key[0] == "resources/read"
             if key[0] in stale or (about and _names(key[1], uri)):
                 self._drop(key)
 
-    def forget(self, method: str) -> None:
-        """All pages of a list: one of them leads to where nothing is any more."""
-        self.changes += 1
+    def invalidate_list(self, method: str) -> None:
+        """Remove all pages of a list: a cached page may hold a cursor that has expired."""
+        self.generation += 1
         for key in [key for key in self._results if key[0] == method]:
             self._drop(key)
 
     def clear(self) -> None:
-        self.changes += 1
+        self.generation += 1
         self._results.clear()
         self._size = 0
 
@@ -111,11 +123,15 @@ class Cache:
             self._size -= len(bytes(cached.result))
 
     def _key(self, method: str, params: dict[str, Any], identity: int) -> tuple[str, bytes, int]:
-        asked = {name: value for name, value in sorted(params.items()) if name != "_meta"}
-        return method, encode(asked), identity
+        # `_meta` holds tokens and trace ids that differ between otherwise equal requests.
+        key_params = {name: value for name, value in sorted(params.items()) if name != "_meta"}
+        return method, encode(key_params), identity
 
 
 def _names(params: bytes, uri: str | None) -> bool:
-    """Whether this was read there, or above: what changed may be a part of it (server/resources, Subscriptions)."""
+    """Return whether a notification for `uri` concerns this read.
+
+    A notification for a sub-resource also makes its parent stale (server/resources, Subscriptions).
+    """
     read = msgspec.json.decode(params).get("uri", "")
     return uri is None or uri == read or uri.startswith(read.rstrip("/") + "/")

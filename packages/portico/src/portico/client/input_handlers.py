@@ -1,7 +1,7 @@
-"""What a server may ask of us, and who answers: the same handlers on every revision.
+"""Client-side handlers for server-to-client requests: sampling, elicitation and roots, for every protocol version.
 
-This is the only place where what we have declared is held against what is asked. A question that breaks the rules never
-reaches a handler, and an answer that does not fit its question never reaches the server.
+This module is the only place that compares requests with the declared capabilities. An invalid request never reaches a
+handler, and an invalid handler result never reaches the server.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.jsonschema.elicitation_forms import as_form, misfit
-from portico.jsonschema.reader import defaults_of
+from portico.jsonschema.elicitation_forms import find_invalid_field, to_form_schema
+from portico.jsonschema.reader import get_form_defaults
 from portico.protocol.client_features import (
     CreateMessageParams,
     CreateMessageResult,
@@ -27,11 +27,11 @@ from portico.protocol.client_features import (
     Root,
 )
 from portico.protocol.content import TextContent
-from portico.protocol.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
+from portico.protocol.errors import InvalidParams, MethodNotFound, MissingClientCapability, UsageError
 from portico.protocol.meta import ClientCapabilities
 from portico.protocol.methods import METHODS
-from portico.protocol.versions import MODERN, Revision
-from portico.rpc.client_requests import require
+from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
+from portico.rpc.client_requests import validate_client_request
 
 SamplingHandler = Callable[[CreateMessageParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
 ElicitationHandler = Callable[
@@ -40,46 +40,54 @@ ElicitationHandler = Callable[
 Roots = Sequence[str | os.PathLike[str] | Root]
 ElicitationMode = Literal["form", "url"]
 
-MODES: tuple[ElicitationMode, ...] = ("form", "url")
-FORMS: tuple[ElicitationMode, ...] = ("form",)
+ELICITATION_MODES: tuple[ElicitationMode, ...] = ("form", "url")
+# URL mode is opt-in: a client that declares it must let the user inspect the URL before it is opened.
+FORM_ONLY: tuple[ElicitationMode, ...] = ("form",)
 _ACTIONS = ("accept", "decline", "cancel")
-# RFC 8089, in the characters of RFC 3986.
+# RFC 8089, restricted to the characters of RFC 3986.
 _FILE_URI = re.compile(r"file://[^/?#\s]*/(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
-# A letter and a colon are a drive of Windows.
+# At least two characters: a single letter before the colon is a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-class UnfitAnswer(UsageError):
-    """The answer of a handler that is none to what was asked."""
+class InvalidHandlerResult(UsageError):
+    """A handler returned a result that does not fit the request."""
 
 
 class _Ourselves(Struct, frozen=True):
-    """We, as one who is asked."""
+    """The client's own capabilities, as the peer that `validate_client_request` checks."""
 
     capabilities: ClientCapabilities
-    revision: Revision | None
+    protocol_version: ProtocolVersion | None
 
 
-class Inputs:
-    """Answers questions with the handlers that a client was given."""
+class InputHandlers:
+    """The sampling and elicitation handlers and the roots of a client."""
 
     def __init__(
         self,
-        sampling: SamplingHandler | None = None,
-        elicitation: ElicitationHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        elicitation_handler: ElicitationHandler | None = None,
         roots: Roots | None = None,
         *,
-        modes: Collection[ElicitationMode] = FORMS,
+        elicitation_modes: Collection[ElicitationMode] = FORM_ONLY,
         sampling_tools: bool = False,
     ) -> None:
-        if not modes or not set(modes) <= set(MODES):
-            raise UsageError(f"elicitation_modes are some of {', '.join(MODES)}, not {modes!r}")
+        if not elicitation_modes or not set(elicitation_modes) <= set(ELICITATION_MODES):
+            raise UsageError(
+                f"elicitation_modes must be a non-empty subset of {', '.join(ELICITATION_MODES)}, got "
+                f"{elicitation_modes!r}"
+            )
         self.roots = roots
-        self._handlers = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
-        # Only what has a handler is declared.
+        self._handlers = {"sampling/createMessage": sampling_handler, "elicitation/create": elicitation_handler}
+        # Only features with a handler are declared as capabilities.
         self.capabilities = ClientCapabilities(
-            sampling=None if sampling is None else {"tools": {}} if sampling_tools else {},
-            elicitation=None if elicitation is None else {mode: {} for mode in MODES if mode in modes},
+            sampling=None if sampling_handler is None else {"tools": {}} if sampling_tools else {},
+            elicitation=None
+            if elicitation_handler is None
+            else {mode: {} for mode in ELICITATION_MODES if mode in elicitation_modes},
+            # An empty list still declares the capability: it means that no directory is shared, not that the
+            # client cannot say.
             roots=None if roots is None else {},
         )
 
@@ -88,78 +96,95 @@ class Inputs:
         return self._roots
 
     @roots.setter
-    def roots(self, given: Roots | None) -> None:
-        self._roots = None if given is None else [_root(one) for one in given]
+    def roots(self, values: Roots | None) -> None:
+        self._roots = None if values is None else [_root(item) for item in values]
 
-    def can_answer(self, method: str, revision: Revision) -> bool:
+    def can_handle(self, method: str, revision: ProtocolVersion) -> bool:
+        """Return whether there is a handler for this method in this protocol version."""
         has_handler = self._roots is not None if method == "roots/list" else self._handlers.get(method) is not None
-        # 2026-07-28 puts questions into results, and has no requests for them.
-        return has_handler and (revision >= MODERN or METHODS[method].known_to(revision))
+        # 2026-07-28 embeds input requests in results and has no separate requests for them.
+        return has_handler and (revision >= FIRST_MODERN_VERSION or METHODS[method].supports(revision))
 
-    async def answer(self, method: str, params: Raw, revision: Revision) -> Any:
-        """The answer of the handler. Raises MethodNotFound and InvalidParams for what is not to be asked of us, and
-        UnfitAnswer where the handler's answer does not fit."""
-        if not self.can_answer(method, revision):
+    async def handle(self, method: str, params: Raw, revision: ProtocolVersion) -> Any:
+        """Validate a request, call its handler and return the result.
+
+        Raises MethodNotFound or InvalidParams for requests that the client does not support, and InvalidHandlerResult
+        if the handler's result does not fit.
+        """
+        if not self.can_handle(method, revision):
             raise MethodNotFound(f"Method not found: {method}")
-        asked = METHODS[method].decode(params)
-        # The rules are those that a server of ours keeps to when it asks.
+        request_params = METHODS[method].decode(params)
+        # The same validation that a Portico server applies before it sends a request.
         try:
-            require(_Ourselves(self.capabilities, revision), method, params or Raw(b"{}"))
-        except (MissingCapability, UsageError, RecursionError) as failure:
+            validate_client_request(_Ourselves(self.capabilities, revision), method, params or Raw(b"{}"))
+        except (MissingClientCapability, UsageError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {method}: {str(failure)[:300]}") from None
         if method == "roots/list":
             return ListRootsResult(self._roots or [])
-        said = await _settled(self._handlers[method](asked))  # type: ignore[misc]
-        return _sampled(said) if method == "sampling/createMessage" else _elicited(said, asked)
+        handler_result = await _await_result(self._handlers[method](request_params))  # type: ignore[misc]
+        return (
+            _to_sampling_result(handler_result)
+            if method == "sampling/createMessage"
+            else _to_elicit_result(handler_result, request_params)
+        )
 
 
-def _sampled(said: CreateMessageResult | str) -> CreateMessageResult:
-    if isinstance(said, CreateMessageResult):
-        return said
-    if not isinstance(said, str):
-        raise UsageError(f"the sampling handler gave a {type(said).__name__}, not a text or a CreateMessageResult")
-    return CreateMessageResult(role="assistant", content=TextContent(text=said), model="handler")
+def _to_sampling_result(result: CreateMessageResult | str) -> CreateMessageResult:
+    if isinstance(result, CreateMessageResult):
+        return result
+    if not isinstance(result, str):
+        raise UsageError(
+            f"the sampling handler must return a str or a CreateMessageResult, got {type(result).__name__}"
+        )
+    return CreateMessageResult(role="assistant", content=TextContent(text=result), model="handler")
 
 
-def _elicited(said: ElicitResult | dict[str, Any] | None, asked: ElicitParams) -> ElicitResult:
-    """The user's answer. A handler may give the fields alone (accepted), or None (declined)."""
-    if said is None:
+def _to_elicit_result(result: ElicitResult | dict[str, Any] | None, params: ElicitParams) -> ElicitResult:
+    """Convert a handler's return value. A handler may return the fields alone (accepted) or None (declined)."""
+    if result is None:
         return ElicitResult("decline")
-    is_page = asked.mode == "url"
-    if is_page and not isinstance(said, ElicitResult):
-        # To have filled in a form is not to have agreed to a page.
-        raise UnfitAnswer("a page is agreed to with ElicitResult('accept'); the elicitation handler gave fields")
-    if not isinstance(said, ElicitResult | Mapping):
-        raise UnfitAnswer(f"the elicitation handler gave a {type(said).__name__}, not the fields or an ElicitResult")
-    answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", dict(said))
+    is_page = params.mode == "url"
+    if is_page and not isinstance(result, ElicitResult):
+        # Returned form fields are no consent to open a URL.
+        raise InvalidHandlerResult(
+            "the elicitation handler must answer a URL elicitation with ElicitResult('accept'), got form fields"
+        )
+    if not isinstance(result, ElicitResult | Mapping):
+        raise InvalidHandlerResult(
+            f"the elicitation handler must return the form fields or an ElicitResult, got {type(result).__name__}"
+        )
+    answer = result if isinstance(result, ElicitResult) else ElicitResult("accept", dict(result))
     if answer.action not in _ACTIONS:
-        raise UnfitAnswer(f"the elicitation handler gave {answer.action!r}; there are {', '.join(_ACTIONS)}")
+        raise InvalidHandlerResult(
+            f"the elicitation handler returned the action {answer.action!r} (expected one of {', '.join(_ACTIONS)})"
+        )
     if answer.action != "accept" or is_page:
-        return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
-    form = as_form(asked.requested_schema, "the form")
-    content = {**defaults_of(form), **(answer.content or {})}
-    wrong = misfit(form, content)
+        return ElicitResult(answer.action)  # only accepted forms have content (2025-11-25, client/elicitation)
+    form = to_form_schema(params.requested_schema, "the form")
+    # Users who leave a field alone accept its default, as they see it in a form.
+    content = {**get_form_defaults(form), **(answer.content or {})}
+    wrong = find_invalid_field(form, content)
     if wrong is not None:
-        raise UnfitAnswer(
-            f"the elicitation handler's answer does not fit the form: {wrong[:100]!r} is not as asked for"
+        raise InvalidHandlerResult(
+            f"the elicitation handler's result does not match the form: invalid value for {wrong[:100]!r}"
         )
     return ElicitResult("accept", content)
 
 
-def _root(given: str | os.PathLike[str] | Root) -> Root:
-    """client/roots: a `file://` URI. A path is made one."""
-    if isinstance(given, Root):
-        return replace(given, uri=_file_uri(given.uri))
-    return Root(_file_uri(os.fspath(given)))
+def _root(root: str | os.PathLike[str] | Root) -> Root:
+    """Return a Root with a `file://` URI (client/roots). A path is converted."""
+    if isinstance(root, Root):
+        return replace(root, uri=_file_uri(root.uri))
+    return Root(_file_uri(os.fspath(root)))
 
 
 def _file_uri(place: str) -> str:
     if _FILE_URI.fullmatch(place):
         return place
     if not place or _SCHEME.match(place):
-        raise UsageError(f"a root is a folder: a path or a file:// URI, not {place!r}")
+        raise UsageError(f"a root must be a path or a file:// URI, got {place!r}")
     return Path(place).absolute().as_uri()
 
 
-async def _settled(value: Any) -> Any:
+async def _await_result(value: Any) -> Any:
     return await value if isawaitable(value) else value

@@ -1,8 +1,8 @@
 """Several servers as the target of one client: `Client("mcp.json")` or `Client({"mcpServers": {…}})`.
 
-A MultiServer is a Server that mounts a connection to each of them. The names of a server's tools and prompts get its
-own name as prefix (`weather_forecast`), as do its URIs (`data://weather/…`). Servers connect concurrently and in the
-background: one that does not answer hides none of the others.
+A MultiServer is a Server that mounts a connection to each of them. Tool and prompt names are prefixed with the server
+name (`weather_forecast`), as are URIs (`data://weather/…`). Servers connect concurrently and in the background: a
+server that does not answer does not hide the others.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico._options import check_options, read_seconds
+from portico._options import parse_duration, validate_options
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import (
     URL_ELICITATION_REQUIRED,
-    Error,
     InvalidParams,
     MethodNotFound,
-    MissingCapability,
+    MissingClientCapability,
+    PorticoError,
     ProtocolError,
     ResourceNotFound,
     ToolError,
@@ -36,28 +36,28 @@ from portico.protocol.errors import (
     UsageError,
 )
 from portico.protocol.lifecycle import DiscoverResult
-from portico.protocol.meta import LOG_LEVELS
-from portico.protocol.methods import LASTING, METHODS, asked_by
+from portico.protocol.meta import LOG_LEVEL_RANKS
+from portico.protocol.methods import LONG_LIVED_METHODS, METHODS, as_input_required
 from portico.protocol.tasks import EXTENSION
-from portico.protocol.versions import MODERN, REVISIONS, Revision
+from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS, ProtocolVersion
 from portico.rpc.attribution import attribute, attribute_all, attribute_data, attribute_tasks
 from portico.rpc.call import Call
-from portico.server.providers.base import Mounts
-from portico.server.providers.naming import LONGEST_NAME, PREFIX, folded_alias, outward
-from portico.server.registry.catalog import KINDS
-from portico.server.registry.service import Answer
+from portico.server.providers.base import MountedProviders
+from portico.server.providers.naming import MAX_NAME_CHARS, PREFIX, exposed_name, normalize_alias
+from portico.server.registry.catalog import KIND_BY_METHOD
+from portico.server.registry.service import MethodHandler
 from portico.server.server import Server
 from portico.transports.handshake import ClientIdentity
-from portico.transports.http_client.pool import Pool
-from portico.transports.targets import MissingValue, Target, read_configuration, server_entries, target_of
-from portico.transports.upstream import TIMEOUT_SECONDS, Upstream
+from portico.transports.http_client.pool import HttpConnectionPool
+from portico.transports.targets import MissingValue, Target, parse_target, read_configuration, server_entries
+from portico.transports.upstream import DEFAULT_TIMEOUT_SECONDS, Upstream
 
-# How long a connection attempt may take at least, however short the timeout of the client is.
-MIN_CONNECT_SECONDS = TIMEOUT_SECONDS
+# The minimum time for a connection attempt, even if the client's timeout is shorter.
+MIN_CONNECT_SECONDS = DEFAULT_TIMEOUT_SECONDS
 MAX_TIMEOUT_SECONDS = 1e7
-# A list of all servers is answered within the client's timeout, so each server gets less than that.
+# A list over all servers must be complete within the client's timeout, so each server gets a share of it.
 LIST_TIMEOUT_SHARE = 0.8
-# The pause before a server is tried again that lists are to include; for listeners it doubles up to the maximum.
+# The pause before lists try a disconnected server again. For listeners it doubles up to the maximum.
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 30.0
 
 log = logging.getLogger("portico")
@@ -66,29 +66,34 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ServerGroup(Protocol):
-    """A Handler for several servers, which a client connects to when it opens: a MultiServer, or a gateway."""
+    """A Handler over several servers that a client connects when it opens: a MultiServer or a gateway."""
 
     async def __call__(self, call: Call, /) -> Any: ...
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]: ...
 
     async def connect_upstreams(self, seconds: float | None, names: Collection[str] | None = None) -> None:
-        """Wait for at most `seconds` until every server has answered or failed; with `names`, only those to which
-        these tools and prompts belong."""
+        """Wait up to `seconds` until every server has answered or failed.
+
+        `names`: wait only for the servers that these tools and prompts belong to.
+        """
 
     def missing_upstreams(self, names: Collection[str] | None = None) -> dict[str, str]:
-        """Return by name why a server is missing; of all, or of those to which these tools and prompts belong."""
+        """Return why servers are missing, by name.
+
+        `names`: report only the servers that these tools and prompts belong to.
+        """
 
 
 class ClientCallbacks(Struct, frozen=True):
-    """What the connections of a MultiServer need of the client."""
+    """The callbacks and identity that the connections of a MultiServer need from the client."""
 
     identity: ClientIdentity
-    # Answers a request of a server that speaks this protocol version.
-    answer: Callable[[Call, Revision], Awaitable[Any]]
-    # Takes the params of a log message.
+    # Answers a server-to-client request of a server with this protocol version.
+    answer: Callable[[Call, ProtocolVersion], Awaitable[Any]]
+    # Receives the params of a log message.
     log: Callable[[Raw], None]
-    # Whether the user handles log messages.
+    # Whether the client has a log handler.
     wants_logs: bool = False
 
 
@@ -96,7 +101,7 @@ class ClientCallbacks(Struct, frozen=True):
 
 
 class _ServerOptions(TypedDict, total=False):
-    """The members of an entry, and of its `portico` table, that a client understands."""
+    """The members of an entry, and of its `portico` table, that a client supports."""
 
     url: str
     command: str | list[str]
@@ -111,8 +116,7 @@ class _ServerOptions(TypedDict, total=False):
 
 class _EntryOptions(_ServerOptions, total=False):
     prefix: str
-    protocol_version: Revision
-    revision: Revision
+    protocol_version: ProtocolVersion
     timeout: float | str
 
 
@@ -121,11 +125,11 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
 
     name: str
     target: Target | None
-    # Why there is no target, such as an environment variable that is not set.
+    # Why `target` is None, for example an unset environment variable.
     problem: str = ""
-    # The text before its tools and prompts: empty, or a prefix with `_` at its end.
+    # The prefix of its tools and prompts: empty, or ending with `_`.
     prefix: str = ""
-    protocol_version: Revision | None = None
+    protocol_version: ProtocolVersion | None = None
     timeout: float | None = None
 
     def owns(self, names: Collection[str]) -> bool:
@@ -134,10 +138,11 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
 
 
 def read_entries(configuration: Mapping[str, Any]) -> list[ServerEntry]:
-    """Return the servers of a configuration. Raises UsageError for an invalid one, or one that needs a gateway."""
+    """Parse the servers of a configuration. Raises UsageError if it is invalid or needs a gateway."""
     entries = [_read_entry(name, entry) for name, entry in server_entries(configuration).items()]
     names: dict[str, str] = {}
     for entry in entries:
+        # Two servers with one prefix could not be told apart by name, and one would shadow tools of the other.
         other = names.setdefault(entry.prefix, entry.name) if entry.prefix else entry.name
         if other != entry.name:
             raise UsageError(f"the servers {other!r} and {entry.name!r} have the same prefix {entry.prefix!r}")
@@ -149,35 +154,35 @@ def _read_entry(name: str, entry: Mapping[str, Any]) -> ServerEntry:
     table = entry.get("portico", {})
     if not isinstance(table, Mapping):
         raise UsageError(f"{what}: portico must be an object, got {type(table).__name__}")
-    known = _EntryOptions.__annotations__
-    needs_gateway = [*(option for option in table if option not in known), *({"openapi"} & entry.keys())]
+    option_names = _EntryOptions.__annotations__
+    needs_gateway = [*(option for option in table if option not in option_names), *({"openapi"} & entry.keys())]
     if needs_gateway:
         raise UsageError(
             f"{what}: the option {needs_gateway[0]!r} needs a gateway (portico-gateway). "
-            f"A client supports {', '.join(sorted(known))}."
+            f"A client supports {', '.join(sorted(option_names))}."
         )
-    # Other programs have members of their own in an entry; those are ignored.
+    # Other programs add their own members to an entry; they are ignored.
     options = {option: entry[option] for option in _ServerOptions.__annotations__ if option in entry}
     options.update(table)
-    check_options(what, options, _EntryOptions)
+    validate_options(what, options, _EntryOptions)
     target, problem = None, ""
     try:
         target = _read_target(what, options)
     except MissingValue as missing:
-        # That is the problem of this server alone.
+        # A missing value affects this server only.
         problem = str(missing)
-    for option in ("protocol_version", "revision"):
-        if option in options and options[option] not in REVISIONS:
-            versions = ", ".join(REVISIONS)
-            raise UsageError(f"{what}: {option!r} must be one of {versions}, got {options[option]!r}")
+    version = options.get("protocol_version")
+    if version is not None and version not in SUPPORTED_PROTOCOL_VERSIONS:
+        versions = ", ".join(SUPPORTED_PROTOCOL_VERSIONS)
+        raise UsageError(f"{what}: protocol_version must be one of {versions}, got {version!r}")
     seconds = options.get("timeout")
     return ServerEntry(
         name=name,
         target=target,
         problem=problem,
         prefix=_read_prefix(what, name, options.get("prefix", PREFIX)),
-        protocol_version=options.get("protocol_version", options.get("revision")),
-        timeout=None if seconds is None else read_seconds(f"{what}: timeout", seconds, MAX_TIMEOUT_SECONDS),
+        protocol_version=version,
+        timeout=None if seconds is None else parse_duration(f"{what}: timeout", seconds, MAX_TIMEOUT_SECONDS),
     )
 
 
@@ -186,14 +191,15 @@ def _read_target(what: str, options: Mapping[str, Any]) -> Target:
     if len(places) != 1:
         raise UsageError(f"{what} needs one of url, command and target, got {' and '.join(places) or 'none'}")
     if "target" in options:
-        return target_of(options["target"])
+        return parse_target(options["target"])
     command = options.get("command")
     if command is not None and not command:
         raise UsageError(f"{what}: command must not be empty")
+    # VS Code and others write a string and `args`; a list as in gateway files is accepted as well.
     if isinstance(command, list):
         options = {**options, "command": command[0], "args": [*command[1:], *(options.get("args") or ())]}
     try:
-        return target_of(options)
+        return parse_target(options)
     except MissingValue:
         raise
     except UsageError as mistake:
@@ -201,9 +207,9 @@ def _read_target(what: str, options: Mapping[str, Any]) -> Target:
 
 
 def _read_prefix(what: str, name: str, pattern: str) -> str:
-    if not name or len(name) > LONGEST_NAME:
-        raise UsageError(f"the name of a server must have 1 to {LONGEST_NAME} characters, got {name!r}")
-    prefix = pattern.replace("{alias}", folded_alias(name))
+    if not name or len(name) > MAX_NAME_CHARS:
+        raise UsageError(f"the name of a server must have 1 to {MAX_NAME_CHARS} characters, got {name!r}")
+    prefix = pattern.replace("{alias}", normalize_alias(name))
     if prefix and not prefix.endswith("_"):
         raise UsageError(f"{what}: prefix must be empty or end with '_', got {pattern!r}; others need a gateway")
     return prefix
@@ -213,10 +219,10 @@ def _read_prefix(what: str, name: str, pattern: str) -> str:
 
 
 class ServerConnection:
-    """A Handler over the connection to one server, which is made in the background.
+    """A Handler over the connection to one server, which connects in the background.
 
-    Calls wait for it; lists do not, and leave out a server that is not there. `on_connected` is called when it answers
-    for the first time, and whenever it was restarted.
+    Calls wait for the connection. Lists do not wait and omit a disconnected server. `on_connected` is called when the
+    server answers for the first time and after every restart.
     """
 
     def __init__(
@@ -224,20 +230,20 @@ class ServerConnection:
         entry: ServerEntry,
         client: ClientCallbacks,
         timeout: float | None,
-        pool: Callable[[], Pool],
+        pool: Callable[[], HttpConnectionPool],
         on_connected: Callable[[], None],
     ) -> None:
         self.entry = entry
         self.is_connected = False
         self.is_closed = True
-        # Why the last attempt to connect, or to read a list, has failed.
+        # Why the last attempt to connect or to read a list failed.
         self.problem = entry.problem
         self._client = client
         self._timeout = timeout
         self._on_connected = on_connected
         self._connecting: asyncio.Task[None] | None = None
         self._began = self._failed_at = float("-inf")
-        # The tools and prompts whose names are too long, or have characters that models do not accept.
+        # Original names of tools and prompts whose names are too long or contain characters that models do not accept.
         self._own_names: dict[str, str] = {}
         self._upstream: Upstream | None = None
         if entry.target is not None:
@@ -245,17 +251,17 @@ class ServerConnection:
                 entry.target,
                 self._answer,
                 client.identity,
-                revision=entry.protocol_version,
-                # The client has a timeout for each call.
+                protocol_version=entry.protocol_version,
+                # No default here: the client already applies a timeout to each call.
                 timeout=entry.timeout,
-                pool=pool,
-                on_reopened=self._on_reopened,
+                pool_factory=pool,
+                on_reconnected=self._on_reopened,
             )
 
     # Connecting
 
     def begin(self) -> asyncio.Task[None] | None:
-        """Start to connect, unless it is connected. Returns the task that connects."""
+        """Start connecting unless connected, and return the connecting task or None."""
         if self.is_connected or self.is_closed or self._upstream is None:
             return None
         if self._connecting is None or self._connecting.done():
@@ -264,17 +270,19 @@ class ServerConnection:
         return self._connecting
 
     async def _connect(self, upstream: Upstream) -> None:
+        # Starting a process with `npx` or `uvx` may download packages first, so short call timeouts do not
+        # apply.
         seconds = None if self._timeout is None else max(self._timeout, MIN_CONNECT_SECONDS)
         try:
             async with asyncio.timeout(seconds):
                 await upstream.open()
                 await self._request_logs(upstream)
-        except Error as failure:
+        except PorticoError as failure:
             self._fail(str(failure))
         except TimeoutError:
             self._fail(f"no answer within {seconds:g} s")
         except Exception as failure:
-            # A server in this process may fail in any way.
+            # A server in this process may raise any exception.
             log.exception("error while connecting to %s", self.entry.name)
             self._fail(f"{type(failure).__name__}: {failure}")
         else:
@@ -287,8 +295,8 @@ class ServerConnection:
         self.problem, self._failed_at = problem, time.monotonic()
 
     async def _request_logs(self, upstream: Upstream) -> None:
-        """Request every log message of a session: which of them the client wants may change later."""
-        if self._client.wants_logs and not upstream.modern and upstream.greeting.capabilities.logging is not None:
+        """Request all log messages of a session: the client may change its level later, and filters them itself."""
+        if self._client.wants_logs and not upstream.modern and upstream.handshake.capabilities.logging is not None:
             with contextlib.suppress(ProtocolError):
                 await upstream(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
 
@@ -298,7 +306,7 @@ class ServerConnection:
         self._on_connected()
 
     def missing_reason(self, seconds: float | None) -> str:
-        """Return why the server is missing, or an empty text."""
+        """Return why the server is missing, or an empty string."""
         if self.problem or self.is_connected:
             return self.problem
         return "no answer yet" if seconds is None else f"no answer within {seconds:g} s"
@@ -313,21 +321,22 @@ class ServerConnection:
         if self._upstream is not None:
             await self._upstream.close()
 
-    # Answering
+    # Calls
 
     async def __call__(self, call: Call) -> Any:
-        if call.method in KINDS:
+        if call.method in KIND_BY_METHOD:
             return await self._list(call)
-        if call.method in LASTING:
+        if call.method in LONG_LIVED_METHODS:
             return await self._listen(call)
         upstream = self._upstream
         if not self.is_connected or upstream is None:
-            upstream = await self._connected(self._timeout)
+            upstream = await self._wait_connected(self._timeout)
         if self._own_names and call.method in ("tools/call", "prompts/get"):
             call = self._with_own_name(call)
         try:
             result = await upstream(call)
         except ProtocolError as failure:
+            # The user must see which server asks for a URL to be opened: all servers share one client.
             if failure.code == URL_ELICITATION_REQUIRED:
                 failure.data = attribute_data(self.entry.name, failure.data)
             if call.method == "tools/call" and _requires_task(failure, call):
@@ -340,12 +349,14 @@ class ServerConnection:
             raise self._refusal(str(failure)) from None
         if call.method == "tasks/get":
             return _attributed_task(self.entry.name, result)
-        asked = asked_by(call.method, result)
-        return result if asked is None else attribute_all(self.entry.name, asked)
+        input_required = as_input_required(call.method, result)
+        return result if input_required is None else attribute_all(self.entry.name, input_required)
 
-    async def _connected(self, seconds: float | None) -> Upstream:
-        """Return the connection. An attempt to connect is waited for until `seconds` after its start, so that a server
-        that never answers delays only the first call. Raises ToolError."""
+    async def _wait_connected(self, seconds: float | None) -> Upstream:
+        """Wait for the connection and return it. Raises ToolError if the server is not connected in time.
+
+        The wait ends `seconds` after the attempt started, so a server that never answers delays only the first call.
+        """
         task = self.begin()
         if task is not None:
             left = None if seconds is None else max(0.0, self._began + seconds - time.monotonic())
@@ -357,20 +368,20 @@ class ServerConnection:
     def _refusal(self, reason: str) -> ToolError:
         name = self.entry.name
         text = f"{name} does not answer: {reason}"
-        return ToolError(text, kind="ToolExecutionError", details={"upstream": name}, retryable=True)
+        return ToolError(text, error_type="ToolExecutionError", details={"upstream": name}, retryable=True)
 
     async def _listen(self, call: Call) -> Any:
-        """Report the changes of the server until the connection is closed. It is tried again while it is not there."""
+        """Report the server's changes until the connection is closed, reconnecting with increasing pauses."""
         pause = RETRY_SECONDS
         while True:
             began = time.monotonic()
             try:
-                upstream = await self._connected(None)
+                upstream = await self._wait_connected(None)
                 return await upstream(call)
             except (TransportError, ToolError) as failure:
                 if self.is_closed:
                     raise
-                log.debug("%s is listened to again: %s", self.entry.name, failure)
+                log.debug("listening to %s again: %s", self.entry.name, failure)
             if time.monotonic() - began > MAX_RETRY_SECONDS:
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
@@ -379,37 +390,44 @@ class ServerConnection:
     # Lists
 
     async def _list(self, call: Call) -> Any:
-        """Return a page of a list. Raises MethodNotFound, which mounts take for an empty list, if there is none now."""
+        """Return a page of a list.
+
+        Raises MethodNotFound, which mounts treat as an empty list, if the server is not connected or fails.
+        """
         upstream = self._upstream
         if not self.is_connected or upstream is None:
+            # Lists are requested often; a server that is down must not be started again for each of them.
             if time.monotonic() - self._failed_at > RETRY_SECONDS:
                 self.begin()
             raise MethodNotFound(f"{self.entry.name} is not connected")
         try:
+            # A part of the timeout, so that one slow server does not make the list of all others fail.
             seconds = None if self._timeout is None else LIST_TIMEOUT_SHARE * self._timeout
             async with asyncio.timeout(seconds):
                 result = await upstream(call)
             result = self._with_outward_names(call.method, result)
         except MethodNotFound:
             raise
-        except (Error, TimeoutError, msgspec.DecodeError, RecursionError) as failure:
-            self.problem = str(failure) or f"no answer to {call.method} in time"
-            log.warning("%s is not listed: %s", self.entry.name, self.problem)
-            raise MethodNotFound(f"{self.entry.name} is not listed: {self.problem}") from None
+        except (PorticoError, TimeoutError, msgspec.DecodeError, RecursionError) as failure:
+            self.problem = str(failure) or f"no response to {call.method} in time"
+            log.warning("cannot list %s: %s", self.entry.name, self.problem)
+            raise MethodNotFound(f"cannot list {self.entry.name}: {self.problem}") from None
         self.problem = ""
         return result
 
     def _with_outward_names(self, method: str, result: Any) -> Any:
-        """Return a list with short names for those that models do not accept: together with the prefix they are the
-        names that a gateway has for them."""
+        """Return a list page in which names that models do not accept are replaced.
+
+        With the prefix, the new names equal those that a gateway exposes.
+        """
         prefix = self.entry.prefix
-        if KINDS[method] not in ("tool", "prompt"):
+        if KIND_BY_METHOD[method] not in ("tool", "prompt"):
             return result
         page = msgspec.json.decode(jsonrpc.encode(result), type=METHODS[method].result)
         member = method.partition("/")[0]
         entries, own_names = [], {}
         for entry in getattr(page, member):
-            name = outward(self.entry.name, entry.name, prefix)
+            name = exposed_name(self.entry.name, entry.name, prefix)
             if name != prefix + entry.name and name.startswith(prefix):
                 own_names[name.removeprefix(prefix)] = entry.name
                 entry = replace(entry, name=name.removeprefix(prefix))
@@ -418,39 +436,39 @@ class ServerConnection:
         return replace(page, **{member: entries}) if own_names else result
 
     def _with_own_name(self, call: Call) -> Call:
-        own = self._own_names.get(call.typed().name)
+        own = self._own_names.get(call.decode_params().name)
         if own is None:
             return call
         params: dict[str, Any] = {**_members.decode(call.params), "name": own}
         return replace(call, params=Raw(jsonrpc.encode(params)))
 
-    # Requests and notifications of the server
+    # Requests and notifications from the server
 
     def _answer(self, call: Call) -> Any:
         if call.id is None:
-            if call.method == notifications.MESSAGE:
+            if call.method == notifications.LOG_MESSAGE:
                 self._log(call.params)
             return None
         return EmptyResult() if call.method == "ping" else self._answer_request(call)
 
     def _log(self, params: Raw) -> None:
-        wanted = self._client.identity.log_level
+        log_level = self._client.identity.log_level
         with contextlib.suppress(InvalidParams):
-            level = METHODS[notifications.MESSAGE].decode(params).level
-            if wanted is not None and LOG_LEVELS[level] >= LOG_LEVELS[wanted]:
+            level = METHODS[notifications.LOG_MESSAGE].decode(params).level
+            if log_level is not None and LOG_LEVEL_RANKS[level] >= LOG_LEVEL_RANKS[log_level]:
                 self._client.log(params)
 
     async def _answer_request(self, call: Call) -> Any:
         assert self._upstream is not None
         if call.params:
             call = replace(call, params=attribute(self.entry.name, call.method, call.params))
-        # The time that a user takes to answer is not part of the call's.
-        with self._upstream.unhurried():
-            return await self._client.answer(call, self._upstream.greeting.revision)
+        # The time that a user needs to answer does not count towards the timeout of the call.
+        with self._upstream.pause_timeouts():
+            return await self._client.answer(call, self._upstream.handshake.protocol_version)
 
 
 def _attributed_task(name: str, result: Any) -> Any:
-    """Return the state of a task with the name of its server in each request for input."""
+    """Return the state of a task with the server's name added to each input request."""
     if type(result) is not Raw or b'"inputRequests"' not in bytes(result):
         return result
     state = _members.decode(result)
@@ -459,34 +477,39 @@ def _attributed_task(name: str, result: Any) -> Any:
 
 
 def _requires_task(failure: ProtocolError, call: Call) -> bool:
-    """Return whether a server refuses a plain call because the tool runs only as a task, and the client cannot start
-    one through us."""
-    if isinstance(failure, MissingCapability):
-        return EXTENSION in failure.extensions and (call.revision or MODERN) < MODERN
+    """Return whether a server rejects a plain call because the tool runs only as a task, which this client cannot
+    start.
+    """
+    if isinstance(failure, MissingClientCapability):
+        return (
+            EXTENSION in failure.required_extensions
+            and (call.protocol_version or FIRST_MODERN_VERSION) < FIRST_MODERN_VERSION
+        )
     # 2025-11-25, basic/utilities/tasks, Tool-Level Negotiation.
     return isinstance(failure, MethodNotFound)
 
 
-# All of them
+# The group
 
 
-class _ServerMounts(Mounts):
-    """Mounts whose resources can also be read by their own URIs, such as those in the text of a result."""
+class _ServerMounts(MountedProviders):
+    """Mounts whose resources can also be read by their original URIs, such as URIs in the text of a result."""
 
     async def read(self, call: Call, uri: str) -> Any:
         try:
             return await super().read(call, uri)
         except ResourceNotFound as unknown:
             for mount in self._mounts:
+                # Never connect for this: the URI may belong to any server, and most of them do not know it.
                 if not mount.target.is_connected:
                     continue
-                with contextlib.suppress(Error):
-                    return await mount.delegate(call, "uri", uri)
+                with contextlib.suppress(PorticoError):
+                    return await mount.forward(call, "uri", uri)
             raise unknown
 
 
 class MultiServer(Server):
-    """The servers of a configuration as one. See the module."""
+    """The servers of a configuration as one Server; see the module docstring."""
 
     def __init__(
         self,
@@ -494,22 +517,22 @@ class MultiServer(Server):
         client: ClientCallbacks,
         *,
         name: str = "servers",
-        timeout: float | None = TIMEOUT_SECONDS,
-        pool: Callable[[], Pool] = Pool,
+        timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+        pool: Callable[[], HttpConnectionPool] = HttpConnectionPool,
     ) -> None:
         super().__init__(name)
-        self.others = self.mounts = _ServerMounts(self.subscriptions.publish_everywhere)
-        # How long the client waited when it opened, for the reason why a server is missing.
+        self.provider = self.mounts = _ServerMounts(self.subscriptions.broadcast)
+        # How long the client waited on opening; reported as the reason why a server is missing.
         self._connect_seconds: float | None = None
         self._connections = [ServerConnection(entry, client, timeout, pool, self._lists_changed) for entry in entries]
         for connection in self._connections:
             self.mount(connection, connection.entry.prefix.removesuffix("_") or None)
-        # Mounts would be closed one after the other.
+        # Mounts are closed one after the other; the connections are closed concurrently.
         self.lifespans.add("connections", self._connections_lifespan)
 
     @classmethod
     def load(cls, configuration: str | Mapping[str, Any], client: ClientCallbacks, **options: Any) -> MultiServer:
-        """Return the servers of a configuration: the path of an mcp.json, or its content. Raises UsageError."""
+        """Load the servers of a configuration: the path of an mcp.json, or its content. Raises UsageError."""
         if isinstance(configuration, Mapping):
             return cls(read_entries(configuration), client, **options)
         path = configuration.strip()
@@ -520,23 +543,25 @@ class MultiServer(Server):
             raise UsageError(f"{path}: {mistake}") from None
         return cls(entries, client, name=Path(path).stem, **options)
 
-    def _own_answers(self) -> dict[str, Answer]:
-        return {**super()._own_answers(), "server/discover": self._discover}
+    def _builtin_handlers(self) -> dict[str, MethodHandler]:
+        return {**super()._builtin_handlers(), "server/discover": self._discover}
 
     def _discover(self, call: Call) -> DiscoverResult:
-        """Declare the tasks extension, for tasks of 2026-07-28 are passed on: see `start`. It is not a capability of
-        this server, so that clients poll: changes of tasks are not relayed."""
+        """Declare the tasks extension, because tasks of 2026-07-28 are forwarded (see `start`).
+
+        It is not declared as a capability of this server, so that clients poll: task notifications are not forwarded.
+        """
         result = self.methods.discover(call)
         if call.client is None:
-            # The session of a handshake version asks by itself; tasks of 2025-11-25 are not passed on.
+            # Sessions with a handshake send this request themselves; tasks of 2025-11-25 are not forwarded.
             return result
         return replace(result, capabilities=replace(result.capabilities, extensions={EXTENSION: {}}))
 
     def start(self, call: Call) -> Any:
         able = call.capabilities.extensions
         if able is not None and EXTENSION in able:
-            # Mounts pass on the tasks of those who look after them, as the client does.
-            call.reply.follows = True
+            # Mounts forward tasks only for callers that track them, as the client does.
+            call.reply.tracks_tasks = True
         return super().start(call)
 
     @asynccontextmanager
@@ -549,9 +574,9 @@ class MultiServer(Server):
             await asyncio.gather(*(connection.close() for connection in self._connections))
 
     async def connect_upstreams(self, seconds: float | None, names: Collection[str] | None = None) -> None:
-        """Connect to all servers concurrently, and wait for at most `seconds` until each has answered or failed.
+        """Connect to all servers concurrently and wait up to `seconds` until each has answered or failed.
 
-        `names`: connect only to the servers to which these tools and prompts belong.
+        `names`: connect only to the servers that these tools and prompts belong to.
         """
         tasks = [task for connection in self._owners(names) if (task := connection.begin()) is not None]
         if tasks:
@@ -559,13 +584,16 @@ class MultiServer(Server):
         self._connect_seconds = seconds
 
     def missing_upstreams(self, names: Collection[str] | None = None) -> dict[str, str]:
-        """Return by name why a server is missing; of all, or of those to which these tools and prompts belong."""
+        """Return why servers are missing, by name.
+
+        `names`: report only the servers that these tools and prompts belong to.
+        """
         owners = self._owners(names)
-        return {one.entry.name: reason for one in owners if (reason := one.missing_reason(self._connect_seconds))}
+        return {owner.entry.name: reason for owner in owners if (reason := owner.missing_reason(self._connect_seconds))}
 
     def _owners(self, names: Collection[str] | None) -> list[ServerConnection]:
-        """Return the servers to which any of these names belongs by its prefix; all, if no prefix tells."""
+        """Return the servers whose prefix matches one of these names; all servers if none matches."""
         if names is None:
             return self._connections
-        found = [one for one in self._connections if one.entry.owns(names)]
-        return found or (self._connections if names else [])
+        connections = [connection for connection in self._connections if connection.entry.owns(names)]
+        return connections or (self._connections if names else [])

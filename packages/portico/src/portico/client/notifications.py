@@ -1,4 +1,4 @@
-"""What a server says unasked: its notices, and who is told of them."""
+"""Dispatch of server notifications to handlers, listeners and the cache."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Any
 
 from msgspec import Raw
 
-from portico.client.cache import Cache
+from portico.caching import LruCache
+from portico.client.cache import ResponseCache
 from portico.client.requests import ProgressHandler
 from portico.client.subscriptions import ChangeListener
 from portico.protocol import notifications
 from portico.protocol.errors import InvalidParams
 from portico.protocol.methods import METHODS
+from portico.rpc.supervision import BackgroundTasks
 
-# How many of a server's notices may be in the hands of handlers, and how many of its tasks are followed.
-MOST_HANDLED = 1000
-MOST_FOLLOWED = 10_000
+# Limits for a server that sends faster than handlers work: pending notifications, and tasks with a waiter.
+MAX_PENDING_HANDLERS = 1000
+MAX_FOLLOWED_TASKS = 10_000
 
 log = logging.getLogger("portico")
 
-# The public name of what a `log_handler` receives: `level`, `logger` and `data`.
-LogMessage = notifications.MessageParams
+# The public name of the message that a `log_handler` receives: `level`, `logger` and `data`.
+LogMessage = notifications.LogMessageParams
 LogHandler = Callable[[LogMessage], Any]
 MessageHandler = Callable[[str, Raw], Any]
 
 
-class Hearing:
-    """Passes on what the server says. `on_tools_changed` is called when there may be other tools."""
+class NotificationDispatcher:
+    """Dispatches server notifications. `on_tools_changed` is called when the tool list may have changed."""
 
     def __init__(
         self,
-        cache: Cache,
+        cache: ResponseCache,
         log_handler: LogHandler | None,
         message_handler: MessageHandler | None,
         on_tools_changed: Callable[[], None],
@@ -45,19 +47,18 @@ class Hearing:
         self._log_handler = log_handler
         self._messages = message_handler
         self._on_tools_changed = on_tools_changed
-        # At 2026-07-28 listeners hear by streams of their own.
+        # At 2026-07-28 each listener receives notifications on its own stream.
         self._is_modern = is_modern
-        self._handling: set[asyncio.Task[None]] = set()
-        self._news: dict[str, asyncio.Event] = {}
+        self._handling = BackgroundTasks()
+        self._news: LruCache[str, asyncio.Event] = LruCache(MAX_FOLLOWED_TASKS)
 
     def close(self) -> None:
-        for task in self._handling:
-            task.cancel()
+        self._handling.cancel()
 
-    def hear(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
-        """Handle a notification. What a handler raises is logged, never passed on."""
+    def dispatch(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
+        """Handle a notification. Exceptions of handlers are logged and never propagate to the connection."""
         try:
-            waiting = [one for one in self._heard(method, params, on_progress) if isawaitable(one)]
+            waiting = [item for item in self._heard(method, params, on_progress) if isawaitable(item)]
         except InvalidParams as failure:
             log.debug("%s: %s", method, failure.message)
         except Exception:
@@ -67,50 +68,48 @@ class Hearing:
                 self._wait_for(method, waiting)
 
     def _heard(self, method: str, params: Raw, on_progress: ProgressHandler | None) -> list[Any]:
-        """Returns what the handlers returned, which may have to be waited for."""
-        told = []
+        """Call the handlers and return their results, some of which may be awaitable."""
+        handlers = []
         uri = None
         if method == notifications.PROGRESS and on_progress is not None:
             progress = METHODS[method].decode(params)
-            told.append(on_progress(progress.progress, progress.total, progress.message))
-        elif method == notifications.MESSAGE and self._log_handler is not None:
-            told.append(self._log_handler(METHODS[method].decode(params)))
-        elif method == notifications.TOOLS_CHANGED:
+            handlers.append(on_progress(progress.progress, progress.total, progress.message))
+        elif method == notifications.LOG_MESSAGE and self._log_handler is not None:
+            handlers.append(self._log_handler(METHODS[method].decode(params)))
+        elif method == notifications.TOOLS_LIST_CHANGED:
             self._on_tools_changed()
         elif method == notifications.RESOURCE_UPDATED:
             uri = METHODS[method].decode(params).uri
-        elif method in (notifications.TASK, notifications.TASK_STATUS):
+        elif method in (notifications.TASK_UPDATED, notifications.TASK_STATUS):
             news = self._news.get(METHODS[method].decode(params).task_id)
             if news is not None:
                 news.set()
+        # Before handlers run: a handler that fetches the list again must not receive the cached one.
         self._cache.invalidate(method, uri)
         for listener in list(self.listeners) if not self._is_modern() else ():
-            listener.hear(method, params)
+            listener.handle_notification(method, params)
         if self._messages is not None:
-            told.append(self._messages(method, params))
-        return told
+            handlers.append(self._messages(method, params))
+        return handlers
 
     def _wait_for(self, method: str, waiting: list[Any]) -> None:
-        """Handlers may be slow, and a server may have much to say: what cannot be kept up with is not handled."""
-        if len(self._handling) >= MOST_HANDLED:
-            for one in waiting:
-                if isinstance(one, Coroutine):
-                    one.close()
+        """Await handlers in the background, and drop notifications when too many are pending."""
+        if len(self._handling) >= MAX_PENDING_HANDLERS:
+            for item in waiting:
+                # An unawaited coroutine would log a warning when it is collected.
+                if isinstance(item, Coroutine):
+                    item.close()
             return
 
         async def wait() -> None:
             try:
-                for one in waiting:
-                    await one
+                for item in waiting:
+                    await item
             except Exception:
                 log.exception("error in %s", method)
 
-        task = asyncio.get_running_loop().create_task(wait())
-        self._handling.add(task)
-        task.add_done_callback(self._handling.discard)
+        self._handling.start(wait())
 
-    def news_of(self, task: str) -> asyncio.Event:
-        """Is set when a task is heard of."""
-        if len(self._news) >= MOST_FOLLOWED:
-            self._news.clear()
+    def task_event(self, task: str) -> asyncio.Event:
+        """Return the event that is set when a notification about this task arrives."""
         return self._news.setdefault(task, asyncio.Event())

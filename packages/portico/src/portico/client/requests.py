@@ -1,4 +1,4 @@
-"""What is asked of a server: each request in as many rounds as its questions take, and its result decoded."""
+"""Requests of a client: multi-round input, caching and decoding of results."""
 
 from __future__ import annotations
 
@@ -11,95 +11,111 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client import results
-from portico.client.cache import CACHEABLE, Cache
-from portico.client.input_handlers import Inputs
+from portico.client.cache import CACHEABLE, ResponseCache
+from portico.client.input_handlers import InputHandlers
 from portico.protocol.client_features import InputRequest, InputRequiredResult
 from portico.protocol.errors import InvalidParams, ProtocolError
 from portico.protocol.jsonrpc import encode
-from portico.protocol.methods import ASKABLE, METHODS, plainly
-from portico.rpc.call import Call, Listening
-from portico.transports.base import Link
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, METHODS, format_decode_error
+from portico.rpc.call import Call, CallbackReply
+from portico.transports.base import ClientTransport
 from portico.transports.upstream import Upstream
 
-MOST_ROUNDS = 10
-# What one answer may be made of, besides the bytes that it may have.
-MOST_VALUES = 5_000_000
-# What a server may ask at once.
-MOST_QUESTIONS = 100
+MAX_INPUT_ROUNDS = 10
+# Limit on JSON values in one response, in addition to the limit on its bytes.
+MAX_JSON_VALUES = 5_000_000
+# Input requests in one result.
+MAX_INPUT_REQUESTS = 100
 
 ProgressHandler = Callable[[float, float | None, str | None], Any]
-Hear = Callable[..., None]
-"""Takes a notification: its method, its params, and whom to tell of progress."""
+NotificationCallback = Callable[..., None]
+"""Receives a notification: its method, its params, and optionally the progress handler of its request."""
 
 
 class CallProgress(Struct, frozen=True):
-    """The progress token of a call, the same in all its rounds, and what is told of its progress."""
+    """The progress token of a call, which all its rounds share, and its progress handler."""
 
     token: int
     handler: ProgressHandler
 
 
 class _Kind(Struct):
-    # A missing resultType counts as "complete": older servers do not say it.
+    # Older servers do not send resultType; a missing one counts as "complete".
     result_type: str = msgspec.field(default="complete", name="resultType")
 
 
-class Requests:
-    """The requests of one client, and what came back.
+class RequestSession:
+    """Sends the requests of one client.
 
-    `hear` is told what the server says on the way to a result. `timeout`: how many seconds a request may take.
+    `on_notification` receives the notifications that arrive during a request. `timeout`: seconds that a request may
+    take.
     """
 
-    def __init__(self, upstream: Upstream, inputs: Inputs, cache: Cache, hear: Hear, timeout: float | None) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        inputs: InputHandlers,
+        cache: ResponseCache,
+        on_notification: NotificationCallback,
+        timeout: float | None,
+    ) -> None:
         self._timeout = timeout
         self._upstream = upstream
         self._inputs = inputs
         self._cache = cache
-        self._hear = hear
-        self._listening = Listening(hear)
+        self._on_notification = on_notification
+        self._reply = CallbackReply(on_notification)
 
     def _call(self, method: str, params: dict[str, Any], progress: CallProgress | None = None) -> Call:
         body = Raw(encode(params))
         if progress is None:
-            return Call(method=method, params=body, id=0, reply=self._listening)
-        reply = Listening(partial(self._hear, on_progress=progress.handler))
+            return Call(method=method, params=body, id=0, reply=self._reply)
+        reply = CallbackReply(partial(self._on_notification, on_progress=progress.handler))
         return Call(method=method, params=body, id=0, progress_token=progress.token, reply=reply)
 
-    async def rounds(
+    async def send(
         self,
         method: str,
         params: dict[str, Any],
         timeout: float | None = None,
-        repeatable: bool | None = None,
-        wanted: Collection[str] = ("complete",),
+        idempotent: bool | None = None,
+        result_types: Collection[str] = ("complete",),
         progress: CallProgress | None = None,
-        first: Raw | None = None,
+        first_result: Raw | None = None,
     ) -> Raw:
-        """The first result of a kind that is wanted. `first`: what the first round has given already."""
-        repeatable = method != "tools/call" if repeatable is None else repeatable
-        asked = params
-        for _ in range(MOST_ROUNDS + 1):
-            said = first
-            if said is None:
-                said = await self._upstream.ask(self._call(method, asked, progress), self.limit(timeout), repeatable)
-            first = None
-            kind = self._kind(method, said)
-            if kind in wanted:
-                return said
-            if kind != "input_required" or method not in ASKABLE:
-                raise ProtocolError(f"{self.name}: {method} gave a result of an unknown kind: {kind[:100]}")
-            # Each round carries its own answers only; what came before is in the state, which is the server's affair.
-            asked = {**params, **await self._answers(method, said)}
-        raise ProtocolError(f"{self.name}: {method} still asks after {MOST_ROUNDS} rounds")
+        """Send a request, answer its input requests, and return the first result whose type is in `result_types`.
 
-    def limit(self, timeout: float | None) -> float | None:
+        `first_result`: the response of the first round, if it was already received.
+        """
+        # Every other request only reads, so it can be repeated after a broken connection.
+        idempotent = method != "tools/call" if idempotent is None else idempotent
+        round_params = params
+        # A server could otherwise ask forever, and each round may show a dialog to the user.
+        for _ in range(MAX_INPUT_ROUNDS + 1):
+            response = first_result
+            if response is None:
+                response = await self._upstream.request(
+                    self._call(method, round_params, progress), self.effective_timeout(timeout), idempotent
+                )
+            first_result = None
+            kind = self._kind(method, response)
+            if kind in result_types:
+                return response
+            if kind != "input_required" or method not in INPUT_REQUIRED_METHODS:
+                raise ProtocolError(f"{self.name}: {method} returned an unknown resultType: {kind[:100]}")
+            # Each round carries only its own responses; earlier ones are part of the server's opaque request state.
+            round_params = {**params, **await self._answers(method, response)}
+        raise ProtocolError(f"{self.name}: {method} still requires input after {MAX_INPUT_ROUNDS} rounds")
+
+    def effective_timeout(self, timeout: float | None) -> float | None:
+        """Return the timeout of a request: None selects the client's timeout, infinity disables it."""
         return self._timeout if timeout is None else None if timeout == math.inf else timeout
 
-    def _kind(self, method: str, said: Raw) -> str:
-        # A value takes two bytes there, and here thirty times as much.
-        if len(bytes(said)) > 2 * MOST_VALUES and results.has_more_values(bytes(said), MOST_VALUES):
-            raise ProtocolError(f"{self.name}: {method} gave more than {MOST_VALUES} values at once")
-        kind: str = self.decoded(method, said, _Kind).result_type
+    def _kind(self, method: str, result: Raw) -> str:
+        # A value takes at least 2 bytes in JSON but about 60 bytes in memory.
+        if len(bytes(result)) > 2 * MAX_JSON_VALUES and results.exceeds_value_count(bytes(result), MAX_JSON_VALUES):
+            raise ProtocolError(f"{self.name}: {method} returned more than {MAX_JSON_VALUES} JSON values")
+        kind: str = self.decode_result(method, result, _Kind).result_type
         return kind
 
     @property
@@ -107,72 +123,97 @@ class Requests:
         name = self._upstream.name
         return (
             name
-            if name != Link.name or self._upstream.greeting.server is None
-            else self._upstream.greeting.server.name[:100]
+            if name != ClientTransport.name or self._upstream.handshake.server is None
+            else self._upstream.handshake.server.name[:100]
         )
 
-    async def _answers(self, method: str, said: Raw) -> dict[str, Any]:
-        asked: InputRequiredResult = self.decoded(method, said, InputRequiredResult)
+    async def _answers(self, method: str, result: Raw) -> dict[str, Any]:
+        input_required: InputRequiredResult = self.decode_result(method, result, InputRequiredResult)
         again: dict[str, Any] = {}
-        if asked.input_requests is not UNSET:
-            if len(asked.input_requests) > MOST_QUESTIONS:
-                raise ProtocolError(f"{self.name}: {method} asks {len(asked.input_requests)} questions at once")
-            again["inputResponses"] = {key: await self.reply(method, one) for key, one in asked.input_requests.items()}
-        if asked.request_state is not UNSET:
-            again["requestState"] = asked.request_state
+        if input_required.input_requests is not UNSET:
+            if len(input_required.input_requests) > MAX_INPUT_REQUESTS:
+                raise ProtocolError(
+                    f"{self.name}: {method} sent {len(input_required.input_requests)} input requests (maximum "
+                    f"{MAX_INPUT_REQUESTS})"
+                )
+            again["inputResponses"] = {
+                key: await self.answer_input_request(method, input_request)
+                for key, input_request in input_required.input_requests.items()
+            }
+        if input_required.request_state is not UNSET:
+            # "The client MUST echo back the exact value" (2026-07-28, multi round-trip requests): it is never
+            # decoded here.
+            again["requestState"] = input_required.request_state
         if not again:
-            raise ProtocolError(f"{self.name}: {method} asks for input, and says not for which")
+            raise ProtocolError(f"{self.name}: {method} returned input_required without inputRequests or requestState")
         return again
 
-    async def reply(self, method: str, asked: InputRequest) -> Any:
-        if not self._inputs.can_answer(asked.method, self._upstream.greeting.revision):
-            raise ProtocolError(f"{self.name}: {method} asks for {asked.method[:100]}, for which there is no handler")
+    async def answer_input_request(self, method: str, request: InputRequest) -> Any:
+        """Answer one input request with the client's handlers. Raises `ProtocolError` if it cannot be answered."""
+        if not self._inputs.can_handle(request.method, self._upstream.handshake.protocol_version):
+            raise ProtocolError(
+                f"{self.name}: {method} sent {request.method[:100]}, but the client has no handler for it"
+            )
         try:
-            return await self._inputs.answer(
-                asked.method, Raw(encode(asked.params or {})), self._upstream.greeting.revision
+            return await self._inputs.handle(
+                request.method, Raw(encode(request.params or {})), self._upstream.handshake.protocol_version
             )
         except (InvalidParams, RecursionError) as failure:
-            raise ProtocolError(f"{self.name}: {method} asks what cannot be answered: {failure}") from None
+            raise ProtocolError(f"{self.name}: {method} sent an invalid input request: {failure}") from None
 
-    async def result(
+    async def send_and_decode(
         self,
         method: str,
         params: dict[str, Any],
         timeout: float | None = None,
         *,
-        repeatable: bool = True,
+        idempotent: bool = True,
         progress: CallProgress | None = None,
     ) -> Any:
-        """The result, decoded. Its type has the kind that is wanted in it, so it is looked for only if that fails."""
-        limit = self._timeout if timeout is None else self.limit(timeout)
-        said = await self._upstream.ask(self._call(method, params, progress), limit, repeatable)
+        """Send a request and return the decoded result.
+
+        The result type implies resultType "complete", so resultType is only inspected if decoding fails.
+        """
+        limit = self._timeout if timeout is None else self.effective_timeout(timeout)
+        response = await self._upstream.request(self._call(method, params, progress), limit, idempotent)
         try:
-            if len(bytes(said)) <= MOST_VALUES:
-                return msgspec.json.decode(said, type=METHODS[method].result)
+            # So short a response cannot contain too many values, so counting them can be skipped.
+            if len(bytes(response)) <= MAX_JSON_VALUES:
+                return msgspec.json.decode(response, type=METHODS[method].result)
         except (msgspec.DecodeError, RecursionError):
             pass
-        said = await self.rounds(method, params, timeout, repeatable, progress=progress, first=said)
-        return self.decoded(method, said)
+        response = await self.send(method, params, timeout, idempotent, progress=progress, first_result=response)
+        return self.decode_result(method, response)
 
-    def decoded(self, method: str, said: Raw, type: Any = None) -> Any:
-        """A result as its method has it, or as this type."""
+    def decode_result(self, method: str, raw: Raw, type: Any = None) -> Any:
+        """Decode a result as the result type of its method, or as `type`. Raises `ProtocolError`."""
         try:
-            return msgspec.json.decode(said, type=METHODS[method].result if type is None else type)
+            return msgspec.json.decode(raw, type=METHODS[method].result if type is None else type)
         except (msgspec.DecodeError, RecursionError) as failure:
-            raise ProtocolError(f"{self.name} gave an invalid result of {method}: {plainly(failure)}") from None
+            raise ProtocolError(
+                f"{self.name} returned an invalid result for {method}: {format_decode_error(failure)}"
+            ) from None
 
-    async def cached(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Any:
-        return self.decoded(method, await self.cached_raw(method, params, fresh=fresh))
+    async def send_cached(self, method: str, params: dict[str, Any], *, refresh: bool = False) -> Any:
+        """Return a decoded result, from the cache if possible."""
+        return self.decode_result(method, await self.send_cached_raw(method, params, refresh=refresh))
 
-    async def cached_raw(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Raw:
-        """A result that may be cached, undecoded. Answers that questions led to are not."""
+    async def send_cached_raw(self, method: str, params: dict[str, Any], *, refresh: bool = False) -> Raw:
+        """Return an undecoded result, from the cache if possible. `refresh`: bypass the cache.
+
+        Results that required input are never cached.
+        """
         if not self._upstream.modern or method not in CACHEABLE:
-            return await self.rounds(method, params)
-        said = None if fresh else self._cache.get(method, params, self._upstream.link.identity)
-        if said is None:
-            since = self._cache.changes
-            said = await self._upstream.ask(self._call(method, params), self._timeout, True)
-            if self._kind(method, said) != "complete":
-                return await self.rounds(method, params, None, True, first=said)
-            self._cache.put(method, params, self._upstream.link.identity, said, since)
-        return said
+            return await self.send(method, params)
+        # Entries are bound to the login: after a new login as another user, cached results must not be
+        # returned.
+        response = None if refresh else self._cache.get(method, params, self._upstream.transport.auth_generation)
+        if response is None:
+            # Read before the request: a change notification that arrives meanwhile makes this response stale,
+            # and `put` discards it.
+            since = self._cache.generation
+            response = await self._upstream.request(self._call(method, params), self._timeout, True)
+            if self._kind(method, response) != "complete":
+                return await self.send(method, params, None, True, first_result=response)
+            self._cache.put(method, params, self._upstream.transport.auth_generation, response, since)
+        return response

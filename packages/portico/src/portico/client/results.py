@@ -1,4 +1,4 @@
-"""What a tool gave, and what it promised to give."""
+"""Tool results and their validation against output schemas."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any, Generic
 import msgspec
 from msgspec import UNSET, Struct
 
-from portico.jsonschema.validation import UNCHECKED, Checker, Unbounded, Unfit, checker, has_formats, with_formats
+from portico.jsonschema.validation import (
+    ACCEPT_ALL,
+    InvalidSchema,
+    SchemaTooExpensive,
+    SchemaValidator,
+    convert_formats,
+    create_validator,
+    has_formats,
+)
 from portico.protocol.content import TextContent
 from portico.protocol.errors import ProtocolError, ToolError, UsageError
-from portico.protocol.tools import ERROR, WRAPPED, ReceivedToolResult, Tool
+from portico.protocol.tools import ERROR_META_KEY, WRAP_RESULT_KEY, ReceivedToolResult, Tool
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -23,47 +31,49 @@ else:
     T = TypeVar("T")
 
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-# All of it up to a text that does not end.
+# Everything up to the beginning of an unterminated string.
 _WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _PIECE = 2**20
 
 
 class CallToolResult(Struct, Generic[T]):
-    """What a tool gave: blocks for a model, `structured` for programs, `data` for you."""
+    """Result of a tool call: `content` blocks for a model, `structured` for programs, `data` for the caller."""
 
     content: list[Any]
     structured: Any = None
     is_error: bool = False
     meta: dict[str, Any] | None = None
-    # The value itself: of the type that was asked for, or as the tool's output schema has it, or the text.
+    # The converted value: of the requested type, or according to the output schema, or the text.
     data: T = None  # type: ignore[assignment]
 
     @property
     def structured_content(self) -> Any:
-        """Return `structured`, by the name that the protocol and other clients have for it."""
+        """Return `structured` under the name that the protocol and other clients use."""
         return self.structured
 
     @property
     def text(self) -> str:
+        """Return the concatenated text blocks."""
         return "".join(block.text for block in self.content if isinstance(block, TextContent))
 
 
 def tool_error(result: CallToolResult[Any]) -> ToolError:
-    """Return the error of a failed result, with the `kind`, `details` and `retryable` that its `_meta` reports."""
-    about = (result.meta or {}).get(ERROR)
+    """Return the ToolError of a failed result, with the `error_type`, `details` and `retryable` of its `_meta`."""
+    about = (result.meta or {}).get(ERROR_META_KEY)
     if not isinstance(about, dict):
         return ToolError(result.text)
+    # The metadata is from a remote server, so every member may have any type.
     kind, retryable = about.get("error_type"), about.get("retryable")
     return ToolError(
         result.text,
-        kind=kind if isinstance(kind, str) else None,
+        error_type=kind if isinstance(kind, str) else None,
         details=_error_details(about),
         retryable=retryable if isinstance(retryable, bool) else None,
     )
 
 
 def _error_details(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the members that ToolError puts beside its kind; an MCPErrorDetail has them under `error_details`."""
+    """Return the details next to the error type; an MCPErrorDetail nests them under `error_details`."""
     details = {name: value for name, value in about.items() if name not in _KNOWN_MEMBERS}
     inner = about.get("error_details")
     return {**details, **inner} if isinstance(inner, dict) else details if inner is None else {**details, "text": inner}
@@ -72,144 +82,169 @@ def _error_details(about: dict[str, Any]) -> dict[str, Any]:
 _KNOWN_MEMBERS = frozenset({"error_type", "error_message", "error_details", "retryable"})
 
 
-class BrokenPromise(ProtocolError):
-    """A result that does not fit what its tool promised, as far as that is known."""
+class OutputValidationError(ProtocolError):
+    """A result does not match the output schema of its tool."""
 
 
-class Promise(Struct):
-    """What one tool says about its calls and its results."""
+class ToolMetadata(Struct):
+    """Metadata of one tool that affects its calls and results."""
 
     schema: dict[str, Any] | None
-    # To call it twice is as good as once, if the server is to be believed.
+    # Whether a repeated call has no further effect, according to the server.
     repeatable: bool
     # 2025-11-25, basic/utilities/tasks: "forbidden", "optional" or "required".
     task_support: str = "forbidden"
-    # Why there is none, where the schema cannot be used.
-    _checker: Checker | str | None = None
-    # None until it was looked for.
+    # The validator, or the reason why the schema is unusable, or None before the first use.
+    _checker: SchemaValidator | str | None = None
+    # None until computed.
     _has_formats: bool | None = None
 
     @property
-    def wraps(self) -> bool:
-        """Whether `{"result": …}` is only the wrapping of a value that is no object."""
-        return self.schema is not None and bool(self.schema.get(WRAPPED))
+    def is_wrapped(self) -> bool:
+        """Return whether `{"result": …}` wraps a value that is not an object."""
+        return self.schema is not None and bool(self.schema.get(WRAP_RESULT_KEY))
 
     @property
     def has_formats(self) -> bool:
-        """Whether there may be dates, times or ids in a result. Most schemas have none, and need no second look."""
+        """Return whether the schema has formats such as dates or UUIDs. Most have none and need no conversion."""
         if self._has_formats is None:
             self._has_formats = has_formats(self.schema or {})
         return self._has_formats
 
-    def broken_by(self, structured: Any) -> str | None:
-        """What is wrong with a result, or None. Raises Unfit where the schema cannot be used."""
+    def find_violation(self, structured: Any) -> str | None:
+        """Return why a result does not match the schema, or None. Raises InvalidSchema if the schema is unusable."""
         if self._checker is None:
             self._checker = _checker_for(self.schema or {})
         if isinstance(self._checker, str):
-            raise Unfit(self._checker)
+            raise InvalidSchema(self._checker)
         try:
             if self._checker.is_valid(structured):
                 return None
-        except Unbounded:
+        # A schema that is too expensive to check is a reason to skip validation, not to reject the result.
+        except SchemaTooExpensive:
             return None
         return self._checker.reason(structured)
 
 
-def _checker_for(schema: dict[str, Any]) -> Checker | str:
+def _checker_for(schema: dict[str, Any]) -> SchemaValidator | str:
     try:
-        return checker(schema)
-    except Unbounded:
-        return UNCHECKED
-    except Unfit as failure:
+        return create_validator(schema)
+    except SchemaTooExpensive:
+        # Output schemas are chosen by the server. One that takes seconds to compile must not block the client.
+        return ACCEPT_ALL
+    except InvalidSchema as failure:
         return str(failure)
 
 
-def has_more_values(said: bytes, most: int) -> bool:
-    """Whether JSON has more values than that, going by what separates them."""
-    if _separators(said) <= most:
+def exceeds_value_count(data: bytes, limit: int) -> bool:
+    """Return whether JSON contains more than `limit` values, estimated from its separators."""
+    if _separators(data) <= limit:
         return False
-    # Texts have commas too. A piece at a time, for what is cut out of it takes room as well.
+    # Strings contain commas too, so remove them and count again. Working in pieces bounds the memory of the copies.
     count, at, inside = 0, 0, False
-    while at < len(said):
+    while at < len(data):
         end = at + _PIECE
-        while said[end - 1 : end] == b"\\":
+        # A piece must not end inside an escape sequence such as `\"`.
+        while data[end - 1 : end] == b"\\":
             end += 1
-        piece = b'"' + said[at:end] if inside else said[at:end]
+        piece = b'"' + data[at:end] if inside else data[at:end]
         whole = _WHOLE.match(piece)
         assert whole is not None
         inside = whole.end() < len(piece)
         count += _separators(_TEXT.sub(b"", piece[: whole.end()]))
-        if count > most:
+        if count > limit:
             return True
         at = end
     return False
 
 
-def _separators(said: bytes) -> int:
-    return said.count(b",") + said.count(b"[") + said.count(b"{")
+def _separators(data: bytes) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
-def promise(tool: Tool) -> Promise:
+def read_tool_metadata(tool: Tool) -> ToolMetadata:
+    """Return the metadata of a listed tool."""
     hints = tool.annotations
     harmless = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
-    return Promise(tool.output_schema, harmless, str((tool.execution or {}).get("taskSupport", "forbidden")))
+    return ToolMetadata(tool.output_schema, harmless, str((tool.execution or {}).get("taskSupport", "forbidden")))
 
 
-def read(
-    said: ReceivedToolResult, returns: Any, promised: Promise | None, name: str, *, validate: bool = True
+def parse_tool_result(
+    data: ReceivedToolResult, result_type: Any, metadata: ToolMetadata | None, name: str, *, validate: bool = True
 ) -> CallToolResult[Any]:
-    """The result as its caller wants it. What breaks the tool's own promise is refused."""
-    structured = None if said.structured_content is UNSET else said.structured_content
-    meta = None if said.meta is UNSET else said.meta
-    result: CallToolResult[Any] = CallToolResult(said.content, structured, said.is_error, meta)
-    given = said.structured_content is not UNSET
-    if said.is_error:
-        result.data = structured if given else result.text or None
+    """Convert a received result for the caller. Raises `OutputValidationError` if it violates the output schema."""
+    structured = None if data.structured_content is UNSET else data.structured_content
+    meta = None if data.meta is UNSET else data.meta
+    result: CallToolResult[Any] = CallToolResult(data.content, structured, data.is_error, meta)
+    has_structured = data.structured_content is not UNSET
+    # Errors are not validated: the output schema describes successful results only.
+    if data.is_error:
+        result.data = structured if has_structured else result.text or None
         return result
-    value: Any = structured if given else result.text or None
-    if promised is not None and promised.schema is not None:
+    value: Any = structured if has_structured else result.text or None
+    if metadata is not None and metadata.schema is not None:
         if validate:
-            _check(structured, given, promised, name)
-        if given:
-            # A caller who gives a type says there what is a date; the schema need not agree.
-            value = with_formats(value, promised.schema) if returns is None and promised.has_formats else value
-            value = _unwrapped(value, promised)
-    result.data = value if returns is None else typed(value, returns, given=given, name=name)
+            _check(structured, has_structured, metadata, name)
+        if has_structured:
+            # With an explicit type the caller decides what is a date; the schema need not agree.
+            value = convert_formats(value, metadata.schema) if result_type is None and metadata.has_formats else value
+            value = _unwrap_result(value, metadata)
+    elif has_structured and metadata is None and _is_wrapped(value, result.text):
+        value = value["result"]
+    result.data = (
+        value if result_type is None else convert_data(value, result_type, is_present=has_structured, name=name)
+    )
     return result
 
 
-def _check(structured: Any, given: bool, promised: Promise, name: str) -> None:
-    """2026-07-28, server/tools, Output Schema: servers must keep to it, and clients should look."""
-    if not given:
-        raise BrokenPromise(f"{name} has an output schema, and gave no structured content")
+def _check(structured: Any, is_present: bool, promised: ToolMetadata, name: str) -> None:
+    """Validate structured content: servers must conform to their output schema (2026-07-28, server/tools, Output
+    Schema).
+    """
+    if not is_present:
+        raise OutputValidationError(f"{name} has an output schema but returned no structured content")
     try:
-        reason = promised.broken_by(structured)
-    except Unfit as failure:
-        raise ProtocolError(f"{name}: its output schema cannot be used: {failure}") from None
+        reason = promised.find_violation(structured)
+    except InvalidSchema as failure:
+        raise ProtocolError(f"{name}: unusable output schema: {failure}") from None
     if reason is not None:
-        raise BrokenPromise(f"{name} gave a result that breaks its own output schema: {reason}")
+        raise OutputValidationError(f"{name} returned a result that violates its output schema: {reason}")
 
 
-def _unwrapped(value: Any, promised: Promise) -> Any:
-    """The value, out of the object that older revisions put around it."""
-    return value["result"] if promised.wraps and isinstance(value, dict) and "result" in value else value
+def _is_wrapped(structured: Any, text: str) -> bool:
+    """Return whether structured content is `{"result": …}` around a value, when no schema is available.
 
-
-def typed(value: Any, returns: Any, *, given: bool, name: str) -> Any:
-    """A value of the type the caller asked for. A text is taken for JSON unless a text was asked for."""
+    That happens for a tool that is not listed under the called name. Servers repeat the unwrapped value as text.
+    """
+    if not isinstance(structured, dict) or structured.keys() != {"result"}:
+        return False
+    value = structured["result"]
     try:
-        if not given and returns is not str and isinstance(value, str):
+        return bool(text == value if isinstance(value, str) else msgspec.json.decode(text) == value)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _unwrap_result(value: Any, promised: ToolMetadata) -> Any:
+    """Return the value without the `{"result": …}` object that servers put around non-object values."""
+    return value["result"] if promised.is_wrapped and isinstance(value, dict) and "result" in value else value
+
+
+def convert_data(value: Any, returns: Any, *, is_present: bool, name: str) -> Any:
+    """Convert a value to the requested type. Text is decoded as JSON unless str is requested."""
+    try:
+        if not is_present and returns is not str and isinstance(value, str):
             return msgspec.json.decode(value, type=returns, dec_hook=_model)
         return msgspec.convert(value, returns, strict=False, dec_hook=_model)
     except (ValueError, RecursionError) as reason:
         expected = getattr(returns, "__name__", returns)
-        raise ProtocolError(f"{name} gave a result that does not fit {expected}: {str(reason)[:300]}") from None
+        raise ProtocolError(f"{name} returned a result that does not match {expected}: {str(reason)[:300]}") from None
     except TypeError as reason:
-        raise UsageError(f"`returns` is no type that a result can be given: {reason}") from None
+        raise UsageError(f"result_type must be a type that a result can be converted to: {reason}") from None
 
 
 def _model(kind: type[Any], value: Any) -> Any:
-    """What msgspec does not know: the models of pydantic."""
+    """Convert types that msgspec does not support: pydantic models."""
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise TypeError(f"{kind} is not supported")

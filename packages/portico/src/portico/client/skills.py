@@ -1,11 +1,11 @@
-"""Skills as a client meets them: listed with what they promise, read when they are needed, and checked against it.
+"""Client-side skills: list them, read them on demand, and verify them against the list.
 
     skills = await list_skills(client)                                    # fetches no file
     text = await read_skill(client, skills[0])                            # its SKILL.md
     form = await read_skill_file(client, skills[0], "references/FORMS.md")
 
-Whatever is read is what was listed, or SkillMismatch is raised. That proves that a server is of one mind, not that it
-means well: what a skill says is a stranger's advice, whichever way it came (SEP-2640, Digests Are Not a Trust Anchor).
+Content that differs from the list raises SkillVerificationError. Verification shows that a server is consistent, not
+that it is trustworthy: treat a skill as third-party advice (SEP-2640, Digests Are Not a Trust Anchor).
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from msgspec import UNSET
 
 from portico import frontmatter
 from portico.client.client import Client
-from portico.protocol.capabilities import declares
-from portico.protocol.content import Contents
+from portico.protocol.capabilities import has_capability
+from portico.protocol.content import ResourceContents
 from portico.protocol.errors import ProtocolError, UsageError
-from portico.protocol.skills import EXTENSION, MOST_BYTES, MOST_FILES, GetSkillResult, Skill, SkillFile
+from portico.protocol.skills import MAX_SKILL_BYTES, MAX_SKILL_FILES, SKILLS_EXTENSION, GetSkillResult, Skill, SkillFile
 
-MANIFEST = "/SKILL.md"
+__all__ = ["SkillVerificationError", "get_skill", "list_skills", "read_skill", "read_skill_file"]
+
+MANIFEST_PATH = "/SKILL.md"
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHORTENED = Repr()
@@ -34,10 +36,10 @@ _SHORTENED.maxstring = 300
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class SkillMismatch(ProtocolError):
-    """A skill is not what was listed: changed since, garbled, or forged. Nothing of it may be used.
+class SkillVerificationError(ProtocolError):
+    """A skill differs from its list entry: changed, corrupted or forged. Do not use any of it.
 
-    If it has merely changed, `get_skill` gives the entry as it is now; what a user approved before was another skill.
+    If it has merely changed, `get_skill` returns the current entry; a user's earlier approval does not cover it.
     """
 
     def __init__(self, uri: str, reason: str) -> None:
@@ -45,80 +47,91 @@ class SkillMismatch(ProtocolError):
         self.uri = uri
 
 
-async def list_skills(client: Client, *, fresh: bool = False) -> list[Skill]:
-    """Every skill that the server lists: it may list a part of them, or none. `fresh`: not from what was kept."""
-    _declared(client)
-    return await client._lists.all("skills/list", "skills", fresh=fresh)
+async def list_skills(client: Client, *, refresh: bool = False) -> list[Skill]:
+    """Return the skills that the server lists, which may be a part of them or none. `refresh`: bypass the cache."""
+    _require_extension(client)
+    return await client._lists.fetch_all("skills/list", "skills", refresh=refresh)
 
 
 async def get_skill(client: Client, uri: str) -> Skill:
-    """One skill as it is now, by the URI of its SKILL.md, also if it is not listed."""
-    _declared(client)
-    said: GetSkillResult = await client._requests.result("skills/get", {"uri": uri})
-    if said.skill.uri != uri:
-        raise SkillMismatch(uri, f"the server answers with the skill {_brief(said.skill.uri)}")
-    return said.skill
+    """Return the current entry of a skill by the URI of its SKILL.md, even if it is not listed."""
+    _require_extension(client)
+    result: GetSkillResult = await client._requests.send_and_decode("skills/get", {"uri": uri})
+    if result.skill.uri != uri:
+        raise SkillVerificationError(uri, f"the server returned the skill {_brief(result.skill.uri)} instead")
+    return result.skill
 
 
-async def read_skill(client: Client, skill: Skill, *, unverified: bool = False) -> str:
-    """The SKILL.md, after its size, its digest and its frontmatter were found to be those listed.
+async def read_skill(client: Client, skill: Skill, *, allow_unverified: bool = False) -> str:
+    """Return the SKILL.md after verifying its size, digest and frontmatter against the list.
 
-    `unverified`: also of a skill that is made up as it is read, which has only its frontmatter to be checked by.
+    `allow_unverified`: also read a dynamic skill, of which only the frontmatter can be verified.
     """
-    check_entry(skill)
-    data, _ = await _read(client, skill, skill.uri, unverified=unverified)
+    validate_skill(skill)
+    data, _ = await _read(client, skill, skill.uri, unverified=allow_unverified)
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise SkillMismatch(skill.uri, "the file is not text") from None
+        raise SkillVerificationError(skill.uri, "the file is not valid UTF-8 text") from None
     _check_frontmatter(skill, text)
     return text
 
 
-async def read_skill_file(client: Client, skill: Skill, path: str, *, unverified: bool = False) -> str | bytes:
-    """Another file of the skill, by its URI or by its path from the SKILL.md, as the instructions name it.
+async def read_skill_file(client: Client, skill: Skill, path: str, *, allow_unverified: bool = False) -> str | bytes:
+    """Return another file of the skill, by its URI or by its path relative to the SKILL.md, as instructions name it.
 
-    A file that is not listed is not read. Gives text where the server sends text, and bytes elsewhere.
+    Returns str if the server sends text, otherwise bytes. Raises `SkillVerificationError` for a file that is not
+    listed.
+
+    `allow_unverified`: also read a file of a dynamic skill, which has no digests.
     """
-    check_entry(skill)
-    uri = path if _ABSOLUTE.match(path) else _located(skill, path.removeprefix("./"))
-    data, is_text = await _read(client, skill, uri, unverified=unverified)
+    validate_skill(skill)
+    uri = path if _ABSOLUTE.match(path) else _resolve_uri(skill, path.removeprefix("./"))
+    data, is_text = await _read(client, skill, uri, unverified=allow_unverified)
     return data.decode() if is_text else data
 
 
-def check_entry(skill: Skill) -> None:
-    """Whether an entry makes sense at all: SkillMismatch says why it does not. Nothing is read for it."""
+def validate_skill(skill: Skill) -> None:
+    """Raise SkillVerificationError if a list entry is inconsistent. Reads nothing from the server."""
     root = _root(skill)
     name = skill.frontmatter.get("name")
+    # A skill whose location and name differ could pass for another one in a list sorted by name.
     if root == skill.uri or not isinstance(name, str) or unquote(root.rpartition("/")[2]) != name:
-        raise SkillMismatch(skill.uri, f"a skill is at its name and {MANIFEST}, and its name is {_brief(name)}")
+        raise SkillVerificationError(
+            skill.uri, f"the URI must end with the skill's name and {MANIFEST_PATH}; the name is {_brief(name)}"
+        )
     if isinstance(skill.resources, str):
         return
     listed = {file.uri for file in skill.resources}
     if skill.uri not in listed or len(listed) != len(skill.resources):
-        raise SkillMismatch(skill.uri, "its SKILL.md has to be among its files, and each of them once")
+        raise SkillVerificationError(skill.uri, "its SKILL.md must be among its files, and no file may be listed twice")
     for file in skill.resources:
         if not _is_below(file.uri, root) or not _DIGEST.fullmatch(file.digest) or file.size < 0:
-            raise SkillMismatch(skill.uri, f"the entry of its file {_brief(file.uri)} makes no sense")
+            raise SkillVerificationError(skill.uri, f"invalid entry for the file {_brief(file.uri)}")
     size = sum(file.size for file in skill.resources)
-    if len(listed) > MOST_FILES or size > MOST_BYTES:
-        most = f"{MOST_FILES:,} and {MOST_BYTES:,}"
-        raise SkillMismatch(skill.uri, f"it is too large: {len(listed):,} files, {size:,} bytes; the limits are {most}")
+    if len(listed) > MAX_SKILL_FILES or size > MAX_SKILL_BYTES:
+        most = f"{MAX_SKILL_FILES:,} and {MAX_SKILL_BYTES:,}"
+        raise SkillVerificationError(
+            skill.uri, f"the skill is too large: {len(listed):,} files and {size:,} bytes (maximum {most})"
+        )
 
 
-def _declared(client: Client) -> None:
-    """Clients ask for skills only where they are declared (SEP-2640, Capability Negotiation)."""
-    if not declares(client.server_capabilities, ("extensions", EXTENSION)):
-        raise UsageError(f"the server serves no skills: it does not declare the extension {EXTENSION}")
+def _require_extension(client: Client) -> None:
+    """Raise UsageError unless the server declares the skills extension (SEP-2640, Capability Negotiation)."""
+    if not has_capability(client.server_capabilities, ("extensions", SKILLS_EXTENSION)):
+        raise UsageError(f"the server does not serve skills: it does not declare the extension {SKILLS_EXTENSION}")
 
 
 def _root(skill: Skill) -> str:
-    return skill.uri.removesuffix(MANIFEST)
+    return skill.uri.removesuffix(MANIFEST_PATH)
 
 
-def _located(skill: Skill, path: str) -> str:
-    """The URI of a file. Instructions name files as a disk does; how much of that a URI has to escape is the server's
-    choice, and is seen in the list."""
+def _resolve_uri(skill: Skill, path: str) -> str:
+    """Return the URI of a file.
+
+    Instructions use file system paths. How much of a path a URI escapes is the server's choice, so compare both forms
+    with the list.
+    """
     root = _root(skill)
     for file in () if isinstance(skill.resources, str) else skill.resources:
         inside = file.uri.removeprefix(f"{root}/")
@@ -128,87 +141,98 @@ def _located(skill: Skill, path: str) -> str:
 
 
 def _is_below(uri: str, root: str) -> bool:
+    # Decoded first, since `%2e%2e` is a parent directory for a server that maps URIs to files.
     steps = unquote(uri).split("/")
     return uri.startswith(f"{root}/") and ".." not in steps and "." not in steps
 
 
 async def _read(client: Client, skill: Skill, uri: str, *, unverified: bool) -> tuple[bytes, bool]:
-    """The bytes of a file, and whether they came as text."""
+    """Return the bytes of a file, and whether they were sent as text."""
     if isinstance(skill.resources, str):
         return await _read_dynamic(client, skill, uri, unverified=unverified)
     listed = next((file for file in skill.resources if file.uri == uri), None)
     if listed is None:
-        raise SkillMismatch(skill.uri, f"{_brief(uri)} is not listed as a file of this skill")
-    # What was kept may be older than the entry; what the server gives now may not.
+        raise SkillVerificationError(skill.uri, f"{_brief(uri)} is not listed as a file of this skill")
+    # The cached file may be older than the list entry; a fresh one may not.
     for fresh in (False, True):
         data, is_text = await _fetch(client, uri, fresh=fresh)
         problem = _problem(data, listed)
         if problem is None:
             return data, is_text
-    raise SkillMismatch(uri, f"it is not what was listed: {problem}")
+    raise SkillVerificationError(uri, f"the content differs from the list: {problem}")
 
 
 async def _read_dynamic(client: Client, skill: Skill, uri: str, *, unverified: bool) -> tuple[bytes, bool]:
     if not unverified:
-        raise SkillMismatch(
+        raise SkillVerificationError(
             skill.uri,
-            "it is made up as it is read, so nothing tells whether it is what its author wrote. To take it as it is, "
-            "say `unverified=True`.",
+            "the skill is dynamic, so its content cannot be verified. To use it anyway, pass `allow_unverified=True`.",
         )
     if not _is_below(uri, _root(skill)):
-        raise SkillMismatch(skill.uri, f"{_brief(uri)} is no file of this skill")
+        raise SkillVerificationError(skill.uri, f"{_brief(uri)} is not a file of this skill")
     data, is_text = await _fetch(client, uri, fresh=True)
-    if len(data) > MOST_BYTES:
-        raise SkillMismatch(uri, f"it is too large: {len(data):,} bytes; the limit is {MOST_BYTES:,}")
+    if len(data) > MAX_SKILL_BYTES:
+        raise SkillVerificationError(uri, f"the file is too large: {len(data):,} bytes (maximum {MAX_SKILL_BYTES:,})")
     return data, is_text
 
 
 async def _fetch(client: Client, uri: str, *, fresh: bool) -> tuple[bytes, bool]:
-    said = await client._requests.cached("resources/read", {"uri": uri}, fresh=fresh)
-    found: list[Contents] = [one for one in said.contents if one.uri == uri]
-    if len(found) != 1:
-        raise SkillMismatch(uri, f"the server gave {len(said.contents)} contents, and {len(found)} of this file")
-    if found[0].text is not UNSET:
-        return found[0].text.encode(), True
+    response = await client._requests.send_cached("resources/read", {"uri": uri}, refresh=fresh)
+    contents: list[ResourceContents] = [content for content in response.contents if content.uri == uri]
+    # With several contents it would be unclear which of them was verified.
+    if len(contents) != 1:
+        raise SkillVerificationError(
+            uri,
+            (
+                f"the server returned {len(response.contents)} contents, of which {len(contents)} have this URI "
+                "(expected 1)"
+            ),
+        )
+    if contents[0].text is not UNSET:
+        return contents[0].text.encode(), True
     try:
-        return b64decode("" if found[0].blob is UNSET else found[0].blob, validate=True), False
+        return b64decode("" if contents[0].blob is UNSET else contents[0].blob, validate=True), False
     except ValueError:
-        raise SkillMismatch(uri, "the server gave bytes that are not in base64") from None
+        raise SkillVerificationError(uri, "the server returned invalid base64") from None
 
 
 def _problem(data: bytes, listed: SkillFile) -> str | None:
+    # The size is compared first, because it is cheap; the digest alone would be sufficient.
     if len(data) != listed.size:
-        return f"it has {len(data):,} bytes instead of {listed.size:,}"
+        return f"it has {len(data):,} bytes, expected {listed.size:,}"
     digest = f"sha256:{sha256(data).hexdigest()}"
-    return None if digest == listed.digest else f"its digest is {digest} instead of {listed.digest}"
+    return None if digest == listed.digest else f"its digest is {digest}, expected {listed.digest}"
 
 
 def _check_frontmatter(skill: Skill, text: str) -> None:
-    """Field by field, so that what a user saw in the list is what a model gets (SEP-2640, Frontmatter Verification)."""
+    """Compare the frontmatter field by field, so that a model gets what the user saw in the list (SEP-2640, Frontmatter
+    Verification).
+    """
     try:
-        # It stands at the head of the file; the rest need not be looked through for its end.
-        found = frontmatter.parse(text[: 2 * frontmatter.LONGEST])
+        # Frontmatter is at the start of the file, so the rest need not be searched for its end.
+        result = frontmatter.parse_frontmatter(text[: 2 * frontmatter.MAX_FRONTMATTER_CHARS])
     except UsageError as reason:
-        raise SkillMismatch(skill.uri, f"its frontmatter cannot be compared with what was listed: {reason}") from None
+        raise SkillVerificationError(skill.uri, f"its frontmatter cannot be compared with the list: {reason}") from None
     listed = skill.frontmatter
-    for field in {**listed, **found}:
-        if field not in found or field not in listed or not _same(found[field], listed[field]):
-            there = _brief(found[field]) if field in found else "nothing"
+    for field in {**listed, **result}:
+        if field not in result or field not in listed or not _same(result[field], listed[field]):
+            there = _brief(result[field]) if field in result else "nothing"
             here = _brief(listed[field]) if field in listed else "nothing"
-            raise SkillMismatch(
-                skill.uri, f"it is not what was listed: {_brief(field)} is {there} in the file, and {here} in the list"
+            raise SkillVerificationError(
+                skill.uri,
+                (f"the content differs from the list: {_brief(field)} is {there} in the file, but {here} in the list"),
             )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON has it: 1 and 1.0 are one number, and true is none."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _same(item: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal: 1 equals 1.0, but not true."""
+    if isinstance(item, dict) and isinstance(other, dict):
+        return item.keys() == other.keys() and all(_same(value, other[key]) for key, value in item.items())
+    if isinstance(item, list) and isinstance(other, list):
+        return len(item) == len(other) and all(map(_same, item, other))
+    return isinstance(item, bool) == isinstance(other, bool) and bool(item == other)
 
 
-def _brief(said: Any) -> str:
-    """A server's text, shortened and made printable, to be quoted in a message of ours."""
-    return _SHORTENED.repr(said)
+def _brief(value: Any) -> str:
+    """Return a server's text, shortened and printable, for use in an error message."""
+    return _SHORTENED.repr(value)

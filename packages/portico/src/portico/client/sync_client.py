@@ -1,4 +1,4 @@
-"""The Client for people without asyncio: the same names, each of which waits."""
+"""`SyncClient`: the API of Client with blocking methods."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from portico._options import explained_like
+from portico._options import validated_kwargs_of
 from portico.client.client import Client
 from portico.client.subscriptions import Change, ChangeListener
 from portico.client.tasks import RemoteTask
 from portico.protocol.errors import UsageError
 from portico.protocol.meta import Implementation, ServerCapabilities
-from portico.transports.event_loop import new_loop
+from portico.transports.event_loop import new_event_loop
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
 
-# The questions a server may ask while the caller waits. They are answered beside the loop, which must not stand still.
+# Handlers that are called while the caller blocks. They run in threads so that they do not block the event loop.
 _ANSWERING = ("sampling_handler", "elicitation_handler")
 
 
-def _waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """A method of Client or of RemoteTask that waits for its result instead of being awaited."""
+def _make_blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a blocking version of an async method of Client or RemoteTask."""
 
     @wraps(method)
     def wait(self: SyncClient | SyncTask, /, *arguments: P.args, **options: P.kwargs) -> T:
-        open_one: Any = self._open
-        return self._wait(method(open_one, *arguments, **options))
+        target: Any = self._open
+        return self._wait(method(target, *arguments, **options))
 
     return wait
 
 
-def _made(
+def _wrap_result(
     method: Callable[Concatenate[Client, P], T], make: Callable[[SyncClient, T], R]
 ) -> Callable[Concatenate[SyncClient, P], R]:
-    """A method of Client whose result is made into something that waits."""
+    """Return a method that wraps the result of a Client method in a blocking object."""
 
     @wraps(method)
     def call(self: SyncClient, /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -51,16 +51,16 @@ def _made(
 
 
 class SyncClient:
-    """`with SyncClient(target) as client: client.call_tool("add", {"a": 1, "b": 2})`.
+    """Blocking client: `with SyncClient(target) as client: client.call_tool("add", {"a": 1, "b": 2})`.
 
-    It takes what Client takes, and may be used from several threads at once.
+    Takes the parameters of Client and may be used from several threads concurrently.
     """
 
-    @explained_like(Client.__init__)
+    @validated_kwargs_of(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
         for name in _ANSWERING:
             if options.get(name) is not None:
-                options[name] = _aside(options[name])
+                options[name] = _in_thread(options[name])
         self._target, self._options = target, options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -69,29 +69,34 @@ class SyncClient:
     # Opening and closing
 
     def __enter__(self) -> Self:
-        self.open()
+        self.connect()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def open(self) -> None:
-        loop = new_loop()
+    def connect(self) -> None:
+        """Start the event loop thread and open the client."""
+        # A thread of its own, because the caller may run inside an event loop (a notebook), where
+        # `run_until_complete` fails.
+        loop = new_event_loop()
         self._loop = loop
         self._thread = threading.Thread(target=_run, args=(loop,), name="portico-client", daemon=True)
         self._thread.start()
         try:
             self._client = self._wait(self._make())
-            self._wait(self._client.open())
+            self._wait(self._client.connect())
+        # Including KeyboardInterrupt: otherwise the thread and the server process would remain.
         except BaseException:
             self.close()
             raise
 
     async def _make(self) -> Client:
-        # On the loop, for it makes things that belong to one.
+        # Created on the event loop, because it creates objects that are bound to a loop.
         return Client(self._target, **self._options)
 
     def close(self) -> None:
+        """Close the client and stop its thread."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -105,39 +110,40 @@ class SyncClient:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
+            # Otherwise Python warns that the coroutine was never awaited.
             work.close()
-            raise UsageError("the client is not open: use it inside `with`")
+            raise UsageError("the client is not open: use it in a `with` block")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except (KeyboardInterrupt, concurrent.futures.CancelledError):
-            # The server is told that its result is no longer wanted.
+            # Cancelling sends the server a cancellation notification.
             future.cancel()
             raise
 
-    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """The result of a coroutine that is given the asynchronous Client: `sync.run(lambda client: …)`."""
-        return self._wait(work(self._open))
+    def run(self, function: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function with the asynchronous Client and return its result: `sync.run(lambda client: …)`."""
+        return self._wait(function(self._open))
 
     @property
     def _open(self) -> Client:
         if self._client is None:
-            raise UsageError("the client is not open: use it inside `with`")
+            raise UsageError("the client is not open: use it in a `with` block")
         return self._client
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """One by one, each when it is asked for."""
+        """Yield the items of an async iterator, fetching each when it is needed."""
         while True:
             try:
-                yield self._wait(_next(source))
+                yield self._wait(_next_item(source))
             except StopAsyncIteration:
                 return
 
-    # The same names, typed like those of Client
+    # The methods of Client, with the same types
 
     @property
-    def revision(self) -> str:
-        return self._open.revision
+    def protocol_version(self) -> str:
+        return self._open.protocol_version
 
     @property
     def missing_servers(self) -> dict[str, str]:
@@ -155,32 +161,32 @@ class SyncClient:
     def instructions(self) -> str | None:
         return self._open.instructions
 
-    request = _waiting(Client.request)
-    notify = _waiting(Client.notify)
-    ping = _waiting(Client.ping)
-    call_tool = _waiting(Client.call_tool)
-    list_tools = _waiting(Client.list_tools)
-    list_resources = _waiting(Client.list_resources)
-    list_resource_templates = _waiting(Client.list_resource_templates)
-    list_prompts = _waiting(Client.list_prompts)
-    iter_tools = _made(Client.iter_tools, _iterate)
-    iter_resources = _made(Client.iter_resources, _iterate)
-    iter_resource_templates = _made(Client.iter_resource_templates, _iterate)
-    iter_prompts = _made(Client.iter_prompts, _iterate)
-    read_resource = _waiting(Client.read_resource)
-    get_prompt = _waiting(Client.get_prompt)
-    complete = _waiting(Client.complete)
-    set_log_level = _waiting(Client.set_log_level)
-    subscribe = _waiting(Client.subscribe)
-    unsubscribe = _waiting(Client.unsubscribe)
+    request = _make_blocking(Client.request)
+    notify = _make_blocking(Client.notify)
+    ping = _make_blocking(Client.ping)
+    call_tool = _make_blocking(Client.call_tool)
+    list_tools = _make_blocking(Client.list_tools)
+    list_resources = _make_blocking(Client.list_resources)
+    list_resource_templates = _make_blocking(Client.list_resource_templates)
+    list_prompts = _make_blocking(Client.list_prompts)
+    iter_tools = _wrap_result(Client.iter_tools, _iterate)
+    iter_resources = _wrap_result(Client.iter_resources, _iterate)
+    iter_resource_templates = _wrap_result(Client.iter_resource_templates, _iterate)
+    iter_prompts = _wrap_result(Client.iter_prompts, _iterate)
+    read_resource = _make_blocking(Client.read_resource)
+    get_prompt = _make_blocking(Client.get_prompt)
+    complete = _make_blocking(Client.complete)
+    set_log_level = _make_blocking(Client.set_log_level)
+    subscribe = _make_blocking(Client.subscribe)
+    unsubscribe = _make_blocking(Client.unsubscribe)
 
-    start_task = _made(Client.start_task, lambda client, work: SyncTask(client, client._wait(work)))
-    task = _made(Client.task, lambda client, task: SyncTask(client, task))
-    listen = _made(Client.listen, lambda client, listener: SyncListener(client, listener))
+    start_task = _wrap_result(Client.start_task, lambda client, work: SyncTask(client, client._wait(work)))
+    task = _wrap_result(Client.task, lambda client, task: SyncTask(client, task))
+    listen = _wrap_result(Client.listen, lambda client, listener: SyncListener(client, listener))
 
 
 class SyncTask:
-    """A RemoteTask that waits."""
+    """Blocking version of RemoteTask."""
 
     def __init__(self, client: SyncClient, task: RemoteTask) -> None:
         self._open, self._wait = task, client._wait
@@ -197,13 +203,13 @@ class SyncTask:
     def message(self) -> str | None:
         return self._open.message
 
-    refresh = _waiting(RemoteTask.refresh)
-    cancel = _waiting(RemoteTask.cancel)
-    result = _waiting(RemoteTask.result)
+    refresh = _make_blocking(RemoteTask.refresh)
+    cancel = _make_blocking(RemoteTask.cancel)
+    result = _make_blocking(RemoteTask.result)
 
 
 class SyncListener:
-    """A ChangeListener that waits."""
+    """Blocking version of ChangeListener."""
 
     def __init__(self, client: SyncClient, listener: ChangeListener) -> None:
         self._client = client
@@ -220,7 +226,7 @@ class SyncListener:
         return self._client._iterate(self._listener.__aiter__())
 
 
-async def _next(source: AsyncIterator[T]) -> T:
+async def _next_item(source: AsyncIterator[T]) -> T:
     return await anext(source)
 
 
@@ -233,8 +239,8 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _aside(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function in a thread: it may ask the user, or call this very client."""
+def _in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a plain function in a thread, so that it may prompt the user or call this client."""
     if inspect.iscoroutinefunction(handler):
         return handler
 

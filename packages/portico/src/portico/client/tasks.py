@@ -1,6 +1,6 @@
-"""Tasks as a client sees them: a call that goes on by itself, and that can be come back for, also after a restart.
+"""Client-side tasks: calls that run on the server and can be resumed, even after a restart of the client.
 
-Both designs are behind it: the extension of 2026-07-28, and the experiment of 2025-11-25.
+Supports both designs: the extension of 2026-07-28 and the experimental feature of 2025-11-25.
 """
 
 from __future__ import annotations
@@ -16,76 +16,81 @@ from msgspec import UNSET, Raw, Struct
 from portico.client.results import CallToolResult, T
 from portico.protocol.client_features import InputRequest
 from portico.protocol.errors import (
-    Error,
     InternalError,
     InvalidParams,
+    PorticoError,
     ProtocolError,
-    TimedOut,
+    RequestTimeout,
     TransportError,
-    from_wire,
+    error_from_response,
 )
-from portico.protocol.subscriptions import Filter
-from portico.protocol.tasks import EXTENSION, DetailedTask, Status
+from portico.protocol.subscriptions import SubscriptionFilter
+from portico.protocol.tasks import EXTENSION, DetailedTask, TaskStatus
 
 if TYPE_CHECKING:
     from portico.client.client import Client
 
-POLL_SECONDS, LONGEST_POLL_SECONDS = 1.0, 60.0
-# Where changes are heard of, looking now and then is only for what was missed.
-MISSED_POLL_SECONDS = 10.0
-ENDED = frozenset({"completed", "failed", "cancelled"})
+# The first applies until the server states a poll interval; the second bounds what it may state.
+POLL_SECONDS, MAX_POLL_SECONDS = 1.0, 60.0
+# With notifications, polling only covers lost ones.
+FALLBACK_POLL_SECONDS = 10.0
+TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled"})
 
 
 class _Handle(Struct, rename="camel"):
-    """What starting a task gave: the extension's flat shape, or the nested one of 2025-11-25."""
+    """The response that starts a task: flat in the extension, nested in 2025-11-25."""
 
     task_id: str = ""
     task: DetailedTask | None = None
 
 
 class RemoteTask:
-    """A task of a server's. `id` is enough to find it again: `client.task(id)`."""
+    """Handle for a task on a server. The `id` is enough to find it again: `client.task(id)`."""
 
     def __init__(self, client: Client, id: str, tool: str = "") -> None:
         self.id = id
         self.tool = tool
-        self.status: Status = "working"
+        self.status: TaskStatus = "working"
         self.message: str | None = None
         self._client = client
         self._poll = POLL_SECONDS
         self._seen: DetailedTask | None = None
         self._answered: set[str] = set()
-        # A server may answer at once after all; then there is no task, and nothing to wait for.
+        # A server may answer immediately; then there is no task to wait for.
         self._done: Raw | None = None
 
     @property
-    def ended(self) -> bool:
-        return self.status in ENDED
+    def is_finished(self) -> bool:
+        """Return whether the task is completed, failed or cancelled."""
+        return self.status in TERMINAL_STATUSES
 
-    async def refresh(self) -> Status:
-        """Ask how it stands."""
+    async def refresh(self) -> TaskStatus:
+        """Fetch the task's state and return its status."""
         if self._done is None:
-            said = await self._client.request("tasks/get", self._params())
-            self.note(self._client._requests.decoded("tasks/get", said, DetailedTask))
+            response = await self._client.request("tasks/get", self._params())
+            self.update(self._client._requests.decode_result("tasks/get", response, DetailedTask))
         return self.status
 
-    def note(self, seen: DetailedTask) -> None:
-        self._seen = seen
-        self.status, self.message = seen.status, seen.status_message
-        hint = seen.poll_interval_ms or seen.poll_interval
+    def update(self, task: DetailedTask) -> None:
+        """Apply a state received from the server."""
+        self._seen = task
+        self.status, self.message = task.status, task.status_message
+        hint = task.poll_interval_ms or task.poll_interval
         if hint is not None:
-            self._poll = min(LONGEST_POLL_SECONDS, max(0.01, hint / 1000))
+            # An interval of 0 would make this client send requests in a tight loop.
+            self._poll = min(MAX_POLL_SECONDS, max(0.01, hint / 1000))
 
-    def answered(self, said: Raw) -> None:
-        self._done, self.status = said, "completed"
+    def set_result(self, result: Raw) -> None:
+        """Finish the task with a result that the server returned immediately."""
+        self._done, self.status = result, "completed"
 
     async def cancel(self) -> None:
-        """Ask for its end. It may come to another end first."""
+        """Request cancellation. The task may still finish in another way first."""
         try:
             await self._client.request("tasks/cancel", self._params())
         except InvalidParams:
-            # 2025-11-25 says so of what is over already.
-            if (await self.refresh()) not in ENDED:
+            # 2025-11-25 requires this error for tasks that have already ended.
+            if (await self.refresh()) not in TERMINAL_STATUSES:
                 raise
         await self.refresh()
 
@@ -93,28 +98,33 @@ class RemoteTask:
         self,
         *,
         timeout: float | None = None,
-        returns: type[T] | UnionType | None = None,
+        result_type: type[T] | UnionType | None = None,
         raise_on_error: bool = True,
     ) -> CallToolResult[T]:
-        """What comes of it, however long it takes. What it asks meanwhile is answered by the client's handlers."""
+        """Wait for the result and return it. Input requests are answered by the client's handlers.
+
+        Raises `RequestTimeout` after `timeout` seconds (the task continues) and `ToolError` if the tool failed.
+        """
         try:
             async with asyncio.timeout(timeout):
-                said = self._done if self._done is not None else await self._wait()
+                response = self._done if self._done is not None else await self._wait()
         except TransportError:
             raise
         except TimeoutError:
-            raise TimedOut(f"the task {self.id} was not done within {timeout:g} s; it goes on") from None
-        received = self._client._requests.decoded("tools/call", said)
-        return await self._client._read(self.tool, received, returns, raise_on_error)
+            raise RequestTimeout(
+                f"the task {self.id} did not finish within {timeout:g} s; it is still running"
+            ) from None
+        received = self._client._requests.decode_result("tools/call", response)
+        return await self._client._read(self.tool, received, result_type, raise_on_error)
 
     async def _wait(self) -> Raw:
-        if not self._client.is_modern:
-            # It waits, and puts the task's questions to us as requests.
+        if not self._client.is_stateless:
+            # tasks/result blocks until the task ends; input requests arrive as server-to-client requests.
             return await self._client.request("tasks/result", self._params(), timeout=float("inf"))
         async with AsyncExitStack() as stack:
-            rest = MISSED_POLL_SECONDS if await self._listen(stack) else None
-            news = self._client._hearing.news_of(self.id)
-            while (await self._fresh(news)) not in ENDED:
+            rest = FALLBACK_POLL_SECONDS if await self._listen(stack) else None
+            news = self._client._notifications.task_event(self.id)
+            while (await self._fresh(news)) not in TERMINAL_STATUSES:
                 if self.status == "input_required":
                     await self._answer()
                     continue
@@ -125,30 +135,38 @@ class RemoteTask:
                     pass
         return self._outcome()
 
-    async def _fresh(self, news: asyncio.Event) -> Status:
-        # What is heard of from here on is not in the answer.
+    async def _fresh(self, news: asyncio.Event) -> TaskStatus:
+        # Clear before the request: a notification that arrives from here on may be newer than the response.
         news.clear()
         return await self.refresh()
 
     async def _listen(self, stack: AsyncExitStack) -> bool:
-        """Hear of changes where the server tells of them; elsewhere they are asked for."""
-        listener = self._client.listen(Filter(task_ids=[self.id]))
+        """Subscribe to the task's notifications. Returns False if the server does not support that and polling is
+        needed.
+        """
+        listener = self._client.listen(SubscriptionFilter(task_ids=[self.id]))
         try:
             await stack.enter_async_context(listener)
-        except Error:
+        except PorticoError:
             return False
-        return bool(listener.honoured is not None and listener.honoured.task_ids)
+        return bool(listener.accepted_filter is not None and listener.accepted_filter.task_ids)
 
     async def _answer(self) -> None:
         assert self._seen is not None
-        asked = {} if self._seen.input_requests is UNSET else self._seen.input_requests
-        new = {key: one for key, one in asked.items() if key not in self._answered}
+        input_requests = {} if self._seen.input_requests is UNSET else self._seen.input_requests
+        # The server lists open requests in each state until it has processed the responses. Asking a user twice
+        # is worse than waiting for the next state.
+        new = {key: input_request for key, input_request in input_requests.items() if key not in self._answered}
         if not new:
-            # Said already; the server may take a moment to know.
+            # Already answered; the server may need a moment to process the response.
             await asyncio.sleep(min(self._poll, POLL_SECONDS))
             return
-        for key, one in new.items():
-            answer = await self._client._requests.reply("tasks/get", InputRequest(one["method"], one.get("params")))
+        for key, input_request in new.items():
+            answer = await self._client._requests.answer_input_request(
+                "tasks/get", InputRequest(input_request["method"], input_request.get("params"))
+            )
+            # Marked before it is sent: if sending fails, the user has already answered, and the error is
+            # reported.
             self._answered.add(key)
             await self._client.request("tasks/update", {**self._params(), "inputResponses": {key: answer}})
 
@@ -159,19 +177,20 @@ class RemoteTask:
         if self.status == "failed":
             error = self._seen.error if isinstance(self._seen.error, dict) else {}
             code = int(error.get("code", InternalError.code))
-            raise from_wire(code, str(error.get("message", "")), error.get("data"))
+            raise error_from_response(code, str(error.get("message", "")), error.get("data"))
         return Raw(msgspec.json.encode(self._seen.result))
 
     def _params(self) -> dict[str, Any]:
-        declared = {"_meta": self._client._declaring(EXTENSION)} if self._client.is_modern else {}
+        # Each request of 2026-07-28 declares its extensions; servers reject task methods without this one.
+        declared = {"_meta": self._client._declaring(EXTENSION)} if self._client.is_stateless else {}
         return {"taskId": self.id, **declared}
 
 
-def handle(client: Client, tool: str, said: Raw) -> RemoteTask:
-    """The task that a call has become; or one that is over, because the server answered at once."""
-    found: _Handle = client._requests.decoded("tools/call", said, _Handle)
-    id = found.task.task_id if found.task is not None else found.task_id
+def create_remote_task(client: Client, tool: str, result: Raw) -> RemoteTask:
+    """Return the task that a call started, or a finished one if the server answered immediately."""
+    match: _Handle = client._requests.decode_result("tools/call", result, _Handle)
+    id = match.task.task_id if match.task is not None else match.task_id
     task = RemoteTask(client, id, tool)
     if not id:
-        task.answered(said)
+        task.set_result(result)
     return task

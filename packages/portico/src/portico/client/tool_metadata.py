@@ -1,4 +1,4 @@
-"""What the tools of a server promise of their results, as far as they were looked at."""
+"""Cache of tool metadata, such as output schemas."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ import logging
 from collections.abc import Iterable
 
 from portico.client import results
-from portico.client.pagination import Lists
-from portico.client.requests import Requests
-from portico.client.results import Promise
-from portico.protocol.errors import Error
+from portico.client.pagination import ListPaginator
+from portico.client.requests import RequestSession
+from portico.client.results import ToolMetadata
+from portico.protocol.errors import PorticoError
 from portico.protocol.tools import Tool
 
 log = logging.getLogger("portico")
 
 
-class Promises:
-    """The promises of tools, by their names. They are good until the tools change."""
+class ToolMetadataCache:
+    """Tool metadata by tool name, valid until the tools change."""
 
-    def __init__(self, lists: Lists, requests: Requests) -> None:
-        self.known: dict[str, Promise] = {}
-        # Whether others need not be looked for.
+    def __init__(self, lists: ListPaginator, requests: RequestSession) -> None:
+        self.entries: dict[str, ToolMetadata] = {}
+        # Whether all tools were listed, so that an unknown name need not be searched.
         self._knows_all = False
         self._lists = lists
         self._requests = requests
 
-    def forget(self) -> None:
-        self.known, self._knows_all = {}, False
+    def clear(self) -> None:
+        self.entries, self._knows_all = {}, False
 
-    def learn(self, tools: Iterable[Tool]) -> None:
-        """These are all tools."""
-        self.known, self._knows_all = {tool.name: results.promise(tool) for tool in tools}, True
+    def set_all(self, tools: Iterable[Tool]) -> None:
+        """Replace the cache with the metadata of the complete tool list."""
+        self.entries, self._knows_all = {tool.name: results.read_tool_metadata(tool) for tool in tools}, True
 
-    async def of(self, name: str, timeout: float | None = None, *, fresh: bool = False) -> Promise | None:
-        """What a tool has promised. To know that, it has to be found among the tools, page by page."""
-        if name not in self.known and not self._knows_all:
+    async def get(self, name: str, timeout: float | None = None, *, refresh: bool = False) -> ToolMetadata | None:
+        """Return the metadata of a tool, searching the tool list page by page, or None if it is not listed."""
+        if name not in self.entries and not self._knows_all:
             try:
-                async with asyncio.timeout(self._requests.limit(timeout)):
-                    tool = await self._lists.started_over(lambda: self._lists.find_tool(name, fresh=fresh))
-            except (Error, TimeoutError) as failure:
-                log.debug("%s: what its tools promise is not known: %s", self._requests.name, failure)
+                async with asyncio.timeout(self._requests.effective_timeout(timeout)):
+                    tool = await self._lists.restart_on_bad_cursor(lambda: self._lists.find_tool(name, refresh=refresh))
+            except (PorticoError, TimeoutError) as failure:
+                log.debug("%s: cannot read tool metadata: %s", self._requests.name, failure)
                 tool = None
             if tool is None:
                 self._knows_all = True
             else:
-                self.known[name] = results.promise(tool)
-        return self.known.get(name)
+                self.entries[name] = results.read_tool_metadata(tool)
+        return self.entries.get(name)

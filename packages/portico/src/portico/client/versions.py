@@ -1,4 +1,4 @@
-"""The versions of tools that a generated client was written for, compared with those that its server lists."""
+"""Version check of generated clients against the tools that a server lists."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import re
 from collections.abc import Collection, Mapping
 
 from portico.client.client import Client
-from portico.protocol.errors import Error
+from portico.protocol.errors import PorticoError
 
-# The member of a listed tool's `_meta` that has its version.
+# The member of a listed tool's `_meta` that holds its version.
 VERSION = "portico/version"
 
 _MAJOR = re.compile(r"v?(\d{1,9})")
 
 
-class IncompatibleVersion(Error):
-    """The server has another major version of a tool than the client was generated for. Nothing was called."""
+class IncompatibleVersion(PorticoError):
+    """The server has an incompatible major version of a tool. The tool was not called."""
 
-    def __init__(self, tool: str, expected: str, found: str) -> None:
+    def __init__(self, tool: str, expected: str, actual: str) -> None:
         super().__init__(
-            f"{tool}: this client was generated for version {expected}, and the server has version {found}, which is"
-            " not compatible. Generate the client again: portico contracts codegen"
+            f"{tool}: this client was generated for version {expected}, but the server has the incompatible "
+            f"version {actual}. Generate the client again: portico contracts codegen"
         )
-        self.tool, self.expected, self.found = tool, expected, found
+        self.tool, self.expected, self.found = tool, expected, actual
 
 
 class ToolVersions:
-    """Refuses calls of tools whose major version is another one. A different minor or patch version is compatible.
+    """Rejects calls of tools with an incompatible major version. Minor and patch versions are compatible.
 
-    The tools are listed before the first call. `by_server`: tools that declare no version, so that the server's counts.
-    A tool whose version the server does not report is called: protocol versions before 2025-06-18 cannot say it.
+    The tools are listed before the first call. `by_server`: tools without a version of their own, for which the
+    server's version counts. A tool whose version the server does not report is accepted: protocol versions before
+    2025-06-18 cannot report it.
     """
 
     def __init__(self, client: Client, expected: Mapping[str, str], by_server: Collection[str] = ()) -> None:
@@ -41,26 +42,26 @@ class ToolVersions:
         if self._refused is None:
             self._refused = await self._compare()
         if tool in self._refused:
-            # The server may have been replaced since.
+            # The server may have been replaced since the tools were listed.
             self._refused = await self._compare(fresh=True)
         if tool in self._refused:
             raise IncompatibleVersion(tool, self._expected[tool], self._refused[tool])
 
     async def _compare(self, *, fresh: bool = False) -> dict[str, str]:
-        """Return the versions that the server has, of those tools with which this client is not compatible."""
+        """Return the server's versions of the incompatible tools, by tool name."""
         info = self._client.server_info
-        found = dict.fromkeys(self._by_server, info.version if info is not None else "")
-        for tool in await self._client.list_tools(fresh=fresh):
+        result = dict.fromkeys(self._by_server, info.version if info is not None else "")
+        for tool in await self._client.list_tools(refresh=fresh):
             version = (tool.meta or {}).get(VERSION)
             if isinstance(version, str):
-                found[tool.name] = version
+                result[tool.name] = version
         return {
-            name: found[name]
+            name: result[name]
             for name, expected in self._expected.items()
-            if name in found and not _is_compatible(expected, found[name])
+            if name in result and not _is_compatible(expected, result[name])
         }
 
 
-def _is_compatible(expected: str, found: str) -> bool:
-    ours, theirs = _MAJOR.match(expected), _MAJOR.match(found)
+def _is_compatible(expected: str, actual: str) -> bool:
+    ours, theirs = _MAJOR.match(expected), _MAJOR.match(actual)
     return ours is None or theirs is None or int(ours[1]) == int(theirs[1])

@@ -1,5 +1,6 @@
-"""The part of a server that FastMCP and the official SDK have in common: names of transports and options, middleware
-functions, extensions, and token verifiers beside `auth`."""
+"""Shared base of the FastMCP and SDK servers: transport and option names, middleware functions, extensions and token
+verifiers next to `auth`.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +14,35 @@ import msgspec
 from portico._lazy import LazyModule
 from portico.compat.unsupported import Unsupported, pop_unsupported
 from portico.protocol.errors import UsageError
+from portico.server.components.validation import ANY_METHOD, CacheHint
 from portico.server.server import Server, configure_log_level
 
 if TYPE_CHECKING:
     from portico.auth import resource_server as resource_module
-    from portico.compat.mcp_sdk import auth as auth_module
-    from portico.compat.mcp_sdk import extension as extension_module
-    from portico.compat.mcp_sdk import settings
+    from portico.compat.mcp_sdk import auth as auth_module, extension as extension_module, settings
     from portico.compat.mcp_sdk.settings import RequestStateSecurity
-    from portico.server.context.request_state import Seal
-    from portico.transports.http_server.asgi import Application
+    from portico.server.context.request_state import RequestStateSealer
+    from portico.transports.http_server.asgi import AsgiApplication
 else:
     resource_module = LazyModule("portico.auth.resource_server")
     auth_module = LazyModule("portico.compat.mcp_sdk.auth")
     extension_module = LazyModule("portico.compat.mcp_sdk.extension")
     settings = LazyModule("portico.compat.mcp_sdk.settings")
 
-# HTTP options by their names in Portico.
+# HTTP options that have another name in Portico.
 _HTTP_OPTION_NAMES = {
     "streamable_http_path": "path",
     "stateless_http": "stateless",
-    "allowed_hosts": "allow_hosts",
-    "allowed_origins": "allow_origins",
-    "session_idle_timeout": "idle_session",
-    "max_request_body_size": "longest_body",
-    "max_sessions": "most_sessions",
+    "max_request_body_size": "max_body_size",
 }
 HTTP_UNSUPPORTED = {
-    # Portico responds with JSON unless something else has to be sent before the response.
+    # Portico responds with JSON unless notifications or requests precede the response.
     "json_response": Unsupported("use True or False", accepted=(None, True, False)),
-    "event_store": Unsupported("Portico stores the events of a stream itself; leave it out"),
-    "retry_interval": Unsupported("Portico tells clients itself when to reconnect; leave it out"),
+    "event_store": Unsupported("Portico stores the events of a stream itself; omit it"),
+    "retry_interval": Unsupported("Portico sets the reconnection interval itself; omit it"),
     "uvicorn_config": Unsupported(
-        "use the options of Server.run: host, port, workers, certificate, key, grace", accepted=(None, {})
+        "use the options of Server.run: host, port, workers, ssl_certfile, ssl_keyfile, shutdown_timeout",
+        accepted=(None, {}),
     ),
     "sockets": Unsupported("use fd= with the number of an open socket"),
     "middleware": Unsupported("use http_app(middleware=…) and run that application on an ASGI server", (None, [], ())),
@@ -54,55 +51,72 @@ HTTP_UNSUPPORTED = {
     "sse_path": Unsupported("the path is /sse", accepted=(None, "/sse")),
     "message_path": Unsupported("the path is /messages", accepted=(None, "/messages", "/messages/")),
 }
-# Options of a transport that the first major version of the SDK takes with the server.
+# Transport options that the first major version of the SDK accepts in the server's constructor.
 TRANSPORT_OPTIONS = frozenset(
     {"host", "port", "stateless_http", "json_response", "streamable_http_path", "sse_path", "message_path",
      "mount_path", "transport_security"}
 )  # fmt: skip
-_RENAMED_OPTIONS = {"list_page_size": "page_size", "strict_input_validation": "strict_arguments"}
+_RENAMED_OPTIONS = {"strict_input_validation": "strict_arguments"}
 
 
 def translate_http_options(of: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `run("http")` and `http_app()` by their names in Portico.
+    """Translate options of `run("http")` and `http_app()` to their names in Portico.
 
-    Raises UsageError for those that Portico does not have.
+    Raises UsageError for options that Portico does not support.
     """
     translated = dict(options)
+    # Options without an equivalent raise instead of being ignored: a server that silently drops,
+    # for example, an event store looks ported but is not.
     pop_unsupported(of, translated, HTTP_UNSUPPORTED)
+    protection: dict[str, Any] = {}
     security = translated.pop("transport_security", None)
     if security is not None:
-        translated |= settings.TransportSecuritySettings(
+        protection |= settings.TransportSecuritySettings(
             bool(getattr(security, "enable_dns_rebinding_protection", True)),
             list(getattr(security, "allowed_hosts", ())),
             list(getattr(security, "allowed_origins", ())),
         ).http_options()
     if translated.pop("host_origin_protection", None) is False:
-        translated["allow_hosts"] = ["*"]
+        protection["allowed_hosts"] = ["*"]
+    # Explicit lists win over both objects: `allowed_hosts` next to a disabled protection must not become "any host".
+    translated = protection | translated
     for name, ours in _HTTP_OPTION_NAMES.items():
         if name in translated:
             translated[ours] = translated.pop(name)
-    if translated.get("idle_session") == "auto":
-        del translated["idle_session"]
+    # FastMCP's spelling of the default.
+    if translated.get("session_idle_timeout") == "auto":
+        del translated["session_idle_timeout"]
     return {name: value for name, value in translated.items() if value is not None}
 
 
 class CompatServer(Server):
-    """A Server that takes the options of another project."""
+    """A Server that accepts the options of another project."""
 
-    # Constructor options that Portico does not have.
+    # Constructor options that Portico does not support.
     unsupported: ClassVar[Mapping[str, Unsupported]] = {}
-    # Where the server listens unless `run` says otherwise.
+    # The listening address, unless `run` overrides it.
     http_defaults: Mapping[str, Any] = {}
 
     def __init__(self, name: str | None, instructions: str | None, **options: Any) -> None:
         of = type(self).__name__
         pop_unsupported(of, options, self.unsupported)
+        # The SDK's first version configures the transport in the constructor. The values are
+        # remembered and used by `run`.
         http_defaults = {key: options.pop(key) for key in tuple(options) if key in TRANSPORT_OPTIONS}
-        components = [one for key in ("tools", "resources") for one in options.pop(key, None) or ()]
+        components = [item for key in ("tools", "resources") for item in options.pop(key, None) or ()]
         extensions: Sequence[Any] = options.pop("extensions", None) or ()
         experimental = options.pop("experimental_capabilities", None)
+        log_level = options.pop("log_level", None)
+        if log_level is not None:
+            configure_log_level(log_level)
+        providers: Sequence[Any] = options.pop("providers", None) or ()
+        transforms: Sequence[Any] = options.pop("transforms", None) or ()
         self._state_security: RequestStateSecurity | None = options.pop("request_state_security", None)
         super().__init__(name or self.default_name, instructions, **self._translate_options(options))
+        for provider in providers:
+            self.add_provider(provider)
+        for transform in transforms:
+            self.add_transform(transform)
         self.http_defaults = http_defaults
         if experimental:
             self.capabilities = msgspec.structs.replace(self.capabilities, experimental=experimental)
@@ -114,23 +128,26 @@ class CompatServer(Server):
     default_name: ClassVar[str] = "server"
 
     def _translate_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return constructor options by their names in Portico; each of them may be None."""
+        """Translate constructor options to their names in Portico. Any of them may be None."""
         for name, ours in _RENAMED_OPTIONS.items():
             if name in options:
                 options.setdefault(ours, options.pop(name))
-        if (seconds := options.pop("cache_ttl", None)) is not None:
-            options["ttl_ms"] = round(1000 * seconds)
+        seconds, hints = options.pop("cache_ttl", None), options.pop("cache_hints", None)
+        if seconds is not None or hints:
+            default = {} if seconds is None else {ANY_METHOD: CacheHint(round(1000 * seconds))}
+            options["cache"] = {**default, **(hints or {})}
+        # FastMCP accepts `version=1.0`; the protocol requires a string.
         if type(options.get("version")) in (int, float):
             options["version"] = str(options["version"])
         auth, verifier = options.pop("auth", None), options.pop("token_verifier", None)
         if auth is not None or verifier is not None:
             options["auth"] = _translate_auth(auth, verifier)
-        # For this option alone None is not the default: it switches the checks off.
+        # For this option None is not the default: it disables the checks.
         return {name: value for name, value in options.items() if value is not None or name == "resource_security"}
 
     @cached_property
-    def seal(self) -> Seal:
-        return super().seal if self._state_security is None else self._state_security.create_sealer(self.name)
+    def state_sealer(self) -> RequestStateSealer:
+        return super().state_sealer if self._state_security is None else self._state_security.create_sealer(self.name)
 
     def add_extension(self, extension: Any) -> None:
         """Add an extension: an object with an `identifier`."""
@@ -138,6 +155,8 @@ class CompatServer(Server):
 
     def _to_handler_middleware(self, middleware: Any) -> Any:
         """Return a function from Handler to Handler. `async def middleware(ctx, call_next)` is adapted."""
+        # The number of parameters tells the two kinds apart: ours takes a Handler, theirs a context
+        # and `call_next`.
         called = middleware if isfunction(middleware) or ismethod(middleware) else type(middleware).__call__
         parameters = 2 if called is middleware else 3
         if iscoroutinefunction(called) and called.__code__.co_argcount == parameters + ismethod(called):
@@ -156,29 +175,30 @@ class CompatServer(Server):
             return transport or "stdio", options
         translated = translate_http_options(of, {**self.http_defaults, **options})
         if show_banner is False:
-            translated["quiet"] = True
+            translated["show_banner"] = False
         return "http", {"sse": True, **translated} if transport == "sse" else translated
 
     def run(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:
-        """Serve on stdio, or over HTTP with "http", "streamable-http" or "sse"."""
+        """Serve over stdio, or over HTTP with "http", "streamable-http" or "sse"."""
         transport, options = self._translate_run("run", transport, options, show_banner)
         super().run(cast("Any", transport), **options)
 
     async def run_async(self, transport: str | None = None, show_banner: bool | None = None, **options: Any) -> None:
-        """Serve inside a running event loop."""
+        """Serve in a running event loop."""
         transport, options = self._translate_run("run_async", transport, options, show_banner)
         await super().run_async(cast("Any", transport), **options)
 
     async def run_stdio_async(self, show_banner: bool | None = None, **options: Any) -> None:
         await self.run_async("stdio", show_banner, **options)
 
-    def _create_app(self, of: str, transport: str, options: Mapping[str, Any]) -> Application:
-        """Return an ASGI application; the server that runs it decides on its address."""
+    def _create_app(self, of: str, transport: str, options: Mapping[str, Any]) -> AsgiApplication:
+        """Return an ASGI application; the ASGI server that runs it determines the address."""
         if transport not in ("http", "streamable-http", "streamable_http", "sse"):
             raise UsageError(f"{of}: transport must be 'http', 'streamable-http' or 'sse', got {transport!r}")
         translated = translate_http_options(of, {**self.http_defaults, **options})
+        # The ASGI server binds the address, so it has no meaning here.
         located = {name: value for name, value in translated.items() if name not in ("host", "port")}
-        return self.asgi(**({"sse": True} if transport == "sse" else {}), **located)  # type: ignore[arg-type]
+        return super().http_app(**({"sse": True} if transport == "sse" else {}), **located)  # type: ignore[arg-type]
 
 
 def _translate_auth(auth: Any, verifier: Any) -> Any:
@@ -188,7 +208,7 @@ def _translate_auth(auth: Any, verifier: Any) -> Any:
 
 
 class MiddlewareList:
-    """`server.middleware`, which is appended to."""
+    """The `server.middleware` list, which supports append and extend."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -197,5 +217,5 @@ class MiddlewareList:
         self._server.add_middleware(middleware)
 
     def extend(self, middleware: Iterable[Any]) -> None:
-        for one in middleware:
-            self.append(one)
+        for item in middleware:
+            self.append(item)

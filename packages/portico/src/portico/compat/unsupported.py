@@ -1,33 +1,35 @@
-"""Options of other projects that Portico does not have: they raise, and the error names the alternative."""
+"""Options of other projects that Portico does not support: they raise an error that names the alternative."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from portico._options import WrongOption
+from portico._options import InvalidOption
 
 
 class Unsupported(NamedTuple):
-    """An option that is accepted only with a value that asks for what Portico does anyway."""
+    """An option that is accepted only with a value that matches Portico's behavior."""
 
     alternative: str
     accepted: tuple[Any, ...] = (None,)
 
 
 def reject_options(of: str, options: Mapping[str, Any], unsupported: Mapping[str, Unsupported]) -> None:
-    """Raise WrongOption for the first of the options, unless its value is one that changes nothing."""
+    """Raise InvalidOption for the first option whose value would change something."""
     for name, value in options.items():
         option = unsupported.get(name)
         if option is None:
-            known = ", ".join(sorted(unsupported))
-            hint = f"; known but not supported: {known}" if known else ""
-            raise WrongOption(f"{of} has no option {name!r}{hint}", name)
+            unsupported_names = ", ".join(sorted(unsupported))
+            hint = f"; known but not supported: {unsupported_names}" if unsupported_names else ""
+            raise InvalidOption(f"{of}: unknown option {name!r}{hint}", name)
+        # A default that is passed explicitly is harmless, so that generated code and copied
+        # examples keep working.
         if not any(value is accepted or value == accepted for accepted in option.accepted):
-            shown = repr(value)[:60]
-            raise WrongOption(f"{of}: {name}={shown} is not supported; {option.alternative}", name)
+            value_text = repr(value)[:60]
+            raise InvalidOption(f"{of}: {name}={value_text} is not supported; {option.alternative}", name)
 
 
 def pop_unsupported(of: str, options: dict[str, Any], unsupported: Mapping[str, Unsupported]) -> None:
-    """Remove the options of the table, and raise WrongOption for a value that asks for something else."""
+    """Remove the unsupported options. Raises InvalidOption for a value that would change something."""
     reject_options(of, {name: options.pop(name) for name in tuple(options) if name in unsupported}, unsupported)

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from portico.definitions.comparison import LEVELS, DefinitionChange, Level, compare_tools, worst
-    from portico.definitions.components import LISTS, Offer, OfferChange, OfferKind, offer_changes, offers_of
-    from portico.definitions.invisible_chars import hides, spells_hidden, visible, visible_json
+    from portico.definitions.comparison import LEVELS, DefinitionChange, Level, compare_tools, highest_level
+    from portico.definitions.components import (
+        LISTS,
+        ComponentChange,
+        ComponentKind,
+        PinnedComponent,
+        components_from_list,
+        diff_components,
+    )
+    from portico.definitions.invisible_chars import has_escaped_invisible, has_invisible, visible, visible_json
     from portico.definitions.lock_file import (
         LOCK_VERSION,
         LockFileError,
@@ -29,34 +36,41 @@ __all__ = [
     "LEVELS",
     "LISTS",
     "LOCK_VERSION",
+    "ComponentChange",
+    "ComponentKind",
     "DefinitionChange",
     "Level",
     "ListedTool",
     "LockFileError",
     "LockKind",
-    "Offer",
-    "OfferChange",
-    "OfferKind",
+    "PinnedComponent",
     "compare_tools",
+    "components_from_list",
+    "diff_components",
     "format_lock",
-    "hides",
+    "has_escaped_invisible",
+    "has_invisible",
+    "highest_level",
     "lock_kind",
-    "offer_changes",
-    "offers_of",
     "parse_lock",
     "read_lock",
     "read_tool",
-    "spells_hidden",
     "visible",
     "visible_json",
-    "worst",
     "write_lock",
 ]
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "portico.definitions.comparison": ("LEVELS", "DefinitionChange", "Level", "compare_tools", "worst"),
-    "portico.definitions.components": ("LISTS", "Offer", "OfferChange", "OfferKind", "offer_changes", "offers_of"),
-    "portico.definitions.invisible_chars": ("hides", "spells_hidden", "visible", "visible_json"),
+    "portico.definitions.comparison": ("LEVELS", "DefinitionChange", "Level", "compare_tools", "highest_level"),
+    "portico.definitions.components": (
+        "LISTS",
+        "PinnedComponent",
+        "ComponentChange",
+        "ComponentKind",
+        "diff_components",
+        "components_from_list",
+    ),
+    "portico.definitions.invisible_chars": ("has_invisible", "has_escaped_invisible", "visible", "visible_json"),
     "portico.definitions.lock_file": (
         "LOCK_VERSION",
         "LockFileError",
@@ -70,5 +84,5 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.definitions.tools": ("ListedTool", "read_tool"),
 }
 
-if not TYPE_CHECKING:  # which would take any name for one that is there
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name of a module with __getattr__
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""Compare two definitions of a tool: the changes, how bad each is for callers, and what callers must do."""
+"""Comparison of two definitions of a tool: the changes, their severity and what callers must do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-from portico.definitions.tools import ASSUMED, HINTS, ListedTool
+from portico.definitions.tools import DEFAULT_HINTS, HINTS, ListedTool
 from portico.jsonschema import Schema
-from portico.jsonschema.comparison import Effect, Shift, shifts
+from portico.jsonschema.comparison import ChangeEffect, SchemaChange, compare_schemas
 
 Level = Literal["none", "patch", "minor", "breaking"]
 LEVELS: tuple[Level, ...] = ("none", "patch", "minor", "breaking")
 Place = Literal["tool", "input", "output"]
 
-_INPUT: dict[Effect, Level] = {
+# Contravariance: an input that accepts more breaks no caller, one that accepts less may.
+_INPUT: dict[ChangeEffect, Level] = {
     "wider": "minor",
     "narrower": "breaking",
     "changed": "breaking",
@@ -28,8 +29,8 @@ _INPUT: dict[Effect, Level] = {
     "words": "patch",
     "form": "patch",
 }
-# What a tool gives may become more certain, not less; more members do no harm to callers that read by name.
-_OUTPUT: dict[Effect, Level] = {
+# Output may become more specific, not less; additional members do not affect callers that read by name.
+_OUTPUT: dict[ChangeEffect, Level] = {
     "wider": "breaking",
     "narrower": "minor",
     "changed": "breaking",
@@ -42,30 +43,31 @@ _OUTPUT: dict[Effect, Level] = {
     "words": "patch",
     "form": "patch",
 }
-# What a file of specifications says in its own way.
-_SMALL = ("words", "form", "default")
-# Each hint, the value that asks for more care, and what that means.
-_CARE = {
+# Effects that specification files do not track.
+_PATCH_KINDS = ("words", "form", "default")
+# Each hint, its value that requires more care, and the meaning of both directions.
+_RISKY_HINT_CHANGES = {
     "readOnlyHint": (False, "may change something now", "only reads now"),
     "destructiveHint": (True, "may delete something now", "deletes nothing now"),
-    "idempotentHint": (False, "must not be repeated without harm any more", "may be repeated without harm now"),
+    "idempotentHint": (False, "may no longer be repeated safely", "may be repeated safely now"),
     "openWorldHint": (True, "reaches outside the server now", "stays inside the server now"),
 }
 
 
 class DefinitionChange(Struct, frozen=True):
-    """One change. `is_words`: only words have changed, which models obey."""
+    """One change. `is_words`: only text has changed, which models still follow."""
 
     level: Level
     place: Place
     path: str
     reason: str
-    # What callers have to do; empty if nothing.
+    # What callers must do; empty if nothing.
     migration: str = ""
     is_words: bool = False
 
 
-def worst(levels: list[Level]) -> Level:
+def highest_level(levels: list[Level]) -> Level:
+    """Return the most severe level."""
     return max(levels, key=LEVELS.index, default="none")
 
 
@@ -78,7 +80,7 @@ def compare_tools(
 ) -> Iterator[DefinitionChange]:
     """Yield the changes from one definition of a tool to another.
 
-    `in_full`: compare texts, hints and task support too, which a file of specifications does not have. `data_schema`
+    `in_full`: also compare texts, hints and task support, which specification files do not contain. `data_schema`
     returns the part of an output schema to compare, by default all of it.
     """
     if in_full:
@@ -86,38 +88,41 @@ def compare_tools(
         yield from _hints(before, after)
         yield from _tasks(before, after)
     yield from _inputs(before, after, words=in_full)
-    was, now = (None if one is None else data_schema(one) for one in (before.output_schema, after.output_schema))
+    was, now = (None if item is None else data_schema(item) for item in (before.output_schema, after.output_schema))
     yield from _outputs(was, now, words=in_full)
 
 
 def _texts(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
     for word in ("title", "description"):
         if getattr(before, word) != getattr(after, word):
-            yield DefinitionChange("patch", "tool", word, f"the {word} is another", "", is_words=True)
+            yield DefinitionChange("patch", "tool", word, f"the {word} has changed", "", is_words=True)
     for member in sorted({*before.others, *after.others}):
         if before.others.get(member) != after.others.get(member):
-            said = f"the member {member} is another"
-            yield DefinitionChange("patch", "tool", member, said, "", is_words=True)
+            message = f"the member {member} has changed"
+            yield DefinitionChange("patch", "tool", member, message, "", is_words=True)
 
 
 def _hints(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
     for hint in HINTS:
         was, now = before.hint(hint), after.hint(hint)
-        careful, worse, better = _CARE[hint]
+        careful, worse, better = _RISKY_HINT_CHANGES[hint]
         if was == now:
             if before.annotations.get(hint) != after.annotations.get(hint):
-                said = f"{hint} is {'said' if hint in after.annotations else 'left unsaid'}, and means the same"
-                yield DefinitionChange("patch", "tool", hint, said, "")
+                declared = "declared" if hint in after.annotations else "no longer declared"
+                message = f"{hint} is {declared}, with the same meaning"
+                yield DefinitionChange("patch", "tool", hint, message, "")
+        # A client may have decided from the hint to call the tool without asking the user. Attack:
+        # a server that changes after its approval (rug pull).
         elif now is careful:
-            todo = f"Decide anew whether it may be called without asking: {hint} is {_json(now)}."
+            todo = f"Decide again whether it may be called without confirmation: {hint} is {_json(now)}."
             yield DefinitionChange("breaking", "tool", hint, f"it {worse}", todo)
         else:
             yield DefinitionChange("minor", "tool", hint, f"it {better}", "")
-    others = {**before.annotations, **after.annotations}.keys() - ASSUMED.keys()
+    others = {**before.annotations, **after.annotations}.keys() - DEFAULT_HINTS.keys()
     for name in sorted(others):
         if before.annotations.get(name) != after.annotations.get(name):
-            said = f"the annotation {name} is another"
-            yield DefinitionChange("patch", "tool", name, said, "", is_words=True)
+            message = f"the annotation {name} has changed"
+            yield DefinitionChange("patch", "tool", name, message, "", is_words=True)
 
 
 def _json(value: bool) -> str:
@@ -125,57 +130,62 @@ def _json(value: bool) -> str:
 
 
 def _tasks(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
-    was, now = (one.task or "forbidden" for one in (before, after))
+    was, now = (item.task or "forbidden" for item in (before, after))
     if was == now:
         return
+    # `optional` accepts callers of both kinds.
     level: Level = "minor" if now == "optional" else "breaking"
     todo = {"required": "Call it as a task.", "forbidden": "Call it as an ordinary call."}.get(now, "")
     yield DefinitionChange(level, "tool", "taskSupport", f"running as a task is {now} now, and was {was}", todo)
 
 
 def _inputs(before: ListedTool, after: ListedTool, *, words: bool) -> Iterator[DefinitionChange]:
-    for shift in shifts(before.input_schema, after.input_schema):
-        if words or shift.effect not in _SMALL:
-            what = f"the parameter `{shift.path}`" if shift.path else "the object of arguments"
+    for shift in compare_schemas(before.input_schema, after.input_schema):
+        if words or shift.effect not in _PATCH_KINDS:
+            what = f"the parameter `{shift.path}`" if shift.path else "the arguments object"
             level = _INPUT[shift.effect]
-            todo = _input_todo(shift) if level == "breaking" else ""
+            todo = _input_advice(shift) if level == "breaking" else ""
             is_words = shift.effect == "words"
-            yield DefinitionChange(level, "input", shift.path, f"{what} {shift.said}", todo, is_words)
+            yield DefinitionChange(level, "input", shift.path, f"{what} {shift.description}", todo, is_words)
 
 
-def _input_todo(shift: Shift) -> str:
+def _input_advice(shift: SchemaChange) -> str:
     if shift.effect == "removed":
         return f"Leave out `{shift.path}`."
-    if shift.effect == "added required" or shift.said == "is required now":
-        return f"Give `{shift.path}` with every call."
+    if shift.effect == "added required" or shift.description == "is required now":
+        return f"Pass `{shift.path}` with every call."
     if shift.effect == "closed":
-        return "Leave out members that the schema does not name."
-    return f"Look at what you give as `{shift.path}`: it {shift.said}." if shift.path else "Look at what you give."
+        return "Leave out members that the schema does not declare."
+    return (
+        f"Check the values you pass as `{shift.path}`: it {shift.description}."
+        if shift.path
+        else "Check your arguments."
+    )
 
 
 def _outputs(was: Schema | None, now: Schema | None, *, words: bool) -> Iterator[DefinitionChange]:
     if was is None and now is None:
         return
     if now is None:
-        yield DefinitionChange("breaking", "output", "", "nothing is promised about what it gives any more", _LOOK)
+        yield DefinitionChange("breaking", "output", "", "the output schema was removed", _CHECK_OUTPUT_ADVICE)
     elif was is None:
-        yield DefinitionChange("minor", "output", "", "what it gives has a schema now", "")
+        yield DefinitionChange("minor", "output", "", "it has an output schema now", "")
     else:
-        for shift in shifts(was, now):
-            if words or shift.effect not in _SMALL:
-                what = f"the field `{shift.path}`" if shift.path else "what it gives"
+        for shift in compare_schemas(was, now):
+            if words or shift.effect not in _PATCH_KINDS:
+                what = f"the field `{shift.path}`" if shift.path else "the result"
                 level = _OUTPUT[shift.effect]
-                todo = _output_todo(shift) if level == "breaking" else ""
+                todo = _output_advice(shift) if level == "breaking" else ""
                 is_words = shift.effect == "words"
-                yield DefinitionChange(level, "output", shift.path, f"{what} {shift.said}", todo, is_words)
+                yield DefinitionChange(level, "output", shift.path, f"{what} {shift.description}", todo, is_words)
 
 
-_LOOK = "Look at what it gives before you use it."
+_CHECK_OUTPUT_ADVICE = "Check the output before you use it."
 
 
-def _output_todo(shift: Shift) -> str:
+def _output_advice(shift: SchemaChange) -> str:
     if shift.effect == "removed":
         return f"Do without `{shift.path}` in results."
-    if shift.said == "is optional now":
+    if shift.description == "is optional now":
         return f"Be prepared for results without `{shift.path}`."
-    return f"Be prepared in results: `{shift.path}` {shift.said}." if shift.path else _LOOK
+    return f"Be prepared in results: `{shift.path}` {shift.description}." if shift.path else _CHECK_OUTPUT_ADVICE

@@ -1,4 +1,4 @@
-"""What a server offers besides tools, as far as a lock pins it: prompts, resources and templates."""
+"""Prompts, resources and resource templates as pinned in lock files."""
 
 from __future__ import annotations
 
@@ -11,45 +11,50 @@ from msgspec import Struct
 
 from portico.definitions.comparison import Level
 
-OfferKind = Literal["prompt", "resource", "template"]
+ComponentKind = Literal["prompt", "resource", "template"]
 
-# Of each kind the list it stands in, the member that lists hold it under, and the member that it is found by.
-LISTS: dict[OfferKind, tuple[str, str, str]] = {
+# List method, member of the result, and key member of each kind.
+LISTS: dict[ComponentKind, tuple[str, str, str]] = {
     "prompt": ("prompts/list", "prompts", "name"),
     "resource": ("resources/list", "resources", "uri"),
     "template": ("resources/templates/list", "resourceTemplates", "uriTemplate"),
 }
-# Sizes and times of change describe the content at the moment and are not pinned; all other members are.
+# Size and modification time describe the current content and are not pinned; all other members are.
 _NOT_PINNED, _CHANGED_AT = "size", "lastModified"
 _WORDS = ("title", "description")
-# Members that programs depend on. All others are shown by hosts or read by models.
+# Members that programs depend on. The others are shown by hosts or read by models.
 _USED = ("name", "uri", "uriTemplate", "mimeType")
 
 
-class Offer(Struct, frozen=True):
-    kind: OfferKind
-    # Of a prompt its name, of the others the URI or the template of it.
+class PinnedComponent(Struct, frozen=True):
+    """One pinned prompt, resource or resource template."""
+
+    kind: ComponentKind
+    # The name of a prompt, else the URI or URI template.
     key: str
     definition: dict[str, Any]
 
     @property
     def digest(self) -> str:
+        """Return the SHA-256 digest of the definition."""
+        # Sorted, because JSON objects have no order and servers may list their members differently
+        # after an update.
         return hashlib.sha256(msgspec.json.encode(self.definition, order="sorted")).hexdigest()
 
-    def words(self, path: str) -> str:
-        """What stands at a member of it, or is said of an argument."""
+    def text_of(self, path: str) -> str:
+        """Return the text of a member, or the description of an argument."""
         if path in self.definition:
             return str(self.definition[path])
-        about = _named(self).get(path, {})
+        about = _arguments_by_name(self).get(path, {})
         return " ".join(str(about[word]) for word in _WORDS if word in about)
 
 
-class OfferChange(Struct, frozen=True):
-    """`is_breaking`: who has used it has to do something. `is_words`: only what is read has changed."""
+class ComponentChange(Struct, frozen=True):
+    """One change. `is_breaking`: callers must act. `is_words`: only text has changed."""
 
-    offer: Offer
+    offer: PinnedComponent
     path: str
-    said: str
+    message: str
     is_breaking: bool = False
     is_words: bool = False
 
@@ -58,69 +63,72 @@ class OfferChange(Struct, frozen=True):
         return "breaking" if self.is_breaking else "patch" if self.is_words else "minor"
 
 
-def offers_of(kind: OfferKind, listed: Iterable[Any]) -> list[Offer]:
-    """From the entries of a list, as JSON. What makes no sense in them is left out."""
+def components_from_list(kind: ComponentKind, listed: Iterable[Any]) -> list[PinnedComponent]:
+    """Build components from the entries of a list. Invalid entries are skipped."""
     key = LISTS[kind][2]
-    found: dict[str, Offer] = {}
+    result: dict[str, PinnedComponent] = {}
     for entry in listed:
         if isinstance(entry, Mapping) and isinstance(entry.get(key), str):
-            found.setdefault(entry[key], Offer(kind, entry[key], _pinned(entry)))
-    return list(found.values())
+            # Of entries with the same key only the first is reachable, so it is the one to pin.
+            result.setdefault(entry[key], PinnedComponent(kind, entry[key], _pin_entry(entry)))
+    return list(result.values())
 
 
-def _pinned(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _pin_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     ordered = dict.fromkeys(("name", "uri", "uriTemplate", "title", "description", "mimeType", "arguments", *entry))
-    found = {name: entry[name] for name in ordered if entry.get(name) is not None and name != _NOT_PINNED}
-    if isinstance(found.get("annotations"), Mapping):
-        found["annotations"] = {name: said for name, said in found["annotations"].items() if name != _CHANGED_AT}
-        if not found["annotations"]:
-            del found["annotations"]
-    return found
+    result = {name: entry[name] for name in ordered if entry.get(name) is not None and name != _NOT_PINNED}
+    if isinstance(result.get("annotations"), Mapping):
+        result["annotations"] = {name: value for name, value in result["annotations"].items() if name != _CHANGED_AT}
+        if not result["annotations"]:
+            del result["annotations"]
+    return result
 
 
-def offer_changes(old: Iterable[Offer], new: Iterable[Offer]) -> Iterator[OfferChange]:
-    """From what was offered to what is."""
-    before = {(one.kind, one.key): one for one in old}
-    after = {(one.kind, one.key): one for one in new}
+def diff_components(old: Iterable[PinnedComponent], new: Iterable[PinnedComponent]) -> Iterator[ComponentChange]:
+    """Yield the changes from the old components to the new ones."""
+    before = {(item.kind, item.key): item for item in old}
+    after = {(item.kind, item.key): item for item in new}
     for at, was in before.items():
         if at not in after:
-            yield OfferChange(was, "", f"the {was.kind} was removed", is_breaking=True)
+            yield ComponentChange(was, "", f"the {was.kind} was removed", is_breaking=True)
         elif was.definition != after[at].definition:
-            yield from _changed(was, after[at])
+            yield from _compare_members(was, after[at])
     for at, now in after.items():
         if at not in before:
-            yield OfferChange(now, "", f"the {now.kind} is new")
+            yield ComponentChange(now, "", f"the {now.kind} is new")
 
 
-def _changed(was: Offer, now: Offer) -> Iterator[OfferChange]:
+def _compare_members(was: PinnedComponent, now: PinnedComponent) -> Iterator[ComponentChange]:
     for member in dict.fromkeys([*was.definition, *now.definition]):
         if member == "arguments" or was.definition.get(member) == now.definition.get(member):
             continue
+        # Texts are reported too: a changed description can carry instructions for the model (tool
+        # poisoning).
         is_words = member not in _USED or (member == "name" and now.kind != "prompt")
-        yield OfferChange(now, member, f"the {member} is another", is_breaking=not is_words, is_words=is_words)
-    yield from _arguments(now, _named(was), _named(now))
+        yield ComponentChange(now, member, f"the {member} has changed", is_breaking=not is_words, is_words=is_words)
+    yield from _arguments(now, _arguments_by_name(was), _arguments_by_name(now))
 
 
-def _named(offer: Offer) -> dict[str, Mapping[str, Any]]:
+def _arguments_by_name(offer: PinnedComponent) -> dict[str, Mapping[str, Any]]:
     listed = offer.definition.get("arguments")
-    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    return {str(one.get("name")): one for one in found}
+    result = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    return {str(item.get("name")): item for item in result}
 
 
 def _arguments(
-    offer: Offer, old: dict[str, Mapping[str, Any]], new: dict[str, Mapping[str, Any]]
-) -> Iterator[OfferChange]:
-    for name, one in old.items():
+    offer: PinnedComponent, old: dict[str, Mapping[str, Any]], new: dict[str, Mapping[str, Any]]
+) -> Iterator[ComponentChange]:
+    for name, argument in old.items():
         if name not in new:
-            yield OfferChange(offer, name, f"the argument `{name}` was removed", is_breaking=True)
+            yield ComponentChange(offer, name, f"the argument `{name}` was removed", is_breaking=True)
             continue
         is_needed = new[name].get("required") is True
-        if is_needed != (one.get("required") is True):
-            said = f"the argument `{name}` is {'required' if is_needed else 'optional'} now"
-            yield OfferChange(offer, name, said, is_breaking=is_needed)
-        if any(one.get(word) != new[name].get(word) for word in _WORDS):
-            yield OfferChange(offer, name, f"the argument `{name}` is described in other words", is_words=True)
+        if is_needed != (argument.get("required") is True):
+            message = f"the argument `{name}` is {'required' if is_needed else 'optional'} now"
+            yield ComponentChange(offer, name, message, is_breaking=is_needed)
+        if any(argument.get(word) != new[name].get(word) for word in _WORDS):
+            yield ComponentChange(offer, name, f"the description of the argument `{name}` has changed", is_words=True)
     for name in new:
         if name not in old:
             is_needed = new[name].get("required") is True
-            yield OfferChange(offer, name, f"the argument `{name}` is new", is_breaking=is_needed)
+            yield ComponentChange(offer, name, f"the argument `{name}` is new", is_breaking=is_needed)

@@ -1,7 +1,7 @@
-"""Lock files: definitions that a person has approved, as JSON to be reviewed and committed.
+"""Lock files: approved definitions, as JSON to be reviewed and committed.
 
 There are two kinds. `contracts` pins one server, for `portico contracts check`; `pins` pins the upstreams of a gateway.
-Both are written and read here, so that neither is mistaken for the other.
+Both are read and written here, so that they cannot be confused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 LockKind = Literal["contracts", "pins"]
 LOCK_VERSION = 2
-# Version 1 did not pin `_meta`, icons and unknown members: where there are some, they count as changed.
+# Version 1 did not pin `_meta`, icons and unknown members: if present, they count as changed.
 _READABLE_VERSIONS = (1, LOCK_VERSION)
+# Lock files are committed and may come from a pull request, so they are untrusted input.
 MAX_LOCK_BYTES = 64 * 1024 * 1024
 
 _MEANINGS: dict[str, str] = {
@@ -33,11 +34,11 @@ _MEANINGS: dict[str, str] = {
 
 
 class LockFileError(ValueError):
-    """A text that is not a lock file of the expected kind, or that was changed by hand."""
+    """The text is not a lock file of the expected kind, or was edited."""
 
 
 class _Header(Struct):
-    """The members that tell the version and the kind. The last two are for files from before `kind` was written."""
+    """Version and kind of a lock file. The last two members identify files written before `kind` existed."""
 
     lock: int
     kind: str = ""
@@ -51,14 +52,14 @@ class _Header(Struct):
 
 
 def format_lock(kind: LockKind, members: Mapping[str, Any]) -> str:
-    """Return the text of a lock file, the same for the same members in any order."""
+    """Return the text of a lock file, independent of the order of members."""
     return visible_json({"lock": LOCK_VERSION, "kind": kind, **members}, sort=True) + "\n"
 
 
 def parse_lock(data: str | bytes, kind: LockKind, type: type[T]) -> T:
     """Decode a lock file of this kind. Raises LockFileError."""
     if len(data) > MAX_LOCK_BYTES:
-        raise LockFileError(f"a lock file may have up to {MAX_LOCK_BYTES} bytes, and this has more")
+        raise LockFileError(f"a lock file must not exceed {MAX_LOCK_BYTES} bytes")
     try:
         header = decode_bounded(data, type=_Header)
         if header.lock not in _READABLE_VERSIONS:
@@ -71,14 +72,14 @@ def parse_lock(data: str | bytes, kind: LockKind, type: type[T]) -> T:
         raise LockFileError(f"expected a lock file of kind {kind!r}: {reason}") from None
 
 
-def _require_kind(found: str, expected: LockKind) -> None:
-    if found != expected:
-        about = f"{found!r}, {_MEANINGS[found]}" if found in _MEANINGS else repr(found) if found else "none"
+def _require_kind(kind: str, expected: LockKind) -> None:
+    if kind != expected:
+        about = f"{kind!r}, {_MEANINGS[kind]}" if kind in _MEANINGS else repr(kind) if kind else "none"
         raise LockFileError(f"expected a lock file of kind {expected!r} ({_MEANINGS[expected]}), got {about}")
 
 
 def read_lock(path: Path, kind: LockKind, type: type[T]) -> T | None:
-    """Read a lock file of this kind, or return None if there is no such file. Raises UsageError."""
+    """Read a lock file of this kind, or return None if it does not exist. Raises UsageError."""
     data = _read(path)
     if data is None:
         return None
@@ -89,17 +90,20 @@ def read_lock(path: Path, kind: LockKind, type: type[T]) -> T | None:
 
 
 def write_lock(path: Path, kind: LockKind, text: str) -> None:
-    """Write a lock file, whole or not at all, but never over one of another kind. Raises UsageError."""
+    """Write a lock file atomically, but never over one of another kind. Raises UsageError."""
+    # A file of one kind must not replace the approvals in a file of the other.
     existing = lock_kind(path)
     if existing not in ("", kind):
         about = _MEANINGS.get(existing, f"a lock file of kind {existing!r}")
         raise UsageError(f"{path} has {about}; write the {kind} to another file")
-    # Not named after the process alone: in a container that has the same number after every crash.
+    # The process id alone is not unique: in a container it is the same after every crash.
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.draft")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
             file.write(text.encode())
             file.flush()
+            # Before the rename: after a crash, the name must not refer to an empty file, which
+            # would read as `no pins`.
             os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError as failure:
@@ -108,7 +112,7 @@ def write_lock(path: Path, kind: LockKind, text: str) -> None:
 
 
 def lock_kind(path: Path) -> str:
-    """Return the kind of a lock file, or an empty string if there is no file, or one of no kind. Raises UsageError."""
+    """Return the kind of a lock file, or an empty string if it does not exist or has none. Raises UsageError."""
     try:
         return decode_bounded(_read(path) or b"", type=_Header).detect_kind()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

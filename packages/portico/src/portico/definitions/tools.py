@@ -1,4 +1,4 @@
-"""A tool as a server lists it, read from a list that may be hostile."""
+"""Tool definitions parsed from a list that may be hostile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.jsonschema import Schema
-from portico.jsonschema.comparison import UNREADABLE
-from portico.jsonschema.cost import LONGEST_SCHEMA
+from portico.jsonschema.comparison import UNREADABLE_KEYWORD
+from portico.jsonschema.cost import MAX_SCHEMA_BYTES
 
-# Honest schemas have a few kilobytes, and a dozen levels.
-DEEPEST_SCHEMA = 128
+# Legitimate schemas have a few kilobytes and a dozen levels.
+MAX_SCHEMA_DEPTH = 128
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-# The meaning of a hint that is not given (server/tools, ToolAnnotations).
-ASSUMED = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+# Defaults of hints (server/tools, ToolAnnotations).
+DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 
 
 class ListedTool(Struct, frozen=True, kw_only=True):
@@ -30,21 +30,23 @@ class ListedTool(Struct, frozen=True, kw_only=True):
     input_schema: Schema = field(default_factory=dict)
     output_schema: Schema | None = None
     annotations: dict[str, Any] = field(default_factory=dict)
-    # Whether it may be called as a task: "forbidden" or nothing, "optional", "required".
+    # Task support: "forbidden" or empty, "optional", "required".
     task: str = ""
-    # The members that the others do not cover, such as icons, `_meta` and those that are not in the schema: a host may
-    # show them, and a model may read them.
+    # All other members, such as icons, `_meta` and unknown ones: a host may show them, and a model may read them.
     others: dict[str, Any] = field(default_factory=dict)
     # Why a part of the entry could not be read.
     trouble: str = ""
 
     def hint(self, name: str) -> bool:
-        said = self.annotations.get(name)
-        return said if isinstance(said, bool) else ASSUMED[name]
+        """Return the value of a hint, or its default."""
+        value = self.annotations.get(name)
+        return value if isinstance(value, bool) else DEFAULT_HINTS[name]
 
 
 def read_tool(entry: Mapping[str, Any]) -> ListedTool:
-    """Read one entry of `tools/list`. Members of the wrong type count as absent."""
+    """Parse one entry of `tools/list`. Members of the wrong type count as absent."""
+    # Entries come from servers that may be hostile: nothing here may recurse without a limit or
+    # raise.
     takes, troubled = _schema(entry.get("inputSchema"))
     gives, also = _schema(entry.get("outputSchema"))
     return ListedTool(
@@ -64,35 +66,39 @@ _COVERED = {"name", "title", "description", "inputSchema", "outputSchema", "anno
 
 
 def _others(entry: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: said for name, said in entry.items() if name not in _COVERED and said is not None}
+    result = {name: value for name, value in entry.items() if name not in _COVERED and value is not None}
     meta = _mapping(entry.get("_meta"))
-    found |= {"_meta": dict(meta)} if meta else {}
-    if not found or _is_shallow(found):
-        return found
-    return {UNREADABLE: hashlib.sha256(repr(found).encode(errors="backslashreplace")).hexdigest()}
+    result |= {"_meta": dict(meta)} if meta else {}
+    if not result or _is_shallow(result):
+        return result
+    return {UNREADABLE_KEYWORD: hashlib.sha256(repr(result).encode(errors="backslashreplace")).hexdigest()}
 
 
-def _schema(said: Any) -> tuple[Schema | None, str]:
-    """Return a schema that can be walked, and why it is not the original. An unreadable one is replaced by its
-    fingerprint, so that changes are seen."""
-    if not isinstance(said, Mapping):
+def _schema(schema: Any) -> tuple[Schema | None, str]:
+    """Return a schema that can be walked, and why it is not the original.
+
+    An unreadable schema is replaced by its fingerprint, so that changes are detected.
+    """
+    if not isinstance(schema, Mapping):
         return None, ""
-    if _is_shallow(said):
-        encoded = msgspec.json.encode(said)
-        if len(encoded) <= LONGEST_SCHEMA:
-            return dict(said), ""
+    if _is_shallow(schema):
+        encoded = msgspec.json.encode(schema)
+        if len(encoded) <= MAX_SCHEMA_BYTES:
+            return dict(schema), ""
     else:
-        encoded = repr(said).encode(errors="backslashreplace")
+        # `repr` and not JSON: msgspec would raise RecursionError for a schema this deep.
+        encoded = repr(schema).encode(errors="backslashreplace")
     fingerprint = hashlib.sha256(encoded).hexdigest()
-    why = f"a schema of it is longer than {LONGEST_SCHEMA} bytes, or deeper than {DEEPEST_SCHEMA} levels"
-    return {"type": "object", UNREADABLE: fingerprint}, why
+    why = f"a schema exceeds {MAX_SCHEMA_BYTES} bytes or {MAX_SCHEMA_DEPTH} levels"
+    return {"type": "object", UNREADABLE_KEYWORD: fingerprint}, why
 
 
 def _is_shallow(schema: Any) -> bool:
     level = [schema]
-    for _ in range(DEEPEST_SCHEMA):
-        inside = [one for one in level if isinstance(one, dict | list)]
-        level = [part for one in inside for part in (one.values() if isinstance(one, dict) else one)]
+    # Level by level instead of recursively, to limit the depth.
+    for _ in range(MAX_SCHEMA_DEPTH):
+        inside = [item for item in level if isinstance(item, dict | list)]
+        level = [part for item in inside for part in (item.values() if isinstance(item, dict) else item)]
         if not level:
             return True
     return False

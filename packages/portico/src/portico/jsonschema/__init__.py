@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portico._lazy import public_names
+from portico._lazy import lazy_exports
 
 Schema = dict[str, Any]
 
@@ -21,70 +21,71 @@ class SchemaError(Exception):
 # fmt: off
 if TYPE_CHECKING:
     from portico.jsonschema.validation import (
-        Complaint as Complaint,
-        Unfit as Unfit,
-        complaints as complaints,
-        require as require,
+        ValidationIssue as ValidationIssue,
+        InvalidSchema as InvalidSchema,
+        validate as validate,
+        check_schema as check_schema,
     )
     from portico.jsonschema.comparison import (
-        UNREADABLE as UNREADABLE,
-        Effect as Effect,
-        Shift as Shift,
-        shifts as shifts,
+        UNREADABLE_KEYWORD as UNREADABLE_KEYWORD,
+        ChangeEffect as ChangeEffect,
+        SchemaChange as SchemaChange,
+        compare_schemas as compare_schemas,
     )
-    from portico.jsonschema.cost import LONGEST_SCHEMA as LONGEST_SCHEMA
-    from portico.jsonschema.generation import schema as schema
+    from portico.jsonschema.cost import MAX_SCHEMA_BYTES as MAX_SCHEMA_BYTES
+    from portico.jsonschema.generation import schema_for_type as schema_for_type
     from portico.jsonschema.dialects import (
         DRAFT_07 as DRAFT_07,
-        as_property as as_property,
-        draft07 as draft07,
-        simplified as simplified,
+        wrap_as_property as wrap_as_property,
+        to_draft_07 as to_draft_07,
+        simplify as simplify,
     )
     from portico.jsonschema.explanation import (
         TableField as TableField,
-        field_notes as field_notes,
-        fields as fields,
-        type_words as type_words,
+        describe_constraints as describe_constraints,
+        list_fields as list_fields,
+        format_type as format_type,
     )
     from portico.jsonschema.argument_issues import (
-        Problem as Problem,
+        ArgumentIssue as ArgumentIssue,
         did_you_mean as did_you_mean,
-        nearest as nearest,
+        closest_names as closest_names,
     )
     from portico.jsonschema.reader import (
-        Reader as Reader,
-        definitions_of as definitions_of,
-        kind_of as kind_of,
-        merged as merged,
-        options_of as options_of,
-        properties_of as properties_of,
-        required_of as required_of,
-        resolved as resolved,
-        types_of as types_of,
-        values_of as values_of,
-        with_all_of as with_all_of,
-        without as without,
+        SchemaReader as SchemaReader,
+        get_definitions as get_definitions,
+        json_type as json_type,
+        merge_schemas as merge_schemas,
+        get_alternatives as get_alternatives,
+        get_properties as get_properties,
+        get_required as get_required,
+        resolve_references as resolve_references,
+        get_types as get_types,
+        get_enum_values as get_enum_values,
+        merge_all_of as merge_all_of,
+        omit_keywords as omit_keywords,
     )
     from portico.jsonschema import codegen as codegen
-    from portico.jsonschema.examples import Unsayable as Unsayable, sample as sample
+    from portico.jsonschema.examples import NoExampleFound as NoExampleFound, generate_example as generate_example
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "portico.jsonschema": ("Schema", "SchemaError"),
-    "portico.jsonschema.validation": ("Complaint", "Unfit", "complaints", "require"),
-    "portico.jsonschema.comparison": ("UNREADABLE", "Effect", "Shift", "shifts"),
-    "portico.jsonschema.cost": ("LONGEST_SCHEMA",),
-    "portico.jsonschema.generation": ("schema",),
-    "portico.jsonschema.dialects": ("DRAFT_07", "as_property", "draft07", "simplified"),
-    "portico.jsonschema.explanation": ("TableField", "field_notes", "fields", "type_words"),
-    "portico.jsonschema.argument_issues": ("Problem", "did_you_mean", "nearest"),
+    "portico.jsonschema.validation": ("ValidationIssue", "InvalidSchema", "validate", "check_schema"),
+    "portico.jsonschema.comparison": ("UNREADABLE_KEYWORD", "ChangeEffect", "SchemaChange", "compare_schemas"),
+    "portico.jsonschema.cost": ("MAX_SCHEMA_BYTES",),
+    "portico.jsonschema.generation": ("schema_for_type",),
+    "portico.jsonschema.dialects": ("DRAFT_07", "wrap_as_property", "to_draft_07", "simplify"),
+    "portico.jsonschema.explanation": ("TableField", "describe_constraints", "list_fields", "format_type"),
+    "portico.jsonschema.argument_issues": ("ArgumentIssue", "did_you_mean", "closest_names"),
     "portico.jsonschema.reader": (
-        "Reader", "definitions_of", "kind_of", "merged", "options_of", "properties_of", "required_of",
-        "resolved", "types_of", "values_of", "with_all_of", "without",
+        "SchemaReader", "get_definitions", "json_type", "merge_schemas", "get_alternatives", "get_properties",
+        "get_required",
+        "resolve_references", "get_types", "get_enum_values", "merge_all_of", "omit_keywords",
     ),
     "portico.jsonschema.codegen": (),
-    "portico.jsonschema.examples": ("Unsayable", "sample"),
+    "portico.jsonschema.examples": ("NoExampleFound", "generate_example"),
 }
 # fmt: on
 
 if not TYPE_CHECKING:  # which would take any name for one that is there
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

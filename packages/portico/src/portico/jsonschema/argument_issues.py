@@ -1,7 +1,7 @@
-"""What is wrong with the arguments of a call, in words that a language model can act on.
+"""Explanations of invalid tool arguments that a language model can act on.
 
-Nothing here runs unless decoding has failed. The caller may be hostile, so the work is bounded: a number of steps
-through the value, a number of problems, a length for everything that is quoted.
+This code runs only after decoding has failed. The caller may be hostile, so the number of steps, the number of issues
+and the length of every quoted value are limited.
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ import msgspec
 from msgspec import Struct
 
 from portico.jsonschema import Schema
-from portico.jsonschema.decoding import HookError
-from portico.jsonschema.explanation import described, listed, quoted, received
-from portico.jsonschema.generation import SIMPLE
-from portico.jsonschema.reader import Reader, kind_of, takes, values_of
+from portico.jsonschema.decoding import ConversionError
+from portico.jsonschema.explanation import describe_alternatives, describe_value, format_values, quote
+from portico.jsonschema.generation import PRIMITIVE_SCHEMAS
+from portico.jsonschema.reader import SchemaReader, alternative_accepts_type, get_enum_values, json_type
 from portico.protocol.json_depth import decode_bounded
+from portico.text import truncate
 
-MOST_PROBLEMS = 20
-MOST_STEPS = 50_000
-LONGEST_NAME = 64
-MOST_NAMES = 200
+# A model corrects a handful at a time; a hostile array could have a million.
+MAX_ARGUMENT_ISSUES = 20
+# About a tenth of a second. Schemas with alternatives multiply the work for nested values.
+MAX_INSPECTION_STEPS = 50_000
+MAX_COMPARED_NAME_CHARS = 64
+# The similarity of two names takes time proportional to the product of their lengths.
+MAX_COMPARED_NAMES = 200
 
-FORMATS = {body["format"]: tp for tp, body in SIMPLE.items() if "format" in body}
+FORMAT_TYPES = {body["format"]: tp for tp, body in PRIMITIVE_SCHEMAS.items() if "format" in body}
 
 
-class Problem(Struct, frozen=True, omit_defaults=True):
-    """One thing that is wrong. `path` says where, from `arguments` down."""
+class ArgumentIssue(Struct, frozen=True, omit_defaults=True):
+    """One invalid argument. `path` is its location, from `arguments` down."""
 
     path: str
     expected: str
@@ -39,217 +43,242 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     suggestion: str = ""
 
 
-def child(path: str, name: str | int) -> str:
+def join_path(path: str, name: str | int) -> str:
+    """Append a property name or an array index to a path."""
     if isinstance(name, int):
         return f"{path}[{name}]"
-    return f"{path}.{name}" if name.isidentifier() and len(name) <= LONGEST_NAME else f"{path}[{quoted(name)}]"
+    return (
+        f"{path}.{name}" if name.isidentifier() and len(name) <= MAX_COMPARED_NAME_CHARS else f"{path}[{quote(name)}]"
+    )
 
 
-def whole(message: str, *, expected: str, received: str) -> Problem:
-    """A problem with the arguments as such."""
-    return Problem("arguments", expected, received, message)
+def arguments_issue(message: str, *, expected: str, received: str) -> ArgumentIssue:
+    """Return an issue about the arguments as a whole."""
+    return ArgumentIssue("arguments", expected, received, message)
 
 
-class Inspector(Reader):
-    """Holds values against one schema, and says what is wrong. The work has a bound, so it is made for one value.
+class ArgumentInspector(SchemaReader):
+    """Checks one value against one schema and explains what is invalid. Its step budget is spent on that value.
 
-    `certain`: only what certainly does not fit is wrong. Of schemas that are not ours, patterns and formats are their
-    author's to check: a regular expression can take for ever, and a date that we would not read may be one for others.
+    `only_certain`: report only what is certainly invalid. Patterns and formats of foreign schemas are left to their
+    author: a regular expression can take exponential time, and formats are not defined exactly.
 
-    `strict`: repair no texts. A number such as 5.0 is still taken as an integer, because JSON Schema has it so.
+    `strict`: do not decode JSON strings. A number such as 5.0 is still accepted as an integer, as JSON Schema defines
+    it.
     """
 
-    def __init__(self, schema: Any, *, certain: bool = False, strict: bool = False) -> None:
+    def __init__(self, schema: Any, *, only_certain: bool = False, strict: bool = False) -> None:
         super().__init__(schema)
-        self.certain, self.strict = certain, strict
-        self.steps = MOST_STEPS
+        self.only_certain, self.strict = only_certain, strict
+        self.remaining_steps = MAX_INSPECTION_STEPS
 
-    # Repairing: what models get wrong most is to send JSON inside a string.
+    # Repair: the most common mistake of models is JSON inside a string.
 
-    def repaired(self, value: Any, schema: Schema) -> Any:
-        """The value, with strings decoded where the schema wants something else than a string."""
-        self.steps -= 1
-        if self.steps < 0:
+    def repair(self, value: Any, schema: Schema) -> Any:
+        """Return the value with JSON strings decoded where the schema does not accept a string."""
+        self.remaining_steps -= 1
+        if self.remaining_steps < 0:
             return value
         if isinstance(value, str) and not self.strict:
-            value = self._unwrapped(value, schema)
-        kind = kind_of(value)
-        if kind == "number" and value.is_integer() and not self.takes(schema, "number"):
-            return int(value) if self.takes(schema, "integer") else value
+            value = self._decode_json_string(value, schema)
+        kind = json_type(value)
+        if kind == "number" and value.is_integer() and not self.accepts_type(schema, "number"):
+            return int(value) if self.accepts_type(schema, "integer") else value
         if kind not in ("array", "object"):
             return value
-        fitting = [option for option in self.options(schema) if takes(option, kind)]
+        # With several possible shapes it is unclear which schema applies inside, so nothing is repaired.
+        fitting = [option for option in self.alternatives(schema) if alternative_accepts_type(option, kind)]
         if len(fitting) != 1:
             return value
         if kind == "array":
-            return [self.repaired(item, self.item(fitting[0], at)) for at, item in enumerate(value)]
-        return {name: self.repaired(item, self.property(fitting[0], name)) for name, item in value.items()}
+            return [self.repair(item, self.item_schema(fitting[0], at)) for at, item in enumerate(value)]
+        return {name: self.repair(item, self.property_schema(fitting[0], name)) for name, item in value.items()}
 
-    def _unwrapped(self, text: str, schema: Schema) -> Any:
-        if self.takes(schema, "string"):
+    def _decode_json_string(self, text: str, schema: Schema) -> Any:
+        # The text may be meant as it is: "123" for a string parameter must not become a number.
+        if self.accepts_type(schema, "string"):
             return text
         try:
             value = decode_bounded(text)
         except (ValueError, RecursionError):
             return text
-        kind = kind_of(value)
-        integral = kind == "number" and value.is_integer() and self.takes(schema, "integer")
-        return value if integral or self.takes(schema, kind) else text
+        kind = json_type(value)
+        # JSON Schema, section 6.1.1: 1.0 is an integer.
+        integral = kind == "number" and value.is_integer() and self.accepts_type(schema, "integer")
+        return value if integral or self.accepts_type(schema, kind) else text
 
-    # Finding what is wrong.
+    # Diagnosis
 
-    def problems(self, value: Any, schema: Schema, path: str) -> Iterator[Problem]:
-        self.steps -= 1
-        if self.steps < 0:
+    def find_issues(self, value: Any, schema: Schema, path: str) -> Iterator[ArgumentIssue]:
+        """Yield the issues of a value, nested ones included."""
+        self.remaining_steps -= 1
+        if self.remaining_steps < 0:
             return
-        fitting = [option for option in self.options(schema) if self.fits(option, value)]
+        fitting = [option for option in self.alternatives(schema) if self.matches_shallow(option, value)]
         if not fitting:
-            yield self.invalid(value, schema, path)
+            yield self.invalid_issue(value, schema, path)
             return
-        if kind_of(value) not in ("array", "object"):
+        if json_type(value) not in ("array", "object"):
             return
-        found = [list(islice(self.inside(value, option, path), MOST_PROBLEMS)) for option in fitting]
-        # Of several shapes the nearest is explained: the one with the fewest problems.
-        yield from min(found, key=len)
+        result = [list(islice(self.find_nested_issues(value, option, path), MAX_ARGUMENT_ISSUES)) for option in fitting]
+        # Of several possible shapes, explain the closest one: the one with the fewest issues.
+        yield from min(result, key=len)
 
-    def inside(self, value: Any, schema: Schema, path: str) -> Iterator[Problem]:
+    def find_nested_issues(self, value: Any, schema: Schema, path: str) -> Iterator[ArgumentIssue]:
         if isinstance(value, list):
             for at, item in enumerate(value):
-                yield from self.problems(item, self.item(schema, at), child(path, at))
+                yield from self.find_issues(item, self.item_schema(schema, at), join_path(path, at))
             return
-        known = schema.get("properties", {})
+        properties = schema.get("properties", {})
         for name, item in value.items():
-            if name in known or schema.get("additionalProperties") is not False:
-                yield from self.problems(item, self.property(schema, name), child(path, name))
+            if name in properties or schema.get("additionalProperties") is not False:
+                yield from self.find_issues(item, self.property_schema(schema, name), join_path(path, name))
             else:
-                yield unknown(name, item, list(known), path)
-            if "propertyNames" in schema and not self._takes_key(schema["propertyNames"], name):
-                keys = self.words({"type": "string", **schema["propertyNames"]})
-                yield _problem(child(path, name), f"{keys} as its key", f"the key {quoted(name)}")
+                yield unknown_argument_issue(name, item, list(properties), path)
+            # Keys are checked even where any member is allowed.
+            if "propertyNames" in schema and not self._accepts_property(schema["propertyNames"], name):
+                keys = self.describe({"type": "string", **schema["propertyNames"]})
+                yield _create_issue(join_path(path, name), f"{keys} as its key", f"the key {quote(name)}")
+        # Missing members come last: a wrong name explains more than the missing right one.
         for name in schema.get("required", ()):
             if name not in value:
-                yield self.missing(name, self.property(schema, name), path)
+                yield self.missing_issue(name, self.property_schema(schema, name), path)
 
-    def invalid(self, value: Any, schema: Schema, path: str) -> Problem:
-        choices = [choice for option in self.options(schema) for choice in values_of(option) if isinstance(choice, str)]
+    def invalid_issue(self, value: Any, schema: Schema, path: str) -> ArgumentIssue:
+        choices = [
+            choice
+            for option in self.alternatives(schema)
+            for choice in get_enum_values(option)
+            if isinstance(choice, str)
+        ]
         near = did_you_mean(value, choices) if isinstance(value, str) else ""
-        return _problem(path, self.words(schema), received(value), near)
+        return _create_issue(path, self.describe(schema), describe_value(value), near)
 
-    def missing(self, name: str, schema: Schema, path: str) -> Problem:
-        expected = self.words(schema)
-        said = schema.get("description") or self.resolved(schema).get("description", "")
-        meaning = f" ({_first_line(said)})" if said else ""
-        where = child(path, name)
+    def missing_issue(self, name: str, schema: Schema, path: str) -> ArgumentIssue:
+        expected = self.describe(schema)
+        description = schema.get("description") or self.resolve(schema).get("description", "")
+        meaning = f" ({_first_line(description)})" if description else ""
+        where = join_path(path, name)
         message = f"Missing argument '{_argument(where)}': expected {expected}{meaning}."
-        return Problem(where, expected, "nothing", message)
+        return ArgumentIssue(where, expected, "nothing", message)
 
-    def words(self, schema: Schema) -> str:
-        """What is accepted, in English."""
-        return described(self.options(schema), self.resolved)
+    def describe(self, schema: Schema) -> str:
+        """Return a description of the accepted values."""
+        return describe_alternatives(self.alternatives(schema), self.resolve)
 
-    def fits(self, option: Schema, value: Any) -> bool:
-        """Whether a value fits, leaving aside what is inside it."""
-        kind = kind_of(value)
-        if not takes(option, kind):
+    def matches_shallow(self, option: Schema, value: Any) -> bool:
+        """Return whether a value matches an alternative, without its members."""
+        kind = json_type(value)
+        if not alternative_accepts_type(option, kind):
             return False
-        if values := values_of(option):
+        if values := get_enum_values(option):
+            # Python considers True == 1; JSON does not.
             return any(type(choice) is type(value) and choice == value for choice in values)
         if kind in ("integer", "number"):
-            return _is_within(option, value) and (self.certain or _is_multiple(option, value))
+            return _is_within(option, value) and (self.only_certain or _is_multiple(option, value))
         if kind == "string":
-            return _fits_size(option, "Length", len(value)) and (self.certain or _fits_text(option, value))
+            return _fits_size(option, "Length", len(value)) and (self.only_certain or _fits_text(option, value))
         if kind == "array":
             return _fits_size(option, "Items", len(value))
         return kind != "object" or _fits_size(option, "Properties", len(value))
 
-    def _takes_key(self, schema: Schema, name: str) -> bool:
-        return any(self.fits({"type": "string", **option}, name) for option in self.options(schema))
+    def _accepts_property(self, schema: Schema, name: str) -> bool:
+        return any(self.matches_shallow({"type": "string", **option}, name) for option in self.alternatives(schema))
 
 
-def unknown(name: str, value: Any, known: list[str], path: str) -> Problem:
-    near = did_you_mean(name, known)
+def unknown_argument_issue(name: str, value: Any, valid_names: list[str], path: str) -> ArgumentIssue:
+    """Return the issue for an argument that the schema does not declare."""
+    near = did_you_mean(name, valid_names)
     inside = "" if path == "arguments" else f" in '{_argument(path)}'"
-    message = f"Unknown argument {quoted(name, chr(39))}{inside}."
+    message = f"Unknown argument {quote(name, chr(39))}{inside}."
     if near:
         message += f" D{near[1:]}"
-    message += f" Accepted: {listed(known)}." if known else " None is accepted."
-    expected = f"one of {listed(known)}" if known else "no argument"
-    return Problem(child(path, name), expected, received(value), message, near)
+    message += f" Accepted: {format_values(valid_names)}." if valid_names else " None is accepted."
+    expected = f"one of {format_values(valid_names)}" if valid_names else "no argument"
+    return ArgumentIssue(join_path(path, name), expected, describe_value(value), message, near)
 
 
-def refused(error: BaseException, schema: Schema, value: Any, inspector: Inspector, path: str) -> list[Problem]:
-    """Problems that the schema does not show: a class of the author, or pydantic, said no while being made."""
-    where, cause = _origin(error, path)
-    if speaks_for_itself(error):
-        return _from_pydantic(cause, where)
+def issues_from_exception(
+    error: BaseException, schema: Schema, value: Any, inspector: ArgumentInspector, path: str
+) -> list[ArgumentIssue]:
+    """Return issues that the schema does not express: a user's class, or pydantic, rejected the value."""
+    location, cause = _origin(error, path)
+    if has_pydantic_details(error):
+        return _from_pydantic(cause, location)
+    # The text of a ValueError was written by the author of the class for its callers.
     authored = isinstance(cause, ValueError) and not isinstance(cause, msgspec.MsgspecError)
     if authored and not type(cause).__module__.startswith("pydantic"):
-        return [_refusal(where, _first_line(str(cause)), value)]
-    return [_problem(where, inspector.words(schema), received(value))]
+        return [_rejection_issue(location, _first_line(str(cause)), value)]
+    return [_create_issue(location, inspector.describe(schema), describe_value(value))]
 
 
-def speaks_for_itself(error: BaseException) -> bool:
-    """Whether pydantic has said what is wrong. A hostile value makes it say more than anyone wants to unpack."""
+def has_pydantic_details(error: BaseException) -> bool:
+    """Return whether pydantic reported details. Hostile values can produce too many to unpack."""
     cause: Any = _origin(error, "")[1]
-    return type(cause).__module__.startswith("pydantic") and cause.error_count() <= MOST_NAMES
+    return type(cause).__module__.startswith("pydantic") and cause.error_count() <= MAX_COMPARED_NAMES
 
 
 def _origin(error: BaseException, path: str) -> tuple[str, BaseException]:
-    """Where the first error was raised, and that error. Every layer of decoding adds its part of the path."""
+    """Return the path and the exception of the first error. Every decoding layer adds its part of the path."""
     while True:
         text = str(error)
         if isinstance(error, msgspec.ValidationError) and text.endswith("`") and "`$" in text:
+            # msgspec ends its message with the path: `Expected …` - at `$.a[0]`.
             path += text.rpartition("`$")[2][:-1]
-        if error.__cause__ is None or not isinstance(error, msgspec.ValidationError | HookError):
+        if error.__cause__ is None or not isinstance(error, msgspec.ValidationError | ConversionError):
             return path, error
         error = error.__cause__
 
 
-def _from_pydantic(error: Any, path: str) -> list[Problem]:
+def _from_pydantic(error: Any, path: str) -> list[ArgumentIssue]:
     problems = []
-    for detail in islice(error.errors(include_url=False, include_context=False), MOST_PROBLEMS):
+    for detail in islice(error.errors(include_url=False, include_context=False), MAX_ARGUMENT_ISSUES):
         where = path
         for step in detail["loc"]:
-            where = child(where, step)
+            where = join_path(where, step)
         # "Input should be a valid integer, unable to parse …" → "a valid integer"
         words = _first_line(detail["msg"]).partition(", unable to")[0]
         words = words.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if detail["type"] == "missing":
-            problems.append(Problem(where, "a value", "nothing", f"Missing argument '{_argument(where)}'."))
+            problems.append(ArgumentIssue(where, "a value", "nothing", f"Missing argument '{_argument(where)}'."))
         elif words.startswith("Input should be "):
-            problems.append(_problem(where, words.removeprefix("Input should be "), received(detail["input"])))
+            problems.append(
+                _create_issue(where, words.removeprefix("Input should be "), describe_value(detail["input"]))
+            )
         else:
-            problems.append(_refusal(where, words, detail["input"]))
+            problems.append(_rejection_issue(where, words, detail["input"]))
     return problems
 
 
-def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The known names that are most like this one. Comparing takes time, so both sides have a bound."""
-    # Only ever needed to explain a mistake, so it is not imported before there is one.
+def closest_names(name: str, candidates: Iterable[str], max_results: int = 1) -> list[str]:
+    """Return the names most similar to this one. The comparison is expensive, so both sides are limited."""
+    # Imported lazily: needed only to explain a mistake.
     from difflib import get_close_matches
 
-    if len(name) > LONGEST_NAME:
+    # difflib takes quadratic time, and the name comes from the caller.
+    if len(name) > MAX_COMPARED_NAME_CHARS:
         return []
-    candidates = [other for other in islice(known, MOST_NAMES) if len(other) <= LONGEST_NAME]
-    return get_close_matches(name, candidates, n=most)
+    compared = [other for other in islice(candidates, MAX_COMPARED_NAMES) if len(other) <= MAX_COMPARED_NAME_CHARS]
+    return get_close_matches(name, compared, n=max_results)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = nearest(name, known)
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return "did you mean 'x'?" for the closest candidate, or an empty string."""
+    close = closest_names(name, candidates)
     return f"did you mean '{close[0]}'?" if close else ""
 
 
-def _problem(path: str, expected: str, got: str, suggestion: str = "") -> Problem:
+def _create_issue(path: str, expected: str, got: str, suggestion: str = "") -> ArgumentIssue:
     subject = "arguments" if path == "arguments" else f"argument '{_argument(path)}'"
     message = f"Invalid {subject}: expected {expected}, received {got}."
     if suggestion:
         message += f" D{suggestion[1:]}"
-    return Problem(path, expected, got, message, suggestion)
+    return ArgumentIssue(path, expected, got, message, suggestion)
 
 
-def _refusal(path: str, words: str, value: Any) -> Problem:
-    """In the words of who refused it."""
-    return Problem(path, words, received(value), f"Invalid argument '{_argument(path)}': {words}.")
+def _rejection_issue(path: str, reason: str, value: Any) -> ArgumentIssue:
+    """Return an issue in the words of the code that rejected the value."""
+    return ArgumentIssue(path, reason, describe_value(value), f"Invalid argument '{_argument(path)}': {reason}.")
 
 
 def _argument(path: str) -> str:
@@ -257,8 +286,7 @@ def _argument(path: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    line = text.strip().partition("\n")[0].rstrip(".")
-    return line if len(line) <= 200 else f"{line[:200]}…"
+    return truncate(text.strip().partition("\n")[0].rstrip("."), 200)
 
 
 def _is_within(schema: Schema, value: float) -> bool:
@@ -274,7 +302,7 @@ def _is_multiple(schema: Schema, value: float) -> bool:
     try:
         return step is None or value % step == 0
     except OverflowError:
-        return False  # An integer of hundreds of digits, and a step that is a float.
+        return False  # a huge integer with a float step
 
 
 def _fits_size(schema: Schema, word: str, size: int) -> bool:
@@ -284,11 +312,11 @@ def _fits_size(schema: Schema, word: str, size: int) -> bool:
 def _fits_text(schema: Schema, value: str) -> bool:
     if "pattern" in schema and not _matches(schema["pattern"], value):
         return False
-    wanted = bytes if schema.get("contentEncoding") == "base64" else FORMATS.get(schema.get("format", ""))
-    if wanted is None:
+    expected_type = bytes if schema.get("contentEncoding") == "base64" else FORMAT_TYPES.get(schema.get("format", ""))
+    if expected_type is None:
         return True
     try:
-        msgspec.convert(value, wanted)
+        msgspec.convert(value, expected_type)
     except ValueError:
         return False
     return True
@@ -298,4 +326,4 @@ def _matches(pattern: str, value: str) -> bool:
     try:
         return re.search(pattern, value) is not None
     except re.error:
-        return True  # pydantic's patterns are Rust's; it will have checked them itself.
+        return True  # not a Python pattern: pydantic uses Rust's syntax and has checked it already

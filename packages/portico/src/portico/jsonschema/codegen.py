@@ -1,4 +1,4 @@
-"""Schemas as types: objects with names, and what they are made of. Each language writes these in its own way."""
+"""Type model of a schema for code generators: named objects and type expressions that each language formats."""
 
 from __future__ import annotations
 
@@ -8,131 +8,135 @@ from typing import Any
 from msgspec import Struct, field
 
 from portico.jsonschema import Schema
-from portico.jsonschema.explanation import field_notes
+from portico.jsonschema.explanation import describe_constraints
 from portico.jsonschema.reader import (
-    merged,
-    options_of,
-    properties_of,
-    required_of,
-    resolved,
-    types_of,
-    values_of,
-    with_all_of,
-    without,
+    get_alternatives,
+    get_enum_values,
+    get_properties,
+    get_required,
+    get_types,
+    merge_all_of,
+    merge_schemas,
+    omit_keywords,
+    resolve_references,
 )
 
-LONGEST = 80
+MAX_NAME_CHARS = 80
 INDENT = "    "
 
 
-def pieces(text: str) -> list[str]:
-    """The words of a name: `placeOrder`, `place_order` and `place-order` have the same."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text[:LONGEST])
+def split_words(text: str) -> list[str]:
+    """Split a name into words: `placeOrder`, `place_order` and `place-order` give the same result."""
+    # Bounded: names come from other parties.
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text[:MAX_NAME_CHARS])
     return [word for word in re.split(r"[^A-Za-z0-9]+", spaced) if word]
 
 
-def pascal(text: str) -> str:
-    found = "".join(word[:1].upper() + word[1:] for word in pieces(text))
-    return found if found[:1].isalpha() else f"T{found}"
+def pascal_case(text: str) -> str:
+    result = "".join(word[:1].upper() + word[1:] for word in split_words(text))
+    # A name such as `2fa` would not be an identifier in the generated code.
+    return result if result[:1].isalpha() else f"T{result}"
 
 
-def camel(text: str) -> str:
-    found = pascal(text)
-    return found[:1].lower() + found[1:]
+def camel_case(text: str) -> str:
+    result = pascal_case(text)
+    return result[:1].lower() + result[1:]
 
 
-def snake(text: str) -> str:
-    found = "_".join(word.lower() for word in pieces(text))
-    return found if found[:1].isalpha() else f"t_{found}".rstrip("_")
+def snake_case(text: str) -> str:
+    result = "_".join(word.lower() for word in split_words(text))
+    return result if result[:1].isalpha() else f"t_{result}".rstrip("_")
 
 
-def unique(wanted: str, taken: set[str]) -> str:
-    """The name, or with a number behind it; it is taken then."""
-    name, number = wanted, 1
-    while name in taken:
+def unique_name(name: str, used_names: set[str]) -> str:
+    """Return the name, with a number appended if it is taken, and mark it as used."""
+    candidate, number = name, 1
+    while candidate in used_names:
         number += 1
-        name = f"{wanted}{number}"
-    taken.add(name)
-    return name
+        candidate = f"{name}{number}"
+    used_names.add(candidate)
+    return candidate
 
 
-# Values, in the form that formatters leave alone
+# Literals, formatted as code formatters leave them
 
 
-def text(value: str) -> str:
-    """In double quotes, unless that takes more escapes than single ones would."""
-    mark = "'" if value.count('"') > value.count("'") else '"'
+def python_string(value: str) -> str:
+    """Return a Python literal in double quotes, unless single quotes need fewer escapes."""
+    quote_char = "'" if value.count('"') > value.count("'") else '"'
     inner = ascii(value + "'\"")[1:-1]
-    # Both kinds of quotes are in it, so Python has chosen single ones and escaped those alone.
+    # The text contains both kinds of quotes here, so `ascii` used single quotes and escaped only those.
     inner = inner.removesuffix("\\'\"").replace("\\'", "'")
-    return f"{mark}{_escaped(inner, mark)}{mark}"
+    return f"{quote_char}{_escape_quotes(inner, quote_char)}{quote_char}"
 
 
-def _escaped(inner: str, mark: str) -> str:
-    return inner.replace(mark, f"\\{mark}")
+def _escape_quotes(inner: str, quote_char: str) -> str:
+    return inner.replace(quote_char, f"\\{quote_char}")
 
 
-def literal(value: Any, depth: int = 0) -> str:
-    """JSON as Python: one member on each line, with a comma behind the last."""
+def python_literal(value: Any, depth: int = 0) -> str:
+    """Format JSON as Python: one member per line, with a trailing comma."""
     if isinstance(value, str):
-        return text(value)
+        return python_string(value)
     if isinstance(value, dict) and value:
-        members = [f"{text(str(name))}: {literal(one, depth + 1)}" for name, one in value.items()]
+        members = [f"{python_string(str(name))}: {python_literal(item, depth + 1)}" for name, item in value.items()]
         return _block("{", members, "}", depth)
     if isinstance(value, list) and value:
-        return _block("[", [literal(one, depth + 1) for one in value], "]", depth)
+        return _block("[", [python_literal(item, depth + 1) for item in value], "]", depth)
     return ascii(value)
 
 
 def _block(opening: str, members: list[str], closing: str, depth: int) -> str:
     inside = INDENT * (depth + 1)
-    return opening + "\n" + "".join(f"{inside}{one},\n" for one in members) + INDENT * depth + closing
+    return opening + "\n" + "".join(f"{inside}{member},\n" for member in members) + INDENT * depth + closing
 
 
-DEEPEST = 24
-MOST_MODELS = 2000
-MOST_LITERALS = 200
+# Deeper members become `any`; generated types stay readable, and recursion stays bounded.
+MAX_DEPTH = 24
+MAX_MODELS = 2000
+# A longer enumeration is a list of data, which a Literal would only make slow to check.
+MAX_LITERALS = 200
 
 
-class Basic(Struct, frozen=True):
-    """`string`, `integer`, `number`, `boolean`, `null`, `object` with anything in it, or `any`."""
+class PrimitiveType(Struct, frozen=True):
+    """`string`, `integer`, `number`, `boolean`, `null`, an untyped `object`, or `any`."""
 
     kind: str
 
 
-class Literals(Struct, frozen=True):
-    """One of a few values: texts, numbers, true, false, null."""
+class LiteralType(Struct, frozen=True):
+    """One of a fixed set of strings, numbers, booleans or null."""
 
     values: tuple[Any, ...]
 
 
-class Array(Struct, frozen=True):
-    item: Type
+class ArrayType(Struct, frozen=True):
+    item: TypeExpression
 
 
-class Tuple(Struct, frozen=True):
-    """An array with something else at each place."""
+class TupleType(Struct, frozen=True):
+    """Array with a separate type for each position."""
 
-    items: tuple[Type, ...]
-
-
-class Mapping(Struct, frozen=True):
-    """An object with any names in it, and one type for all of them."""
-
-    value: Type
+    items: tuple[TypeExpression, ...]
 
 
-class Union(Struct, frozen=True):
-    options: tuple[Type, ...]
+class MappingType(Struct, frozen=True):
+    """Object with arbitrary keys and one value type."""
+
+    value: TypeExpression
 
 
-class Reference(Struct, frozen=True):
-    """A Model, by its name."""
+class UnionType(Struct, frozen=True):
+    options: tuple[TypeExpression, ...]
+
+
+class ModelReference(Struct, frozen=True):
+    """Reference to an ObjectModel by name."""
 
     name: str
 
 
-Type = Basic | Literals | Array | Tuple | Mapping | Union | Reference
+TypeExpression = PrimitiveType | LiteralType | ArrayType | TupleType | MappingType | UnionType | ModelReference
 
 PYTHON_TYPES = {
     "string": "str",
@@ -145,181 +149,211 @@ PYTHON_TYPES = {
 }
 
 
-class TypeWriter:
-    """Types as Python writes them. `models`: what each Model is called there; its own name unless said otherwise."""
+class PythonTypeFormatter:
+    """Formats type expressions as Python annotations. `models` maps model names to their names in the code."""
 
     basic = PYTHON_TYPES
 
     def __init__(self, models: dict[str, str] | None = None) -> None:
         self._names = models
 
-    def write(self, kind: Type) -> str:
-        if isinstance(kind, Basic):
+    def format(self, kind: TypeExpression) -> str:
+        if isinstance(kind, PrimitiveType):
             return self.basic[kind.kind]
-        if isinstance(kind, Literals):
+        if isinstance(kind, LiteralType):
             return self.literals(kind.values)
-        if isinstance(kind, Array):
-            return f"list[{self.write(kind.item)}]"
-        if isinstance(kind, Tuple):
-            return f"list[{self._either(kind.items)}]"
-        if isinstance(kind, Mapping):
-            return f"dict[str, {self.write(kind.value)}]"
-        return self._either(kind.options) if isinstance(kind, Union) else self.model(kind.name)
+        if isinstance(kind, ArrayType):
+            return f"list[{self.format(kind.item)}]"
+        if isinstance(kind, TupleType):
+            return f"list[{self._format_union(kind.items)}]"
+        if isinstance(kind, MappingType):
+            return f"dict[str, {self.format(kind.value)}]"
+        return self._format_union(kind.options) if isinstance(kind, UnionType) else self.model(kind.name)
 
     def literals(self, values: tuple[Any, ...]) -> str:
-        return f"Literal[{', '.join(literal(value) for value in values)}]"
+        return f"Literal[{', '.join(python_literal(value) for value in values)}]"
 
     def model(self, name: str) -> str:
         return name if self._names is None else self._names[name]
 
-    def _either(self, kinds: tuple[Type, ...]) -> str:
-        found = list(dict.fromkeys(map(self.write, kinds)))
-        return "Any" if "Any" in found else " | ".join(found)
+    def _format_union(self, kinds: tuple[TypeExpression, ...]) -> str:
+        # Different schemas may have the same Python type, and `Any` absorbs the others.
+        result = list(dict.fromkeys(map(self.format, kinds)))
+        return "Any" if "Any" in result else " | ".join(result)
 
 
-def annotation(kind: Type, models: dict[str, str] | None = None) -> str:
-    """A type as Python writes it."""
-    return TypeWriter(models).write(kind)
+def format_annotation(kind: TypeExpression, models: dict[str, str] | None = None) -> str:
+    """Format a type expression as a Python annotation."""
+    return PythonTypeFormatter(models).format(kind)
 
 
-ANY = Basic("any")
+ANY = PrimitiveType("any")
 
 
-class Member(Struct, frozen=True):
+class ModelField(Struct, frozen=True):
     name: str
-    type: Type
+    type: TypeExpression
     required: bool
     description: str = ""
     notes: tuple[str, ...] = ()
 
 
-class Model(Struct):
-    """An object that has a name in the generated code."""
+class ObjectModel(Struct):
+    """Object that gets a named type in the generated code."""
 
     name: str
     description: str
-    members: list[Member] = field(default_factory=list)
-    # Whether there may be other members too.
+    members: list[ModelField] = field(default_factory=list)
+    # Whether additional members are allowed.
     is_open: bool = False
 
 
-class ModelWriter:
-    """The types of one schema, whose objects get names that are not taken yet and are added to `models`."""
+class ModelBuilder:
+    """Builds the type expressions of one schema and appends its objects, with unique names, to `models`."""
 
-    def __init__(self, root: Schema, stem: str, taken: set[str], models: list[Model]) -> None:
-        self._root, self._stem, self._taken, self._models = root, stem, taken, models
-        self._known: dict[str, Type] = {}
-        self._begun: set[str] = set()
+    def __init__(self, root: Schema, base_name: str, used_names: set[str], models: list[ObjectModel]) -> None:
+        self._root, self._base_name, self._used_names, self._models = root, base_name, used_names, models
+        self._types_by_reference: dict[str, TypeExpression] = {}
+        self._in_progress: set[str] = set()
 
-    def arguments(self) -> Model:
-        """Always an object, whatever the schema says."""
-        whole = self._flat(resolved(self._root, self._root))
-        model = self._model(whole, f"{self._stem}Arguments", DEEPEST)
+    def build_arguments(self) -> ObjectModel:
+        """Build the model of the arguments, which are an object whatever the schema says."""
+        whole = self._merge_alternatives(resolve_references(self._root, self._root))
+        model = self._model(whole, f"{self._base_name}Arguments", MAX_DEPTH)
+        # Arguments are closed unless the schema says otherwise, because an unknown argument is a mistake.
         if "additionalProperties" not in whole and model.members:
             model.is_open = False
         return model
 
-    def result(self) -> Type:
-        return self.type(self._root, f"{self._stem}Result", DEEPEST)
+    def build_result(self) -> TypeExpression:
+        """Build the type of the result."""
+        return self.build_type(self._root, f"{self._base_name}Result", MAX_DEPTH)
 
-    def type(self, schema: Any, name: str, depth: int) -> Type:
+    def build_type(self, schema: Any, name: str, depth: int) -> TypeExpression:
+        """Build the type of a subschema; `name` is used if it needs a model."""
         if not isinstance(schema, dict) or depth < 0:
             return ANY
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            return self._referred(schema, reference, depth)
-        return self._of(schema, name, depth, None)
+            return self._referenced_type(schema, reference, depth)
+        return self._schema_type(schema, name, depth, None)
 
-    def _referred(self, schema: Schema, reference: str, depth: int) -> Type:
-        """Each once. What contains itself and is no object has no name that could stand for it."""
-        known = self._known.get(reference)
-        if known is not None or reference in self._begun:
-            return known or ANY
-        self._begun.add(reference)
-        label = pascal(reference.rpartition("/")[2]) if reference != "#" else "Whole"
-        found = self._of(resolved(schema, self._root), f"{self._stem}{label}", depth, reference)
-        self._begun.discard(reference)
-        self._known[reference] = found
-        return found
+    def _referenced_type(self, schema: Schema, reference: str, depth: int) -> TypeExpression:
+        """Build the target of a reference once.
 
-    def _of(self, schema: Schema, name: str, depth: int, reference: str | None) -> Type:
+        A recursive schema that is not an object becomes `any`, because it has no name.
+        """
+        cached = self._types_by_reference.get(reference)
+        if cached is not None or reference in self._in_progress:
+            return cached or ANY
+        self._in_progress.add(reference)
+        label = pascal_case(reference.rpartition("/")[2]) if reference != "#" else "Whole"
+        result = self._schema_type(
+            resolve_references(schema, self._root), f"{self._base_name}{label}", depth, reference
+        )
+        self._in_progress.discard(reference)
+        self._types_by_reference[reference] = result
+        return result
+
+    def _schema_type(self, schema: Schema, name: str, depth: int, reference: str | None) -> TypeExpression:
         values = _values(schema)
         if values is not None:
-            return Literals(values)
-        whole = with_all_of(schema, self._root)
-        options = [one for one in options_of(whole) if isinstance(one, dict)]
-        if options and not all(_only_requires(one) for one in options):
+            return LiteralType(values)
+        whole = merge_all_of(schema, self._root)
+        options = [item for item in get_alternatives(whole) if isinstance(item, dict)]
+        # `anyOf: [{required: [a]}, {required: [b]}]` is a rule about members, which a type cannot express.
+        if options and not all(_only_requires(item) for item in options):
             return self._union(whole, options, name, depth)
-        kinds = types_of(whole) or (["object"] if properties_of(whole) else [])
+        kinds = get_types(whole) or (["object"] if get_properties(whole) else [])
         if not kinds:
             return ANY
-        found = tuple(dict.fromkeys(self._kind(kind, whole, name, depth, reference) for kind in kinds))
-        return found[0] if len(found) == 1 else Union(found)
+        result = tuple(dict.fromkeys(self._type_of_kind(kind, whole, name, depth, reference) for kind in kinds))
+        return result[0] if len(result) == 1 else UnionType(result)
 
-    def _kind(self, kind: str, schema: Schema, name: str, depth: int, reference: str | None) -> Type:
+    def _type_of_kind(self, kind: str, schema: Schema, name: str, depth: int, reference: str | None) -> TypeExpression:
         if kind == "array":
             first = schema.get("prefixItems")
             if isinstance(first, list) and first:
-                items = [self.type(one, f"{name}{at + 1}", depth - 1) for at, one in enumerate(first[:MOST_LITERALS])]
-                return Tuple(tuple(items))
-            return Array(self.type(schema.get("items"), f"{name}Item", depth - 1))
+                items = [
+                    self.build_type(item_schema, f"{name}{at + 1}", depth - 1)
+                    for at, item_schema in enumerate(first[:MAX_LITERALS])
+                ]
+                return TupleType(tuple(items))
+            return ArrayType(self.build_type(schema.get("items"), f"{name}Item", depth - 1))
         if kind != "object":
-            return Basic(kind)
+            return PrimitiveType(kind)
         rest = schema.get("additionalProperties")
-        if not properties_of(schema):
-            return Mapping(self.type(rest, f"{name}Value", depth - 1)) if isinstance(rest, dict) else Basic("object")
-        if len(self._models) >= MOST_MODELS:
-            return Basic("object")
-        return Reference(self._model(schema, name, depth, reference).name)
+        if not get_properties(schema):
+            return (
+                MappingType(self.build_type(rest, f"{name}Value", depth - 1))
+                if isinstance(rest, dict)
+                else PrimitiveType("object")
+            )
+        # A hostile schema may declare any number of objects; the rest stay untyped.
+        if len(self._models) >= MAX_MODELS:
+            return PrimitiveType("object")
+        return ModelReference(self._model(schema, name, depth, reference).name)
 
-    def _model(self, schema: Schema, name: str, depth: int, reference: str | None = None) -> Model:
+    def _model(self, schema: Schema, name: str, depth: int, reference: str | None = None) -> ObjectModel:
         rest = schema.get("additionalProperties", True)
-        model = Model(unique(name, self._taken), str(schema.get("description") or ""), is_open=rest is not False)
+        model = ObjectModel(
+            unique_name(name, self._used_names), str(schema.get("description") or ""), is_open=rest is not False
+        )
         self._models.append(model)
         if reference is not None:
-            # Known before its members are looked at, for it may contain itself.
-            self._known[reference] = Reference(model.name)
-        required = required_of(schema)
-        for member, one in properties_of(schema).items():
-            found = resolved(one, self._root)
-            kind = self.type(one, f"{name.removesuffix('Arguments').removesuffix('Result')}{pascal(member)}", depth - 1)
-            said = found.get("description") or found.get("title") or ""
-            model.members.append(Member(member, kind, member in required, str(said), tuple(field_notes(found))))
+            # Registered before its members are built, because the object may contain itself.
+            self._types_by_reference[reference] = ModelReference(model.name)
+        required = get_required(schema)
+        for member, member_schema in get_properties(schema).items():
+            references = resolve_references(member_schema, self._root)
+            kind = self.build_type(
+                member_schema,
+                f"{name.removesuffix('Arguments').removesuffix('Result')}{pascal_case(member)}",
+                depth - 1,
+            )
+            description = references.get("description") or references.get("title") or ""
+            model.members.append(
+                ModelField(member, kind, member in required, str(description), tuple(describe_constraints(references)))
+            )
         return model
 
-    def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> Type:
-        beside = without(schema, "anyOf", "oneOf")
-        if properties_of(beside):
-            options = [merged(beside, resolved(one, self._root)) for one in options]
-        several = sum(bool(properties_of(resolved(one, self._root))) for one in options) > 1
-        found: list[Type] = []
-        for at, one in enumerate(options):
-            kind = self.type(one, f"{name}{at + 1}" if several else name, depth - 1)
-            found += kind.options if isinstance(kind, Union) else [kind]
-        distinct = tuple(dict.fromkeys(found))
+    def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> TypeExpression:
+        common = omit_keywords(schema, "anyOf", "oneOf")
+        # Members next to `anyOf` apply to each alternative, so each needs them in its own model.
+        if get_properties(common):
+            options = [merge_schemas(common, resolve_references(option, self._root)) for option in options]
+        is_numbered = sum(bool(get_properties(resolve_references(option, self._root))) for option in options) > 1
+        results: list[TypeExpression] = []
+        for at, option in enumerate(options):
+            kind = self.build_type(option, f"{name}{at + 1}" if is_numbered else name, depth - 1)
+            results += kind.options if isinstance(kind, UnionType) else [kind]
+        distinct = tuple(dict.fromkeys(results))
         if ANY in distinct:
             return ANY
-        return distinct[0] if len(distinct) == 1 else Union(distinct)
+        return distinct[0] if len(distinct) == 1 else UnionType(distinct)
 
-    def _flat(self, schema: Schema) -> Schema:
-        """The arguments as one object: what only some alternatives have is optional."""
-        whole = with_all_of(schema, self._root)
-        options = [with_all_of(resolved(one, self._root), self._root) for one in options_of(whole)]
-        known = dict(properties_of(whole))
-        for one in options:
-            known |= {name: value for name, value in properties_of(one).items() if name not in known}
-        required = [*required_of(whole)]
+    def _merge_alternatives(self, schema: Schema) -> Schema:
+        """Merge the alternatives of the arguments into one object; members that only some have become optional."""
+        whole = merge_all_of(schema, self._root)
+        options = [merge_all_of(resolve_references(item, self._root), self._root) for item in get_alternatives(whole)]
+        properties = dict(get_properties(whole))
+        for item in options:
+            properties |= {name: value for name, value in get_properties(item).items() if name not in properties}
+        required = [*get_required(whole)]
         if options:
-            required += [name for name in required_of(options[0]) if all(name in required_of(one) for one in options)]
-        return {**whole, "properties": known, "required": required}
+            required += [
+                name for name in get_required(options[0]) if all(name in get_required(item) for item in options)
+            ]
+        return {**whole, "properties": properties, "required": required}
 
 
 def _only_requires(option: Schema) -> bool:
-    """An alternative that says nothing but which members have to be there."""
+    """Return whether an alternative only lists required members."""
     return option.keys() <= {"required", "title", "description"}
 
 
 def _values(schema: Schema) -> tuple[Any, ...] | None:
-    found = values_of(schema)
-    plain = all(value is None or type(value) in (str, int, bool) for value in found)
-    return tuple(found) if plain and 0 < len(found) <= MOST_LITERALS else None
+    enum_values = get_enum_values(schema)
+    # Python's Literal allows neither floats nor containers.
+    plain = all(value is None or type(value) in (str, int, bool) for value in enum_values)
+    return tuple(enum_values) if plain and 0 < len(enum_values) <= MAX_LITERALS else None

@@ -1,7 +1,7 @@
-"""The cost of a schema: how much work it can make of a value.
+"""Cost analysis of schemas: how often validation can evaluate a value.
 
-A schema of a few kilobytes can say that a value is to be looked at more often than there are atoms: each of its parts
-refers to the one before twice. Nothing about it is invalid, so the cost is counted before it is used.
+A schema of a few kilobytes can require more evaluations than there are atoms, if each part refers to the previous one
+twice. Such a schema is valid, so its cost is computed before it is used.
 """
 
 from __future__ import annotations
@@ -12,169 +12,189 @@ from typing import Any
 from msgspec import Struct
 
 from portico.jsonschema import Schema
-from portico.jsonschema.reader import ALONE, BY_MEMBER, TOGETHER, VALUES, list_of, properties_of, target_of, unescaped
+from portico.jsonschema.reader import (
+    COMBINATOR_KEYWORDS,
+    DEPENDENCY_KEYWORDS,
+    SUBSCHEMA_KEYWORDS,
+    VALUE_KEYWORDS,
+    get_list,
+    get_properties,
+    resolve_pointer,
+    unquote_reference,
+)
 
-# A place in a value is looked at by so many parts of a schema at most. Honest ones have dozens.
-MOST_TIMES = 10_000
-# Counting is work as well.
-MOST_STEPS = 200_000
+# Evaluations of one location of a value. Legitimate schemas need dozens.
+MAX_EVALUATIONS_PER_LOCATION = 10_000
+# The analysis itself is limited, too.
+MAX_ANALYSIS_STEPS = 200_000
 
-# Longer schemas are not held against anything.
-LONGEST_SCHEMA = 256 * 1024
-# Nor is a value looked at more often than this, or read with more than so many values in it.
-MOST_LOOKS = 20_000_000
-LARGEST = 200_000
-# The cost of a schema up to which anything may be done with it.
-EASY = 500
+# Larger schemas are not used for validation.
+MAX_SCHEMA_BYTES = 256 * 1024
+# Limits for one validation: evaluations, and nodes of the value.
+MAX_EVALUATIONS = 20_000_000
+MAX_VALUE_NODES = 200_000
+# Schemas up to this cost need no further precautions.
+CHEAP_EVALUATIONS = 500
 
-_OF_ARRAYS = ("items", "contains", "unevaluatedItems", "additionalItems")
-_OF_OBJECTS = ("additionalProperties", "propertyNames", "unevaluatedProperties")
-
-
-class TooCostly(ValueError):
-    """The schema is not to be used."""
+_ARRAY_KEYWORDS = ("items", "contains", "unevaluatedItems", "additionalItems")
+_OBJECT_KEYWORDS = ("additionalProperties", "propertyNames", "unevaluatedProperties")
 
 
-class Cost(Struct, frozen=True):
-    """How often one place in a value is looked at, at worst; and whether that goes on for each level of the value."""
+class SchemaTooComplex(ValueError):
+    """The schema is too expensive to use."""
 
-    times: int
+
+class SchemaCost(Struct, frozen=True):
+    """Maximum number of evaluations of one location, and whether it applies to each level of the value."""
+
+    evaluations: int
     recursive: bool
 
 
-def cost_of(schema: Schema) -> Cost:
-    """Raises TooCostly for a schema that is not to be used."""
-    counter = _Counter(schema)
+def estimate_cost(schema: Schema) -> SchemaCost:
+    """Return the cost of a schema. Raises SchemaTooComplex if it exceeds the limits."""
+    counter = _EvaluationCounter(schema)
     try:
-        return Cost(counter.count(schema), counter.recursive)
+        return SchemaCost(counter.count(schema), counter.recursive)
     except RecursionError:
-        raise TooCostly("it is nested too deeply") from None
+        raise SchemaTooComplex("it is nested too deeply") from None
 
 
-def size_of(value: Any, most: int) -> int:
-    """How many values are in a value; there may be more once there are that many."""
-    waiting, count = [value], 0
-    while waiting and count < most:
-        one = waiting.pop()
+def count_nodes(value: Any, limit: int) -> int:
+    """Count the nodes of a value, up to `limit`."""
+    # A stack instead of recursion: a value may be nested more deeply than Python's call stack allows.
+    pending, count = [value], 0
+    while pending and count < limit:
+        node = pending.pop()
         count += 1
-        if isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+        if isinstance(node, dict):
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
     return count
 
 
-class _Counter:
+class _EvaluationCounter:
+    """Counts the evaluations of one schema, with memoization by identity."""
+
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._known: dict[int, int] = {}
+        # By identity: a schema object is shared by all references to it, and comparing contents would be expensive.
+        self._totals: dict[int, int] = {}
         self._steps = 0
-        self._begun: set[int] = set()
+        self._in_progress: set[int] = set()
         self._documents: dict[str, list[Schema]] = {}
         self._anchors: dict[str, list[Schema]] = {}
         self.recursive = False
 
     def count(self, schema: Any) -> int:
-        """The parts that look at a value itself, and the most that look at something inside it."""
+        """Return the evaluations of a value and the maximum of those of anything inside it."""
         if not isinstance(schema, dict):
             return 1
-        known = self._known.get(id(schema))
-        if known is not None:
-            return known
-        if id(schema) in self._begun:
-            # Looked at once for each level of the value: validators remember that they did.
+        cached = self._totals.get(id(schema))
+        if cached is not None:
+            return cached
+        if id(schema) in self._in_progress:
+            # Evaluated once per level of the value: validators detect the repetition.
             self.recursive = True
             return 1
-        self._begun.add(id(schema))
-        parts = list(self._here(schema))
+        self._in_progress.add(id(schema))
+        parts = list(self._applied_subschemas(schema))
+        # A value is an array or an object, never both, so only the more expensive side counts.
         total = len(parts) + max(self._in_arrays(parts), self._in_objects(parts))
-        if total > MOST_TIMES:
-            raise TooCostly("it refers to its parts too often")
-        self._known[id(schema)] = total
+        if total > MAX_EVALUATIONS_PER_LOCATION:
+            raise SchemaTooComplex("it refers to its parts too often")
+        self._totals[id(schema)] = total
         return total
 
     def _step(self, steps: int) -> None:
         self._steps += steps
-        if self._steps > MOST_STEPS:
-            raise TooCostly("it has too many parts")
+        if self._steps > MAX_ANALYSIS_STEPS:
+            raise SchemaTooComplex("it has too many parts")
 
-    def _here(self, schema: Any) -> Iterator[Schema]:
-        """All that looks at the same value as this schema, as often as it does."""
-        waiting = [(schema, frozenset[int]())]
+    def _applied_subschemas(self, schema: Any) -> Iterator[Schema]:
+        """Yield every subschema that applies to the same value, as often as it applies."""
+        pending = [(schema, frozenset[int]())]
         count = 0
-        while waiting:
-            one, above = waiting.pop()
-            if id(one) in above:
+        while pending:
+            node, above = pending.pop()
+            # Only its own ancestors: the same schema reached on another path is evaluated again and counts again.
+            if id(node) in above:
                 self.recursive = True
                 continue
-            if not isinstance(one, dict):
+            if not isinstance(node, dict):
                 continue
             count += 1
             self._step(1)
-            if count > MOST_TIMES:
-                raise TooCostly("it refers to its parts too often")
-            yield one
-            above = above | {id(one)}
-            waiting += [(part, above) for part in self._parts(one)]
+            # Stops within the loop: the number of combinations may be astronomical.
+            if count > MAX_EVALUATIONS_PER_LOCATION:
+                raise SchemaTooComplex("it refers to its parts too often")
+            yield node
+            above = above | {id(node)}
+            pending += [(part, above) for part in self._parts(node)]
 
     def _parts(self, schema: Schema) -> Iterator[Any]:
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
             reference = schema.get(name)
             if isinstance(reference, str):
                 yield from self._targets(reference)
-        for name in TOGETHER:
-            yield from list_of(schema, name)
-        for name in ALONE:
+        for name in COMBINATOR_KEYWORDS:
+            yield from get_list(schema, name)
+        for name in SUBSCHEMA_KEYWORDS:
             yield schema.get(name)
-        for name in BY_MEMBER:
+        for name in DEPENDENCY_KEYWORDS:
             yield from _values(schema.get(name))
 
     def _targets(self, reference: str) -> Iterator[Any]:
-        """All that a reference may mean to a validator, which knows schemas by place, by `$id` and by anchor."""
+        """Yield all possible targets of a reference: validators resolve by pointer, `$id` and anchor."""
         if not self._documents:
             self._find_names()
-        base, _, fragment = unescaped(reference).partition("#")
-        documents = self._documents.get(base) or [one for found in self._documents.values() for one in found]
+        # Pointers in references are percent-encoded (RFC 6901, section 6).
+        base, _, fragment = unquote_reference(reference).partition("#")
+        # An unknown base may be any document; the most expensive target counts.
+        documents = self._documents.get(base) or [item for schemas in self._documents.values() for item in schemas]
         if not fragment or fragment.startswith("/"):
-            yield from (target_of(f"#{fragment}", document) for document in documents)
+            yield from (resolve_pointer(f"#{fragment}", document) for document in documents)
         else:
             yield from self._anchors.get(fragment, ())
 
     def _find_names(self) -> None:
-        """Schemas inside the schema may have an `$id`, and are then documents of their own."""
+        """Index embedded schemas with an `$id`, which are documents themselves, and anchors."""
         self._documents[""] = [self._root]
-        waiting: list[Any] = [self._root]
-        while waiting:
-            one = waiting.pop()
+        pending: list[Any] = [self._root]
+        while pending:
+            node = pending.pop()
             self._step(1)
-            if isinstance(one, list):
-                waiting += one
-            elif isinstance(one, dict):
-                waiting += [value for key, value in one.items() if key not in VALUES]
-                if isinstance(one.get("$id"), str):
-                    self._documents.setdefault(one["$id"].rstrip("#"), []).append(one)
+            if isinstance(node, list):
+                pending += node
+            elif isinstance(node, dict):
+                # An `$id` inside of an `enum` or a `default` is data and does not name a schema.
+                pending += [value for key, value in node.items() if key not in VALUE_KEYWORDS]
+                if isinstance(node.get("$id"), str):
+                    self._documents.setdefault(node["$id"].rstrip("#"), []).append(node)
                 for key in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(one.get(key), str):
-                        self._anchors.setdefault(one[key], []).append(one)
+                    if isinstance(node.get(key), str):
+                        self._anchors.setdefault(node[key], []).append(node)
 
     def _in_arrays(self, parts: list[Schema]) -> int:
-        total = sum(self.count(part[name]) for part in parts for name in _OF_ARRAYS if name in part)
+        total = sum(self.count(part[name]) for part in parts for name in _ARRAY_KEYWORDS if name in part)
         for part in parts:
-            # An array of "items" is of draft-07 and before.
-            for places in (list_of(part, "prefixItems"), list_of(part, "items")):
+            # An array of `items` is draft-07 or older.
+            for places in (get_list(part, "prefixItems"), get_list(part, "items")):
                 self._step(len(places))
                 total += max(map(self.count, places), default=0)
         return total
 
     def _in_objects(self, parts: list[Schema]) -> int:
-        common = sum(self.count(part[name]) for part in parts for name in _OF_OBJECTS if name in part)
-        common += sum(self.count(one) for part in parts for one in _values(part.get("patternProperties")))
+        common = sum(self.count(part[name]) for part in parts for name in _OBJECT_KEYWORDS if name in part)
+        common += sum(self.count(value) for part in parts for value in _values(part.get("patternProperties")))
         named: dict[str, int] = {}
         for part in parts:
-            known = properties_of(part)
-            self._step(len(known))
-            for name, one in known.items():
-                named[name] = named.get(name, 0) + self.count(one)
+            properties = get_properties(part)
+            self._step(len(properties))
+            for name, value in properties.items():
+                named[name] = named.get(name, 0) + self.count(value)
+        # A value has each property once, so only the most expensive one counts.
         return common + max(named.values(), default=0)
 
 

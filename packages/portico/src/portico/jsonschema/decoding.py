@@ -1,8 +1,8 @@
-"""Types that msgspec can decode, from the types that authors write.
+"""Translation of type annotations into types that msgspec can decode.
 
-msgspec decodes in C and knows most types, but it does not read annotated_types, refuses some unions, ignores unknown
-keys in dataclasses, and has never heard of pydantic. Such a type is replaced by a marker: a class that msgspec hands
-to `hook` together with the plain JSON value. A type that msgspec knows whole stays as it is, and costs nothing.
+msgspec decodes in C and supports most types, but it does not read annotated_types, rejects some unions, ignores unknown
+keys in dataclasses and does not know pydantic. Such types are replaced by a converter: a class that msgspec passes to
+`dec_hook` together with the plain JSON value. Fully supported types stay unchanged and cost nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from portico.jsonschema import SchemaError, type_hints
-from portico.jsonschema.generation import ARRAYS, OBJECTS, SIMPLE, string_class
-from portico.jsonschema.type_hints import Constraints, Shape
+from portico.jsonschema.generation import ARRAY_TYPES, MAPPING_TYPES, PRIMITIVE_SCHEMAS, string_class_schema
+from portico.jsonschema.type_hints import ClassFields, Constraints
 
-# msgspec can compare only numbers; the others that have an order are compared here.
-ORDERED = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
-# Known to the schema under a name that msgspec does not know.
-SAME_AS = {object: Any, typing.LiteralString: str}
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+# msgspec compares only numbers; these ordered types are compared here.
+COMPARABLE_TYPES = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+# Types that the schema generator supports and msgspec does not.
+EQUIVALENT_TYPES = {object: Any, typing.LiteralString: str}
+BOUND_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "ge": operator.ge,
     "gt": operator.gt,
     "le": operator.le,
@@ -37,12 +37,13 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "multiple_of": lambda value, step: value % step == 0,
     "min_length": lambda value, size: len(value) >= size,
     "max_length": lambda value, size: len(value) <= size,
+    # Not anchored: `pattern` matches anywhere in the text (JSON Schema 2020-12, Validation, section 6.3.3).
     "pattern": lambda value, pattern: re.search(pattern, value) is not None,
 }
 
 
-class Marker(type):
-    """The class of markers. msgspec asks whether the decoded value is an instance: whatever came out is right."""
+class ConverterMeta(type):
+    """Metaclass of converters. msgspec checks that the decoded value is an instance: any result is."""
 
     decode: Callable[[Any], Any]
 
@@ -50,28 +51,30 @@ class Marker(type):
         return True
 
 
-def marker(name: str, decode: Callable[[Any], Any]) -> Marker:
-    return Marker(name, (), {"decode": staticmethod(decode)})
+def make_converter(name: str, decode: Callable[[Any], Any]) -> ConverterMeta:
+    """Create a converter class around a decode function."""
+    return ConverterMeta(name, (), {"decode": staticmethod(decode)})
 
 
-def hook(tp: Any, value: Any) -> Any:
-    """msgspec's `dec_hook`: only markers come here."""
+def dec_hook(tp: Any, value: Any) -> Any:
+    """Decode a value with its converter; msgspec's `dec_hook`."""
     return tp.decode(value)
 
 
-class HookError(ValueError):
-    """Stands between msgspec and the reason. msgspec adds its path to any ValueError of a hook except to its own."""
+class ConversionError(ValueError):
+    """Wrapper around a decoding error. msgspec adds its path to any ValueError of a hook except its own."""
 
 
 def convert(value: Any, tp: Any) -> Any:
+    """Convert a JSON value into a type, with converters."""
     try:
-        return msgspec.convert(value, tp, str_keys=True, dec_hook=hook)
+        return msgspec.convert(value, tp, str_keys=True, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
-        raise HookError from error
+        raise ConversionError from error
 
 
-def accepts(tp: Any) -> bool:
-    """Whether msgspec takes this type. Its rules for unions and limits are its own; asking is better than copying."""
+def is_supported_by_msgspec(tp: Any) -> bool:
+    """Return whether msgspec supports the type. Trying is more reliable than copying its rules."""
     try:
         msgspec.json.Decoder(tp)
     except (TypeError, ValueError, RecursionError):
@@ -79,95 +82,103 @@ def accepts(tp: Any) -> bool:
     return True
 
 
-def is_native(tp: Any, met: set[Any] | None = None, *, tagged: bool = False) -> bool:
-    """Whether msgspec alone accepts exactly what the schema of this type accepts.
+def is_native(tp: Any, visited: set[Any] | None = None, *, tagged: bool = False) -> bool:
+    """Return whether msgspec alone accepts exactly what the schema of this type accepts.
 
-    `tagged` says that other Structs may stand here too: only then does msgspec insist on the tag.
+    `tagged`: other Structs are possible here; only then does msgspec require the tag.
     """
-    met = set() if met is None else met
-    bare, constraints = type_hints.strip_annotations(tp)
-    key = type_hints.identity(bare)
-    if constraints.foreign or constraints.validated or (constraints.limits and not accepts(tp)):
+    visited = set() if visited is None else visited
+    bare, constraints = type_hints.split_annotations(tp)
+    key = type_hints.type_key(bare)
+    if constraints.foreign or constraints.validated or (constraints.limits and not is_supported_by_msgspec(tp)):
         return False
-    if (key, tagged) in met or (key in SIMPLE and key not in SAME_AS):
+    if (key, tagged) in visited or (key in PRIMITIVE_SCHEMAS and key not in EQUIVALENT_TYPES):
         return True
-    met.add((key, tagged))
+    visited.add((key, tagged))
     if type_hints.is_union(bare):
-        tagged = sum(_is_struct(member) for member in type_hints.members(bare)) > 1
-        return all(is_native(member, met, tagged=tagged) for member in type_hints.members(bare)) and accepts(bare)
+        tagged = sum(_is_struct(member) for member in type_hints.union_members(bare)) > 1
+        return all(
+            is_native(member, visited, tagged=tagged) for member in type_hints.union_members(bare)
+        ) and is_supported_by_msgspec(bare)
     if type_hints.is_literal(bare):
         return all(value is None or type(value) in (str, int) for value in typing.get_args(bare))
     if isinstance(bare, type) and issubclass(bare, enum.Enum):
-        return accepts(bare)
+        return is_supported_by_msgspec(bare)
     if (value := type_hints.alias_value(bare)) is not UNSET:
-        return accepts(bare) and is_native(value, met)
-    if shape := type_hints.shape_of(bare):
+        return is_supported_by_msgspec(bare) and is_native(value, visited)
+    if shape := type_hints.get_class_fields(bare):
         closed = _is_closed(shape) and (tagged or not shape.tag)
-        return closed and all(is_native(field.type, met) for field in shape.fields)
+        return closed and all(is_native(field.type, visited) for field in shape.fields)
     return _is_container(typing.get_origin(bare) or bare) and all(
-        arg is ... or is_native(arg, met) for arg in typing.get_args(bare)
+        arg is ... or is_native(arg, visited) for arg in typing.get_args(bare)
     )
 
 
 def _is_container(origin: Any) -> bool:
-    # abc.Iterable is no collection for msgspec.
-    return (origin in ARRAYS and origin is not abc.Iterable) or origin in OBJECTS or origin is tuple
+    # msgspec does not accept abc.Iterable as a collection.
+    return (origin in ARRAY_TYPES and origin is not abc.Iterable) or origin in MAPPING_TYPES or origin is tuple
 
 
 def _is_struct(tp: Any) -> bool:
-    bare = type_hints.strip_annotations(tp)[0]
+    bare = type_hints.split_annotations(tp)[0]
     cls = typing.get_origin(bare) or bare
     return isinstance(cls, type) and issubclass(cls, Struct)
 
 
-def _is_closed(shape: Shape) -> bool:
+def _is_closed(shape: ClassFields) -> bool:
     if issubclass(shape.cls, Struct):
         return bool(shape.cls.__struct_config__.forbid_unknown_fields)
     return shape.array
 
 
-class Translator:
-    """Makes the types of one signature decodable."""
+class TypeTranslator:
+    """Translates the types of one signature."""
 
     def __init__(self) -> None:
-        self.markers: dict[Any, Marker] = {}
+        self.converters: dict[Any, ConverterMeta] = {}
 
     def translate(self, tp: Any) -> Any:
-        return tp if is_native(tp) else self._limited(tp, type_hints.UNCONSTRAINED)
+        """Return a type that msgspec can decode."""
+        return tp if is_native(tp) else self._translate_constrained(tp, type_hints.UNCONSTRAINED)
 
-    def _limited(self, tp: Any, outer: Constraints) -> Any:
-        bare, constraints = type_hints.strip_annotations(tp)
+    def _translate_constrained(self, tp: Any, outer: Constraints) -> Any:
+        bare, constraints = type_hints.split_annotations(tp)
+        # A pydantic validator is arbitrary code, which only pydantic can run.
         if constraints.validated:
-            return _by_pydantic(tp)
+            return _pydantic_converter(tp)
         if type_hints.is_union(bare):
-            # msgspec refuses limits on a union; they mean the members that can have them.
+            # msgspec rejects limits on a union; they apply to the members that support them.
             within = constraints if constraints.limits else outer
-            return self._union([self._limited(member, within) for member in type_hints.members(bare)])
-        inner = self._bare(bare)
+            return self._union(
+                [self._translate_constrained(member, within) for member in type_hints.union_members(bare)]
+            )
+        inner = self._translate_plain(bare)
         if constraints.limits:
-            inner = _limit(inner, constraints) or _checked(inner, constraints)
+            inner = _limit(inner, constraints) or _constrained_converter(inner, constraints)
         if outer.limits:
-            inner = _limit(inner, outer) or (_checked(inner, outer) if bare in ORDERED else inner)
+            inner = _limit(inner, outer) or (
+                _constrained_converter(inner, outer) if bare in COMPARABLE_TYPES else inner
+            )
         return inner
 
-    def _bare(self, tp: Any) -> Any:
-        key = type_hints.identity(tp)
-        if key in SAME_AS:
-            return SAME_AS[key]
+    def _translate_plain(self, tp: Any) -> Any:
+        key = type_hints.type_key(tp)
+        if key in EQUIVALENT_TYPES:
+            return EQUIVALENT_TYPES[key]
         if is_native(tp):
             return tp
-        if key not in self.markers and (make := self._maker(tp)):
-            # The marker exists before what it decodes to is looked at, because a class may contain itself.
-            self.markers[key] = marker(getattr(tp, "__name__", str(tp)), _unfinished)
-            self.markers[key].decode = make()
-        return self.markers.get(key) or self._container(tp)
+        if key not in self.converters and (make := self._converter_for(tp)):
+            # The converter is registered before its fields are translated, because a class may contain itself.
+            self.converters[key] = make_converter(getattr(tp, "__name__", str(tp)), _raise_unfinished)
+            self.converters[key].decode = make()
+        return self.converters.get(key) or self._container(tp)
 
-    def _maker(self, tp: Any) -> Callable[[], Callable[[Any], Any]] | None:
+    def _converter_for(self, tp: Any) -> Callable[[], Callable[[Any], Any]] | None:
         if type_hints.is_pydantic(tp):
-            return lambda: _by_pydantic(tp).decode
-        if shape := type_hints.shape_of(tp):
-            return lambda: self._shaped(shape)
-        if string_class(tp):
+            return lambda: _pydantic_converter(tp).decode
+        if shape := type_hints.get_class_fields(tp):
+            return lambda: self._translate_class(shape)
+        if string_class_schema(tp):
             return lambda: _from_string(tp)
         if type_hints.is_literal(tp):
             return lambda: _choice(type_hints.literal_values(tp))
@@ -186,18 +197,19 @@ class Translator:
         return origin if not args else origin[tuple(arg if arg is ... else self.translate(arg) for arg in args)]
 
     def _union(self, options: list[Any]) -> Any:
-        union = type_hints.union_of(options)
-        return union if accepts(union) else marker("union", _first_of(options))
+        union = type_hints.make_union(options)
+        return union if is_supported_by_msgspec(union) else make_converter("union", _first_match(options))
 
-    def _shaped(self, shape: Shape) -> Callable[[Any], Any]:
+    def _translate_class(self, shape: ClassFields) -> Callable[[Any], Any]:
         """Decode into a closed Struct with the same fields, then call the class."""
         fields: list[Any] = []
         for at, field in enumerate(shape.fields):
             default = {} if field.required else {"default": UNSET}
             fields.append((f"f{at}", self.translate(field.type), msgspec.field(name=field.name, **default)))
         if shape.tag:
-            # As a field of its own the tag is required. msgspec would let a Struct that stands alone do without.
+            # As a separate field the tag is required; msgspec makes it optional for a Struct outside a union.
             fields.insert(0, ("tag", Literal[shape.tag[1]], msgspec.field(name=shape.tag[0])))
+        # msgspec validates in C; calling the class afterwards runs its own __init__ and __post_init__.
         twin = msgspec.defstruct(
             shape.cls.__name__,
             fields,
@@ -210,49 +222,50 @@ class Translator:
         first = 1 if shape.tag else 0
 
         def decode(value: Any) -> Any:
-            given = dict(zip(names, msgspec.structs.astuple(convert(value, twin))[first:], strict=True))
+            values = dict(zip(names, msgspec.structs.astuple(convert(value, twin))[first:], strict=True))
             for name in optional:
-                if given[name] is UNSET:
-                    del given[name]
-            return make(**given)
+                if values[name] is UNSET:
+                    del values[name]
+            return make(**values)
 
         return decode
 
 
-def _unfinished(value: Any) -> Any:
+def _raise_unfinished(value: Any) -> Any:
     raise TypeError("a type was used before it was complete")
 
 
 def _limit(tp: Any, constraints: Constraints) -> Any:
-    """The type with its limits, if msgspec can check them."""
+    """Return the type with its limits if msgspec can check them, else None."""
     try:
         limited = Annotated[tp, Meta(**constraints.limits)]
+    # A mistake of the author. Limits that msgspec merely does not support raise TypeError or ValueError.
     except re.error as error:
-        raise SchemaError(f"the pattern {constraints.pattern!r} is not a regular expression: {error}") from error
+        raise SchemaError(f"invalid regular expression {constraints.pattern!r}: {error}") from error
     except (TypeError, ValueError):
         return None
-    return limited if accepts(limited) else None
+    return limited if is_supported_by_msgspec(limited) else None
 
 
-def _checked(tp: Any, constraints: Constraints) -> Marker:
+def _constrained_converter(tp: Any, constraints: Constraints) -> ConverterMeta:
     limits = [(name, getattr(constraints, name)) for name in (*type_hints.BOUNDS, *type_hints.SIZES, "pattern")]
-    checks = [(COMPARE[name], limit) for name, limit in limits if limit is not None]
+    checks = [(BOUND_OPERATORS[name], limit) for name, limit in limits if limit is not None]
 
     def decode(value: Any) -> Any:
-        found = convert(value, tp)
-        if not _hold(checks, found):
+        result = convert(value, tp)
+        if not _check_bounds(checks, result):
             words = ", ".join(f"{name.replace('_', ' ')} {limit}" for name, limit in limits if limit is not None)
-            raise ValueError(f"it must meet: {words}")
-        return found
+            raise ValueError(f"expected {words}")
+        return result
 
-    return marker("limited", decode)
+    return make_converter("limited", decode)
 
 
-def _hold(checks: list[tuple[Callable[[Any, Any], bool], Any]], value: Any) -> bool:
+def _check_bounds(checks: list[tuple[Callable[[Any, Any], bool], Any]], value: Any) -> bool:
     try:
         return all(holds(value, limit) for holds, limit in checks)
     except ArithmeticError:
-        return False  # Decimal("NaN") is larger than nothing, and says so loudly.
+        return False  # comparing Decimal("NaN") raises
 
 
 def _through(tp: Any) -> Callable[[Any], Any]:
@@ -274,54 +287,55 @@ def _choice(values: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
     return decode
 
 
-def _by_pydantic(tp: Any) -> Marker:
-    # In JSON mode a strict model still takes a date from a string, which is how JSON has it.
-    validate = getattr(tp, "model_validate_json", None) or type_hints.adapter(tp).validate_json
+def _pydantic_converter(tp: Any) -> ConverterMeta:
+    # JSON mode: even a strict model accepts a date from a string.
+    validate = getattr(tp, "model_validate_json", None) or type_hints.pydantic_adapter(tp).validate_json
 
     def decode(value: Any) -> Any:
         try:
             return validate(msgspec.json.encode(value))
         except ValueError as error:
-            # msgspec asks an error for its text, and pydantic's may be hundreds of megabytes.
-            raise HookError from error
+            # msgspec formats the error, and the text of pydantic's may be hundreds of megabytes long.
+            raise ConversionError from error
 
-    return marker("pydantic", decode)
-
-
-# What the unions of the decoding in progress made of each value, by the union and the value. Two members of a union may
-# both hold a union, so trying members in order would double the work with each level of a hostile value; remembering
-# the outcome for each value keeps it linear.
-_tried: ContextVar[dict[tuple[int, int], Any] | None] = ContextVar("tried", default=None)
-_NOTHING_FITS = object()
+    return make_converter("pydantic", decode)
 
 
-def _first_of(options: list[Any]) -> Callable[[Any], Any]:
+# Results of the unions during the current decoding, by union and value. Two members of a union may both contain a
+# union, so trying members in order would double the work with each level of a hostile value; memoization keeps it
+# linear.
+_attempted_options: ContextVar[dict[tuple[int, int], Any] | None] = ContextVar("tried", default=None)
+_NO_MATCH = object()
+
+
+def _first_match(options: list[Any]) -> Callable[[Any], Any]:
     def attempt(value: Any) -> Any:
+        # In order: the first member that matches wins, as in msgspec and in pydantic's left-to-right mode.
         for option in options:
             try:
                 return convert(value, option)
             except ValueError:
                 continue
-        return _NOTHING_FITS
+        return _NO_MATCH
 
-    def remembered(value: Any, outcomes: dict[tuple[int, int], Any]) -> Any:
-        # Values are known by their address: all of them are alive while the outermost one is being decoded.
+    def decode_once(value: Any, outcomes: dict[tuple[int, int], Any]) -> Any:
+        # The id is a valid key: all values stay alive until the outermost one is decoded.
         key = (id(attempt), id(value))
         if key not in outcomes:
             outcomes[key] = attempt(value)
-        if outcomes[key] is _NOTHING_FITS:
-            raise ValueError("it fits no member of the union")
+        if outcomes[key] is _NO_MATCH:
+            raise ValueError("no member of the union matches")
         return outcomes[key]
 
     def decode(value: Any) -> Any:
-        outcomes = _tried.get()
+        outcomes = _attempted_options.get()
         if outcomes is not None:
-            return remembered(value, outcomes)
+            return decode_once(value, outcomes)
         outcomes = {}
-        token = _tried.set(outcomes)
+        token = _attempted_options.set(outcomes)
         try:
-            return remembered(value, outcomes)
+            return decode_once(value, outcomes)
         finally:
-            _tried.reset(token)
+            _attempted_options.reset(token)
 
     return decode

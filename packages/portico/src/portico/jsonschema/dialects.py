@@ -1,7 +1,4 @@
-"""Schemas rewritten: in the words of draft-07, in fewer words, and as a part of another schema.
-
-Each is for clients that know no other.
-"""
+"""Schema rewriting for clients with limited support: draft-07, simplified, and wrapped as a property."""
 
 from __future__ import annotations
 
@@ -9,98 +6,105 @@ import re
 from typing import Any
 
 from portico.jsonschema import Schema
-from portico.jsonschema.reader import NAMED, VALUES
+from portico.jsonschema.reader import SCHEMA_MAP_KEYWORDS, VALUE_KEYWORDS
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 
-# What draft-07 has no word for. To leave it out accepts more, and refuses nothing that was meant to be accepted.
-_UNSAYABLE = (
+# Keywords without an equivalent in draft-07. Dropping them accepts more and rejects nothing valid.
+_UNSUPPORTED_IN_DRAFT_07 = (
     *("unevaluatedProperties", "unevaluatedItems", "dependentSchemas", "minContains", "maxContains"),
     *("$dynamicRef", "$dynamicAnchor", "$anchor", "$vocabulary"),
 )
-_VALUES = frozenset({*VALUES, "required"})
+_VALUES = frozenset({*VALUE_KEYWORDS, "required"})
 
 
-def draft07(schema: Schema) -> Schema:
-    """The same schema as draft-07."""
-    found = _schema(schema)
-    found.pop("$schema", None)
-    return {"$schema": DRAFT_07, **found}
+def to_draft_07(schema: Schema) -> Schema:
+    """Convert a schema to draft-07."""
+    result = _schema(schema)
+    result.pop("$schema", None)
+    return {"$schema": DRAFT_07, **result}
 
 
 def _schema(schema: Schema) -> Schema:
-    found: Schema = {}
+    result: Schema = {}
     for key, value in schema.items():
         if key in _VALUES:
-            found[key] = value
-        elif key in NAMED and isinstance(value, dict):
-            inner = {name: _value(one) for name, one in value.items()}
+            result[key] = value
+        elif key in SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
+            inner = {name: _value(subschema) for name, subschema in value.items()}
+            # A schema may have both, for example after merging documents; neither may overwrite the other.
             key = "definitions" if key == "$defs" else key
-            found[key] = {**found.get(key, {}), **inner}
+            result[key] = {**result.get(key, {}), **inner}
+        # Draft-07 has `definitions`; `$defs` was introduced with 2019-09.
         elif key == "$ref" and isinstance(value, str):
-            found[key] = value.replace("/$defs/", "/definitions/")
+            result[key] = value.replace("/$defs/", "/definitions/")
+        # Split off from `dependencies` in 2019-09. With lists of names the meaning is the same.
         elif key == "dependentRequired":
-            found["dependencies"] = value
-        elif key not in _UNSAYABLE:
-            found[key] = _value(value)
-    return _referring(_tuples(found))
+            result["dependencies"] = value
+        elif key not in _UNSUPPORTED_IN_DRAFT_07:
+            result[key] = _value(value)
+    return _convert_references(_convert_tuples(result))
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
         return _schema(value)
-    return [_value(one) for one in value] if isinstance(value, list) else value
+    return [_value(item) for item in value] if isinstance(value, list) else value
 
 
-def _tuples(found: Schema) -> Schema:
-    """What stands at each place of an array is a list of `items` there, and the rest is `additionalItems`."""
-    if "prefixItems" in found:
-        if "items" in found:
-            found["additionalItems"] = found.pop("items")
-        found["items"] = found.pop("prefixItems")
-    return found
+def _convert_tuples(schema: Schema) -> Schema:
+    """Convert `prefixItems` to a list of `items`, and `items` to `additionalItems`."""
+    if "prefixItems" in schema:
+        # In 2020-12 `items` applies to the items after the prefix, which draft-07 calls `additionalItems`.
+        if "items" in schema:
+            schema["additionalItems"] = schema.pop("items")
+        schema["items"] = schema.pop("prefixItems")
+    return schema
 
 
-def _referring(found: Schema) -> Schema:
-    """Beside `$ref` draft-07 sees nothing, so what stands there moves."""
-    if "$ref" not in found or len(found) == 1:
-        return found
-    kept: Schema = {key: found.pop(key) for key in ("definitions", "$schema", "$id") if key in found}
-    return {"allOf": [{"$ref": found.pop("$ref")}], **found, **kept}
+def _convert_references(schema: Schema) -> Schema:
+    """Move a `$ref` with siblings into `allOf`: draft-07 ignores keywords next to `$ref`."""
+    if "$ref" not in schema or len(schema) == 1:
+        return schema
+    # References point to `#/definitions/…` and `$id` sets their base, so both stay at the level where they were.
+    hoisted: Schema = {key: schema.pop(key) for key in ("definitions", "$schema", "$id") if key in schema}
+    return {"allOf": [{"$ref": schema.pop("$ref")}], **schema, **hoisted}
 
 
-def simplified(schema: Schema) -> Schema:
-    """`["x", null]` with null as its default is x that may be left out; an integer is a number without a fraction."""
+def simplify(schema: Schema) -> Schema:
+    """Simplify nullable optional values to plain optional ones, and integers to numbers with `multipleOf` 1."""
     options = schema.get("anyOf")
     if isinstance(options, list) and len(options) == 2 and {"type": "null"} in options and "default" in schema:
-        (other,) = (one for one in options if one != {"type": "null"})
+        (other,) = (option for option in options if option != {"type": "null"})
         rest = {name: part for name, part in schema.items() if name != "anyOf" and (name != "default" or part)}
         schema = {**other, **rest}
+    # `multipleOf` keeps fractions invalid, although the type is wider.
     if schema.get("type") == "integer":
         schema = {**schema, "type": "number", "multipleOf": schema.get("multipleOf", 1)}
     return schema
 
 
-# As a part of another
+# Wrapping
 
 
-def as_property(schema: Schema, name: str, **beside: Any) -> Schema:
-    """The schema of an object that holds the value under a name, with `beside` said about the value.
+def wrap_as_property(schema: Schema, name: str, **keywords: Any) -> Schema:
+    """Return the schema of an object that holds the value under a name, with additional keywords for it.
 
-    The definitions move to the root, where references look for them; references to other parts follow these.
+    Definitions move to the root, where references expect them; other local references are adjusted.
     """
-    inner = _moved(schema, f"#/properties/{name}")
+    inner = _rebase_references(schema, f"#/properties/{name}")
+    # `$schema` is allowed only at the root of a schema resource (JSON Schema 2020-12, Core, section 8.1.1).
     outer = {key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner}
-    return {**outer, "type": "object", "properties": {name: {**beside, **inner}}, "required": [name]}
+    return {**outer, "type": "object", "properties": {name: {**keywords, **inner}}, "required": [name]}
 
 
-def _moved(value: Any, place: str) -> Any:
+def _rebase_references(value: Any, place: str) -> Any:
     if isinstance(value, list):
-        return [_moved(one, place) for one in value]
+        return [_rebase_references(item, place) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: one if key in _VALUES else _moved(one, place) for key, one in value.items()}
-    reference = found.get("$ref")
+    result = {key: item if key in _VALUES else _rebase_references(item, place) for key, item in value.items()}
+    reference = result.get("$ref")
     if isinstance(reference, str) and re.match(r"#(/(?!\$defs/|definitions/)|$)", reference):
-        found["$ref"] = f"{place}{reference[1:]}"
-    return found
+        result["$ref"] = f"{place}{reference[1:]}"
+    return result

@@ -1,7 +1,7 @@
-"""What a docstring says about parameters, in the three styles people write: Google, NumPy, Sphinx.
+"""Docstring parser for the Google, NumPy and Sphinx styles.
 
-The text goes to a model as a description, so anything that is not understood stays prose instead of failing. Every
-line is looked at a fixed number of times, and without regular expressions, so that the time is linear in the text.
+The text becomes descriptions for models, so anything unrecognized stays prose. Each line is read a fixed number of
+times, without regular expressions, so that the time is linear.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-Kind = Literal["params", "returns", "other"]
+SectionKind = Literal["params", "returns", "other"]
 
-# Notes and examples are prose that helps a model, so a Google header only counts when it opens one of these.
+# Notes and examples are prose that helps a model, so only these headers open a section in Google style.
 _PARAMS = ("args", "arguments", "params", "parameters", "other parameters", "keyword args", "keyword arguments")
-SECTIONS: Mapping[str, Kind] = {
+SECTIONS: Mapping[str, SectionKind] = {
     **dict.fromkeys((*_PARAMS, "attributes", "fields"), "params"),
     **dict.fromkeys(("return", "returns", "yield", "yields"), "returns"),
     **dict.fromkeys(("raise", "raises"), "other"),
@@ -28,7 +28,7 @@ SPHINX_OTHER = {"type", "rtype", "raise", "raises", "except", "exception", "yiel
 
 
 class Docstring(Struct, frozen=True):
-    """`summary` is all the prose before the first section."""
+    """Parsed docstring. `summary` is all prose before the first section."""
 
     summary: str = ""
     params: dict[str, str] = {}
@@ -36,13 +36,13 @@ class Docstring(Struct, frozen=True):
 
 
 class _Section(Struct):
-    kind: Kind
+    kind: SectionKind
     numpy: bool
     lines: list[str]
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Read a docstring. Never fails: what it does not recognise is part of the summary."""
+    """Parse a docstring. It never fails: unrecognized text is part of the summary."""
     lines = inspect.cleandoc(text).splitlines() if text else []
     prose, sections, fields = _split(lines)
     params: dict[str, str] = {}
@@ -50,9 +50,10 @@ def parse_docstring(text: str | None) -> Docstring:
     for section in sections:
         if section.kind == "params":
             for name, words in _entries(section):
+                # The first description wins, as readers of the docstring see it first.
                 params.setdefault(name, words)
         elif section.kind == "returns":
-            returns = returns or _returned(section)
+            returns = returns or _return_description(section)
     for head, words in fields:
         kind, _, name = head.partition(" ")
         if kind in SPHINX_PARAMS and name:
@@ -63,7 +64,7 @@ def parse_docstring(text: str | None) -> Docstring:
 
 
 def _split(lines: list[str]) -> tuple[list[str], list[_Section], list[tuple[str, str]]]:
-    """The prose, the sections, and the Sphinx fields as (head, words)."""
+    """Return the prose, the sections, and the Sphinx fields as (head, words)."""
     prose: list[str] = []
     sections: list[_Section] = []
     fields: list[tuple[str, list[str]]] = []
@@ -78,15 +79,16 @@ def _split(lines: list[str]) -> tuple[list[str], list[_Section], list[tuple[str,
             into, indented = [field[1]], True
             fields.append((field[0], into))
         elif indented and line and not line[0].isspace():
-            # The left margin ends a Google section and a Sphinx field; what stands there afterwards is for people.
+            # Text at the left margin ends a Google section or a Sphinx field and is ignored from there on.
             into, indented = [], False
         else:
             into.append(line)
-    return prose, sections, [(head, _joined(words)) for head, words in fields]
+    return prose, sections, [(head, _join_lines(words)) for head, words in fields]
 
 
 def _header(line: str, following: str) -> _Section | None:
-    """A header opens a section: `Args:` with an indented block, or a word underlined with dashes."""
+    """Return the section that a header opens: `Args:` with an indented block, or an underlined word."""
+    # A longer line is prose that happens to end in a colon.
     if not line or line[0].isspace() or len(line) > 40:
         return None
     name = line.strip().lower()
@@ -99,13 +101,13 @@ def _header(line: str, following: str) -> _Section | None:
 
 
 def _sphinx(line: str) -> tuple[str, str] | None:
-    """`:param int name: words` → ("param int name", "words")."""
+    """Parse a Sphinx field: `:param int name: words` → ("param int name", "words")."""
     if not line.startswith(":"):
         return None
     head, colon, words = line[1:].partition(":")
     kind = head.partition(" ")[0]
-    known = kind in SPHINX_PARAMS or kind in SPHINX_RETURNS or kind in SPHINX_OTHER
-    return (head.rstrip(), words) if colon and known else None
+    is_known = kind in SPHINX_PARAMS or kind in SPHINX_RETURNS or kind in SPHINX_OTHER
+    return (head.rstrip(), words) if colon and is_known else None
 
 
 def _entries(section: _Section) -> Iterator[tuple[str, str]]:
@@ -115,35 +117,36 @@ def _entries(section: _Section) -> Iterator[tuple[str, str]]:
     for line in section.lines:
         text = line.lstrip()
         indent = len(line) - len(text)
+        # The first entry sets the indentation; deeper lines continue its description.
         if text and margin is None:
             margin = indent
         entry = _entry(text, section.numpy) if text and indent == margin else None
         if entry is None:
             words.append(text)
             continue
-        yield from ((name, _joined(words)) for name in names)
+        yield from ((name, _join_lines(words)) for name in names)
         names, words = entry[0], [entry[1]]
-    yield from ((name, _joined(words)) for name in names)
+    yield from ((name, _join_lines(words)) for name in names)
 
 
 def _entry(text: str, numpy: bool) -> tuple[list[str], str] | None:
-    """`name (type): words` in Google's style, `name, name : type` in NumPy's."""
+    """Parse `name (type): words` in Google style, or `name, name : type` in NumPy style."""
     if numpy:
         names = [name.strip().lstrip("*") for name in text.partition(":")[0].split(",")]
         return (names, "") if all(name.isidentifier() for name in names) else None
     head, rest = _word(text.lstrip("*"))
     if rest.startswith("("):
-        rest = _after_parenthesis(rest).lstrip()
+        rest = _skip_parenthesized(rest).lstrip()
     return ([head], rest[1:]) if head and rest.startswith(":") else None
 
 
 def _word(text: str) -> tuple[str, str]:
-    """The identifier at the start, and what follows it."""
+    """Split off the leading identifier."""
     end = next((at for at, char in enumerate(text) if not (char.isalnum() or char == "_")), len(text))
     return text[:end], text[end:].lstrip()
 
 
-def _after_parenthesis(text: str) -> str:
+def _skip_parenthesized(text: str) -> str:
     depth = 0
     for at, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -152,11 +155,11 @@ def _after_parenthesis(text: str) -> str:
     return ""
 
 
-def _returned(section: _Section) -> str:
-    """NumPy puts the type on a line of its own at the margin; the words are what stands below it."""
+def _return_description(section: _Section) -> str:
+    """Return the description of the result. NumPy puts the type on a separate line above it."""
     below = [line for line in section.lines if not line or line[0].isspace()] if section.numpy else []
-    return _joined(below) or _joined(section.lines)
+    return _join_lines(below) or _join_lines(section.lines)
 
 
-def _joined(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     return " ".join(text for line in lines if (text := line.strip()))

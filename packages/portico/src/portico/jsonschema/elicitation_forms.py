@@ -1,4 +1,4 @@
-"""Forms: the few kinds of fields that every client can draw (client/elicitation, Requested Schema)."""
+"""Elicitation forms: the restricted schemas that every client can render (client/elicitation, Requested Schema)."""
 
 from __future__ import annotations
 
@@ -9,139 +9,159 @@ from typing import Any
 import msgspec
 
 from portico.jsonschema import Schema, SchemaError
-from portico.jsonschema.generation import SIMPLE
+from portico.jsonschema.generation import PRIMITIVE_SCHEMAS
 from portico.jsonschema.reader import (
-    cleaned,
-    kind_of,
-    list_of,
-    options_of,
-    properties_of,
-    required_of,
-    resolved,
-    types_of,
-    values_of,
+    drop_invalid_keywords,
+    get_alternatives,
+    get_enum_values,
+    get_list,
+    get_properties,
+    get_required,
+    get_types,
+    json_type,
+    resolve_references,
 )
 
-# What may be said of a field of each kind.
-_WORDS = ("type", "title", "description", "default")
-_FIELDS = {
-    "string": (*_WORDS, "enum", "enumNames", "oneOf", "format", "minLength", "maxLength"),
-    "number": (*_WORDS, "enum", "minimum", "maximum"),
-    "integer": (*_WORDS, "enum", "minimum", "maximum"),
-    "boolean": _WORDS,
-    "array": (*_WORDS, "items", "minItems", "maxItems"),
+# Allowed keywords for each type of field.
+_COMMON_KEYWORDS = ("type", "title", "description", "default")
+_FIELD_KEYWORDS = {
+    "string": (*_COMMON_KEYWORDS, "enum", "enumNames", "oneOf", "format", "minLength", "maxLength"),
+    "number": (*_COMMON_KEYWORDS, "enum", "minimum", "maximum"),
+    "integer": (*_COMMON_KEYWORDS, "enum", "minimum", "maximum"),
+    "boolean": _COMMON_KEYWORDS,
+    "array": (*_COMMON_KEYWORDS, "items", "minItems", "maxItems"),
 }
 _FORMATS = ("email", "uri", "date", "date-time")
-_TYPES = {body["format"]: tp for tp, body in SIMPLE.items() if body.get("format") in _FORMATS}
-# No more than what every such text has: whether an address is in use cannot be told from it.
+_TYPES = {body["format"]: tp for tp, body in PRIMITIVE_SCHEMAS.items() if body.get("format") in _FORMATS}
+# A minimal check: whether an address exists cannot be determined from its text.
 _TEXTS = {"email": r"[^@\s]+@[^@\s]+", "uri": r"[A-Za-z][A-Za-z0-9+.-]*:\S+"}
-# What would say more of the fields than the fields do.
-_COMPOSING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
+# Keywords that would restrict fields in ways that a form cannot show.
+_COMPOSITION_KEYWORDS = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
 
 
-def as_form(schema: Schema, of: str) -> Schema:
-    """The schema of an object as that of a form, which has flat fields. Raises SchemaError where it has others; `of` is
-    the type that it was made from."""
-    fields = properties_of(schema)
-    if types_of(schema) not in ([], ["object"]) or (schema.get("additionalProperties") and not fields):
-        raise SchemaError(f"a form has fields with names; {of} has none")
-    if composing := [word for word in _COMPOSING if word in schema]:
-        raise SchemaError(f"a form has its fields in 'properties'; {of} has {composing[0]!r} beside them")
-    if unknown := [name for name in required_of(schema) if name not in fields]:
-        raise SchemaError(f"{of} requires {unknown[0]!r}, which is no field of it")
-    required = {"required": names} if (names := required_of(schema)) else {}
+def to_form_schema(schema: Schema, context: str) -> Schema:
+    """Convert the schema of an object into a form with flat fields.
+
+    Raises `SchemaError` for other schemas; `context` names the type in the message.
+    """
+    fields = get_properties(schema)
+    if get_types(schema) not in ([], ["object"]) or (schema.get("additionalProperties") and not fields):
+        raise SchemaError(f"a form needs named fields, but {context} has none")
+    # 2025-11-25, client/elicitation: the schema is restricted to flat objects with primitive properties.
+    if composing := [word for word in _COMPOSITION_KEYWORDS if word in schema]:
+        raise SchemaError(f"a form declares its fields in 'properties', but {context} also has {composing[0]!r}")
+    # A user could never submit such a form.
+    if unknown := [name for name in get_required(schema) if name not in fields]:
+        raise SchemaError(f"{context} requires {unknown[0]!r}, which is not one of its fields")
+    required = {"required": names} if (names := get_required(schema)) else {}
     return {
         "type": "object",
-        "properties": {name: _field(name, one, schema, of) for name, one in fields.items()},
+        "properties": {name: _field(name, field_schema, schema, context) for name, field_schema in fields.items()},
         **required,
     }
 
 
-def _field(name: str, schema: Any, root: Schema, of: str) -> Schema:
-    """One field, with the keywords a form knows and no others."""
-    field = cleaned(resolved(schema, root), keep=("anyOf", "oneOf"))
+def _field(name: str, schema: Any, root: Schema, context: str) -> Schema:
+    """Return one field with the keywords that forms support."""
+    field = drop_invalid_keywords(resolve_references(schema, root), keep=("anyOf", "oneOf"))
     if "const" in field:
         field = {**field, "enum": [field["const"]]}
-    # An optional field is one that is not required; a form has no null.
-    options = [one for one in options_of(field) if not isinstance(one, dict) or types_of(one) != ["null"]]
+    # An optional field is one that is not required: forms have no null.
+    options = [
+        alternative
+        for alternative in get_alternatives(field)
+        if not isinstance(alternative, dict) or get_types(alternative) != ["null"]
+    ]
+    # `X | None` is X in a form.
     if "anyOf" in field and len(options) == 1:
-        field = {**field, **cleaned(options[0])}
-    elif choices := _titled(options):
+        field = {**field, **drop_invalid_keywords(options[0])}
+    elif choices := _titled_options(options):
         field = {"type": "string", **field, "oneOf": choices}
-    kinds = [kind for kind in types_of(field) if kind != "null"]
-    if not kinds and values_of(field) and all(isinstance(value, str) for value in values_of(field)):
+    kinds = [kind for kind in get_types(field) if kind != "null"]
+    if not kinds and get_enum_values(field) and all(isinstance(value, str) for value in get_enum_values(field)):
         kinds = ["string"]
-    found = dict(field, type=kinds[0]) if len(kinds) == 1 else {}
-    if found.get("type") == "array":
-        found = dict(found, items=_choice(resolved(found.get("items"), root)))
-    if found.get("type") not in _FIELDS or found.get("items", "") is None or not _is_choosable(found):
-        raise SchemaError(f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {of} is neither")
-    drawn = {keyword: found[keyword] for keyword in _FIELDS[found["type"]] if _can_be_drawn(keyword, found)}
-    if "default" in drawn and not _fits(drawn, drawn["default"]):
-        del drawn["default"]
-    return drawn
+    result = dict(field, type=kinds[0]) if len(kinds) == 1 else {}
+    if result.get("type") == "array":
+        result = dict(result, items=_choice(resolve_references(result.get("items"), root)))
+    if result.get("type") not in _FIELD_KEYWORDS or result.get("items", "") is None or not _is_valid_choice(result):
+        raise SchemaError(
+            f"a form has flat fields of text, numbers, booleans and choices; {name!r} of {context} is none of these"
+        )
+    form_field = {
+        keyword: result[keyword]
+        for keyword in _FIELD_KEYWORDS[result["type"]]
+        if _is_supported_keyword(keyword, result)
+    }
+    # A default that is not a valid answer would be rejected by the client.
+    if "default" in form_field and not _fits(form_field, form_field["default"]):
+        del form_field["default"]
+    return form_field
 
 
-def _can_be_drawn(keyword: str, field: Schema) -> bool:
-    """Whether a keyword of a field says something that a client can go by."""
+def _is_supported_keyword(keyword: str, field: Schema) -> bool:
+    """Return whether a keyword has a value that a client can use."""
     value = field.get(keyword)
     if keyword == "format":
         return value in _FORMATS
     if keyword == "enumNames":
-        names, choices = list_of(field, keyword), list_of(field, "enum")
-        return bool(names) and len(names) == len(choices) and all(isinstance(one, str) for one in names)
+        names, choices = get_list(field, keyword), get_list(field, "enum")
+        return bool(names) and len(names) == len(choices) and all(isinstance(name, str) for name in names)
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def _titled(options: list[Any]) -> list[Schema]:
-    """Choices that have titles; none, if the options are something else."""
-    if not all(isinstance(one, dict) and isinstance(one.get("const"), str) for one in options):
+def _titled_options(options: list[Any]) -> list[Schema]:
+    """Return the choices with titles, or an empty list if the options are not choices."""
+    if not all(isinstance(option, dict) and isinstance(option.get("const"), str) for option in options):
         return []
-    return [{"const": one["const"], "title": str(one.get("title", one["const"]))} for one in options]
+    return [{"const": option["const"], "title": str(option.get("title", option["const"]))} for option in options]
 
 
 def _choice(items: Schema) -> Schema | None:
-    """What a field with several answers chooses from."""
-    if choices := _titled(options_of(items)):
+    """Return the item schema of a multiple-choice field, or None if its items are not choices."""
+    if choices := _titled_options(get_alternatives(items)):
         return {"anyOf": choices}
-    values = values_of(items)
-    return {"type": "string", "enum": values} if values and all(isinstance(one, str) for one in values) else None
+    values = get_enum_values(items)
+    return {"type": "string", "enum": values} if values and all(isinstance(value, str) for value in values) else None
 
 
-def _is_choosable(field: Schema) -> bool:
-    """Whether what looks like choices is."""
+def _is_valid_choice(field: Schema) -> bool:
+    """Return whether the choices of a field are valid."""
+    # An empty list of choices would be a field that no answer can satisfy.
     if field["type"] == "string" and "enum" in field:
-        choices = list_of(field, "enum")
-        return bool(choices) and all(isinstance(one, str) for one in choices)
-    return "oneOf" not in field or bool(_titled(list_of(field, "oneOf")))
+        choices = get_list(field, "enum")
+        return bool(choices) and all(isinstance(choice, str) for choice in choices)
+    return "oneOf" not in field or bool(_titled_options(get_list(field, "oneOf")))
 
 
-def misfit(form: Schema, content: dict[str, Any]) -> str | None:
-    """The name of the first field that was not filled in as the form says; None if all were."""
-    fields = properties_of(form)
+def find_invalid_field(form: Schema, content: dict[str, Any]) -> str | None:
+    """Return the name of the first field that does not match the form, or None."""
+    fields = get_properties(form)
     for name in form.get("required", ()):
         if name not in content:
             return str(name)
-    fit = ((name, _fits(fields[name], one) if name in fields else _can_be_said(one)) for name, one in content.items())
+    fit = (
+        (name, _fits(fields[name], value) if name in fields else _is_flat_value(value))
+        for name, value in content.items()
+    )
     return next((name for name, fits in fit if not fits), None)
 
 
-def _can_be_said(value: Any) -> bool:
-    """Whether an answer may have this beside what was asked for: it is flat, too."""
+def _is_flat_value(value: Any) -> bool:
+    """Return whether an additional value in a response is acceptable: it must be flat, too."""
     if isinstance(value, list):
-        return all(isinstance(one, str) for one in value)
+        return all(isinstance(item, str) for item in value)
     return isinstance(value, str | int | float)
 
 
 def _fits(field: Schema, value: Any) -> bool:
-    kind, wanted = kind_of(value), field["type"]
+    kind, expected = json_type(value), field["type"]
     if kind == "number" and value.is_integer():
-        kind = "integer"  # to JSON Schema, which does not look at how a number is written
-    if kind != wanted and not (wanted == "number" and kind == "integer"):
+        kind = "integer"  # JSON Schema treats 5.0 as an integer
+    if kind != expected and not (expected == "number" and kind == "integer"):
         return False
     if kind == "array":
         least, most = field.get("minItems", 0), field.get("maxItems", len(value))
-        return least <= len(value) <= most and all(one in _values(field["items"]) for one in value)
+        return least <= len(value) <= most and all(item in _values(field["items"]) for item in value)
     if (values := _values(field)) and value not in values:
         return False
     if kind == "string":
@@ -151,7 +171,7 @@ def _fits(field: Schema, value: Any) -> bool:
 
 
 def _values(field: Schema) -> list[Any]:
-    return [one["const"] for one in field.get("oneOf") or field.get("anyOf") or ()] or field.get("enum", [])
+    return [item["const"] for item in field.get("oneOf") or field.get("anyOf") or ()] or field.get("enum", [])
 
 
 def _is_of_format(text: str, format: str) -> bool:

@@ -1,4 +1,4 @@
-"""Values that fit a schema, for examples; and texts that match a pattern."""
+"""Generation of example values for schemas, and of strings that match a pattern."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from typing import Any
 
 from portico.jsonschema import Schema
 from portico.jsonschema.reader import (
-    MOST_FIELDS,
-    list_of,
-    merged,
-    options_of,
-    properties_of,
-    required_of,
-    resolved,
-    types_of,
-    values_of,
-    with_all_of,
-    without,
+    MAX_PROPERTIES,
+    get_alternatives,
+    get_enum_values,
+    get_list,
+    get_properties,
+    get_required,
+    get_types,
+    merge_all_of,
+    merge_schemas,
+    omit_keywords,
+    resolve_references,
 )
-from portico.jsonschema.validation import Unfit, complaints
+from portico.jsonschema.validation import InvalidSchema, validate
 
-DEEPEST = 12
-# How far down an example has what it need not have. What contains itself would otherwise go on for ever.
-SHOWN = 4
-MOST_ITEMS = 20
-MOST_STEPS = 2000
-LONGEST_TEXT = 200
+MAX_DEPTH = 12
+# Depth up to which optional members are included; bounds recursive schemas.
+MAX_OPTIONAL_DEPTH = 4
+MAX_ITEMS = 20
+# Recursive schemas would otherwise grow exponentially with each optional member.
+MAX_GENERATION_STEPS = 2000
+MAX_TEXT_CHARS = 200
 
-_FORMATS = {
+_FORMAT_EXAMPLES = {
     "date-time": "2024-01-15T10:30:00Z",
     "date": "2024-01-15",
     "time": "10:30:00Z",
@@ -54,61 +55,68 @@ _FORMATS = {
 }
 
 
-class Unsayable(ValueError):
-    """No value could be found that fits."""
+class NoExampleFound(ValueError):
+    """No matching value was found."""
 
 
-def sample(schema: Schema, *, full: bool = False) -> Any:
-    """A value that fits. `full`: with what is optional, too."""
-    for wanted in (full, not full):
-        found = _SampleMaker(schema, full=wanted).make(schema, "", DEEPEST)
-        if _fits(schema, found):
-            return found
+def generate_example(schema: Schema, *, include_optional: bool = False) -> Any:
+    """Return a value that the schema accepts. `include_optional`: with optional members, too.
+
+    Raises `NoExampleFound`.
+    """
+    # If the preferred variant does not validate, the other one may.
+    for with_optional in (include_optional, not include_optional):
+        result = _ExampleGenerator(schema, include_optional=with_optional).make(schema, "", MAX_DEPTH)
+        if _fits(schema, result):
+            return result
     simple: Any
+    # Schemas with `not` or conditions often accept one of these.
     for simple in ({}, "", 0, [], None, True):
         if _fits(schema, simple):
             return simple
-    raise Unsayable("no example was found that fits the schema")
+    raise NoExampleFound("no example was found that fits the schema")
 
 
 def _fits(schema: Schema, value: Any) -> bool:
     try:
-        return not complaints(schema, value)
-    except Unfit:
-        # Nothing can be held against it.
+        return not validate(schema, value)
+    except InvalidSchema:
+        # The schema cannot be used for validation, so any value is accepted.
         return True
 
 
-class _SampleMaker:
-    def __init__(self, root: Schema, *, full: bool) -> None:
+class _ExampleGenerator:
+    """Generator of one example, with a step budget."""
+
+    def __init__(self, root: Schema, *, include_optional: bool) -> None:
         self._root = root
-        self._full = full
-        self._steps = MOST_STEPS
+        self._include_optional = include_optional
+        self._steps = MAX_GENERATION_STEPS
 
     def make(self, schema: Any, name: str, depth: int) -> Any:
         self._steps -= 1
         if self._steps < 0 or depth < 0 or not isinstance(schema, dict):
             return name or "text"
-        found = with_all_of(resolved(schema, self._root), self._root)
-        said, value = _given(found)
-        if said:
+        result = merge_all_of(resolve_references(schema, self._root), self._root)
+        is_declared, value = _declared_example(result)
+        if is_declared:
             return value
-        options = options_of(found)
+        options = get_alternatives(result)
         if options:
-            return self._of_options(found, options, name, depth)
-        kinds = types_of(found) or _implied(found)
-        kind = next((one for one in kinds if one != "null"), "null")
-        return self._of_kind(kind, found, name, depth)
+            return self._from_alternatives(result, options, name, depth)
+        kinds = get_types(result) or _inferred_example(result)
+        kind = next((item for item in kinds if item != "null"), "null")
+        return self._from_type(kind, result, name, depth)
 
-    def _of_options(self, schema: Schema, options: list[Any], name: str, depth: int) -> Any:
-        """The first that is not null (deep inside, null), together with what stands beside the options."""
-        beside = without(schema, "anyOf", "oneOf")
-        chosen = [resolved(one, self._root) for one in options]
-        deep = depth < DEEPEST - SHOWN
-        best = next((one for one in chosen if (types_of(one) == ["null"]) is deep), chosen[0])
-        return self.make(merged(best, beside), name, depth - 1)
+    def _from_alternatives(self, schema: Schema, options: list[Any], name: str, depth: int) -> Any:
+        """Use the first alternative that is not null (deep inside: null), merged with the sibling keywords."""
+        siblings = omit_keywords(schema, "anyOf", "oneOf")
+        resolved = [resolve_references(option, self._root) for option in options]
+        is_deep = depth < MAX_DEPTH - MAX_OPTIONAL_DEPTH
+        best = next((option for option in resolved if (get_types(option) == ["null"]) is is_deep), resolved[0])
+        return self.make(merge_schemas(best, siblings), name, depth - 1)
 
-    def _of_kind(self, kind: str, schema: Schema, name: str, depth: int) -> Any:
+    def _from_type(self, kind: str, schema: Schema, name: str, depth: int) -> Any:
         if kind == "object":
             return self._object(schema, depth)
         if kind == "array":
@@ -118,67 +126,74 @@ class _SampleMaker:
         return {"boolean": True, "null": None}[kind] if kind in ("boolean", "null") else _text(schema, name)
 
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
-        known, required = properties_of(schema), required_of(schema)
-        wanted = list(known) if self._full and depth > DEEPEST - SHOWN else [name for name in known if name in required]
-        found = {name: self.make(known[name], name, depth - 1) for name in wanted}
+        properties, required = get_properties(schema), get_required(schema)
+        selected = (
+            list(properties)
+            if self._include_optional and depth > MAX_DEPTH - MAX_OPTIONAL_DEPTH
+            else [name for name in properties if name in required]
+        )
+        result = {name: self.make(properties[name], name, depth - 1) for name in selected}
         for name in required:
-            if name not in found:
-                found[name] = self.make(schema.get("additionalProperties"), name, depth - 1)
-        for name in islice(known, MOST_FIELDS):
-            if len(found) < _count(schema.get("minProperties")):
-                found.setdefault(name, self.make(known[name], name, depth - 1))
-        while len(found) < _count(schema.get("minProperties")):
-            found[f"key{len(found) + 1}"] = self.make(schema.get("additionalProperties"), "value", depth - 1)
-        return found
+            if name not in result:
+                result[name] = self.make(schema.get("additionalProperties"), name, depth - 1)
+        for name in islice(properties, MAX_PROPERTIES):
+            if len(result) < _count(schema.get("minProperties")):
+                result.setdefault(name, self.make(properties[name], name, depth - 1))
+        while len(result) < _count(schema.get("minProperties")):
+            result[f"key{len(result) + 1}"] = self.make(schema.get("additionalProperties"), "value", depth - 1)
+        return result
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[Any]:
-        found = [self.make(one, name, depth - 1) for one in list_of(schema, "prefixItems")[:MOST_ITEMS]]
-        least = max(_count(schema.get("minItems")), 0 if found or depth < DEEPEST - SHOWN else 1)
-        items = resolved(schema.get("items", {}), self._root)
+        result = [self.make(item, name, depth - 1) for item in get_list(schema, "prefixItems")[:MAX_ITEMS]]
+        least = max(_count(schema.get("minItems")), 0 if result or depth < MAX_DEPTH - MAX_OPTIONAL_DEPTH else 1)
+        items = resolve_references(schema.get("items", {}), self._root)
         if "maxItems" in schema and _count(schema["maxItems"]) < least:
-            return found
-        choices = list_of(items, "enum") if schema.get("uniqueItems") else []
-        while len(found) < min(least, MOST_ITEMS):
-            if len(found) < len(choices):
-                found.append(choices[len(found)])
+            return result
+        # Unique items of an enumeration have to be different values of it.
+        choices = get_list(items, "enum") if schema.get("uniqueItems") else []
+        while len(result) < min(least, MAX_ITEMS):
+            if len(result) < len(choices):
+                result.append(choices[len(result)])
                 continue
             value = self.make(items, name.removesuffix("s"), depth - 1)
-            found.append(_another(value, len(found)) if value in found and schema.get("uniqueItems") else value)
-        return found
+            result.append(_vary(value, len(result)) if value in result and schema.get("uniqueItems") else value)
+        return result
 
 
-def _given(schema: Schema) -> tuple[bool, Any]:
-    """What the schema itself says a value could be."""
-    given = [*list_of(schema, "examples")[:1], *(schema[key] for key in ("example", "const") if key in schema)]
+def _declared_example(schema: Schema) -> tuple[bool, Any]:
+    """Return whether the schema declares an example, default or enum value, and that value."""
+    # The author knows best: declared values are more telling than generated ones.
+    declared = [*get_list(schema, "examples")[:1], *(schema[key] for key in ("example", "const") if key in schema)]
     if schema.get("default") is not None:
-        given.append(schema["default"])
-    given += values_of(schema)[:1]
-    return (True, given[0]) if given else (False, None)
+        declared.append(schema["default"])
+    declared += get_enum_values(schema)[:1]
+    return (True, declared[0]) if declared else (False, None)
 
 
-def _implied(schema: Schema) -> list[str]:
-    if properties_of(schema) or required_of(schema):
+def _inferred_example(schema: Schema) -> list[str]:
+    if get_properties(schema) or get_required(schema):
         return ["object"]
     return ["array"] if "items" in schema else ["string"]
 
 
 def _count(value: Any) -> int:
-    return min(value, MOST_ITEMS) if type(value) is int and value > 0 else 0
+    return min(value, MAX_ITEMS) if type(value) is int and value > 0 else 0
 
 
-def _another(value: Any, at: int) -> Any:
+def _vary(value: Any, at: int) -> Any:
     if isinstance(value, str):
         return f"{value}{at + 1}"
     return value + at if type(value) in (int, float) else value
 
 
 def _number(schema: Schema, *, whole: bool) -> float:
-    """One, or else something near the bounds."""
-    given: Any = schema.get("multipleOf")
-    step: float = given if type(given) in (int, float) and given > 0 else (1 if whole else 0)
+    """Return 1 if it is valid, else a number near the bounds."""
+    multiple: Any = schema.get("multipleOf")
+    step: float = multiple if type(multiple) in (int, float) and multiple > 0 else (1 if whole else 0)
     least = max(_bound(schema, "minimum", -1), _bound(schema, "exclusiveMinimum", -1))
     most = min(_bound(schema, "maximum", 1), _bound(schema, "exclusiveMaximum", 1))
     nudge = step or 0.5
+    # From the most natural number to the bounds themselves, which may be exclusive.
     for value in (1, 0, step, least, least + nudge, (least + most) / 2, most - nudge, most):
         if math.isfinite(value):
             for snapped in (math.ceil(value / step) * step, math.floor(value / step) * step) if step else (value,):
@@ -201,24 +216,25 @@ def _bound(schema: Schema, key: str, sign: int) -> float:
 
 def _text(schema: Schema, name: str) -> str:
     least = schema.get("minLength")
-    least = least if type(least) is int and 0 < least <= LONGEST_TEXT else 0
+    least = least if type(least) is int and 0 < least <= MAX_TEXT_CHARS else 0
     if isinstance(schema.get("pattern"), str):
         try:
-            return text_matching(schema["pattern"], least)
-        except NotUnderstood:
+            return generate_matching_text(schema["pattern"], least)
+        except UnsupportedPattern:
             pass
     if schema.get("contentEncoding") == "base64":
         return "aGVsbG8="
-    found = _FORMATS.get(str(schema.get("format")), name or "text")
-    found += "x" * (least - len(found))
+    format_example = _FORMAT_EXAMPLES.get(str(schema.get("format")), name or "text")
+    # Usually invalid for a format, but valid for a plain string with a minimum length.
+    format_example += "x" * (least - len(format_example))
     most = schema.get("maxLength")
-    return found[:most] if type(most) is int and most >= 0 else found
+    return format_example[:most] if type(most) is int and most >= 0 else format_example
 
 
-# Texts that match a pattern. Only what most schemas use is understood, and the result is checked by the schema.
+# Strings that match a pattern. Only common syntax is supported; the result is validated against the schema.
 
-LONGEST_PATTERN = 500
-LONGEST_MATCH = 1000
+MAX_PATTERN_CHARS = 500
+MAX_MATCH_CHARS = 1000
 
 _ANY = string.ascii_lowercase + string.ascii_uppercase + string.digits + "_- .:/@"
 _ENDS = ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING")
@@ -229,69 +245,69 @@ _CATEGORIES: dict[str, Callable[[str], bool]] = {
 }
 
 
-class NotUnderstood(ValueError):
-    """The pattern says something that is not understood here."""
+class UnsupportedPattern(ValueError):
+    """The pattern uses unsupported syntax."""
 
 
-def text_matching(pattern: str, least: int = 0) -> str:
-    """A text that matches, of at least so many characters where something in the pattern repeats."""
-    if len(pattern) > LONGEST_PATTERN:
-        raise NotUnderstood("it is too long")
+def generate_matching_text(pattern: str, min_length: int = 0) -> str:
+    """Return a matching string of at least `min_length` characters, if the pattern has a repetition."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise UnsupportedPattern("it is too long")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # How Python itself reads a pattern. It is private, but other libraries that make texts build on it too.
+            # Python's own pattern parser. It is private, but other libraries depend on it, too.
             parts = re._parser.parse(pattern)  # type: ignore[attr-defined]
     except (re.error, RecursionError, OverflowError) as failure:
-        raise NotUnderstood(str(failure)) from None
-    shortest = _written(parts, 0)
-    return shortest if len(shortest) >= least else _written(parts, min(least, LONGEST_MATCH))
+        raise UnsupportedPattern(str(failure)) from None
+    shortest = _generate_sequence(parts, 0)
+    return shortest if len(shortest) >= min_length else _generate_sequence(parts, min(min_length, MAX_MATCH_CHARS))
 
 
-def _written(parts: Any, extra: int) -> str:
-    """What a sequence asks for. `extra`: how many characters more than needed to write where something repeats."""
+def _generate_sequence(parts: Any, extra: int) -> str:
+    """Generate text for a sequence. `extra`: characters to add where something repeats."""
     text = ""
     for kind, value in parts:
-        text += _part(str(kind), value, max(extra - len(text), 0))
-        if len(text) > LONGEST_MATCH:
-            raise NotUnderstood("what it asks for is too long")
+        text += _generate_part(str(kind), value, max(extra - len(text), 0))
+        if len(text) > MAX_MATCH_CHARS:
+            raise UnsupportedPattern("the generated text is too long")
     return text
 
 
-def _part(kind: str, value: Any, extra: int) -> str:
+def _generate_part(kind: str, value: Any, extra: int) -> str:
     if kind == "LITERAL":
         return chr(value)
     if kind == "ANY" or (kind == "AT" and str(value) in _ENDS):
         return "a" if kind == "ANY" else ""
     if kind in ("IN", "NOT_LITERAL"):
-        return _chosen(value if kind == "IN" else [("NEGATE", None), ("LITERAL", value)])
+        return _choose_char(value if kind == "IN" else [("NEGATE", None), ("LITERAL", value)])
     if kind == "SUBPATTERN":
-        return _written(value[-1], extra)
+        return _generate_sequence(value[-1], extra)
     if kind == "BRANCH":
-        return _written(value[1][0], extra)
+        return _generate_sequence(value[1][0], extra)
     if kind in ("MAX_REPEAT", "MIN_REPEAT"):
         least, most = int(value[0]), int(value[1])
-        once = _written(value[2], 0)
-        # What may repeat makes up for what is missing in length; the most is a matter of the schema.
+        once = _generate_sequence(value[2], 0)
+        # Repetitions provide the missing length; the schema checks the maximum.
         times = min(least if least == most else least + extra, most)
-        if len(once) * times <= LONGEST_MATCH:
+        if len(once) * times <= MAX_MATCH_CHARS:
             return once * times
-    raise NotUnderstood(f"{kind} is not understood")
+    raise UnsupportedPattern(f"{kind} is not supported")
 
 
-def _chosen(items: list[tuple[object, Any]]) -> str:
-    """One of a set of characters: a letter or a digit, if there is one."""
+def _choose_char(items: list[tuple[object, Any]]) -> str:
+    """Return a character of a set, preferably a letter or digit."""
     kinds = [(str(kind), value) for kind, value in items]
     is_negative = kinds[0][0] == "NEGATE"
     own = [chr(value if kind == "LITERAL" else value[0]) for kind, value in kinds if kind in ("LITERAL", "RANGE")]
-    fitting = [char for char in (*own, *_ANY) if any(_holds(*one, char) for one in kinds) is not is_negative]
+    fitting = [char for char in (*own, *_ANY) if any(_class_contains(*item, char) for item in kinds) is not is_negative]
     if not fitting:
-        raise NotUnderstood("a set is empty")
+        raise UnsupportedPattern("a set is empty")
     best: str = next((char for char in fitting if char.isalnum()), fitting[0])
     return best
 
 
-def _holds(kind: str, value: Any, char: str) -> bool:
+def _class_contains(kind: str, value: Any, char: str) -> bool:
     if kind == "CATEGORY":
         name = str(value).removeprefix("CATEGORY_")
         return _CATEGORIES[name.removeprefix("NOT_")](char) is not name.startswith("NOT_")

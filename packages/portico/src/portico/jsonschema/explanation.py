@@ -1,5 +1,4 @@
-"""Schemas and values in words: plain English for errors that a language model reads, and tables for people, with a row
-for each property and its type in a few words."""
+"""Schemas and values in words: sentences for error messages that models read, and tables for users."""
 
 from __future__ import annotations
 
@@ -12,27 +11,28 @@ from msgspec import Struct
 
 from portico.jsonschema import Schema
 from portico.jsonschema.reader import (
-    MOST_FIELDS,
-    MOST_OPTIONS,
-    options_of,
-    properties_of,
-    required_of,
-    resolved,
-    types_of,
+    MAX_ALTERNATIVES,
+    MAX_PROPERTIES,
+    get_alternatives,
+    get_properties,
+    get_required,
+    get_types,
+    resolve_references,
 )
+from portico.text import truncate
 
-LONGEST_QUOTE = 80
-MOST_LISTED = 20
-# Of tables: how deep objects are looked into, and alternatives; how many of these are named, and the length of all.
-DEEPEST = 4
-MOST_ALTERNATIVES = 8
-LONGEST_TYPE = 120
-_NOTED = (
+MAX_QUOTE_CHARS = 80
+MAX_LISTED_VALUES = 20
+# Limits of tables: depth, number of listed alternatives, and length of a type.
+MAX_TABLE_DEPTH = 4
+MAX_LISTED_ALTERNATIVES = 8
+MAX_TYPE_CHARS = 120
+_CONSTRAINT_KEYWORDS = (
     *("format", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     *("minLength", "maxLength", "minItems", "maxItems", "multipleOf", "default"),
 )
 
-FORMATS = {
+FORMAT_DESCRIPTIONS = {
     "date-time": 'a date and time such as "2026-01-31T12:00:00Z"',
     "date": 'a date such as "2026-01-31"',
     "time": 'a time such as "12:00:00Z"',
@@ -45,7 +45,7 @@ FORMATS = {
     "email": "an email address",
     "uri": "a URL",
 }
-NOUNS = {
+TYPE_NOUNS = {
     "string": "a string",
     "integer": "an integer",
     "number": "a number",
@@ -54,7 +54,7 @@ NOUNS = {
     "array": "an array",
     "object": "an object",
 }
-PLURALS = {
+TYPE_PLURALS = {
     "string": "strings",
     "integer": "integers",
     "number": "numbers",
@@ -64,9 +64,9 @@ PLURALS = {
 }
 
 
-def described(options: list[Schema], resolve: Callable[[Schema], Schema]) -> str:
-    """What is accepted where any of these schemas is."""
-    words = list(dict.fromkeys(_one(option, resolve) for option in options))
+def describe_alternatives(alternatives: list[Schema], resolve: Callable[[Schema], Schema]) -> str:
+    """Describe the values that any of these schemas accepts."""
+    words = list(dict.fromkeys(_one(option, resolve) for option in alternatives))
     if len(words) > 1 and words[-1] == "null":
         return f"{_either(words[:-1])}, or null"
     return _either(words)
@@ -78,21 +78,21 @@ def _either(words: list[str]) -> str:
 
 def _one(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
     if "const" in schema:
-        return _constant(schema["const"])
+        return _describe_constant(schema["const"])
     if "enum" in schema:
-        return f"one of {listed(schema['enum'])}"
+        return f"one of {format_values(schema['enum'])}"
     kind = schema.get("type")
     if kind == "string":
         return _text(schema)
     if kind in ("integer", "number"):
-        return NOUNS[kind] + _range(schema)
+        return TYPE_NOUNS[kind] + _range(schema)
     if kind == "array":
         return _array(schema, resolve)
     if kind == "object":
         return _object(schema)
     if isinstance(kind, list):
-        return _either([NOUNS.get(name, "a value") for name in kind])
-    return NOUNS.get(kind or "", "a value")
+        return _either([TYPE_NOUNS.get(name, "a value") for name in kind])
+    return TYPE_NOUNS.get(kind or "", "a value")
 
 
 def _range(schema: Schema) -> str:
@@ -115,7 +115,7 @@ def _range(schema: Schema) -> str:
 def _text(schema: Schema) -> str:
     if schema.get("contentEncoding") == "base64":
         return "a base64 string"
-    noun = FORMATS.get(schema.get("format", ""), "a string")
+    noun = FORMAT_DESCRIPTIONS.get(schema.get("format", ""), "a string")
     size = _size(schema.get("minLength"), schema.get("maxLength"), "character")
     pattern = f" matching the pattern {schema['pattern']}" if "pattern" in schema else ""
     return noun + (f" of {size}" if size else "") + pattern
@@ -125,7 +125,7 @@ def _array(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
     items = schema.get("items")
     item = resolve(items) if isinstance(items, dict) else {}
     size = _size(schema.get("minItems"), schema.get("maxItems"), "item")
-    plural = PLURALS.get(item["type"]) if isinstance(item.get("type"), str) else None
+    plural = TYPE_PLURALS.get(item["type"]) if isinstance(item.get("type"), str) else None
     if plural:
         return f"an array of {plural}" + (f" with {size}" if size else "")
     return "an array" + (f" of {size}" if size else "")
@@ -133,7 +133,7 @@ def _array(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
 
 def _object(schema: Schema) -> str:
     names = schema.get("required") or list(schema.get("properties", ()))
-    return f"an object with {listed(names)}" if names else "an object"
+    return f"an object with {format_values(names)}" if names else "an object"
 
 
 def _size(least: int | None, most: int | None, noun: str) -> str:
@@ -146,127 +146,125 @@ def _size(least: int | None, most: int | None, noun: str) -> str:
     return f"{least} to {most} {noun}s"
 
 
-def _constant(value: Any) -> str:
+def _describe_constant(value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else _json(value)
 
 
-def listed(values: list[Any]) -> str:
-    """`'a', 'b', 'c'`, and how many more there are."""
-    words = [cut(_constant(value)) for value in values[:MOST_LISTED]]
+def format_values(values: list[Any]) -> str:
+    """Format values as `'a', 'b', 'c'`, with the number of omitted ones."""
+    words = [truncate(_describe_constant(value), MAX_QUOTE_CHARS) for value in values[:MAX_LISTED_VALUES]]
     more = len(values) - len(words)
     return ", ".join(words) + (f" and {more} more" if more else "")
 
 
-def received(value: Any) -> str:
-    """What arrived, short enough to repeat."""
+def describe_value(value: Any) -> str:
+    """Describe a received value in a few words."""
     if isinstance(value, str):
-        return f"the string {quoted(value)}"
+        return f"the string {quote(value)}"
     if isinstance(value, list):
         return "an empty array" if not value else f"an array of {_size(len(value), len(value), 'item')}"
     if isinstance(value, dict):
         return "an empty object" if not value else f"an object with {', '.join(_keys(value))}"
     if value is None or isinstance(value, bool):
         return _json(value)
-    return f"the number {cut(_json(value))}"
+    return f"the number {truncate(_json(value), MAX_QUOTE_CHARS)}"
 
 
 def _keys(value: dict[Any, Any]) -> list[str]:
-    shown = [quoted(str(name), "'") for name in list(value)[:5]]
-    return [*shown, f"and {len(value) - 5} more"] if len(value) > 5 else shown
+    quoted_names = [quote(str(name), "'") for name in list(value)[:5]]
+    return [*quoted_names, f"and {len(value) - 5} more"] if len(value) > 5 else quoted_names
 
 
-def quoted(text: str, mark: str = '"') -> str:
-    """A string of the caller in quotes: one line, and not longer than can be read."""
-    return f"{mark}{_json(cut(text))[1:-1]}{mark}"
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…"
+def quote(text: str, mark: str = '"') -> str:
+    """Quote a string of the caller on one line, truncated."""
+    return f"{mark}{_json(truncate(text, MAX_QUOTE_CHARS))[1:-1]}{mark}"
 
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# As tables
+# Tables
 
 
 class TableField(Struct, frozen=True):
-    """One property of an object, for a table: `address.city` where it is inside another."""
+    """Row of a table: one property, such as `address.city` for a nested one."""
 
     name: str
     schema: Schema
     required: bool
 
 
-def fields(schema: Schema) -> list[TableField]:
-    """The properties of an object and of the objects in it, for a table."""
-    return list(islice(_fields(schema, schema, "", DEEPEST), MOST_FIELDS))
+def list_fields(schema: Schema) -> list[TableField]:
+    """Return the properties of an object and of its nested objects."""
+    return list(islice(_fields(schema, schema, "", MAX_TABLE_DEPTH), MAX_PROPERTIES))
 
 
 def _fields(schema: Schema, root: Schema, before: str, depth: int) -> Iterator[TableField]:
-    required = required_of(schema)
-    for name, one in properties_of(schema).items():
+    required = get_required(schema)
+    for name, field_schema in get_properties(schema).items():
         path = f"{before}{name}"
-        found = resolved(one, root)
-        yield TableField(path, found, name in required)
-        inside = _only_object(found, root)
-        if types_of(found) == ["array"] and isinstance(found.get("items"), dict):
-            path, inside = f"{path}[]", resolved(found["items"], root)
-        if depth > 1 and properties_of(inside):
+        references = resolve_references(field_schema, root)
+        yield TableField(path, references, name in required)
+        inside = _only_object(references, root)
+        if get_types(references) == ["array"] and isinstance(references.get("items"), dict):
+            path, inside = f"{path}[]", resolve_references(references["items"], root)
+        if depth > 1 and get_properties(inside):
             yield from _fields(inside, root, f"{path}.", depth - 1)
 
 
 def _only_object(schema: Schema, root: Schema) -> Schema:
-    """The one alternative that has members of its own: `Address | None` is an Address for a table."""
-    options = [resolved(option, root) for option in options_of(schema)[:MOST_OPTIONS]]
-    found = [one for one in options if properties_of(one)]
-    return found[0] if len(found) == 1 and not properties_of(schema) else schema
+    """Return the only alternative with properties: `Address | None` is shown as Address."""
+    options = [resolve_references(option, root) for option in get_alternatives(schema)[:MAX_ALTERNATIVES]]
+    result = [item for item in options if get_properties(item)]
+    return result[0] if len(result) == 1 and not get_properties(schema) else schema
 
 
-def type_words(schema: Any, root: Schema, depth: int = DEEPEST) -> str:
-    """The type of a value, as a table shows it: `string`, `array of integer`, `"a" or "b"`, `object or null`."""
-    found = resolved(schema, root)
-    if "const" in found:
-        return as_json(found["const"])
-    if isinstance(found.get("enum"), list) and found["enum"]:
-        return _shortened([as_json(value) for value in found["enum"]])
-    options = options_of(found)
+def format_type(schema: Any, root: Schema, depth: int = MAX_TABLE_DEPTH) -> str:
+    """Format a type for a table: `string`, `array of integer`, `"a" or "b"`, `object or null`."""
+    references = resolve_references(schema, root)
+    if "const" in references:
+        return format_json(references["const"])
+    if isinstance(references.get("enum"), list) and references["enum"]:
+        return _shorten_list([format_json(value) for value in references["enum"]])
+    options = get_alternatives(references)
     if options and depth:
-        said = [type_words(one, root, depth - 1) for one in options[:MOST_ALTERNATIVES]]
-        return _shortened(list(dict.fromkeys([*said, "…"] if len(options) > MOST_ALTERNATIVES else said)))
-    kinds = types_of(found) or (["object"] if properties_of(found) else [])
-    return _shortened([_type(kind, found, root, depth) for kind in kinds]) or "any"
+        formatted = [format_type(option, root, depth - 1) for option in options[:MAX_LISTED_ALTERNATIVES]]
+        return _shorten_list(
+            list(dict.fromkeys([*formatted, "…"] if len(options) > MAX_LISTED_ALTERNATIVES else formatted))
+        )
+    kinds = get_types(references) or (["object"] if get_properties(references) else [])
+    return _shorten_list([_type(kind, references, root, depth) for kind in kinds]) or "any"
 
 
 def _type(kind: str, schema: Schema, root: Schema, depth: int) -> str:
     if kind == "array" and isinstance(schema.get("items"), dict) and depth:
-        inner = type_words(schema["items"], root, depth - 1)
+        inner = format_type(schema["items"], root, depth - 1)
         return "array" if inner == "any" else f"array of {inner}"
     if kind == "string" and isinstance(schema.get("format"), str):
         return f"string ({schema['format']})"
     return kind
 
 
-def _shortened(parts: list[str]) -> str:
+def _shorten_list(parts: list[str]) -> str:
     text = " or ".join(parts)
-    if len(text) <= LONGEST_TYPE:
+    if len(text) <= MAX_TYPE_CHARS:
         return text
     kept: list[str] = []
-    while parts and len(" or ".join([*kept, parts[0]])) < LONGEST_TYPE:
+    while parts and len(" or ".join([*kept, parts[0]])) < MAX_TYPE_CHARS:
         kept.append(parts.pop(0))
     return f"{' or '.join(kept) or 'any'} …"
 
 
-def field_notes(schema: Schema) -> list[str]:
-    """What a type does not say: bounds, formats, the default."""
-    found = [f"{key} {as_json(schema[key])}" for key in _NOTED if key in schema]
-    return [*found, "deprecated"] if schema.get("deprecated") is True else found
+def describe_constraints(schema: Schema) -> list[str]:
+    """Return the constraints that a type does not show: bounds, formats, the default."""
+    constraint_keywords = [f"{key} {format_json(schema[key])}" for key in _CONSTRAINT_KEYWORDS if key in schema]
+    return [*constraint_keywords, "deprecated"] if schema.get("deprecated") is True else constraint_keywords
 
 
-def as_json(value: Any) -> str:
-    """JSON with a space between its parts, as people write it."""
-    # A server that starts explains nothing yet.
+def format_json(value: Any) -> str:
+    """Format JSON with spaces between its parts."""
+    # Imported lazily: not needed when a server starts.
     import json
 
     return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,8 @@
-"""JSON Schema (2020-12) from Python types.
+"""Generation of JSON Schema (2020-12) from Python types.
 
-The reader is a language model that fills in the arguments, and a decoder that checks them. So objects are closed,
-what is required is said, words of the author are kept, and nothing is said that the author did not say: no titles
-made from names. A class that is used once is written where it is used; one that is used again, or by itself, goes to
-`$defs`.
+The schema is read by a language model, which fills in the arguments, and by a decoder, which checks them. Objects are
+therefore closed, required members are listed, the author's descriptions are used, and nothing is made up: no titles
+derived from names. A class that is used once is inlined; one that is used repeatedly, or recursively, goes to `$defs`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Any
 import msgspec
 
 from portico.jsonschema import Schema, SchemaError, type_hints
-from portico.jsonschema.type_hints import Constraints, Field, Shape
+from portico.jsonschema.type_hints import ClassFields, Constraints, Field
 
-__all__ = ["Field", "json_value", "object_schema", "schema"]
+__all__ = ["Field", "schema_for_fields", "schema_for_type", "to_json_value"]
 
-# What msgspec reads and writes for these types. It takes a Decimal as a number too, but writes a string.
-SIMPLE: dict[Any, Schema] = {
+# As msgspec encodes and decodes these types. It also accepts a Decimal as a number, but writes a string.
+PRIMITIVE_SCHEMAS: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -49,7 +48,7 @@ SIMPLE: dict[Any, Schema] = {
     memoryview: {"type": "string", "contentEncoding": "base64"},
 }
 
-ARRAYS = {
+ARRAY_TYPES = {
     list,
     set,
     frozenset,
@@ -60,47 +59,49 @@ ARRAYS = {
     abc.Set,
     abc.MutableSet,
 }
-OBJECTS = {dict, abc.Mapping, abc.MutableMapping}
+MAPPING_TYPES = {dict, abc.Mapping, abc.MutableMapping}
 
-BOUND_WORDS = {
+BOUND_KEYWORDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
     "le": "maximum",
     "lt": "exclusiveMaximum",
     "multiple_of": "multipleOf",
 }
-SIZE_WORDS = {
+SIZE_KEYWORDS = {
     "string": ("minLength", "maxLength"),
     "array": ("minItems", "maxItems"),
     "object": ("minProperties", "maxProperties"),
 }
-# Members of a schema that hold values, and no schemas.
+# Keywords that hold values rather than schemas.
 _VALUES = ("default", "examples", "const", "enum")
 JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
 
 
-def schema(tp: Any, *, closed: bool = True, output: bool = False) -> Schema:
-    """A schema that stands alone. `output` describes what is written instead of what is accepted.
+def schema_for_type(tp: Any, *, forbid_extra: bool = True, for_output: bool = False) -> Schema:
+    """Return a self-contained schema. `for_output` describes encoded values instead of accepted ones.
 
-    What is written may say more one day: its objects are open, so that clients of today will not refuse them.
+    Output may gain members in later versions, so its objects are open: today's clients must not reject them.
     """
-    writer = _SchemaWriter(closed and not output, output)
+    writer = _SchemaGenerator(forbid_extra and not for_output, for_output)
     return writer.finish(writer.write(tp, _name(tp)))
 
 
-def object_schema(fields: Iterable[Field], *, closed: bool = True, where: str = "", description: str = "") -> Schema:
-    """The schema of an object with these fields, such as the parameters of a function named `where`."""
-    writer = _SchemaWriter(closed, output=False)
-    return writer.finish(writer.object(list(fields), where, description=description))
+def schema_for_fields(
+    fields: Iterable[Field], *, forbid_extra: bool = True, context: str = "", description: str = ""
+) -> Schema:
+    """Return the schema of an object with these fields, such as the parameters of a function named `context`."""
+    writer = _SchemaGenerator(forbid_extra, output=False)
+    return writer.finish(writer.object(list(fields), context, description=description))
 
 
 def _is_path(tp: type) -> bool:
-    """By name: an author who uses such a class has imported pathlib, and other authors should not pay for it."""
+    """Return whether a class is a pathlib path, without importing pathlib."""
     return any(cls.__name__ == "PurePath" and cls.__module__.startswith("pathlib") for cls in tp.__mro__)
 
 
-def string_class(tp: Any) -> Schema | None:
-    """Classes that are made from one string and that msgspec does not know."""
+def string_class_schema(tp: Any) -> Schema | None:
+    """Return the schema of a class that is constructed from one string and unknown to msgspec, or None."""
     if not isinstance(tp, type):
         return None
     if _is_path(tp):
@@ -111,63 +112,67 @@ def string_class(tp: Any) -> Schema | None:
     return None
 
 
-def json_value(value: Any) -> Any:
-    """A value as it stands in JSON; TypeError if it cannot stand there."""
+def to_json_value(value: Any) -> Any:
+    """Convert a value to JSON types. Raises TypeError if that is not possible."""
+    # msgspec would encode it as null, which is another value.
     if isinstance(value, float) and not math.isfinite(value):
         raise TypeError(f"{value} is not JSON")
-    # The order of a set changes between processes; a schema must not.
+    # The order of a set differs between processes; a schema must not.
     return msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_foreign_value)
 
 
 def _foreign_value(value: Any) -> Any:
-    if string_class(type(value)):
+    if string_class_schema(type(value)):
         return str(value)
     if type_hints.is_pydantic(type(value)):
-        return type_hints.adapter(type(value)).dump_python(value, mode="json")
+        return type_hints.pydantic_adapter(type(value)).dump_python(value, mode="json")
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-class _SchemaWriter:
-    """Writes one document. Classes are written as references first and put in their place by `finish`."""
+class _SchemaGenerator:
+    """Generator of one document. Classes are references first; `finish` inlines those that are used once."""
 
     def __init__(self, closed: bool, output: bool) -> None:
+        # Arguments are closed, so that a misspelled name is an error; results stay open for new members.
         self.closed = closed
         self.output = output
         self.defs: dict[str, Schema] = {}
         self.names: dict[Any, str] = {}
         self.references: dict[str, list[Schema]] = {}
-        # pydantic's own $defs as they came, so that two models sharing a third share its definition.
+        # The original $defs of pydantic, so that models with a common submodel share its definition.
         self.hoisted: dict[str, tuple[str, Schema]] = {}
 
     def finish(self, root: Schema) -> Schema:
+        """Inline references that are used once, and attach the definitions."""
         for name, references in self.references.items():
             if len(references) == 1:
-                _put(references[0], self.defs.pop(name))
+                _inline_reference(references[0], self.defs.pop(name))
         if "$ref" in root:
-            # The protocol wants `"type": "object"` at the root, so a class that contains itself stands there twice.
-            _put(root, self.defs[root["$ref"].rpartition("/")[2]])
+            # The protocol requires `"type": "object"` at the root, so a recursive class is repeated there.
+            _inline_reference(root, self.defs[root["$ref"].rpartition("/")[2]])
         return {**root, "$defs": self.defs} if self.defs else root
 
     def write(self, tp: Any, where: str) -> Schema:
-        bare, constraints = type_hints.strip_annotations(tp)
+        bare, constraints = type_hints.split_annotations(tp)
         body = self.pydantic(tp, where) if constraints.validated else self.bare(bare, where)
         return _annotate(body, constraints)
 
     def bare(self, tp: Any, where: str) -> Schema:
-        key = type_hints.identity(tp)
-        if key in SIMPLE:
-            return dict(SIMPLE[key])
+        key = type_hints.type_key(tp)
+        if key in PRIMITIVE_SCHEMAS:
+            return dict(PRIMITIVE_SCHEMAS[key])
         if type_hints.is_union(tp):
             return self.union(tp, where)
         if type_hints.is_literal(tp):
             return _choices([value for value, _ in type_hints.literal_values(tp)])
         if (value := type_hints.alias_value(tp)) is not msgspec.UNSET:
             return self.named(tp, lambda _: self.write(value, where))
+        # Before the general classes: pydantic describes its validators and aliases, which the fields do not show.
         if type_hints.is_pydantic(tp):
             return self.named(tp, lambda name: self.pydantic(tp, where, name))
-        if shape := type_hints.shape_of(tp, output=self.output):
+        if shape := type_hints.get_class_fields(tp, for_output=self.output):
             return self.named(tp, lambda _: self.shape(shape))
-        if (text := string_class(tp)) is not None:
+        if (text := string_class_schema(tp)) is not None:
             return text
         if isinstance(tp, type) and issubclass(tp, enum.Enum):
             return self.enum(tp, where)
@@ -175,36 +180,37 @@ class _SchemaWriter:
 
     def union(self, tp: Any, where: str) -> Schema:
         options: list[Schema] = []
-        for member in type_hints.members(tp):
+        for member in type_hints.union_members(tp):
             body = self.write(member, where)
+            # Nested unions are flattened: models read one list of alternatives better.
             options.extend(body["anyOf"] if list(body) == ["anyOf"] else [body])
         return options[0] if len(options) == 1 else {"anyOf": options}
 
     def enum(self, cls: type[enum.Enum], where: str) -> Schema:
         try:
-            body = _choices([json_value(member.value) for member in cls])
+            body = _choices([to_json_value(member.value) for member in cls])
         except TypeError as error:
-            raise _cannot(cls, where) from error
-        words = type_hints.doc_of(cls).summary
+            raise _unsupported_type_error(cls, where) from error
+        words = type_hints.get_docstring(cls).summary
         return {**body, "description": words} if words else body
 
     def container(self, tp: Any, where: str) -> Schema:
         origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-        if origin in OBJECTS:
+        if origin in MAPPING_TYPES:
             return self.mapping(args, where)
         if origin is tuple and typing.get_origin(tp) and args[-1:] != (...,):
             items = [self.write(arg, f"{where}[{at}]") for at, arg in enumerate(args)]
             return {"type": "array", **({"prefixItems": items} if items else {}), **_size(len(items))}
-        if origin in ARRAYS or origin is tuple:
+        if origin in ARRAY_TYPES or origin is tuple:
             items_schema = self.write(args[0], f"{where}[]") if args else {}
             return {"type": "array", **({"items": items_schema} if items_schema else {})}
-        raise _cannot(tp, where)
+        raise _unsupported_type_error(tp, where)
 
     def mapping(self, args: tuple[Any, ...], where: str) -> Schema:
         key, value = args or (Any, Any)
         keys = self.write(key, f"{where} (key)")
         if keys.get("type") in ("integer", "number"):
-            # In JSON every key is a string.
+            # JSON keys are always strings.
             keys = {"pattern": r"^-?\d+$"} if keys["type"] == "integer" else {}
         keys.pop("type", None)
         return {
@@ -213,11 +219,12 @@ class _SchemaWriter:
             "additionalProperties": self.write(value, f"{where}[]") or True,
         }
 
-    def shape(self, shape: Shape) -> Schema:
+    def shape(self, shape: ClassFields) -> Schema:
         where, words = shape.cls.__name__, shape.doc.summary
         if not shape.array:
             return self.object(shape.fields, where, tag=shape.tag, description=words)
         items = [_choices([shape.tag[1]])] if shape.tag else []
+        # Optional fields are at the end of an array, so only the required ones count.
         least = len(items) + sum(field.required for field in shape.fields)
         items += [self.property(field, where) for field in shape.fields]
         head = {"type": "array", **({"description": words} if words else {})}
@@ -240,21 +247,22 @@ class _SchemaWriter:
 
     def property(self, field: Field, where: str) -> Schema:
         body = self.write(field.type, f"{where}.{field.name}" if where else field.name)
-        if field.description and not type_hints.strip_annotations(field.type)[1].description:
+        if field.description and not type_hints.split_annotations(field.type)[1].description:
             body["description"] = field.description
         if field.default is not msgspec.UNSET:
             try:
-                body["default"] = json_value(field.default)
+                body["default"] = to_json_value(field.default)
             except (TypeError, ValueError):
-                pass  # A default that JSON cannot show is still a default: the property is not required.
+                pass  # a default without a JSON form still makes the property optional
         return body
 
     def named(self, tp: Any, write: Callable[[str], Schema]) -> Schema:
-        """A reference to a class, which is written when it is met for the first time."""
-        key = type_hints.identity(tp)
+        """Return a reference to a class, generating its definition on first use."""
+        key = type_hints.type_key(tp)
         name = self.names.get(key)
         if name is None:
             name = self.names[key] = self.free(_name(tp))
+            # Reserves the name before the class is written, because it may refer to itself.
             self.defs[name] = {}
             self.defs[name] = write(name)
         reference = {"$ref": f"#/$defs/{name}"}
@@ -262,6 +270,8 @@ class _SchemaWriter:
         return reference
 
     def free(self, name: str) -> str:
+        """Return an unused definition name."""
+        # Two classes may have the same name in different modules.
         number = 1
         candidate = name
         while candidate in self.defs:
@@ -270,37 +280,40 @@ class _SchemaWriter:
         return candidate
 
     def pydantic(self, tp: Any, where: str, own: str = "") -> Schema:
-        """The model's own schema, its definitions moved to ours. `own` is the name that we gave to the model."""
+        """Return pydantic's schema of a model with its definitions moved to ours. `own` is our name for the model."""
+        # The two differ for computed fields and for types that serialize as another one.
         mode = "serialization" if self.output else "validation"
         try:
-            make = getattr(tp, "model_json_schema", None) or type_hints.adapter(tp).json_schema
+            make = getattr(tp, "model_json_schema", None) or type_hints.pydantic_adapter(tp).json_schema
             body: Schema = make(mode=mode)
-        except Exception as error:  # pydantic raises many kinds here, and all of them say the same to the author
-            raise _cannot(tp, where) from error
+        except Exception as error:  # pydantic raises many exception types here; all mean that the type is unsupported
+            raise _unsupported_type_error(tp, where) from error
         defs = body.pop("$defs", {})
-        # A model that contains itself is only a reference in its own schema.
+        # The schema of a recursive model is only a reference.
         itself = body["$ref"].rpartition("/")[2] if own and list(body) == ["$ref"] else None
         if self.output:
-            body, defs = _opened(body), _opened(defs)
+            body, defs = _without_forbid_extra(body), _without_forbid_extra(defs)
         renamed = {name: own if name == itself else self.claim(name, content) for name, content in defs.items()}
-        self.defs.update({renamed[name]: _adopt(content, renamed, name) for name, content in defs.items()})
+        self.defs.update(
+            {renamed[name]: _rewrite_pydantic_schema(content, renamed, name) for name, content in defs.items()}
+        )
         if itself is None:
-            return dict(_adopt(body, renamed, _name(tp)))
+            return dict(_rewrite_pydantic_schema(body, renamed, _name(tp)))
         self.references.setdefault(own, []).append({})
         return self.defs[own]
 
     def claim(self, name: str, content: Schema) -> str:
-        known = self.hoisted.get(name)
-        if known and known[1] == content:
-            return known[0]
+        existing = self.hoisted.get(name)
+        if existing and existing[1] == content:
+            return existing[0]
         free = self.free(name)
         self.defs[free] = {}
         self.hoisted[name] = (free, content)
         return free
 
 
-def _put(reference: Schema, content: Schema) -> None:
-    """Replace a reference by what it stands for. Words beside the reference win over those of the class."""
+def _inline_reference(reference: Schema, content: Schema) -> None:
+    """Replace a reference by its target. Keywords next to the reference take precedence."""
     beside = {key: value for key, value in reference.items() if key != "$ref"}
     reference.clear()
     reference.update(content, **beside)
@@ -318,15 +331,16 @@ def _annotate(body: Schema, constraints: Constraints) -> Schema:
 
 
 def _limits(body: Schema, constraints: Constraints) -> Schema:
-    """The limits that this type can have. `Annotated[int | None, Ge(1)]` means the integer, not the null."""
+    """Return the limits that apply to this type: in `Annotated[int | None, Ge(1)]` they apply to the integer."""
     kind = body.get("type")
     limits: Schema = {}
     if kind in ("integer", "number"):
-        limits = {BOUND_WORDS[name]: getattr(constraints, name) for name in type_hints.BOUNDS}
-    elif kind in SIZE_WORDS:
-        least, most = SIZE_WORDS[kind]
+        limits = {BOUND_KEYWORDS[name]: getattr(constraints, name) for name in type_hints.BOUNDS}
+    elif kind in SIZE_KEYWORDS:
+        least, most = SIZE_KEYWORDS[kind]
         limits = {least: constraints.min_length or None, most: constraints.max_length}
         if "contentEncoding" in body:
+            # The limits count bytes; base64 needs four characters for three bytes.
             limits = {key: size and 4 * ((size + 2) // 3) for key, size in limits.items()}
         if kind == "string":
             limits["pattern"] = constraints.pattern
@@ -344,43 +358,46 @@ def _size(least: int, most: int | None = None) -> Schema:
     return {**({"minItems": least} if least else {}), "maxItems": most}
 
 
-def _adopt(node: Any, renamed: dict[str, str], name: str) -> Any:
-    """pydantic's schema with our names for its definitions, and without the titles it makes up."""
+def _rewrite_pydantic_schema(node: Any, renamed: dict[str, str], name: str) -> Any:
+    """Rewrite pydantic's schema with our definition names and without generated titles."""
     if isinstance(node, list):
-        return [_adopt(item, renamed, "") for item in node]
+        return [_rewrite_pydantic_schema(item, renamed, "") for item in node]
     if not isinstance(node, dict):
         return node
     adopted: Schema = {}
     for key, value in node.items():
         if key == "$ref" and isinstance(value, str):
-            adopted[key] = _renamed(value, renamed)
+            adopted[key] = _rename_reference(value, renamed)
+        # The `discriminator` of OpenAPI, which refers to definitions outside of `$ref`.
         elif key == "mapping" and isinstance(value, dict):
-            adopted[key] = {tag: _renamed(target, renamed) for tag, target in value.items()}
+            adopted[key] = {tag: _rename_reference(target, renamed) for tag, target in value.items()}
         elif key in ("properties", "patternProperties") and isinstance(value, dict):
-            adopted[key] = {field: _adopt(inner, renamed, field) for field, inner in value.items()}
+            adopted[key] = {field: _rewrite_pydantic_schema(inner, renamed, field) for field, inner in value.items()}
+        # Data of the user, in which "title" or "$ref" are ordinary names.
         elif key in _VALUES:
             adopted[key] = value
-        elif not (key == "title" and isinstance(value, str) and _made_up(value, name)):
-            adopted[key] = _adopt(value, renamed, "")
+        elif not (key == "title" and isinstance(value, str) and _is_generated_title(value, name)):
+            adopted[key] = _rewrite_pydantic_schema(value, renamed, "")
     return adopted
 
 
-def _opened(node: Any) -> Any:
-    """pydantic's schema without the word of a model that it takes nothing else."""
+def _without_forbid_extra(node: Any) -> Any:
+    """Remove `additionalProperties: false` from pydantic's schema."""
     if isinstance(node, list):
-        return [_opened(item) for item in node]
+        return [_without_forbid_extra(item) for item in node]
     if not isinstance(node, dict):
         return node
     kept = {key: value for key, value in node.items() if not (key == "additionalProperties" and value is False)}
-    return {key: value if key in _VALUES else _opened(value) for key, value in kept.items()}
+    return {key: value if key in _VALUES else _without_forbid_extra(value) for key, value in kept.items()}
 
 
-def _renamed(reference: str, renamed: dict[str, str]) -> str:
+def _rename_reference(reference: str, renamed: dict[str, str]) -> str:
     head, _, name = reference.rpartition("/")
     return f"{head}/{renamed.get(name, name)}"
 
 
-def _made_up(title: str, name: str) -> bool:
+def _is_generated_title(title: str, name: str) -> bool:
+    # pydantic derives "User Id" from `user_id`. Repeating the name costs tokens and says nothing.
     return _letters(title) == _letters(name)
 
 
@@ -389,14 +406,14 @@ def _letters(text: str) -> str:
 
 
 def _name(tp: Any) -> str:
-    """`Box[int]` → "Box_int": readable, and needs no escaping in a reference."""
+    """Return a readable name that needs no escaping in a reference: `Box[int]` → "Box_int"."""
     args = [_name(arg) for arg in typing.get_args(tp)]
     origin = typing.get_origin(tp) or tp
     name = getattr(origin, "__name__", None) or str(origin)
     return "_".join(["".join(char if char.isalnum() else "_" for char in name), *args])
 
 
-def _cannot(tp: Any, where: str) -> SchemaError:
+def _unsupported_type_error(tp: Any, where: str) -> SchemaError:
     name = tp.__qualname__ if isinstance(tp, type) else str(tp)
     return SchemaError(
         f"{where}: {name} cannot be described as JSON Schema. Use plain types, dataclasses, TypedDicts, msgspec"

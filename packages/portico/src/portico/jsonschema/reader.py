@@ -1,7 +1,7 @@
-"""Reading schemas, our own and those of others: references, alternatives, and what is said about the values.
+"""Robust access to schemas of any origin: references, alternatives, and keywords.
 
-A schema may be wrong, endless, or made to hurt. So nothing is fetched, whatever is followed has a bound, and a keyword
-that is not of the type it must have counts as absent.
+A schema may be invalid, recursive or hostile. Nothing is fetched, every traversal is bounded, and a keyword of the
+wrong type counts as absent.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import Any
 
 from portico.jsonschema import Schema
 
-TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+JSON_TYPE_NAMES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
-# References that lead to references, and how deep alternatives are looked for inside alternatives.
-MOST_REFERENCES = 32
-DEEPEST = 16
-# Of one schema: its alternatives, or the parts of an `allOf`; the values it names; its properties.
-MOST_OPTIONS = 64
-MOST_CHOICES = 500
-MOST_FIELDS = 200
-# Schemas read to answer one question. What refers to itself twice would otherwise be read for ever.
-MOST_READ = 300
+# Limits for chains of references and nested alternatives.
+MAX_REFERENCE_HOPS = 32
+MAX_ALTERNATIVE_DEPTH = 16
+# Per schema: alternatives or parts of an `allOf`, enum values, properties.
+MAX_ALTERNATIVES = 64
+MAX_ENUM_VALUES = 500
+MAX_PROPERTIES = 200
+# Schemas visited per lookup. A schema that refers to itself twice would otherwise never end.
+MAX_CACHED_ENTRIES = 300
 
-# The keywords by what they are about: words for people; bounds of numbers, texts, arrays and objects; values, whatever
-# these look like; schemas by name.
-WORDS = ("description", "title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
-LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
-MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
-VALUES = ("const", "enum", "default", "examples")
-NAMED = ("properties", "patternProperties", "$defs", "definitions")
-# Schemas that the value itself is held against: lists of them, single ones, and those for when a member is there.
-# "dependencies" is of draft-07 and before.
-TOGETHER = ("allOf", "anyOf", "oneOf")
-ALONE = ("not", "if", "then", "else")
-BY_MEMBER = ("dependentSchemas", "dependencies")
+# Keywords by purpose: annotations; bounds of numbers, strings, arrays and objects; keywords that hold arbitrary values;
+# keywords that map names to schemas.
+ANNOTATION_KEYWORDS = ("description", "title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
+LOWER_BOUND_KEYWORDS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
+UPPER_BOUND_KEYWORDS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
+VALUE_KEYWORDS = ("const", "enum", "default", "examples")
+SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
+# Keywords with schemas for the same value: lists, single ones, and conditional ones. "dependencies" is draft-07 and
+# older.
+COMBINATOR_KEYWORDS = ("allOf", "anyOf", "oneOf")
+SUBSCHEMA_KEYWORDS = ("not", "if", "then", "else")
+DEPENDENCY_KEYWORDS = ("dependentSchemas", "dependencies")
 
-_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 _NUMBER = (int, float)
-# What each keyword has to be to mean anything; others are not read.
+# Valid types of each keyword; others are ignored.
 _KEYWORDS: dict[str, Any] = {
     "type": (str, list),
     "enum": list,
@@ -50,261 +50,309 @@ _KEYWORDS: dict[str, Any] = {
     "additionalProperties": (bool, dict),
     "items": dict,
     "prefixItems": list,
-    **dict.fromkeys((*LEAST[:2], *MOST[:2], "multipleOf"), _NUMBER),
-    **dict.fromkeys((*LEAST[2:5], *MOST[2:5]), int),
+    **dict.fromkeys((*LOWER_BOUND_KEYWORDS[:2], *UPPER_BOUND_KEYWORDS[:2], "multipleOf"), _NUMBER),
+    **dict.fromkeys((*LOWER_BOUND_KEYWORDS[2:5], *UPPER_BOUND_KEYWORDS[2:5]), int),
     **dict.fromkeys(("contentEncoding", "format", "pattern", "title", "description"), str),
     **dict.fromkeys(("const", "default"), object),
 }
 # Accepts every value.
 _ANYTHING: Schema = {}
-_COMPOSED = ("$ref", *TOGETHER)
+_COMPOSITION_KEYWORDS = ("$ref", *COMBINATOR_KEYWORDS)
 
 
-# One keyword at a time
+# Keywords
 
 
-def kind_of(value: Any) -> str:
-    """The JSON type of a decoded value."""
-    return _KINDS.get(type(value), "null")
+def json_type(value: Any) -> str:
+    """Return the JSON type of a decoded value."""
+    return _JSON_TYPES.get(type(value), "null")
 
 
-def properties_of(schema: Schema) -> dict[str, Any]:
-    found = schema.get("properties")
-    return {name: one for name, one in found.items() if isinstance(name, str)} if isinstance(found, dict) else {}
+def get_properties(schema: Schema) -> dict[str, Any]:
+    """Return the properties, or an empty dict."""
+    result = schema.get("properties")
+    return (
+        {name: subschema for name, subschema in result.items() if isinstance(name, str)}
+        if isinstance(result, dict)
+        else {}
+    )
 
 
-def required_of(schema: Schema) -> list[str]:
-    return [name for name in list_of(schema, "required") if isinstance(name, str)]
+def get_required(schema: Schema) -> list[str]:
+    """Return the required names."""
+    return [name for name in get_list(schema, "required") if isinstance(name, str)]
 
 
-def types_of(schema: Schema) -> list[str]:
-    """The JSON types that a schema names itself."""
+def get_types(schema: Schema) -> list[str]:
+    """Return the JSON types of the `type` keyword."""
     kind = schema.get("type")
-    return [one for one in (kind if isinstance(kind, list) else [kind]) if one in TYPES]
+    return [item for item in (kind if isinstance(kind, list) else [kind]) if item in JSON_TYPE_NAMES]
 
 
-def options_of(schema: Schema) -> list[Any]:
-    """The alternatives of a schema as they are written; none if it has none."""
-    return list_of(schema, "anyOf") or list_of(schema, "oneOf")
+def get_alternatives(schema: Schema) -> list[Any]:
+    """Return the members of `anyOf` or `oneOf`, or an empty list."""
+    return get_list(schema, "anyOf") or get_list(schema, "oneOf")
 
 
-def values_of(schema: Schema) -> list[Any]:
-    """The values that a schema names, if only those are accepted."""
-    return [schema["const"]] if "const" in schema else list_of(schema, "enum")
+def get_enum_values(schema: Schema) -> list[Any]:
+    """Return the values of `const` or `enum`, or an empty list."""
+    # Tested by presence, because `const: null` is a valid keyword with a value of None.
+    return [schema["const"]] if "const" in schema else get_list(schema, "enum")
 
 
-def list_of(schema: Schema, keyword: str) -> list[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []
+def get_list(schema: Schema, keyword: str) -> list[Any]:
+    """Return a keyword's value if it is a list, else an empty list."""
+    result = schema.get(keyword)
+    return result if isinstance(result, list) else []
 
 
-def defaults_of(schema: Schema) -> dict[str, Any]:
-    """The values of an untouched form (2025-11-25, client/elicitation, Default Values)."""
-    fields = properties_of(schema).items()
-    return {name: one["default"] for name, one in fields if isinstance(one, dict) and "default" in one}
+def get_form_defaults(schema: Schema) -> dict[str, Any]:
+    """Return the default values of a form (2025-11-25, client/elicitation, Default Values)."""
+    fields = get_properties(schema).items()
+    return {
+        name: field_schema["default"]
+        for name, field_schema in fields
+        if isinstance(field_schema, dict) and "default" in field_schema
+    }
 
 
-def definitions_of(schema: Schema) -> Schema:
-    """What a part of the schema needs beside it to be read alone."""
+def get_definitions(schema: Schema) -> Schema:
+    """Return the keywords that make a part of the schema self-contained."""
     return {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
 
 
-def without(schema: Schema, *keywords: str) -> Schema:
+def omit_keywords(schema: Schema, *keywords: str) -> Schema:
     return {key: value for key, value in schema.items() if key not in keywords}
 
 
 # References and composition
 
 
-def target_of(reference: str, root: Any) -> Any:
-    """What a JSON pointer refers to in the document; None if nothing is there, {} if it is no pointer into it."""
-    reference = unescaped(reference)
+def resolve_pointer(reference: str, root: Any) -> Any:
+    """Return the target of a JSON pointer; None if it does not exist, {} if it points outside the document."""
+    reference = unquote_reference(reference)
+    # Remote references are never fetched: a schema could otherwise make this process send requests.
     if reference != "#" and not reference.startswith("#/"):
         return {}
-    found = root
+    result = root
     for step in reference.split("/")[1:]:
+        # RFC 6901, section 4: `~1` is decoded before `~0`.
         step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and step.isdecimal() and len(step) < 10:
-            found = found[int(step)] if int(step) < len(found) else None
+        # Bounded, because int() of a long digit string takes quadratic time.
+        if isinstance(result, list) and step.isdecimal() and len(step) < 10:
+            result = result[int(step)] if int(step) < len(result) else None
         else:
-            found = found.get(step) if isinstance(found, dict) else None
-    return found
+            result = result.get(step) if isinstance(result, dict) else None
+    return result
 
 
-def unescaped(reference: str) -> str:
-    """A reference without percent-encoding."""
+def unquote_reference(reference: str) -> str:
+    """Decode percent-encoding in a reference."""
     if "%" not in reference:
         return reference
-    # Hardly any reference needs it, so it is imported for those that do.
+    # Imported lazily: almost no reference needs it.
     from urllib.parse import unquote
 
     return unquote(reference)
 
 
-def resolved(schema: Any, root: Any) -> Schema:
-    """What a schema stands for once references into the same document are followed. What stands beside them wins."""
-    for _ in range(MOST_REFERENCES):
+def resolve_references(schema: Any, root: Any) -> Schema:
+    """Resolve references within the document. Keywords next to a reference take precedence."""
+    # References may form a cycle.
+    for _ in range(MAX_REFERENCE_HOPS):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
             break
-        found = target_of(schema["$ref"], root)
-        schema = {**found, **without(schema, "$ref")} if isinstance(found, dict) else {}
+        pointer = resolve_pointer(schema["$ref"], root)
+        schema = {**pointer, **omit_keywords(schema, "$ref")} if isinstance(pointer, dict) else {}
     return schema if isinstance(schema, dict) else {}
 
 
-def merged(one: Schema, other: Schema) -> Schema:
-    """Both at once. Where they disagree the second, which is the more particular, is believed."""
-    both = {**one, **other}
-    if properties := {**properties_of(one), **properties_of(other)}:
+def merge_schemas(base: Schema, override: Schema) -> Schema:
+    """Merge two schemas. Where they conflict, the second wins."""
+    both = {**base, **override}
+    if properties := {**get_properties(base), **get_properties(override)}:
         both["properties"] = properties
-    if required := dict.fromkeys([*required_of(one), *required_of(other)]):
+    # Keeps the order, which messages and generated forms show.
+    if required := dict.fromkeys([*get_required(base), *get_required(override)]):
         both["required"] = list(required)
     return both
 
 
-def with_all_of(schema: Schema, root: Schema) -> Schema:
-    """A schema together with the parts of its `allOf`."""
-    whole = without(schema, "allOf")
-    for part in list_of(schema, "allOf")[:MOST_OPTIONS]:
-        whole = merged(whole, resolved(part, root))
+def merge_all_of(schema: Schema, root: Schema) -> Schema:
+    """Merge a schema with the parts of its `allOf`."""
+    whole = omit_keywords(schema, "allOf")
+    for part in get_list(schema, "allOf")[:MAX_ALTERNATIVES]:
+        whole = merge_schemas(whole, resolve_references(part, root))
     return whole
 
 
-def cleaned(schema: Any, keep: tuple[str, ...] = ()) -> Schema:
-    """Without the keywords that are not what they must be, or that are not read."""
+def drop_invalid_keywords(schema: Any, keep: tuple[str, ...] = ()) -> Schema:
+    """Return the schema without unknown keywords and keywords of the wrong type."""
     if not isinstance(schema, dict):
         return {}
-    found = {name: value for name, value in schema.items() if name in keep or _is_sound(name, value)}
-    if "type" in found:
-        kinds = types_of(found)
-        found["type"] = kinds[0] if len(kinds) == 1 else kinds
+    result = {name: value for name, value in schema.items() if name in keep or _is_valid_keyword(name, value)}
+    if "type" in result:
+        kinds = get_types(result)
+        # One name instead of a list of one, so that readers can compare `type` with a string.
+        result["type"] = kinds[0] if len(kinds) == 1 else kinds
         if not kinds:
-            del found["type"]
-    if "properties" in found:
-        # A property that is `true` takes anything.
-        found["properties"] = {
-            str(name): one if isinstance(one, dict) else {} for name, one in found["properties"].items()
+            del result["type"]
+    if "properties" in result:
+        # The boolean schema `true` accepts everything.
+        result["properties"] = {
+            str(name): subschema if isinstance(subschema, dict) else {}
+            for name, subschema in result["properties"].items()
         }
-    if "required" in found:
-        found["required"] = required_of(found)
-    return found
+    if "required" in result:
+        result["required"] = get_required(result)
+    return result
 
 
-def _is_sound(name: str, value: Any) -> bool:
-    wanted = _KEYWORDS.get(name)
-    if wanted is None or not isinstance(value, wanted):
+def _is_valid_keyword(name: str, value: Any) -> bool:
+    expected = _KEYWORDS.get(name)
+    if expected is None or not isinstance(value, expected):
         return False
-    # True is an int in Python, and no number in JSON.
-    return not isinstance(value, bool) or wanted is object or name == "additionalProperties"
+    # True is an int in Python but not a number in JSON.
+    return not isinstance(value, bool) or expected is object or name == "additionalProperties"
 
 
-class Reader:
-    """Answers questions about the parts of one document."""
+class SchemaReader:
+    """Reader of one document, with cached alternatives."""
 
     def __init__(self, root: Any) -> None:
         self.root: Schema = root if isinstance(root, dict) else {}
-        # By the address of the schema, which is kept beside its options so that no other one can get that address.
-        self._known: dict[int, tuple[Schema, list[Schema]]] = {}
+        # Keyed by id; the schema is stored in the value, so that its id cannot be reused.
+        self._alternatives_by_id: dict[int, tuple[Schema, list[Schema]]] = {}
 
-    def options(self, schema: Schema) -> list[Schema]:
-        """Each way to satisfy a schema, as one flat schema, as far as that can be said."""
-        known = self._known.get(id(schema))
-        if known is None:
-            known = self._known[id(schema)] = (schema, self._options(schema, DEEPEST, iter(range(MOST_READ))))
-        return known[1]
+    def alternatives(self, schema: Schema) -> list[Schema]:
+        """Return the alternatives of a schema, each flattened into one schema as far as possible."""
+        cached = self._alternatives_by_id.get(id(schema))
+        if cached is None:
+            cached = self._alternatives_by_id[id(schema)] = (
+                schema,
+                self._alternatives(schema, MAX_ALTERNATIVE_DEPTH, iter(range(MAX_CACHED_ENTRIES))),
+            )
+        return cached[1]
 
-    def _options(self, schema: Any, depth: int, budget: Iterator[int]) -> list[Schema]:
-        schema = resolved(schema, self.root)
-        options = [cleaned(schema)]
+    def _alternatives(self, schema: Any, depth: int, budget: Iterator[int]) -> list[Schema]:
+        schema = resolve_references(schema, self.root)
+        options = [drop_invalid_keywords(schema)]
         if depth == 0 or next(budget, None) is None:
             return options
-        for member in list_of(schema, "allOf")[:MOST_OPTIONS]:
-            parts = self._options(member, depth - 1, budget)
-            options = [merged(one, parts[0]) for one in options] if len(parts) == 1 else options
+        for member in get_list(schema, "allOf")[:MAX_ALTERNATIVES]:
+            # An `allOf` member with several alternatives would multiply them; ignoring it accepts more, never less.
+            parts = self._alternatives(member, depth - 1, budget)
+            options = [merge_schemas(option, parts[0]) for option in options] if len(parts) == 1 else options
         for keyword in ("anyOf", "oneOf"):
-            members = list_of(schema, keyword)
+            members = get_list(schema, keyword)
             if members:
-                parts = [part for member in members[:MOST_OPTIONS] for part in self._options(member, depth - 1, budget)]
-                if len(members) > MOST_OPTIONS or len(parts) * len(options) > MOST_OPTIONS:
-                    # Whatever the rest of them accept.
-                    parts = [*parts[: MOST_OPTIONS // len(options)], {}]
-                options = [merged(one, part) for one in options for part in parts]
+                parts = [
+                    part
+                    for member in members[:MAX_ALTERNATIVES]
+                    for part in self._alternatives(member, depth - 1, budget)
+                ]
+                if len(members) > MAX_ALTERNATIVES or len(parts) * len(options) > MAX_ALTERNATIVES:
+                    # Truncated: the empty schema covers what the others accept.
+                    parts = [*parts[: MAX_ALTERNATIVES // len(options)], {}]
+                options = [merge_schemas(option, part) for option in options for part in parts]
         return options
 
-    def resolved(self, schema: Schema) -> Schema:
-        return cleaned(without(resolved(schema, self.root), "$ref"), _COMPOSED)
-
-    def takes(self, schema: Schema, kind: str) -> bool:
-        """Whether some value of this JSON type could be accepted."""
-        return any(takes(option, kind) for option in self.options(schema))
-
-    def property(self, schema: Schema, name: str) -> Schema:
-        """What one option accepts under a name."""
-        found = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
-        return found if isinstance(found, dict) else _ANYTHING
-
-    def item(self, schema: Schema, at: int) -> Schema:
-        """What one option accepts at a place of an array."""
-        first = schema.get("prefixItems", [])
-        found = first[at] if at < len(first) else schema.get("items")
-        return found if isinstance(found, dict) else _ANYTHING
-
-    def member(self, schema: Schema, name: str) -> Schema:
-        """What is accepted under a name, whichever option it belongs to."""
-        options = self.options(schema)
-        holding = [option for option in options if name in option.get("properties", ())]
-        found = [cleaned(self.property(option, name), _COMPOSED) for option in holding or options]
-        return found[0] if len(found) == 1 else {"anyOf": _distinct(found)} if found else {}
-
-    def names(self, schema: Schema) -> list[str]:
-        """The names of the properties, in the order they are written in."""
-        return list(dict.fromkeys(name for option in self.options(schema) for name in option.get("properties", ())))
-
-    def required(self, schema: Schema) -> list[str]:
-        options = self.options(schema)
-        return [name for name in self.names(schema) if all(name in option.get("required", ()) for option in options)]
-
-    def takes_more(self, schema: Schema) -> bool:
-        """Whether it says that properties beside those it names are welcome, or names none."""
-        return any(
-            option.get("additionalProperties", not option.get("properties")) is not False
-            for option in self.options(schema)
+    def resolve(self, schema: Schema) -> Schema:
+        """Return the schema with references resolved and invalid keywords dropped."""
+        return drop_invalid_keywords(
+            omit_keywords(resolve_references(schema, self.root), "$ref"), _COMPOSITION_KEYWORDS
         )
 
-    def choices(self, schema: Schema) -> list[Any]:
-        """The values to choose from, where only some are accepted."""
-        return _distinct([value for option in self.options(schema) for value in values_of(option)][:MOST_CHOICES])
+    def accepts_type(self, schema: Schema, type_name: str) -> bool:
+        """Return whether some value of this JSON type could be accepted."""
+        return any(alternative_accepts_type(option, type_name) for option in self.alternatives(schema))
 
-    def titled_choices(self, schema: Schema) -> list[tuple[Any, str]]:
-        """The choices of a form's field or of its items, each with the words that a person is shown: `enum`, perhaps
-        with `enumNames`, or `oneOf`/`anyOf` with titles."""
+    def property_schema(self, schema: Schema, name: str) -> Schema:
+        """Return the schema of a property in one alternative."""
+        result = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+        return result if isinstance(result, dict) else _ANYTHING
+
+    def item_schema(self, schema: Schema, index: int) -> Schema:
+        """Return the schema of an array item in one alternative."""
+        first = schema.get("prefixItems", [])
+        result = first[index] if index < len(first) else schema.get("items")
+        return result if isinstance(result, dict) else _ANYTHING
+
+    def member_schema(self, schema: Schema, name: str) -> Schema:
+        """Return the schema of a property across all alternatives."""
+        options = self.alternatives(schema)
+        holding = [option for option in options if name in option.get("properties", ())]
+        result = [
+            drop_invalid_keywords(self.property_schema(option, name), _COMPOSITION_KEYWORDS)
+            # Alternatives that declare the property say more than those that merely allow any.
+            for option in holding or options
+        ]
+        return result[0] if len(result) == 1 else {"anyOf": _distinct(result)} if result else {}
+
+    def property_names(self, schema: Schema) -> list[str]:
+        """Return the property names in their order of appearance."""
+        return list(
+            dict.fromkeys(name for option in self.alternatives(schema) for name in option.get("properties", ()))
+        )
+
+    def required_names(self, schema: Schema) -> list[str]:
+        """Return the names that every alternative requires."""
+        options = self.alternatives(schema)
+        return [
+            name
+            for name in self.property_names(schema)
+            # A name that only some alternatives require can be left out by choosing another one.
+            if all(name in option.get("required", ()) for option in options)
+        ]
+
+    def allows_additional_properties(self, schema: Schema) -> bool:
+        """Return whether additional properties are allowed explicitly, or no properties are declared."""
+        return any(
+            # JSON Schema allows them by default, but an undeclared name next to declared ones is more likely a typo.
+            option.get("additionalProperties", not option.get("properties")) is not False
+            for option in self.alternatives(schema)
+        )
+
+    def enum_values(self, schema: Schema) -> list[Any]:
+        """Return the accepted values, if only some are accepted."""
+        return _distinct(
+            [value for option in self.alternatives(schema) for value in get_enum_values(option)][:MAX_ENUM_VALUES]
+        )
+
+    def titled_enum_values(self, schema: Schema) -> list[tuple[Any, str]]:
+        """Return the choices of a form field or its items, each with its label.
+
+        Labels come from `enumNames`, or from titles in `oneOf`/`anyOf`.
+        """
         items = schema.get("items")
-        if self.takes(schema, "array") and isinstance(items, dict):
+        if self.accepts_type(schema, "array") and isinstance(items, dict):
             schema = items
         titled = [
-            (one["const"], str(one.get("title", one["const"])))
+            (item["const"], str(item.get("title", item["const"])))
             for keyword in ("oneOf", "anyOf")
-            for one in list_of(schema, keyword)[:MOST_OPTIONS]
-            if isinstance(one, dict) and "const" in one
+            for item in get_list(schema, keyword)[:MAX_ALTERNATIVES]
+            if isinstance(item, dict) and "const" in item
         ]
-        values, names = self.choices(schema), list_of(schema, "enumNames")
+        values, names = self.enum_values(schema), get_list(schema, "enumNames")
         return titled or list(zip(values, map(str, names if len(names) == len(values) else values), strict=True))
 
     def is_base64(self, schema: Schema) -> bool:
-        return any(option.get("contentEncoding") == "base64" for option in self.options(schema))
+        return any(option.get("contentEncoding") == "base64" for option in self.alternatives(schema))
 
 
-def takes(option: Schema, kind: str) -> bool:
-    """Whether an option accepts some value of this JSON type."""
-    if values := values_of(option):
-        return any(kind_of(value) == kind for value in values)
-    wanted = option.get("type", kind)
-    wanted = wanted if isinstance(wanted, list) else [wanted]
-    return kind in wanted or (kind == "integer" and "number" in wanted)
+def alternative_accepts_type(option: Schema, type_name: str) -> bool:
+    """Return whether an alternative accepts some value of this JSON type."""
+    if values := get_enum_values(option):
+        return any(json_type(value) == type_name for value in values)
+    # A schema without `type` accepts every type.
+    accepted = option.get("type", type_name)
+    accepted = accepted if isinstance(accepted, list) else [accepted]
+    return type_name in accepted or (type_name == "integer" and "number" in accepted)
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    found: list[Any] = []
+    results: list[Any] = []
     for value in values:
-        if not any(kind_of(value) == kind_of(other) and value == other for other in found):
-            found.append(value)
-    return found
+        if not any(json_type(value) == json_type(other) and value == other for other in results):
+            results.append(value)
+    return results

@@ -1,7 +1,7 @@
-"""Reading type hints: what an author wrote in `Annotated`, and which fields a class has.
+"""Introspection of type hints: metadata in `Annotated`, and the fields of classes.
 
-Both the schema of a type and its decoder are made from what this module reads, so that they cannot disagree. Classes
-of other libraries are known by their module and their attributes: importing pydantic costs more than all of Portico.
+Schemas and decoders are both derived from this module, so they cannot disagree. Classes of other libraries are
+recognized by module and attributes: importing pydantic costs more than all of Portico.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from portico.jsonschema.docstrings import Docstring, parse_docstring
 
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 SIZES = ("min_length", "max_length")
-LIMITS = (*BOUNDS, *SIZES, "pattern")
-WORDS = ("title", "description", "examples", "deprecated")
-FOREIGN = {"annotated_types", "pydantic", "pydantic_core"}
+CONSTRAINT_NAMES = (*BOUNDS, *SIZES, "pattern")
+ANNOTATION_NAMES = ("title", "description", "examples", "deprecated")
+FOREIGN_PACKAGES = {"annotated_types", "pydantic", "pydantic_core"}
 
 
 class Constraints(Struct, frozen=True):
-    """What stands beside a type: its limits, and words about it."""
+    """Limits and annotations of a type."""
 
     ge: Any = None
     gt: Any = None
@@ -47,30 +47,31 @@ class Constraints(Struct, frozen=True):
     extra: dict[str, Any] = {}
     default: Any = UNSET
     factory: Callable[[], Any] | None = None
-    # Some limit is not written as msgspec.Meta, so msgspec would not see it.
+    # Some limit is not a msgspec.Meta, so msgspec would ignore it.
     foreign: bool = False
-    # Functions of pydantic take part (AfterValidator and the like): only pydantic can describe and decode this.
+    # Uses pydantic validators (AfterValidator etc.), so only pydantic can describe and decode it.
     validated: bool = False
 
     @property
     def limits(self) -> dict[str, Any]:
-        found = {name: getattr(self, name) for name in (*LIMITS, "tz")}
-        return {name: value for name, value in found.items() if value is not None}
+        """Return the limits that are set."""
+        result = {name: getattr(self, name) for name in (*CONSTRAINT_NAMES, "tz")}
+        return {name: value for name, value in result.items() if value is not None}
 
 
 UNCONSTRAINED = Constraints()
 
 
 class Field(Struct, frozen=True):
-    """One property of an object: a parameter of a function, or an attribute of a class."""
+    """Property of an object: a function parameter or a class attribute."""
 
     name: str
     type: Any
     default: Any = UNSET
     description: str = ""
-    # May be left out although there is no default to show.
+    # Optional, although there is no default to show.
     optional: bool = False
-    # The name in Python, where it differs.
+    # The Python name, if it differs.
     attribute: str = ""
 
     @property
@@ -78,8 +79,8 @@ class Field(Struct, frozen=True):
         return self.default is UNSET and not self.optional
 
 
-class Shape(Struct, frozen=True):
-    """A class seen as a JSON object, or as an array where msgspec writes it as one."""
+class ClassFields(Struct, frozen=True):
+    """Fields of a class that is encoded as a JSON object, or as an array by msgspec."""
 
     cls: type
     fields: list[Field]
@@ -88,84 +89,86 @@ class Shape(Struct, frozen=True):
     tag: tuple[str, str | int] | None = None
 
 
-def strip_annotations(tp: Any) -> tuple[Any, Constraints]:
-    """The type without `Annotated`, `NotRequired`, `NewType` and their like, and what they say about it."""
-    found: dict[str, Any] = {}
+def split_annotations(tp: Any) -> tuple[Any, Constraints]:
+    """Strip `Annotated`, `NotRequired`, `NewType` and similar from a type, and return it with its constraints."""
+    result: dict[str, Any] = {}
     while True:
         origin = typing.get_origin(tp)
         if origin is Annotated:
             for item in reversed(tp.__metadata__):
-                _read(item, found)
+                _read(item, result)
             tp = tp.__origin__
         elif _is_qualifier(origin):
             tp = typing.get_args(tp)[0]
         elif isinstance(tp, NewType):
             tp = tp.__supertype__
         elif isinstance(tp, TypeVar):
-            tp = tp.__bound__ or (union_of(tp.__constraints__) if tp.__constraints__ else Any)
+            tp = tp.__bound__ or (make_union(tp.__constraints__) if tp.__constraints__ else Any)
         else:
-            return tp, Constraints(**found) if found else UNCONSTRAINED
+            return tp, Constraints(**result) if result else UNCONSTRAINED
 
 
 def _is_qualifier(origin: Any) -> bool:
-    """Says something about a field, not about its values."""
+    """Return whether a type qualifies a field rather than its values."""
     return origin in (Required, NotRequired, Final) or getattr(origin, "_name", "") == "ReadOnly"
 
 
-def _read(item: Any, found: dict[str, Any]) -> None:
-    """Add what one element of `Annotated` says. Later elements were read before: what is there stays."""
+def _read(item: Any, values: dict[str, Any]) -> None:
+    """Collect the metadata of one element of `Annotated`. Later elements are read first and take precedence."""
     if isinstance(item, str):
-        found.setdefault("description", inspect.cleandoc(item))
+        values.setdefault("description", inspect.cleandoc(item))
     elif isinstance(item, Meta):
-        _take(item, (*LIMITS, *WORDS, "tz"), found)
-        found["extra"] = {**(item.extra_json_schema or {}), **found.get("extra", {})}
-    elif type(item).__module__.partition(".")[0] in FOREIGN:
-        _read_foreign(item, found)
+        _take(item, (*CONSTRAINT_NAMES, *ANNOTATION_NAMES, "tz"), values)
+        values["extra"] = {**(item.extra_json_schema or {}), **values.get("extra", {})}
+    elif type(item).__module__.partition(".")[0] in FOREIGN_PACKAGES:
+        _read_foreign(item, values)
     elif type(item).__name__ == "Doc":
-        _take(types.SimpleNamespace(description=getattr(item, "documentation", None)), ("description",), found)
+        _take(types.SimpleNamespace(description=getattr(item, "documentation", None)), ("description",), values)
 
 
-def _read_foreign(item: Any, found: dict[str, Any]) -> None:
+def _read_foreign(item: Any, values: dict[str, Any]) -> None:
     if is_field_info(item):
-        _take(item, WORDS, found)
+        _take(item, ANNOTATION_NAMES, values)
         if isinstance(item.json_schema_extra, dict):
-            found["extra"] = {**item.json_schema_extra, **found.get("extra", {})}
+            values["extra"] = {**item.json_schema_extra, **values.get("extra", {})}
         if item.default_factory is not None:
-            found.setdefault("factory", item.default_factory)
+            values.setdefault("factory", item.default_factory)
         elif type(item.default).__name__ != "PydanticUndefinedType" and item.default is not ...:
-            found.setdefault("default", item.default)
+            values.setdefault("default", item.default)
         for inner in reversed(item.metadata):
-            _read(inner, found)
-    elif _take(item, LIMITS, found):
-        found["foreign"] = True
+            _read(inner, values)
+    elif _take(item, CONSTRAINT_NAMES, values):
+        values["foreign"] = True
     elif hasattr(item, "__get_pydantic_core_schema__"):
-        found["validated"] = True
+        values["validated"] = True
 
 
-def _take(item: Any, names: tuple[str, ...], found: dict[str, Any]) -> bool:
-    taken = {name: value for name in names if (value := getattr(item, name, None)) is not None}
-    if isinstance(taken.get("pattern"), re.Pattern):
-        taken["pattern"] = taken["pattern"].pattern
-    for name, value in taken.items():
-        found.setdefault(name, value)
-    return bool(taken)
+def _take(item: Any, names: tuple[str, ...], values: dict[str, Any]) -> bool:
+    """Add the attributes of `item` that are set to `values`, and return whether there were any."""
+    attributes = {name: value for name in names if (value := getattr(item, name, None)) is not None}
+    if isinstance(attributes.get("pattern"), re.Pattern):
+        attributes["pattern"] = attributes["pattern"].pattern
+    for name, value in attributes.items():
+        # An outer annotation was read first and takes precedence.
+        values.setdefault(name, value)
+    return bool(attributes)
 
 
 def is_field_info(item: Any) -> bool:
-    """`pydantic.Field(…)`, as a default or in `Annotated`."""
+    """Return whether an object is a `pydantic.Field(…)`."""
     return type(item).__module__ == "pydantic.fields" and hasattr(item, "default_factory")
 
 
 def is_pydantic(tp: Any) -> bool:
-    """A model, a pydantic dataclass, or a type that tells pydantic how to read it."""
+    """Return whether a type is a pydantic model or dataclass, or defines a pydantic schema."""
     cls = typing.get_origin(tp) or tp
     return isinstance(cls, type) and (
         hasattr(cls, "__pydantic_core_schema__") or hasattr(cls, "__get_pydantic_core_schema__")
     )
 
 
-def adapter(tp: Any) -> Any:
-    """pydantic's view of a type. The author of such a type has imported pydantic, so it is only looked up."""
+def pydantic_adapter(tp: Any) -> Any:
+    """Return a pydantic TypeAdapter. The author of the type has already imported pydantic."""
     return sys.modules["pydantic"].TypeAdapter(tp)
 
 
@@ -173,26 +176,26 @@ def is_union(tp: Any) -> bool:
     return typing.get_origin(tp) in (typing.Union, types.UnionType)
 
 
-def union_of(options: Sequence[Any]) -> Any:
-    """A union made while running, for which `X | Y` does not do: a name in quotes has no `|`."""
+def make_union(options: Sequence[Any]) -> Any:
+    """Build a union at run time. `X | Y` fails for forward references."""
     return typing.Union[tuple(options)]  # noqa: UP007
 
 
-def members(tp: Any) -> list[Any]:
-    """The members of a union. UNSET means that a field is absent, and an absent field has no type."""
+def union_members(tp: Any) -> list[Any]:
+    """Return the members of a union except UNSET, which means an absent field."""
     return [arg for arg in typing.get_args(tp) if arg is not UnsetType]
 
 
 def alias_value(tp: Any) -> Any:
-    """What a `type X = …` alias stands for, or UNSET for anything else."""
+    """Return the value of a `type X = …` alias, or UNSET for anything else."""
     alias = typing.get_origin(tp) or tp
     if type(alias).__name__ != "TypeAliasType":
         return UNSET
     return _bound(alias.__value__, dict(zip(alias.__type_params__, typing.get_args(tp), strict=False)))
 
 
-def identity(tp: Any) -> Any:
-    """Something to remember a type by. Types with a dict in their annotations have no hash."""
+def type_key(tp: Any) -> Any:
+    """Return a hashable key for a type. Types with a dict in their annotations are not hashable."""
     try:
         hash(tp)
     except TypeError:
@@ -200,13 +203,13 @@ def identity(tp: Any) -> Any:
     return tp
 
 
-def shape_of(tp: Any, *, output: bool = False) -> Shape | None:
-    """The fields of a class that is made of fields; None for any other type."""
-    # A server that is built asks for each class dozens of times. What is no class may have no hash.
-    return _kept_shape(tp, output) if isinstance(tp, type) else _shape(tp, output)
+def get_class_fields(tp: Any, *, for_output: bool = False) -> ClassFields | None:
+    """Return the fields of a class that consists of fields, or None."""
+    # Building a server asks for each class dozens of times. Other types may not be hashable.
+    return _cached_shape(tp, for_output) if isinstance(tp, type) else _shape(tp, for_output)
 
 
-def _shape(tp: Any, output: bool) -> Shape | None:
+def _shape(tp: Any, output: bool) -> ClassFields | None:
     cls: Any = typing.get_origin(tp) or tp
     if not isinstance(cls, type) or is_pydantic(cls):
         return None
@@ -223,16 +226,16 @@ def _shape(tp: Any, output: bool) -> Shape | None:
         fields, array = _of_named_tuple(tp, cls), True
     else:
         return None
-    doc = doc_of(cls)
-    described = [msgspec.structs.replace(one, description=doc.params.get(one.attribute, "")) for one in fields]
-    return Shape(cls, described, doc, array, tag)
+    doc = get_docstring(cls)
+    described = [msgspec.structs.replace(field, description=doc.params.get(field.attribute, "")) for field in fields]
+    return ClassFields(cls, described, doc, array, tag)
 
 
-_kept_shape = lru_cache(maxsize=1024)(_shape)
+_cached_shape = lru_cache(maxsize=1024)(_shape)
 
 
-def doc_of(cls: type) -> Docstring:
-    """The author's docstring; dataclasses and named tuples without one are given a signature in its place."""
+def get_docstring(cls: type) -> Docstring:
+    """Return the parsed docstring, ignoring the signature that dataclasses and named tuples generate."""
     text = vars(cls).get("__doc__")
     generated = isinstance(text, str) and text.startswith(f"{cls.__name__}(")
     return parse_docstring(None if generated or not isinstance(text, str) else text)
@@ -242,14 +245,14 @@ def _of_struct(tp: Any, cls: type[Struct]) -> Iterator[Field]:
     try:
         infos = msgspec.structs.fields(tp)
     except (NameError, TypeError) as error:
-        raise _unresolved(cls, error) from error
+        raise _unresolved_error(cls, error) from error
     for info in infos:
         default, optional = _default(info.default, info.default_factory, NODEFAULT)
         yield Field(info.encode_name, info.type, default, "", optional, info.name)
 
 
 def _of_dataclass(tp: Any, cls: Any, output: bool) -> Iterator[Field]:
-    # The author of such a class has imported the module, so it is only looked up.
+    # Imported by the author of the class already.
     dataclasses = sys.modules["dataclasses"]
     hints = _hints(tp)
     for info in cls.__dataclass_fields__.values():
@@ -265,7 +268,7 @@ def _of_dataclass(tp: Any, cls: Any, output: bool) -> Iterator[Field]:
 
 def _of_typed_dict(tp: Any, cls: Any) -> Iterator[Field]:
     for name, hint in _hints(tp).items():
-        # Under `from __future__ import annotations` the class did not see Required and NotRequired; the hint did.
+        # Under `from __future__ import annotations` the class does not see Required and NotRequired, but the hint does.
         origin = typing.get_origin(hint)
         optional = origin is NotRequired or (origin is not Required and name not in cls.__required_keys__)
         while _is_qualifier(typing.get_origin(hint)):
@@ -280,9 +283,9 @@ def _of_named_tuple(tp: Any, cls: Any) -> Iterator[Field]:
 
 
 def _default(default: Any, factory: Any, missing: Any) -> tuple[Any, bool]:
-    """The default to show, and whether there is one that cannot be shown."""
+    """Return the default to show, and whether there is one that cannot be shown."""
     if factory is not missing:
-        # Other factories may read a clock or a database: they run when the object is made, not to describe it.
+        # Other factories may have side effects: they run when an object is created, not to describe it.
         return (factory(), False) if factory in (list, dict, set, frozenset, tuple) else (UNSET, True)
     if default is missing:
         return UNSET, False
@@ -290,28 +293,28 @@ def _default(default: Any, factory: Any, missing: Any) -> tuple[Any, bool]:
 
 
 def _hints(tp: Any) -> dict[str, Any]:
-    """The annotations of a class, with the type parameters of generic classes filled in."""
+    """Return the annotations of a class with its type parameters substituted."""
     cls = typing.get_origin(tp) or tp
-    hints = resolve(cls, {cls.__name__: cls})
+    hints = resolve_annotations(cls, {cls.__name__: cls})
     bound = dict(_bindings(cls, typing.get_args(tp)))
     owner = {name: klass for klass in reversed(cls.__mro__) for name in inspect.get_annotations(klass)}
     return {name: _bound(hint, bound.get(owner.get(name, cls), {})) for name, hint in hints.items()}
 
 
-def resolve(annotated: Any, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`typing.get_type_hints`, which also finds a class inside the function that defines it."""
+def resolve_annotations(annotated: Any, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the type hints, also for a class that is defined inside a function. Raises SchemaError."""
     try:
         return typing.get_type_hints(annotated, include_extras=True)
     except NameError as error:
         try:
             return typing.get_type_hints(annotated, localns=dict(names or {}), include_extras=True)
         except NameError:
-            raise _unresolved(annotated, error) from error
+            raise _unresolved_error(annotated, error) from error
     except (TypeError, SyntaxError, AttributeError) as error:
-        raise _unresolved(annotated, error) from error
+        raise _unresolved_error(annotated, error) from error
 
 
-def _unresolved(annotated: Any, error: Exception) -> SchemaError:
+def _unresolved_error(annotated: Any, error: Exception) -> SchemaError:
     name = getattr(annotated, "__qualname__", repr(annotated))
     return SchemaError(
         f"{name}: an annotation cannot be resolved ({error}). Names used in annotations must exist in the module when"
@@ -320,7 +323,7 @@ def _unresolved(annotated: Any, error: Exception) -> SchemaError:
 
 
 def _bindings(cls: type, args: tuple[Any, ...]) -> Iterator[tuple[type, dict[Any, Any]]]:
-    """What each class in the family was given for its type parameters."""
+    """Yield the type arguments of each class in the hierarchy."""
     own = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
     yield cls, own
     for base in getattr(cls, "__orig_bases__", ()):
@@ -337,7 +340,7 @@ def _bound(tp: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def literal_values(tp: Any) -> list[tuple[Any, Any]]:
-    """(what stands in JSON, what it means) for every value of a Literal."""
+    """Return (JSON value, Python value) for every value of a Literal."""
     return [(getattr(value, "value", value), value) for value in typing.get_args(tp)]
 
 

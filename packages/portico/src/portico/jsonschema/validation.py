@@ -1,6 +1,6 @@
-"""Values held against schemas that others wrote, by compiled validators and within bounds.
+"""Validation against schemas of other parties, with compiled validators and bounded work.
 
-Nothing is fetched, and no pattern takes more than linear time. Validators are jsonschema-rs, where it is installed.
+Nothing is fetched, and patterns run in linear time. The validators come from jsonschema-rs, if it is installed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ import msgspec
 from msgspec import Struct
 
 from portico.jsonschema import Schema, SchemaError
-from portico.jsonschema.cost import EASY, LARGEST, LONGEST_SCHEMA, MOST_LOOKS, Cost, cost_of, size_of
-from portico.jsonschema.reader import MOST_FIELDS, Reader, definitions_of, properties_of, required_of
+from portico.jsonschema.cost import (
+    CHEAP_EVALUATIONS,
+    MAX_EVALUATIONS,
+    MAX_SCHEMA_BYTES,
+    MAX_VALUE_NODES,
+    SchemaCost,
+    count_nodes,
+    estimate_cost,
+)
+from portico.jsonschema.reader import MAX_PROPERTIES, SchemaReader, get_definitions, get_properties, get_required
 
-MOST_COMPLAINTS = 20
-# To say why a value does not fit, all ways to be valid are gone through: this many at most.
-MOST_WAYS = 1_000_000
-LONGEST_REASON = 300
+MAX_ISSUES = 20
+# Explaining a failure tries every way to be valid: at most this many.
+MAX_EXPLAIN_BRANCHES = 1_000_000
+MAX_REASON_CHARS = 300
 
 _FORMATS: dict[str, Callable[[str], Any]] = {
     "date-time": datetime.datetime.fromisoformat,
@@ -33,16 +41,16 @@ _FORMATS: dict[str, Callable[[str], Any]] = {
 }
 
 
-class Unfit(SchemaError, ValueError):
-    """A schema that cannot be used; its text says why."""
+class InvalidSchema(SchemaError, ValueError):
+    """The schema cannot be used; the message says why."""
 
 
-class Unbounded(Unfit):
-    """Nothing is wrong with the schema, but checking would take too long."""
+class SchemaTooExpensive(InvalidSchema):
+    """The schema is valid, but validation would take too long."""
 
 
-class Complaint(Struct, frozen=True):
-    """What is wrong with a value: where, which keyword of the schema says so, and in words."""
+class ValidationIssue(Struct, frozen=True):
+    """One validation error: its location, the failing keyword and a message."""
 
     path: str
     keyword: str
@@ -50,193 +58,218 @@ class Complaint(Struct, frozen=True):
     received: Any = None
 
 
-DOES_NOT_FIT = Complaint("", "", "it does not fit")
+UNSPECIFIED_ISSUE = ValidationIssue("", "", "does not match the schema")
 
 
-class Validator(Protocol):
+class CompiledValidator(Protocol):
     def is_valid(self, instance: Any) -> bool: ...
 
     def iter_errors(self, instance: Any) -> Iterable[Any]: ...
 
 
-def compiled(schema: Schema) -> Validator | None:
-    """The compiled schema; None where jsonschema-rs is not installed. Raises Unfit for what is no schema, or refers to
-    what is not in it."""
+def compile_validator(schema: Schema) -> CompiledValidator | None:
+    """Compile a schema, or return None if jsonschema-rs is not installed.
+
+    Raises `InvalidSchema` for an invalid schema or an unresolvable reference.
+    """
     try:
+        # Optional dependency, imported here: most servers never validate a schema of another party.
         import jsonschema_rs
     except ImportError:
         return None
     try:
-        # A regular expression of the linear-time engine: what is held against it may be hostile.
-        validator: Validator = jsonschema_rs.validator_for(
+        # The linear-time regex engine, because the values may be hostile.
+        # Offline, because a `$ref` to a URL would let the author of a schema make this process send requests.
+        validator: CompiledValidator = jsonschema_rs.validator_for(
             schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
         )
     except (ValueError, jsonschema_rs.ValidationError) as failure:
-        raise Unfit(str(failure).partition("\n")[0][:LONGEST_REASON]) from None
+        raise InvalidSchema(str(failure).partition("\n")[0][:MAX_REASON_CHARS]) from None
     return validator
 
 
-class Checker(Struct, frozen=True):
-    """A schema that was found fit to be used. Without a validator every value is valid."""
+class SchemaValidator(Struct, frozen=True):
+    """Checked schema. Without a compiled validator every value is valid."""
 
-    validator: Validator | None
-    cost: Cost
+    validator: CompiledValidator | None
+    cost: SchemaCost
 
     def is_valid(self, value: Any) -> bool:
-        if self.cost.times > EASY // 10 and size_of(value, MOST_LOOKS) * self.cost.times > MOST_LOOKS:
-            raise Unbounded("it makes too much work of this value")
+        """Return whether a value is valid. Raises SchemaTooExpensive."""
+        if (
+            # Counting nodes costs time as well, so cheap schemas skip it.
+            self.cost.evaluations > CHEAP_EVALUATIONS // 10
+            and count_nodes(value, MAX_EVALUATIONS) * self.cost.evaluations > MAX_EVALUATIONS
+        ):
+            raise SchemaTooExpensive("validating this value would take too long")
+        # is_valid() stops at the first error; errors are only collected for values that are rejected.
         return self.validator is None or self.validator.is_valid(value)
 
-    def complaints(self, value: Any) -> Iterator[Complaint]:
-        """Why a value is not valid; nothing where it would take too long to say."""
-        if self.validator is not None and not self._takes_long(value):
-            yield from map(_complaint, self.validator.iter_errors(value))
+    def iter_issues(self, value: Any) -> Iterator[ValidationIssue]:
+        """Yield the validation errors; nothing if explaining would take too long."""
+        if self.validator is not None and not self._is_expensive(value):
+            yield from map(_to_issue, self.validator.iter_errors(value))
 
     def reason(self, value: Any) -> str:
-        """The first reason in the validator's words, where a schema does not contain itself."""
-        if self.validator is None or self.cost.recursive or self._takes_long(value):
-            return DOES_NOT_FIT.message
-        return str(next(iter(self.validator.iter_errors(value))).message)[:LONGEST_REASON]
+        """Return the first error message, unless explaining would take too long."""
+        if self.validator is None or self.cost.recursive or self._is_expensive(value):
+            return UNSPECIFIED_ISSUE.message
+        return str(next(iter(self.validator.iter_errors(value))).message)[:MAX_REASON_CHARS]
 
-    def _takes_long(self, value: Any) -> bool:
-        """Where a schema contains itself, each level of the value multiplies the ways to be valid."""
+    def _is_expensive(self, value: Any) -> bool:
+        """Return whether explaining is too expensive. In recursive schemas each level multiplies the work."""
         if not self.cost.recursive:
-            return self.cost.times > EASY
-        return float(self.cost.times) ** (_depth(value) + 1) > MOST_WAYS
+            return self.cost.evaluations > CHEAP_EVALUATIONS
+        return float(self.cost.evaluations) ** (_depth(value) + 1) > MAX_EXPLAIN_BRANCHES
 
 
-UNCHECKED = Checker(None, Cost(1, False))
+ACCEPT_ALL = SchemaValidator(None, SchemaCost(1, False))
 
 
-def checker(schema: Schema) -> Checker:
-    """Raises Unfit for a schema that cannot be used, and Unbounded for one that is too long."""
-    _encoded(schema)
+def create_validator(schema: Schema) -> SchemaValidator:
+    """Check and compile a schema. Raises InvalidSchema, or SchemaTooExpensive if it is too large."""
+    # First, because it also rejects Python objects that contain themselves.
+    _encode_schema(schema)
     try:
-        # Its cost first: to compile it is work as well.
-        cost = cost_of(schema)
-        return Checker(compiled(schema), cost)
+        # The cost first, because compiling is work as well.
+        cost = estimate_cost(schema)
+        return SchemaValidator(compile_validator(schema), cost)
     except (ValueError, RecursionError) as failure:
-        raise Unfit(str(failure)[:LONGEST_REASON]) from None
+        raise InvalidSchema(str(failure)[:MAX_REASON_CHARS]) from None
 
 
-def _encoded(schema: Schema) -> bytes:
+def _encode_schema(schema: Schema) -> bytes:
     try:
         encoded = msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError, OverflowError) as failure:
-        raise Unfit(f"it is no JSON: {failure}") from None
-    if len(encoded) > LONGEST_SCHEMA:
-        raise Unbounded(f"it is longer than {LONGEST_SCHEMA} bytes")
+        raise InvalidSchema(f"it is not valid JSON: {failure}") from None
+    # Every later step takes time at least in proportion to the size.
+    if len(encoded) > MAX_SCHEMA_BYTES:
+        raise SchemaTooExpensive(f"it exceeds {MAX_SCHEMA_BYTES} bytes")
     return encoded
 
 
+# Compiling takes longer than validating. Keyed by the encoded schema, because dicts are mutable.
 @lru_cache(maxsize=256)
-def _remembered(encoded: bytes) -> Checker:
-    found = checker(msgspec.json.decode(encoded))
-    if found.validator is None:
-        raise SchemaError("JSON Schemas are checked by the package jsonschema-rs: install portico[schema]")
-    return found
+def _cached_validator(encoded: bytes) -> SchemaValidator:
+    validator = create_validator(msgspec.json.decode(encoded))
+    if validator.validator is None:
+        raise SchemaError("validating JSON Schemas needs the package jsonschema-rs: pip install 'portico[schema]'")
+    return validator
 
 
-def require(schema: Schema) -> None:
-    """Raises Unfit if this is no schema that could be used, and SchemaError where none can be."""
-    _remembered(_encoded(schema))
+def check_schema(schema: Schema) -> None:
+    """Raise InvalidSchema if the schema is unusable, and SchemaError if jsonschema-rs is missing."""
+    _cached_validator(_encode_schema(schema))
 
 
-def complaints(schema: Schema, value: Any) -> list[Complaint]:
-    """What is wrong with a value; nothing, if all is well. Raises Unfit where the schema cannot be used."""
-    found = _remembered(_encoded(schema))
-    if found.is_valid(value):
+def validate(schema: Schema, value: Any) -> list[ValidationIssue]:
+    """Return the validation errors of a value; empty if it is valid. Raises InvalidSchema."""
+    result = _cached_validator(_encode_schema(schema))
+    if result.is_valid(value):
         return []
-    return list(islice(found.complaints(value), MOST_COMPLAINTS)) or list(_roughly(schema, value)) or [DOES_NOT_FIT]
+    return (
+        # The best explanation that is affordable: exact errors, then the names of the members, then the bare fact.
+        list(islice(result.iter_issues(value), MAX_ISSUES))
+        or list(_find_invalid_members(schema, value))
+        or [UNSPECIFIED_ISSUE]
+    )
 
 
-def _roughly(schema: Schema, value: Any) -> Iterator[Complaint]:
-    """Which members do not fit, without why."""
-    known = properties_of(schema)
-    if not isinstance(value, dict) or not known:
+def _find_invalid_members(schema: Schema, value: Any) -> Iterator[ValidationIssue]:
+    """Yield the members that are invalid, without the reason."""
+    properties = get_properties(schema)
+    if not isinstance(value, dict) or not properties:
         return
-    for name in required_of(schema):
+    for name in get_required(schema):
         if name not in value:
-            yield Complaint(name, "required", "it is required")
-    for name, one in islice(value.items(), MOST_FIELDS):
-        if name in known:
-            part = {"properties": {name: known[name]}, **definitions_of(schema)}
-            if not _remembered(_encoded(part)).is_valid({name: one}):
-                yield Complaint(name, "", "it does not fit", one)
+            yield ValidationIssue(name, "required", "is required")
+    for name, member in islice(value.items(), MAX_PROPERTIES):
+        if name in properties:
+            # One member at a time: explaining the whole was too expensive, but each part is known to be cheap to
+            # check.
+            part = {"properties": {name: properties[name]}, **get_definitions(schema)}
+            if not _cached_validator(_encode_schema(part)).is_valid({name: member}):
+                yield ValidationIssue(name, "", "does not match the schema", member)
         elif schema.get("additionalProperties") is False:
-            yield Complaint(name, "additionalProperties", "there is no such member", one)
+            yield ValidationIssue(name, "additionalProperties", "unexpected member", member)
 
 
-def _depth(value: Any, most: int = 16) -> int:
+def _depth(value: Any, max_depth: int = 16) -> int:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 0 if not inside or not most else 1 + max(_depth(one, most - 1) for one in inside)
+    return 0 if not inside or not max_depth else 1 + max(_depth(item, max_depth - 1) for item in inside)
 
 
-def _complaint(error: Any) -> Complaint:
+def _to_issue(error: Any) -> ValidationIssue:
     keyword = str(error.schema_path[-1]) if error.schema_path else ""
-    steps, received, message = list(error.instance_path), error.instance, str(error.message)[:LONGEST_REASON]
+    steps, received, message = list(error.instance_path), error.instance, str(error.message)[:MAX_REASON_CHARS]
+    # The error is located at the object; the caller needs the path of the member that is missing.
     if keyword == "required":
-        return Complaint(path_of([*steps, error.kind.property]), keyword, "it is required", None)
+        return ValidationIssue(format_path([*steps, error.kind.property]), keyword, "is required", None)
     if keyword == "additionalProperties" and getattr(error.kind, "unexpected", None):
         name = error.kind.unexpected[0]
-        return Complaint(path_of([*steps, name]), keyword, "there is no such member", received.get(name))
-    return Complaint(path_of(steps), keyword, message, received)
+        return ValidationIssue(format_path([*steps, name]), keyword, "unexpected member", received.get(name))
+    return ValidationIssue(format_path(steps), keyword, message, received)
 
 
-def path_of(steps: list[str | int]) -> str:
-    """`address.lines[0]`"""
+def format_path(segments: list[str | int]) -> str:
+    """Format a path such as `address.lines[0]`."""
     path = ""
-    for step in steps:
+    for step in segments:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return path
 
 
-# Reading values by a schema
+# Conversion of formats
 
 
 def has_formats(schema: Schema) -> bool:
-    """Whether `with_formats` could find anything to do."""
+    """Return whether `convert_formats` could change anything."""
     try:
+        # A property named "format" is a harmless false positive: the conversion then finds nothing to change.
         return b'"format"' in msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError, OverflowError):
         return True
 
 
-def with_formats(value: Any, schema: Schema) -> Any:
-    """A JSON value with its dates, times and ids as such, where the schema says that they are."""
-    size = size_of(value, LARGEST)
+def convert_formats(value: Any, schema: Schema) -> Any:
+    """Convert dates, times and UUIDs in a JSON value where the schema declares their format."""
+    size = count_nodes(value, MAX_VALUE_NODES)
     try:
-        return _FormatReader(schema, 16 * size + 1000).read(value, schema) if size < LARGEST else value
-    except (_Enough, RecursionError):
+        # Proportional to the value: a schema with alternatives may visit a node several times, but not without limit.
+        return _FormatConverter(schema, 16 * size + 1000).convert(value, schema) if size < MAX_VALUE_NODES else value
+    except (_WorkLimitReached, RecursionError):
         return value
 
 
-class _Enough(Exception):
-    """The schema makes more work of the value than it is worth: it stays as it came."""
+class _WorkLimitReached(Exception):
+    """The schema requires too much work; the value stays unchanged."""
 
 
-class _FormatReader(Reader):
-    def __init__(self, root: Schema, steps: int) -> None:
+class _FormatConverter(SchemaReader):
+    def __init__(self, root: Schema, max_steps: int) -> None:
         super().__init__(root)
-        self._steps = steps
+        self._steps = max_steps
 
-    def read(self, value: Any, schema: Schema) -> Any:
-        """What the first option makes of it that makes something of it: `X | None` and its like."""
-        for option in self.options(schema):
+    def convert(self, value: Any, schema: Schema) -> Any:
+        """Return the result of the first alternative that changes the value, as for `X | None`."""
+        for option in self.alternatives(schema):
             self._steps -= 1
             if self._steps < 0:
-                raise _Enough
-            found = self._read(value, option)
-            if found is not value and found != value:
-                return found
+                raise _WorkLimitReached
+            result = self._read(value, option)
+            # An alternative that leaves the value unchanged says nothing; the next one may convert it.
+            if result is not value and result != value:
+                return result
         return value
 
     def _read(self, value: Any, option: Schema) -> Any:
         if isinstance(value, str) and (parse := _FORMATS.get(option.get("format", ""))):
+            # `format` is an annotation in JSON Schema 2020-12 (Validation, section 7), so other text stays text.
             with contextlib.suppress(ValueError):
                 return parse(value)
         if isinstance(value, dict) and option.keys() & {"properties", "additionalProperties"}:
-            return {name: self.read(one, self.property(option, name)) for name, one in value.items()}
+            return {name: self.convert(member, self.property_schema(option, name)) for name, member in value.items()}
         if isinstance(value, list) and option.keys() & {"items", "prefixItems"}:
-            return [self.read(one, self.item(option, at)) for at, one in enumerate(value)]
+            return [self.convert(member, self.item_schema(option, at)) for at, member in enumerate(value)]
         return value

@@ -1,20 +1,20 @@
-"""MCP Apps (SEP-1865, 2026-01-26): the words of the extension."""
+"""Constants of the MCP Apps extension (SEP-1865, 2026-01-26)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-EXTENSION = "io.modelcontextprotocol/ui"
-SCHEME = "ui://"
-PAGE_TYPE = "text/html;profile=mcp-app"
-# What a client that shows pages declares of itself.
-SHOWN: dict[str, Any] = {EXTENSION: {"mimeTypes": [PAGE_TYPE]}}
-# An origin, with a wildcard for its subdomains if that is meant; nothing that would end a directive of a policy.
-ORIGIN = r"(https?|wss?)://(\*\.)?[A-Za-z0-9.-]+(:\d{1,5})?|http://\[::1\](:\d{1,5})?"
+APPS_EXTENSION = "io.modelcontextprotocol/ui"
+UI_SCHEME = "ui://"
+APP_MIME_TYPE = "text/html;profile=mcp-app"
+# Capability declared by a client that renders apps.
+APPS_CLIENT_CAPABILITY: dict[str, Any] = {APPS_EXTENSION: {"mimeTypes": [APP_MIME_TYPE]}}
+# An origin, optionally with a wildcard for subdomains; characters that would end a CSP directive are excluded.
+CSP_ORIGIN_PATTERN = r"(https?|wss?)://(\*\.)?[A-Za-z0-9.-]+(:\d{1,5})?|http://\[::1\](:\d{1,5})?"
 
 
-def shows_pages(capabilities: Any) -> bool:
-    """Whether a client has declared that it shows pages of ours: it names their type, as it is required to."""
-    said = (getattr(capabilities, "extensions", None) or {}).get(EXTENSION)
-    types = said.get("mimeTypes") if isinstance(said, dict) else None
-    return isinstance(types, list) and PAGE_TYPE in types
+def supports_apps(capabilities: Any) -> bool:
+    """Return whether a client declared support for our apps, including their required MIME type."""
+    extension = (getattr(capabilities, "extensions", None) or {}).get(APPS_EXTENSION)
+    types = extension.get("mimeTypes") if isinstance(extension, dict) else None
+    return isinstance(types, list) and APP_MIME_TYPE in types

@@ -1,4 +1,4 @@
-"""What a server has to have declared before it is asked for something (basic/lifecycle, Operation)."""
+"""Capabilities that a server must declare before a client uses a method (basic/lifecycle, Operation)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 from portico.protocol.meta import ServerCapabilities
 from portico.protocol.tasks import EXTENSION
-from portico.protocol.versions import V2024_11_05, V2025_03_26, V2025_11_25, V2026_07_28, Revision
+from portico.protocol.versions import V2024_11_05, V2025_03_26, V2025_11_25, V2026_07_28, ProtocolVersion
 
-Path = tuple[str, ...]
-"""Where a capability stands: its name, and what is below it."""
+CapabilityPath = tuple[str, ...]
+"Path of a capability: its name and the names of nested members."
 
-TASK_CALLS: Path = ("tasks", "requests", "tools", "call")
+TASK_TOOL_CALLS: CapabilityPath = ("tasks", "requests", "tools", "call")
 
-_TASKS: Path = ("extensions", EXTENSION)
+_TASKS: CapabilityPath = ("extensions", EXTENSION)
 
-# From a revision on, until the next row of the same method. Before its first row a method needs nothing: 2024-11-05 has
-# completions, and no way to declare them.
-_NEEDS: tuple[tuple[str, Revision, Path], ...] = (
+# Each row applies from a version until the next row of the same method. Before its first row a method needs no
+# capability: 2024-11-05 has completions but cannot declare them.
+_REQUIRED_CAPABILITIES: tuple[tuple[str, ProtocolVersion, CapabilityPath], ...] = (
     ("tools/list", V2024_11_05, ("tools",)),
     ("tools/call", V2024_11_05, ("tools",)),
     ("resources/list", V2024_11_05, ("resources",)),
@@ -39,16 +39,15 @@ _NEEDS: tuple[tuple[str, Revision, Path], ...] = (
 )
 
 
-def declares(capabilities: ServerCapabilities, path: Path) -> bool:
-    """Whether a capability was declared. An empty object means yes; absence, null and false mean no."""
-    found: Any = getattr(capabilities, path[0])
+def has_capability(capabilities: ServerCapabilities, path: CapabilityPath) -> bool:
+    """Return whether a capability was declared. An empty object means yes; absence, null and false mean no."""
+    result: Any = getattr(capabilities, path[0])
     for name in path[1:]:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found is not None and found is not False
+        result = result.get(name) if isinstance(result, dict) else None
+    return result is not None and result is not False
 
 
-def undeclared(capabilities: ServerCapabilities, revision: Revision) -> dict[str, str]:
-    """The methods that a server with these capabilities is not to be asked for, each with what it would have to
-    declare."""
-    needs = {method: path for method, since, path in _NEEDS if since <= revision}
-    return {method: ".".join(path) for method, path in needs.items() if not declares(capabilities, path)}
+def unsupported_methods(capabilities: ServerCapabilities, protocol_version: ProtocolVersion) -> dict[str, str]:
+    """Return the methods that a server with these capabilities does not support, each with the missing capability."""
+    needs = {method: path for method, since, path in _REQUIRED_CAPABILITIES if since <= protocol_version}
+    return {method: ".".join(path) for method, path in needs.items() if not has_capability(capabilities, path)}

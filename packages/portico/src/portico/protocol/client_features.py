@@ -1,4 +1,4 @@
-"""What a server may ask of the client: elicitation, sampling, roots; and the result that asks."""
+"""Server-to-client requests (elicitation, sampling, roots) and the `input_required` result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from portico.protocol.content import Role, SamplingBlock
+from portico.protocol.content import Role, SamplingContentBlock
 from portico.protocol.tools import Tool, ToolChoice
 
 
@@ -24,7 +24,7 @@ class ElicitUrlParams(Struct, rename="camel", tag_field="mode", tag="url", omit_
 
 
 class ElicitParams(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """Either form as a client meets it. No mode means a form."""
+    """Elicitation parameters of either mode, as received by a client. The default mode is a form."""
 
     message: str
     mode: str = "form"
@@ -39,9 +39,10 @@ class ElicitResult(Struct, omit_defaults=True):
     content: dict[str, Any] | None = None
 
 
+# Since 2025-11-25 a message may have several blocks; older versions have exactly one. See `translation`.
 class SamplingMessage(Struct, omit_defaults=True):
     role: Role
-    content: SamplingBlock | list[SamplingBlock]
+    content: SamplingContentBlock | list[SamplingContentBlock]
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
@@ -75,7 +76,7 @@ class CreateMessageParams(Struct, omit_defaults=True, rename="camel", kw_only=Tr
 
 class CreateMessageResult(Struct, omit_defaults=True, rename="camel", kw_only=True):
     role: Role
-    content: SamplingBlock | list[SamplingBlock]
+    content: SamplingContentBlock | list[SamplingContentBlock]
     model: str
     stop_reason: str | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
@@ -91,8 +92,9 @@ class ListRootsResult(Struct):
     roots: list[Root]
 
 
+# The key in `inputRequests` replaces the id, so that responses can be matched in the next round.
 class InputRequest(Struct, omit_defaults=True):
-    """One question, without an id: it rides in a result (2026-07-28, basic/patterns, multi round-trip requests)."""
+    """One request inside a result, without an id (2026-07-28, basic/patterns, multi round-trip requests)."""
 
     method: str
     params: Any = None

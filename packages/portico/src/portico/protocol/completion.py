@@ -5,30 +5,30 @@ from __future__ import annotations
 from msgspec import Struct
 
 from portico.protocol.content import Result
-from portico.protocol.meta import Name, Params
+from portico.protocol.meta import BoundedName, RequestParams
 
 # server/utilities/completion: "Maximum 100 items per response".
-MOST_COMPLETIONS = 100
+MAX_COMPLETION_VALUES = 100
 
 
 class PromptReference(Struct, tag_field="type", tag="ref/prompt"):
-    name: Name
+    name: BoundedName
 
 
 class ResourceReference(Struct, tag_field="type", tag="ref/resource"):
-    uri: Name
+    uri: BoundedName
 
 
 class CompletionArgument(Struct):
-    name: Name
-    value: Name
+    name: BoundedName
+    value: BoundedName
 
 
 class CompletionContext(Struct, omit_defaults=True):
     arguments: dict[str, str] | None = None
 
 
-class CompleteParams(Params):
+class CompleteParams(RequestParams):
     ref: PromptReference | ResourceReference
     argument: CompletionArgument
     context: CompletionContext | None = None

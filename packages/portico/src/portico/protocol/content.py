@@ -1,4 +1,4 @@
-"""What results are made of: content blocks and resource contents."""
+"""Content blocks and resource contents."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Annotations(Struct, omit_defaults=True, rename="camel", frozen=True):
     last_modified: str | None = None
 
 
-class Block(Struct, omit_defaults=True, rename="camel", tag_field="type", kw_only=True):
+class ContentBase(Struct, omit_defaults=True, rename="camel", tag_field="type", kw_only=True):
     annotations: Annotations | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class TextContent(Block, tag="text"):
+class TextContent(ContentBase, tag="text"):
     text: str
 
 
-class ImageContent(Block, tag="image"):
+class ImageContent(ContentBase, tag="image"):
     data: str
     mime_type: str
 
 
-class AudioContent(Block, tag="audio"):
+class AudioContent(ContentBase, tag="audio"):
     data: str
     mime_type: str
 
 
-class TextContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """The text of a resource."""
+class TextResourceContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """Text of a resource."""
 
     uri: str
     mime_type: str | None = None
@@ -46,12 +46,12 @@ class TextContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
     @property
-    def content(self) -> str:
+    def data(self) -> str:
         return self.text
 
 
-class BlobContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """The bytes of a resource, in base64."""
+class BlobResourceContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """Binary content of a resource, in base64."""
 
     uri: str
     mime_type: str | None = None
@@ -59,12 +59,12 @@ class BlobContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
     @property
-    def content(self) -> bytes:
+    def data(self) -> bytes:
         return a2b_base64(self.blob)
 
 
-class Contents(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """Either of the two as a client meets them."""
+class ResourceContents(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """Text or binary contents, as received by a client."""
 
     uri: str
     mime_type: str | None = None
@@ -73,11 +73,11 @@ class Contents(Struct, omit_defaults=True, rename="camel", kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class EmbeddedResource(Block, tag="resource"):
-    resource: TextContents | BlobContents | Contents | Any
+class EmbeddedResource(ContentBase, tag="resource"):
+    resource: TextResourceContents | BlobResourceContents | ResourceContents | Any
 
 
-class ResourceLink(Block, tag="resource_link"):
+class ResourceLink(ContentBase, tag="resource_link"):
     uri: str
     name: str
     title: str | None = None
@@ -87,13 +87,13 @@ class ResourceLink(Block, tag="resource_link"):
     icons: list[Icon] | None = None
 
 
-class ToolUseContent(Block, tag="tool_use"):
+class ToolUseContent(ContentBase, tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any]
 
 
-class ToolResultContent(Block, tag="tool_result"):
+class ToolResultContent(ContentBase, tag="tool_result"):
     tool_use_id: str
     content: list[Any]
     structured_content: Any = UNSET
@@ -101,13 +101,14 @@ class ToolResultContent(Block, tag="tool_result"):
 
 
 ContentBlock = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
-SamplingBlock = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
-BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
+SamplingContentBlock = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
+CONTENT_BLOCK_TYPES = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
 
 
 class Result(Struct, omit_defaults=True, rename="camel", tag_field="resultType", tag="complete", kw_only=True):
-    """Every answer. `resultType` is a tag, because `omit_defaults` would drop a constant; the handshake revisions,
-    which do not know it, have it taken off when they are answered."""
+    """Base class of results. `resultType` is a tag, because `omit_defaults` would drop a constant; it is removed in
+    responses of the handshake versions, which do not define it.
+    """
 
     meta: Any = field(default=UNSET, name="_meta")
 
@@ -116,7 +117,7 @@ _RESULT_TYPE = b'{"resultType":"complete"'
 
 
 def strip_result_type(body: bytes) -> bytes:
-    """An encoded result without its `resultType`, which the handshake revisions do not know."""
+    """Remove `resultType` from an encoded result, for the handshake versions."""
     return b"{" + body[len(_RESULT_TYPE) :].removeprefix(b",") if body.startswith(_RESULT_TYPE) else body
 
 
@@ -125,7 +126,7 @@ class EmptyResult(Result):
 
 
 class CacheableResult(Result, kw_only=True):
-    """2026-07-28, server/utilities/caching: both members are required on the results that have them."""
+    """Result with cache hints. Both members are required where they apply (2026-07-28, server/utilities/caching)."""
 
     ttl_ms: int | UnsetType = UNSET
     cache_scope: Literal["public", "private"] | UnsetType = UNSET

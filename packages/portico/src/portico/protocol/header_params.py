@@ -1,4 +1,4 @@
-"""Parameters that stand in an HTTP header too: `x-mcp-header` in a tool's schema (2026-07-28, basic/transports)."""
+"""Tool parameters that are repeated in HTTP headers: `x-mcp-header` (2026-07-28, basic/transports)."""
 
 from __future__ import annotations
 
@@ -9,73 +9,79 @@ from typing import Any
 
 from msgspec import Struct
 
-KEYWORD = "x-mcp-header"
-PREFIX = "Mcp-Param-"
+HEADER_KEYWORD = "x-mcp-header"
+HEADER_PREFIX = "Mcp-Param-"
 
+# RFC 9110, section 5.6.2: the characters of a header name.
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_KINDS = ("string", "integer", "boolean")
-_LARGEST = 2**53 - 1
-_OPENING, _CLOSING = "=?base64?", "?="
+# Numbers are excluded by the specification: their text form differs between languages.
+_ALLOWED_TYPES = ("string", "integer", "boolean")
+# JavaScript clients cannot represent larger integers exactly, so header and body could differ silently.
+_MAX_SAFE_INTEGER = 2**53 - 1
+_BASE64_PREFIX, _BASE64_SUFFIX = "=?base64?", "?="
 
 
-class Mirror(Struct, frozen=True):
-    """One parameter, where it stands in the arguments, and the header that repeats it."""
+class HeaderParam(Struct, frozen=True):
+    """One mirrored parameter: its header and its path in the arguments."""
 
     header: str
     path: tuple[str, ...]
     kind: str
 
 
-def mirrors(schema: Mapping[str, Any]) -> tuple[Mirror, ...]:
-    """The mirrored parameters of a tool. Raises ValueError when an annotation breaks the rules."""
-    found = tuple(_walk(schema, ()))
-    names = [mirror.header.lower() for mirror in found]
+def parse_header_params(schema: Mapping[str, Any]) -> tuple[HeaderParam, ...]:
+    """Return the mirrored parameters of a tool schema. Raises ValueError for an invalid annotation."""
+    result = tuple(_walk(schema, ()))
+    # Header names are case-insensitive, so `Region` and `region` would be the same header.
+    names = [mirror.header.lower() for mirror in result]
     if len(set(names)) < len(names):
-        raise ValueError(f"two parameters have the same {KEYWORD}")
-    if _mentions(schema) != len(found):
-        raise ValueError(f"{KEYWORD} stands where no parameter is: only `properties` may lead to it")
-    return found
+        raise ValueError(f"two parameters have the same {HEADER_KEYWORD}")
+    # An annotation below `anyOf`, `items` or `$ref` has no single path in the arguments. Ignoring it would let
+    # a proxy route by a header that nobody compares with the body.
+    if _mentions(schema) != len(result):
+        raise ValueError(f"{HEADER_KEYWORD} is only allowed on properties reached through `properties`")
+    return result
 
 
-def _walk(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Mirror]:
-    for name, one in _properties(schema).items():
-        if not isinstance(one, Mapping):
+def _walk(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[HeaderParam]:
+    for name, subschema in _properties(schema).items():
+        if not isinstance(subschema, Mapping):
             continue
-        if KEYWORD in one:
-            yield _mirror(one, (*path, name))
-        yield from _walk(one, (*path, name))
+        if HEADER_KEYWORD in subschema:
+            yield _mirror(subschema, (*path, name))
+        yield from _walk(subschema, (*path, name))
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    result = schema.get("properties")
+    return result if isinstance(result, Mapping) else {}
 
 
-def _mirror(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mirror:
-    name, kind = schema[KEYWORD], schema.get("type")
+def _mirror(schema: Mapping[str, Any], path: tuple[str, ...]) -> HeaderParam:
+    name, kind = schema[HEADER_KEYWORD], schema.get("type")
     if not isinstance(name, str) or not re.fullmatch(_TOKEN, name):
-        raise ValueError(f"{KEYWORD} of {path[-1]!r} is no header name")
-    if kind not in _KINDS:
-        raise ValueError(f"{KEYWORD} of {path[-1]!r}: only strings, integers and booleans can be mirrored")
-    return Mirror(PREFIX + name, path, kind)
+        raise ValueError(f"{HEADER_KEYWORD} of {path[-1]!r} must be a valid header name")
+    if kind not in _ALLOWED_TYPES:
+        raise ValueError(f"{HEADER_KEYWORD} of {path[-1]!r}: only strings, integers and booleans can be mirrored")
+    return HeaderParam(HEADER_PREFIX + name, path, kind)
 
 
 def _mentions(schema: Any, *, is_schema: bool = True) -> int:
-    """How often the keyword stands anywhere, also where it must not. A property may have that name; it is none."""
+    """Count the occurrences of the keyword, valid or not. A property with that name does not count."""
     if isinstance(schema, list):
-        return sum(_mentions(one) for one in schema)
+        return sum(_mentions(item) for item in schema)
     if not isinstance(schema, Mapping):
         return 0
-    own = 1 if is_schema and KEYWORD in schema else 0
+    own = 1 if is_schema and HEADER_KEYWORD in schema else 0
     return own + sum(
-        _mentions(one, is_schema=not (is_schema and name in ("properties", "$defs", "patternProperties")))
-        for name, one in schema.items()
+        _mentions(item, is_schema=not (is_schema and name in ("properties", "$defs", "patternProperties")))
+        for name, item in schema.items()
         if name not in ("enum", "const", "default", "examples") or not is_schema
     )
 
 
-def value_at(arguments: Any, path: tuple[str, ...]) -> Any:
-    """What stands there, or None."""
+def get_argument(arguments: Any, path: tuple[str, ...]) -> Any:
+    """Return the argument at a path, or None."""
     for name in path:
         if not isinstance(arguments, Mapping):
             return None
@@ -83,39 +89,45 @@ def value_at(arguments: Any, path: tuple[str, ...]) -> Any:
     return arguments
 
 
-def agrees(mirror: Mirror, value: Any, said: str) -> bool:
-    """Whether a header says the same as the body."""
-    if mirror.kind == "boolean":
-        return isinstance(value, bool) and said == ("true" if value else "false")
-    if mirror.kind == "integer" and isinstance(value, int | float) and not isinstance(value, bool):
-        return abs(value) <= _LARGEST and _number(said) == value
-    return isinstance(value, str) and said == value
+def matches_header(param: HeaderParam, value: Any, header_value: str) -> bool:
+    """Return whether a header has the same value as the body."""
+    if param.kind == "boolean":
+        return isinstance(value, bool) and header_value == ("true" if value else "false")
+    if param.kind == "integer" and isinstance(value, int | float) and not isinstance(value, bool):
+        return abs(value) <= _MAX_SAFE_INTEGER and _number(header_value) == value
+    return isinstance(value, str) and header_value == value
 
 
-def _number(said: str) -> float | None:
-    """`42` and `42.0` are the same integer; `1e3`, `0x2a`, `+42` and ` 42` are not how one is written."""
-    return float(said) if re.fullmatch(r"-?[0-9]{1,16}(\.0+)?", said) else None
+def _number(text: str) -> float | None:
+    """Parse an integer: `42` and `42.0` are equal; `1e3`, `0x2a`, `+42` and ` 42` are invalid."""
+    return float(text) if re.fullmatch(r"-?[0-9]{1,16}(\.0+)?", text) else None
 
 
-def encode(value: str) -> str:
-    """A header's value: plain where a header can carry it, base64 of its UTF-8 where not."""
+def encode_header_value(value: str) -> str:
+    """Encode a header value: as is if possible, else as base64 of its UTF-8."""
+    # Control characters would allow header injection, and HTTP implementations strip surrounding spaces. A
+    # value that looks encoded is encoded as well, so that decoding is unambiguous.
     plain = value.isascii() and value.isprintable() and value == value.strip() and not _is_wrapped(value)
-    return value if plain else f"{_OPENING}{b64encode(value.encode()).decode()}{_CLOSING}"
+    return value if plain else f"{_BASE64_PREFIX}{b64encode(value.encode()).decode()}{_BASE64_SUFFIX}"
 
 
-def decode(value: str) -> str:
-    """The way back. Raises ValueError for something that claims to be base64 and is not."""
+def decode_header_value(value: str) -> str:
+    """Decode a header value. Raises ValueError for invalid base64."""
     if not _is_wrapped(value):
         return value
-    return b64decode(value[len(_OPENING) : -len(_CLOSING)], validate=True).decode()
+    return b64decode(value[len(_BASE64_PREFIX) : -len(_BASE64_SUFFIX)], validate=True).decode()
 
 
 def _is_wrapped(value: str) -> bool:
-    return value.startswith(_OPENING) and value.endswith(_CLOSING) and len(value) >= len(_OPENING) + len(_CLOSING)
+    return (
+        value.startswith(_BASE64_PREFIX)
+        and value.endswith(_BASE64_SUFFIX)
+        and len(value) >= len(_BASE64_PREFIX) + len(_BASE64_SUFFIX)
+    )
 
 
-def spelled(value: Any) -> str:
-    """A parameter as a header says it."""
+def format_header_value(value: Any) -> str:
+    """Format an argument as a header value."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return encode(str(value))
+    return encode_header_value(str(value))

@@ -1,8 +1,8 @@
-"""A bound for the nesting of JSON that others wrote.
+"""Limit on the nesting of JSON from other parties.
 
-Many functions walk decoded JSON by recursion, and Python allows about 1,000 frames. How many are left depends on the
-caller, and from Python 3.12 on the C parser reads far deeper documents than Python code can walk. So every foreign
-document is checked when it is read: whatever has passed can be walked with several frames for each level.
+Many functions walk decoded JSON recursively, and Python allows about 1,000 frames. How many are left depends on the
+caller, and from Python 3.12 on the C parser accepts far deeper documents than Python code can walk. Every foreign
+document is therefore checked when it is read: those that pass can be walked with several frames per level.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-# The limit of serde_json, so that documents which other implementations read are read here too.
+# The limit of serde_json, so that documents accepted by other implementations are accepted here, too.
 MAX_JSON_DEPTH = 128
 
 TOO_DEEP = f"nested too deeply: at most {MAX_JSON_DEPTH} levels are accepted"
@@ -20,9 +20,9 @@ TOO_DEEP = f"nested too deeply: at most {MAX_JSON_DEPTH} levels are accepted"
 T = TypeVar("T")
 
 _OTHER_BYTES = bytes(set(range(256)) - set(b'"{}[]:,'))
-# With one kind of brackets, a pair that holds nothing is "{}".
+# With a single kind of bracket, an empty pair is always "{}".
 _ONE_KIND = bytes.maketrans(b"[]", b"{}")
-# Removing the innermost pairs takes one level off. Few documents have anything left after this many rounds.
+# Each round removes the innermost pairs, one level. Few documents have anything left afterwards.
 _ROUNDS = 8
 
 
@@ -83,8 +83,12 @@ def check_depth(value: Any, max_depth: int = MAX_JSON_DEPTH) -> None:
     """Raise DepthExceeded if a decoded value is nested deeper than `max_depth`. Does not recurse."""
     level, depth = [value], 0
     while level:
-        containers = [one for one in level if isinstance(one, dict | list)]
+        containers = [container for container in level if isinstance(container, dict | list)]
         depth += bool(containers)
         if depth > max_depth:
             raise DepthExceeded
-        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
+        level = [
+            item
+            for container in containers
+            for item in (container.values() if isinstance(container, dict) else container)
+        ]

@@ -1,4 +1,4 @@
-"""Opening a conversation: server/discover, and the handshake it replaced."""
+"""server/discover, and the initialize handshake of earlier versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from portico.protocol.meta import (
     ClientCapabilities,
     Implementation,
     LogLevel,
-    Params,
+    RequestParams,
     ServerCapabilities,
 )
 from portico.protocol.versions import V2024_11_05
@@ -20,8 +20,8 @@ class DiscoverResult(CacheableResult, kw_only=True):
     instructions: str | None = None
 
 
-class InitializeParams(Params, rename="camel", kw_only=True):
-    """Early clients left out the version or the capabilities; who they are they must say."""
+class InitializeParams(RequestParams, rename="camel", kw_only=True):
+    """Parameters of initialize. Early clients omit the version or the capabilities; `clientInfo` is required."""
 
     protocol_version: str = V2024_11_05
     capabilities: ClientCapabilities = NO_CAPABILITIES
@@ -35,9 +35,9 @@ class InitializeResult(Result, kw_only=True):
     instructions: str | None = None
 
 
-class SetLevelParams(Params):
+class SetLevelParams(RequestParams):
     level: LogLevel
 
 
-class EmptyParams(Params):
+class EmptyParams(RequestParams):
     pass

@@ -1,4 +1,4 @@
-"""Who is speaking and how: `_meta`, capabilities, implementations, icons."""
+"""`_meta`, capabilities, implementations and icons."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from portico.caching import LruCache
 from portico.protocol.errors import InvalidParams
-from portico.protocol.jsonrpc import NOTHING
+from portico.protocol.jsonrpc import EMPTY_RAW
 
-PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
-CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
-LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+PROTOCOL_VERSION_META_KEY = "io.modelcontextprotocol/protocolVersion"
+CLIENT_CAPABILITIES_META_KEY = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO_META_KEY = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL_META_KEY = "io.modelcontextprotocol/logLevel"
+SERVER_INFO_META_KEY = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_ID_META_KEY = "io.modelcontextprotocol/subscriptionId"
 
-# What a request is about: a name, a URI, a task. Each is looked up, matched and repeated in errors.
-LONGEST_NAME = 8 * 1024
-Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+# Names, URIs and task ids of requests. They are looked up, matched and repeated in errors.
+MAX_NAME_CHARS = 8 * 1024
+BoundedName = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 
 ProgressToken = int | str
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-LOG_LEVELS: dict[str, int] = {
+LOG_LEVEL_RANKS: dict[str, int] = {
     level: rank
     for rank, level in enumerate(("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"))
 }
@@ -38,7 +39,7 @@ class Icon(Struct, omit_defaults=True, rename="camel", frozen=True):
 
 
 class Implementation(Struct, omit_defaults=True, rename="camel", frozen=True):
-    """A program's name and version, for people to read; nothing is decided by it."""
+    """Name and version of a program, for display only."""
 
     name: str
     version: str
@@ -49,7 +50,7 @@ class Implementation(Struct, omit_defaults=True, rename="camel", frozen=True):
 
 
 class ClientCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True):
-    """What a client can be asked for. An empty object means yes, absence means no."""
+    """Client capabilities. An empty object means yes, absence means no."""
 
     roots: dict[str, Any] | None = None
     sampling: dict[str, Any] | None = None
@@ -58,8 +59,10 @@ class ClientCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True
     extensions: dict[str, Any] | None = None
     tasks: dict[str, Any] | None = None
 
-    def can_elicit(self, mode: str) -> bool:
-        """`elicitation: {}` means form alone (2025-11-25, client/elicitation, Capabilities)."""
+    def supports_elicitation(self, mode: str) -> bool:
+        """Return whether a mode is supported. `elicitation: {}` means forms only (2025-11-25, client/elicitation,
+        Capabilities).
+        """
         if self.elicitation is None:
             return False
         return mode in self.elicitation or (mode == "form" and "url" not in self.elicitation)
@@ -79,67 +82,68 @@ class ServerCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True
 NO_CAPABILITIES = ClientCapabilities()
 
 
-class Params(Struct, omit_defaults=True, kw_only=True, gc=False):
-    """What every request's params may have: `_meta`, undecoded."""
+class RequestParams(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """Base class of request params: `_meta`, not decoded."""
 
-    meta: Raw = field(default=NOTHING, name="_meta")
+    meta: Raw = field(default=EMPTY_RAW, name="_meta")
 
 
-# A member that was not sent. Defaults are not validated, so a null that was sent is refused all the same.
+# Marks an absent member. Defaults are not validated, so an explicit null is still rejected.
 _ABSENT: Any = None
 
 
-class Meta(Struct, frozen=True, gc=False):
-    """The members of a request's `_meta` that mean something to us. Others are left where they are."""
+class DecodedMeta(Struct, frozen=True, gc=False):
+    """Decoded members of a request's `_meta` that Portico uses; the others are ignored."""
 
-    protocol_version: str | UnsetType = field(default=UNSET, name=PROTOCOL_VERSION)
-    capabilities: ClientCapabilities | UnsetType = field(default=UNSET, name=CLIENT_CAPABILITIES)
-    client: Implementation = field(default=_ABSENT, name=CLIENT_INFO)
-    log_level: LogLevel = field(default=_ABSENT, name=LOG_LEVEL)
+    protocol_version: str | UnsetType = field(default=UNSET, name=PROTOCOL_VERSION_META_KEY)
+    capabilities: ClientCapabilities | UnsetType = field(default=UNSET, name=CLIENT_CAPABILITIES_META_KEY)
+    client: Implementation = field(default=_ABSENT, name=CLIENT_INFO_META_KEY)
+    log_level: LogLevel = field(default=_ABSENT, name=LOG_LEVEL_META_KEY)
     progress_token: int | str = field(default=_ABSENT, name="progressToken")
 
 
-class _Open(Struct, gc=False):
+class _RawMeta(Struct, gc=False):
     meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
 
 
-NO_META = Meta()
+EMPTY_META = DecodedMeta()
 
 
-# A client says the same of itself in each request, so what was read once is known. Bounded, and never with a token.
-known: dict[bytes, Meta] = {}
+# Clients repeat the same `_meta` in every request, so the decoded form is cached. The cache is bounded and excludes
+# progress tokens.
+META_CACHE: LruCache[bytes, DecodedMeta] = LruCache(256)
+# Bound once, because every request uses it and the attribute lookup would double its cost.
+find_known = META_CACHE.peek
 
 
 @cache
-def _decoder() -> msgspec.json.Decoder[Meta]:
-    return msgspec.json.Decoder(Meta)
+def _decoder() -> msgspec.json.Decoder[DecodedMeta]:
+    return msgspec.json.Decoder(DecodedMeta)
 
 
-def read(said: Raw) -> Meta:
-    """What a request's `_meta` says. A malformed one is the sender's mistake."""
-    if said is NOTHING:
-        return NO_META
-    raw = bytes(said)
+def decode_meta(params_meta: Raw) -> DecodedMeta:
+    """Decode a request's `_meta`. Raises InvalidParams if it is malformed."""
+    if params_meta is EMPTY_RAW:
+        return EMPTY_META
+    raw = bytes(params_meta)
     try:
-        return known.get(raw) or _read(raw)
+        return find_known(raw) or _decode_and_cache(raw)
     except (msgspec.DecodeError, RecursionError) as failure:
         raise InvalidParams(f"Invalid _meta: {failure}".replace("`$.", "`").replace("`", "'")) from None
 
 
-def _read(raw: bytes) -> Meta:
+def _decode_and_cache(raw: bytes) -> DecodedMeta:
     if not raw:
-        return NO_META
+        return EMPTY_META
     meta = _decoder().decode(raw)
     if meta.progress_token is _ABSENT and len(raw) <= 1024:
-        if len(known) >= 256:
-            known.clear()
-        known[raw] = meta
+        META_CACHE[raw] = meta
     return meta
 
 
-def members(params: Raw) -> dict[str, Any]:
-    """All of `_meta`, also what is not ours."""
-    if params is NOTHING:
+def decode_meta_members(params: Raw) -> dict[str, Any]:
+    """Return all members of `_meta`, including unknown ones."""
+    if params is EMPTY_RAW:
         return {}
-    meta = msgspec.json.decode(params, type=_Open).meta
+    meta = msgspec.json.decode(params, type=_RawMeta).meta
     return {} if meta is UNSET else meta

@@ -1,4 +1,4 @@
-"""The protocol as a table. Adding a method is adding a row."""
+"""Table of all methods. Adding a method is adding a row."""
 
 from __future__ import annotations
 
@@ -25,10 +25,19 @@ from portico.protocol import (
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import InvalidParams, InvalidRequest
 from portico.protocol.json_depth import MAX_JSON_DEPTH
-from portico.protocol.jsonrpc import LARGEST_ID, MOST_NODES, NOTHING, SMALLEST_ID, TWICE, Frame, doubled, repeats
-from portico.protocol.meta import Params
+from portico.protocol.jsonrpc import (
+    DUPLICATE_MEMBER_MESSAGE,
+    EMPTY_RAW,
+    MAX_JSON_NODES,
+    MAX_REQUEST_ID,
+    MIN_REQUEST_ID,
+    JsonRpcMessage,
+    has_duplicate_keys,
+    has_duplicate_members,
+)
+from portico.protocol.meta import RequestParams
 from portico.protocol.tools import CallToolParams
-from portico.protocol.versions import V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28, Revision
+from portico.protocol.versions import V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28, ProtocolVersion
 
 if TYPE_CHECKING:
     from portico.protocol import uri_check
@@ -40,20 +49,20 @@ _EMPTY = Raw(b"{}")
 
 
 class Method:
-    """One row: who says it, in which revisions it stands as a message of its own, and what it carries.
+    """One method: its direction, the protocol versions in which it is a separate message, and its types.
 
-    On 2026-07-28 the three questions to the client stand inside a result instead, so their rows end before it.
+    On 2026-07-28 the three server-to-client requests are part of a result instead, so their rows end before it.
     """
 
     def __init__(
         self,
         name: str,
         direction: Direction,
-        since: Revision,
-        until: Revision,
+        since: ProtocolVersion,
+        until: ProtocolVersion,
         params: type,
         result: Any = None,
-        named: str = "",
+        name_param: str = "",
         uris: Callable[[Any], Iterable[str]] | None = None,
     ) -> None:
         self.name = name
@@ -63,9 +72,9 @@ class Method:
         self.params = params
         # None for notifications.
         self.result = result
-        # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
-        self.named = named
-        # Returns the URIs in the typed params. They are checked when params are decoded, here and nowhere else.
+        # The member of params that names the target; over HTTP it is repeated in the header Mcp-Name.
+        self.name_param = name_param
+        # Returns the URIs in the typed params. They are checked only here, when params are decoded.
         self.uris = uris
 
     @cached_property
@@ -73,35 +82,40 @@ class Method:
         return msgspec.json.Decoder(self.params)
 
     def decode(self, params: Raw) -> Any:
-        """Return the typed params. Raises InvalidParams if they do not fit, or have a URI that `check_uri` refuses."""
+        """Return the typed params. Raises InvalidParams if they, or a URI in them, are invalid."""
         try:
-            typed = self.decoder.decode(_EMPTY if params is NOTHING else params)
+            typed = self.decoder.decode(_EMPTY if params is EMPTY_RAW else params)
+            # A policy compares the URI, and a handler opens it. If both could read it differently, the policy
+            # could be bypassed.
             self.check_uris(typed)
         except (msgspec.DecodeError, RecursionError, uri_check.InvalidUri) as failure:
-            raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
+            raise InvalidParams(f"Invalid params for {self.name}: {format_decode_error(failure)}") from None
         return typed
 
     def check_uris(self, typed: Any) -> None:
-        """Raise InvalidUri if a URI in typed params cannot be judged, because parsers disagree on it."""
+        """Raise InvalidUri if a URI in typed params is read differently by different parsers."""
         if self.uris is not None:
             for uri in self.uris(typed):
                 uri_check.check_uri(uri)
 
     @cached_property
-    def name_in(self) -> Callable[[Any], str | None]:
-        """Gives what a request is about, out of its typed params; None for methods that have no such member."""
-        return attrgetter("task_id" if self.named == "taskId" else self.named) if self.named else _nameless
+    def get_name(self) -> Callable[[Any], str | None]:
+        """Return a function that extracts the target's name from typed params, or None for methods without one."""
+        return (
+            attrgetter("task_id" if self.name_param == "taskId" else self.name_param) if self.name_param else _nameless
+        )
 
-    def known_to(self, revision: Revision) -> bool:
-        return self.since <= revision <= self.until
+    def supports(self, protocol_version: ProtocolVersion) -> bool:
+        """Return whether the method exists in a protocol version."""
+        return self.since <= protocol_version <= self.until
 
 
 def _nameless(typed: Any) -> None:
-    """A request that is about no one thing."""
+    """Return None, for requests without a named target."""
 
 
 def uri_in(typed: Any) -> Iterable[str]:
-    """Return the URI of params whose member `uri` it is."""
+    """Return the URI of params with a member `uri`."""
     return (typed.uri,)
 
 
@@ -109,19 +123,20 @@ def _referenced_uri(typed: completion.CompleteParams) -> Iterable[str]:
     return (typed.ref.uri,) if isinstance(typed.ref, completion.ResourceReference) else ()
 
 
-def _subscribed_uris(typed: subscriptions.ListenParams) -> Iterable[str]:
+def _subscribed_uris(typed: subscriptions.SubscriptionsListenParams) -> Iterable[str]:
     return typed.notifications.resource_subscriptions or ()
 
 
-def plainly(failure: Exception) -> str:
-    """A decoder's complaint in words that do not need its manual."""
+def format_decode_error(failure: Exception) -> str:
+    """Return a decoder's message without its path syntax."""
     return str(failure).replace("`$.", "`").replace("`", "'")
 
 
 _FIRST, _LAST, _LAST_HANDSHAKE = V2024_11_05, V2026_07_28, V2025_11_25
 
-_ROWS = (
-    # opening
+# The protocol as a table: adding a method is adding a row. `since` and `until` are inclusive.
+_METHOD_TABLE = (
+    # lifecycle
     Method("initialize", "to server", _FIRST, _LAST_HANDSHAKE, lifecycle.InitializeParams, lifecycle.InitializeResult),
     Method("ping", "both", _FIRST, _LAST_HANDSHAKE, lifecycle.EmptyParams, EmptyResult),
     Method("server/discover", "to server", V2026_07_28, _LAST, lifecycle.EmptyParams, lifecycle.DiscoverResult),
@@ -139,7 +154,7 @@ _ROWS = (
         _FIRST,
         _LAST,
         resources.ReadResourceParams,
-        resources.ReceivedContents,
+        resources.ReceivedResourceResult,
         "uri",
         uris=uri_in,
     ),
@@ -158,7 +173,7 @@ _ROWS = (
     # prompts
     Method("prompts/list", "to server", _FIRST, _LAST, tools.ListParams, prompts.ListPromptsResult),
     Method("prompts/get", "to server", _FIRST, _LAST, prompts.GetPromptParams, prompts.GetPromptResult, "name"),
-    # the rest of what a server answers
+    # other server features
     Method(
         "completion/complete",
         "to server",
@@ -174,19 +189,19 @@ _ROWS = (
         "to server",
         V2026_07_28,
         _LAST,
-        subscriptions.ListenParams,
+        subscriptions.SubscriptionsListenParams,
         EmptyResult,
         uris=_subscribed_uris,
     ),
     # tasks: 2025-11-25 had them in its core, 2026-07-28 as an extension
-    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
-    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
-    Method("tasks/result", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskParams, Raw),
+    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskIdParams, tasks.DetailedTask, "taskId"),
+    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskIdParams, tasks.DetailedTask, "taskId"),
+    Method("tasks/result", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskIdParams, Raw),
     Method("tasks/list", "both", V2025_11_25, _LAST_HANDSHAKE, tools.ListParams, tasks.ListTasksResult),
     Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "taskId"),
     Method(notifications.TASK_STATUS, "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskStatusParams),
-    Method(notifications.TASK, "to client", V2026_07_28, _LAST, tasks.TaskNotice),
-    # what a client answers
+    Method(notifications.TASK_UPDATED, "to client", V2026_07_28, _LAST, tasks.TaskNotificationParams),
+    # client features
     Method(
         "sampling/createMessage",
         "to client",
@@ -205,14 +220,14 @@ _ROWS = (
         client_features.ElicitResult,
     ),
     # notifications
-    Method(notifications.INITIALIZED, "to server", _FIRST, _LAST_HANDSHAKE, notifications.NoticeParams),
-    Method(notifications.ROOTS_CHANGED, "to server", _FIRST, _LAST_HANDSHAKE, notifications.NoticeParams),
+    Method(notifications.INITIALIZED, "to server", _FIRST, _LAST_HANDSHAKE, notifications.NotificationParams),
+    Method(notifications.ROOTS_LIST_CHANGED, "to server", _FIRST, _LAST_HANDSHAKE, notifications.NotificationParams),
     Method(notifications.CANCELLED, "both", _FIRST, _LAST, notifications.CancelledParams),
     Method(notifications.PROGRESS, "both", _FIRST, _LAST, notifications.ProgressParams),
-    Method(notifications.MESSAGE, "to client", _FIRST, _LAST, notifications.MessageParams),
-    Method(notifications.TOOLS_CHANGED, "to client", _FIRST, _LAST, notifications.NoticeParams),
-    Method(notifications.PROMPTS_CHANGED, "to client", _FIRST, _LAST, notifications.NoticeParams),
-    Method(notifications.RESOURCES_CHANGED, "to client", _FIRST, _LAST, notifications.NoticeParams),
+    Method(notifications.LOG_MESSAGE, "to client", _FIRST, _LAST, notifications.LogMessageParams),
+    Method(notifications.TOOLS_LIST_CHANGED, "to client", _FIRST, _LAST, notifications.NotificationParams),
+    Method(notifications.PROMPTS_LIST_CHANGED, "to client", _FIRST, _LAST, notifications.NotificationParams),
+    Method(notifications.RESOURCES_LIST_CHANGED, "to client", _FIRST, _LAST, notifications.NotificationParams),
     Method(notifications.RESOURCE_UPDATED, "to client", _FIRST, _LAST, notifications.ResourceUpdatedParams),
     Method(
         notifications.ELICITATION_COMPLETE,
@@ -221,78 +236,85 @@ _ROWS = (
         _LAST_HANDSHAKE,
         notifications.ElicitationCompleteParams,
     ),
-    Method(notifications.ACKNOWLEDGED, "to client", V2026_07_28, _LAST, subscriptions.AcknowledgedParams),
+    Method(
+        notifications.SUBSCRIPTIONS_ACKNOWLEDGED,
+        "to client",
+        V2026_07_28,
+        _LAST,
+        subscriptions.SubscriptionsAcknowledgedParams,
+    ),
 )
 
-METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+METHODS: dict[str, Method] = {row.name: row for row in _METHOD_TABLE}
 
 
 class _Arguments(Struct):
     arguments: Raw = _EMPTY
 
 
-# A tools/call without spaces is as long as this and its values.
-_LEAST_CALL = len('{"name":"","arguments":,"_meta":}')
-_only_meta = msgspec.json.Decoder(Params)
+# Length of a compact tools/call without its values.
+_MIN_CALL_PARAMS_BYTES = len('{"name":"","arguments":,"_meta":}')
+_only_meta = msgspec.json.Decoder(RequestParams)
 _only_arguments = msgspec.json.Decoder(_Arguments)
 
 
-def read(method: str, params: Raw) -> tuple[Any, Raw]:
-    """A request's params as the Struct of its method, None if they do not fit it, and their `_meta`.
+def decode_params(method: str, params: Raw) -> tuple[Any, Raw]:
+    """Decode a request's params into the Struct of its method, or None if they are invalid, and return their `_meta`.
 
-    Raises InvalidRequest if a member that decides what is done, or an argument, stands twice.
+    Raises `InvalidRequest` if a routing member or an argument is duplicated.
     """
-    if params is NOTHING:
-        return None, NOTHING
+    if params is EMPTY_RAW:
+        return None, EMPTY_RAW
     row = METHODS.get(method)
     try:
         typed = row.decoder.decode(params) if row is not None else None
         if row is not None and row.uris is not None:
             row.check_uris(typed)
     except (msgspec.DecodeError, RecursionError, uri_check.InvalidUri):
-        # The method complains of it when it is answered: the revision and the headers are looked at first.
+        # The method reports it when it is handled: the version and the headers are checked first.
         typed = None
     try:
         if type(typed) is CallToolParams:
             meta, arguments = typed.meta, typed.arguments
-            # All three are there, and it is no longer than they are: then there is no room for one to stand twice.
-            least = _LEAST_CALL + len(typed.name) + len(arguments) + len(meta)
-            if meta is NOTHING or arguments is NOTHING:
+            # With all three members and exactly this length, there is no room for a duplicate.
+            least = _MIN_CALL_PARAMS_BYTES + len(typed.name) + len(arguments) + len(meta)
+            if meta is EMPTY_RAW or arguments is EMPTY_RAW:
                 least = 0
-            twice = (arguments is not NOTHING and doubled(arguments)) or (
-                len(params) != least and repeats(bytes(params), bytes(meta), bytes(arguments))
+            twice = (arguments is not EMPTY_RAW and has_duplicate_keys(arguments)) or (
+                len(params) != least and has_duplicate_members(bytes(params), bytes(meta), bytes(arguments))
             )
         else:
-            meta = (typed if isinstance(typed, Params) else _only_meta.decode(params)).meta
-            twice = repeats(bytes(params), bytes(meta)) or (
-                type(typed) is prompts.GetPromptParams and doubled(_only_arguments.decode(params).arguments)
+            meta = (typed if isinstance(typed, RequestParams) else _only_meta.decode(params)).meta
+            twice = has_duplicate_members(bytes(params), bytes(meta)) or (
+                type(typed) is prompts.GetPromptParams and has_duplicate_keys(_only_arguments.decode(params).arguments)
             )
     except RecursionError:
         raise InvalidRequest("Invalid request: nested too deeply") from None
     if twice:
-        raise InvalidRequest(TWICE)
+        raise InvalidRequest(DUPLICATE_MEMBER_MESSAGE)
     return typed, meta
 
 
-class CallFrame(Frame, kw_only=True, gc=False):
-    """A `tools/call` that was read together with its params. `params` are its bytes, as in every Frame."""
+class ToolCallMessage(JsonRpcMessage, kw_only=True, gc=False):
+    """A `tools/call` that was decoded together with its params. `params` are its bytes, as in every message."""
 
     params: CallToolParams  # type: ignore[assignment]
     typed: CallToolParams | None = None
 
 
-_call_frame = msgspec.json.Decoder(CallFrame)
-_LEAST_CALL_FRAME = len('{"jsonrpc":"2.0","id":,"method":"tools/call","params":}')
+_call_frame = msgspec.json.Decoder(ToolCallMessage)
+_MIN_CALL_MESSAGE_BYTES = len('{"jsonrpc":"2.0","id":,"method":"tools/call","params":}')
 _PARAMS = b'"params":'
 
 
-def read_call(data: bytes) -> CallFrame | None:
-    """A `tools/call` in one decode; None for any that is not plain, and for all else: `jsonrpc.decode` reads those.
+def decode_tool_call(data: bytes) -> ToolCallMessage | None:
+    """Decode a compact `tools/call` in one pass; None for any other message, which `jsonrpc.decode_message` decodes.
 
-    Plain is one without spaces and escapes that has an id, and in its params a name, arguments and a `_meta`: it is as
-    long as these are, so that there is no room for anything to stand twice, nor for another member.
+    Compact means without whitespace and escapes, with an id, and with exactly a name, arguments and `_meta` in the
+    params. Its length then proves that there is no duplicate and no other member.
     """
-    if len(data) > MOST_NODES or not data.isascii() or data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH:
+    # Conditions under which none of the limits can be exceeded, so that they need not be counted.
+    if len(data) > MAX_JSON_NODES or not data.isascii() or data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH:
         return None
     try:
         frame = _call_frame.decode(data)
@@ -300,44 +322,47 @@ def read_call(data: bytes) -> CallFrame | None:
         return None
     id, typed = frame.id, frame.params
     arguments, meta = typed.arguments, typed.meta
-    if frame.method != "tools/call" or frame.jsonrpc != "2.0" or meta is NOTHING or arguments is NOTHING:
+    if frame.method != "tools/call" or frame.jsonrpc != "2.0" or meta is EMPTY_RAW or arguments is EMPTY_RAW:
         return None
     if type(id) is not int:
-        said = len(id) + 2 if type(id) is str else 0
-    elif SMALLEST_ID <= id <= LARGEST_ID:
-        said = len(str(id))
+        id_length = len(id) + 2 if type(id) is str else 0
+    elif MIN_REQUEST_ID <= id <= MAX_REQUEST_ID:
+        id_length = len(str(id))
     else:
         return None
-    length = _LEAST_CALL + len(typed.name) + len(arguments) + len(meta)
-    if len(data) != _LEAST_CALL_FRAME + said + length or not said or doubled(arguments):
+    length = _MIN_CALL_PARAMS_BYTES + len(typed.name) + len(arguments) + len(meta)
+    if len(data) != _MIN_CALL_MESSAGE_BYTES + id_length + length or not id_length or has_duplicate_keys(arguments):
         return None
-    # What may stand before it has no quotes inside, so that the first one is it.
+    # Members before it contain no inner quotes, so the first occurrence is the key.
     begin = data.index(_PARAMS) + len(_PARAMS)
     frame.typed, frame.params = typed, Raw(data[begin : begin + length])  # type: ignore[assignment]
     return frame
 
 
-def is_bare(params: Raw, typed: CallToolParams) -> bool:
-    """Whether the params of a tools/call are a name, arguments and a `_meta`: they are no longer than those."""
-    if typed.meta is NOTHING or typed.arguments is NOTHING:
+def is_minimal_call(params: Raw, decoded_params: CallToolParams) -> bool:
+    """Return whether the params of a tools/call are exactly a name, arguments and `_meta`, judging by their length."""
+    if decoded_params.meta is EMPTY_RAW or decoded_params.arguments is EMPTY_RAW:
         return False
-    return len(params) == _LEAST_CALL + len(typed.name) + len(typed.arguments) + len(typed.meta)
+    return len(params) == _MIN_CALL_PARAMS_BYTES + len(decoded_params.name) + len(decoded_params.arguments) + len(
+        decoded_params.meta
+    )
 
 
-def add_method(row: Method) -> None:
-    """Add a method of an extension. Twice the same row is no harm."""
+def register_method(row: Method) -> None:
+    """Register the method of an extension. Registering it again has no effect."""
     METHODS.setdefault(row.name, row)
 
 
-# The requests that 2026-07-28 allows to be answered with questions.
-ASKABLE = frozenset({"tools/call", "prompts/get", "resources/read"})
+# Requests that may be answered with `input_required` on 2026-07-28.
+INPUT_REQUIRED_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 
 
-def asked_by(method: str, result: Any) -> client_features.InputRequiredResult | None:
-    """The questions that a Handler's result is made of, also where it came over a wire; None for any other."""
+def as_input_required(method: str, result: Any) -> client_features.InputRequiredResult | None:
+    """Return the server-to-client requests in a handler's result, encoded or not, or None for other results."""
     if type(result) is client_features.InputRequiredResult:
         return result
-    if type(result) is not Raw or method not in ASKABLE or b'"input_required"' not in bytes(result):
+    # The byte search is much cheaper than decoding, and nearly all results do not contain the text.
+    if type(result) is not Raw or method not in INPUT_REQUIRED_METHODS or b'"input_required"' not in bytes(result):
         return None
     try:
         return msgspec.json.decode(result, type=client_features.InputRequiredResult)
@@ -345,8 +370,8 @@ def asked_by(method: str, result: Any) -> client_features.InputRequiredResult | 
         return None
 
 
-# The requests that go on until one of the two sides ends them.
-LASTING = frozenset({"subscriptions/listen"})
+# Requests that stay open until one side ends them.
+LONG_LIVED_METHODS = frozenset({"subscriptions/listen"})
 
-# The requests that the core of 2026-07-28 brought.
-MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
+# Requests introduced by the core of 2026-07-28.
+MODERN_ONLY_METHODS = frozenset({"server/discover", "subscriptions/listen"})

@@ -1,4 +1,4 @@
-"""Notifications: what is said without expecting an answer."""
+"""Notifications: messages without a response."""
 
 from __future__ import annotations
 
@@ -15,40 +15,42 @@ from portico.protocol.meta import LogLevel, ProgressToken
 CANCELLED = "notifications/cancelled"
 INITIALIZED = "notifications/initialized"
 PROGRESS = "notifications/progress"
-MESSAGE = "notifications/message"
-TOOLS_CHANGED = "notifications/tools/list_changed"
-PROMPTS_CHANGED = "notifications/prompts/list_changed"
-RESOURCES_CHANGED = "notifications/resources/list_changed"
+LOG_MESSAGE = "notifications/message"
+TOOLS_LIST_CHANGED = "notifications/tools/list_changed"
+PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
+RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
-ROOTS_CHANGED = "notifications/roots/list_changed"
+ROOTS_LIST_CHANGED = "notifications/roots/list_changed"
 ELICITATION_COMPLETE = "notifications/elicitation/complete"
-TASK = "notifications/tasks"
+TASK_UPDATED = "notifications/tasks"
 TASK_STATUS = "notifications/tasks/status"
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+SUBSCRIPTIONS_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
-class NoticeParams(Struct, omit_defaults=True, kw_only=True):
+class NotificationParams(Struct, omit_defaults=True, kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class CancelledParams(NoticeParams, rename="camel", kw_only=True):
-    # 2025-11-25 lets it be absent, because tasks are cancelled otherwise; then there is nothing to do.
+class CancelledParams(NotificationParams, rename="camel", kw_only=True):
+    # Optional since 2025-11-25, because tasks are cancelled differently; without it there is nothing to cancel.
     request_id: RequestId | None = None
     reason: str | None = None
 
 
-class ProgressParams(NoticeParams, rename="camel", kw_only=True):
+class ProgressParams(NotificationParams, rename="camel", kw_only=True):
     progress_token: ProgressToken
     progress: float
     total: float | None = None
     message: str | None = None
 
 
-def read_progress(params: Any) -> tuple[float | None, Any]:
-    """How far it is, None if that is no number, and the params without a total that is none; a message is a text."""
+def normalize_progress(params: Any) -> tuple[float | None, Any]:
+    """Return the progress, or None if it is not a number, and the params with an invalid total removed and a text
+    message.
+    """
     if type(params) is Raw:
         try:
-            # What came as JSON has numbers that JSON can say.
+            # Decoded JSON contains only valid numbers.
             return msgspec.json.decode(params, type=ProgressParams).progress, params
         except msgspec.DecodeError:
             return None, params
@@ -65,23 +67,23 @@ def read_progress(params: Any) -> tuple[float | None, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether JSON has it: there is no infinity, and no integer beyond what a float can hold is a progress."""
+    """Return whether JSON can represent the number: finite, and within the range of a float."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
         return False
 
 
-class MessageParams(NoticeParams, kw_only=True):
+class LogMessageParams(NotificationParams, kw_only=True):
     level: LogLevel
     logger: str | None = None
-    # Without a default, because null is something a server may log.
+    # No default: null is a valid log value.
     data: Any
 
 
-class ResourceUpdatedParams(NoticeParams, kw_only=True):
+class ResourceUpdatedParams(NotificationParams, kw_only=True):
     uri: str
 
 
-class ElicitationCompleteParams(NoticeParams, rename="camel", kw_only=True):
+class ElicitationCompleteParams(NotificationParams, rename="camel", kw_only=True):
     elicitation_id: str

@@ -1,33 +1,33 @@
-"""Lists page by page: where one ends that does not say so itself."""
+"""Pagination of lists, with protection against endless ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
-MOST_PAGES = 1000
-MOST_ENTRIES = 100_000
+MAX_PAGES = 1000
+MAX_LIST_ENTRIES = 100_000
 
 
-class Paging:
-    """The way through one list. Each page says how to go on, and the way ends whatever the pages say."""
+class Paginator:
+    """Tracks the cursors of one list. It stops whatever the server returns."""
 
-    __slots__ = ("_entries", "_seen", "endless")
+    __slots__ = ("_entries", "_seen", "truncated")
 
     def __init__(self) -> None:
-        # Of the cursors only what tells them apart: one may be as long as a message.
+        # Hashes only: a cursor may be as long as a message.
         self._seen: set[int] = set()
         self._entries = 0
-        # Whether it was ended here: a cursor came again, or there were too many pages or entries.
-        self.endless = False
+        # Whether the list was cut off: a repeated cursor, or too many pages or entries.
+        self.truncated = False
 
-    def after(self, cursor: Any, entries: int) -> str | None:
-        """The cursor to go on with after a page of so many entries; None at the end."""
+    def next_cursor(self, cursor: Any, page_size: int) -> str | None:
+        """Return the cursor of the next page, given the size of the last one, or None at the end."""
         if not isinstance(cursor, str):
             return None
-        self._entries += entries
-        known = hash(cursor)
-        if known in self._seen or len(self._seen) >= MOST_PAGES - 1 or self._entries >= MOST_ENTRIES:
-            self.endless = True
+        self._entries += page_size
+        digest = hash(cursor)
+        if digest in self._seen or len(self._seen) >= MAX_PAGES - 1 or self._entries >= MAX_LIST_ENTRIES:
+            self.truncated = True
             return None
-        self._seen.add(known)
+        self._seen.add(digest)
         return cursor

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.protocol.content import CacheableResult, ContentBlock, Result, Role
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.meta import Icon, Name, Params
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.meta import BoundedName, Icon, RequestParams
 
 
 class PromptArgument(Struct, omit_defaults=True, kw_only=True):
@@ -37,10 +37,10 @@ class ListPromptsResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class GetPromptParams(Params, rename="camel", gc=False):
-    name: Name
+class GetPromptParams(RequestParams, rename="camel", gc=False):
+    name: BoundedName
     arguments: dict[str, str] | None = None
-    input_responses: Raw = NOTHING
+    input_responses: Raw = EMPTY_RAW
     request_state: str | UnsetType = UNSET
 
 

@@ -1,4 +1,4 @@
-"""resources/list, resources/templates/list, resources/read, and the subscriptions of the handshake revisions."""
+"""resources/list, resources/templates/list, resources/read, and the subscriptions of the handshake versions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from portico.protocol.content import Annotations, CacheableResult, Contents
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.meta import Icon, Name, Params
+from portico.protocol.content import Annotations, CacheableResult, ResourceContents
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.meta import BoundedName, Icon, RequestParams
 
 
 class Resource(Struct, omit_defaults=True, rename="camel", kw_only=True):
@@ -44,9 +44,9 @@ class ListResourceTemplatesResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class ReadResourceParams(Params, rename="camel", gc=False):
-    uri: Name
-    input_responses: Raw = NOTHING
+class ReadResourceParams(RequestParams, rename="camel", gc=False):
+    uri: BoundedName
+    input_responses: Raw = EMPTY_RAW
     request_state: str | UnsetType = UNSET
 
 
@@ -54,11 +54,11 @@ class ReadResourceResult(CacheableResult, kw_only=True):
     contents: list[Any]
 
 
-class ReceivedContents(CacheableResult, kw_only=True):
-    """resources/read as a client meets it."""
+class ReceivedResourceResult(CacheableResult, kw_only=True):
+    """Result of resources/read as received by a client."""
 
-    contents: list[Contents]
+    contents: list[ResourceContents]
 
 
-class SubscribeParams(Params, gc=False):
-    uri: Name
+class SubscribeParams(RequestParams, gc=False):
+    uri: BoundedName

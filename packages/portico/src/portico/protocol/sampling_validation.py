@@ -1,20 +1,22 @@
-"""The balance of a conversation with tools: each use of a tool is answered, all of them, in the next message."""
+"""Validation of tool use in sampling: every tool use must be answered in the next message."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from portico.protocol.client_features import SamplingMessage
-from portico.protocol.content import SamplingBlock, ToolResultContent, ToolUseContent
+from portico.protocol.content import SamplingContentBlock, ToolResultContent, ToolUseContent
 from portico.protocol.errors import InvalidParams
 
 
-def check_balance(messages: Sequence[SamplingMessage]) -> None:
-    """Raises InvalidParams for a conversation that no model could go on with (client/sampling, Message Content
-    Constraints): a message with the results of tools has nothing else, and answers what the message before it used."""
+def validate_tool_messages(messages: Sequence[SamplingMessage]) -> None:
+    """Raise InvalidParams for an inconsistent conversation (client/sampling, Message Content Constraints).
+
+    A message with tool results contains nothing else and answers all tool uses of the previous message.
+    """
     owed: list[str] = []
     for message in messages:
-        results = _results(message)
+        results = _tool_result_ids(message)
         if sorted(results) != sorted(owed):
             wrong = "missing in request" if set(owed) - set(results) else "without its tool use"
             raise InvalidParams(f"Tool result {wrong}")
@@ -23,18 +25,23 @@ def check_balance(messages: Sequence[SamplingMessage]) -> None:
         raise InvalidParams("Tool result missing in request")
 
 
-def has_tools(messages: Sequence[SamplingMessage]) -> bool:
-    """Whether tools are used, or answer, anywhere in a conversation."""
-    return any(isinstance(block, ToolUseContent | ToolResultContent) for one in messages for block in blocks_of(one))
+def uses_tools(messages: Sequence[SamplingMessage]) -> bool:
+    """Return whether a conversation contains tool uses or tool results."""
+    return any(
+        isinstance(block, ToolUseContent | ToolResultContent)
+        for message in messages
+        for block in content_blocks(message)
+    )
 
 
-def blocks_of(message: SamplingMessage) -> list[SamplingBlock]:
+def content_blocks(message: SamplingMessage) -> list[SamplingContentBlock]:
+    """Return the content of a message as a list."""
     return message.content if isinstance(message.content, list) else [message.content]
 
 
-def _results(message: SamplingMessage) -> list[str]:
-    """The tool uses that a message answers."""
-    blocks = blocks_of(message)
+def _tool_result_ids(message: SamplingMessage) -> list[str]:
+    """Return the ids of the tool uses that a message answers."""
+    blocks = content_blocks(message)
     results = [block.tool_use_id for block in blocks if isinstance(block, ToolResultContent)]
     if results and message.role != "user":
         raise InvalidParams("Tool results come from the user, not from the assistant")
@@ -44,8 +51,8 @@ def _results(message: SamplingMessage) -> list[str]:
 
 
 def _uses(message: SamplingMessage) -> list[str]:
-    """The tool uses that the next message has to answer."""
-    uses = [block.id for block in blocks_of(message) if isinstance(block, ToolUseContent)]
+    """Return the ids of the tool uses that the next message must answer."""
+    uses = [block.id for block in content_blocks(message) if isinstance(block, ToolUseContent)]
     if uses and message.role != "assistant":
         raise InvalidParams("Tools are used by the assistant, not by the user")
     if len(set(uses)) != len(uses):

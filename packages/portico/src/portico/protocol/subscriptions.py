@@ -1,27 +1,27 @@
-"""subscriptions/listen: the one way to hear of changes on 2026-07-28."""
+"""subscriptions/listen, the only way to receive change notifications on 2026-07-28."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from portico.protocol.meta import Name, Params
-from portico.protocol.notifications import NoticeParams
+from portico.protocol.meta import BoundedName, RequestParams
+from portico.protocol.notifications import NotificationParams
 
 
-class Filter(Struct, omit_defaults=True, rename="camel"):
-    """What a listener wants to hear of. Nothing else may be sent to it."""
+class SubscriptionFilter(Struct, omit_defaults=True, rename="camel"):
+    """Notifications that a listener requests. Nothing else may be sent to it."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
-    resource_subscriptions: list[Name] | None = None
-    # Of the extension io.modelcontextprotocol/tasks.
-    task_ids: list[Name] | None = None
+    resource_subscriptions: list[BoundedName] | None = None
+    # From the extension io.modelcontextprotocol/tasks.
+    task_ids: list[BoundedName] | None = None
 
 
-class ListenParams(Params):
-    notifications: Filter
+class SubscriptionsListenParams(RequestParams):
+    notifications: SubscriptionFilter
 
 
-class AcknowledgedParams(NoticeParams, kw_only=True):
-    notifications: Filter
+class SubscriptionsAcknowledgedParams(NotificationParams, kw_only=True):
+    notifications: SubscriptionFilter

@@ -1,7 +1,8 @@
-"""Tasks: two incompatible designs that share some names.
+"""Tasks: two incompatible designs with overlapping names.
 
-2025-11-25 has them as an experiment in the core: a caller asks for a task, and gets its result by `tasks/result`. The
-extension `io.modelcontextprotocol/tasks` of 2026-07-28 lets the server decide, and puts everything into `tasks/get`.
+In 2025-11-25 they are an experimental core feature: the caller requests a task and fetches its result with
+`tasks/result`. The extension `io.modelcontextprotocol/tasks` of 2026-07-28 lets the server decide and returns
+everything from `tasks/get`.
 """
 
 from __future__ import annotations
@@ -11,51 +12,51 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.protocol.content import Result
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.meta import Name, Params
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.meta import BoundedName, RequestParams
 
 EXTENSION = "io.modelcontextprotocol/tasks"
-# Its name where there are others beside it.
+# The qualified name, for modules that import several extensions.
 TASKS_EXTENSION = EXTENSION
-RELATED = "io.modelcontextprotocol/related-task"
-# An extension of ours: a listener that declares it is told in `_meta` how far a task is, in numbers.
-PROGRESS = "portico/progress"
+RELATED_TASK_META_KEY = "io.modelcontextprotocol/related-task"
+# A Portico extension: listeners that declare it receive the numeric progress of a task in `_meta`.
+TASK_PROGRESS_EXTENSION = "portico/progress"
 
-Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
-ENDED = frozenset({"completed", "failed", "cancelled"})
-
-
-class TaskParams(Params, rename="camel", gc=False):
-    """What names a task."""
-
-    task_id: Name
+TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled"})
 
 
-class UpdateTaskParams(Params, rename="camel", gc=False):
+class TaskIdParams(RequestParams, rename="camel", gc=False):
+    """Parameters that name a task."""
+
+    task_id: BoundedName
+
+
+class UpdateTaskParams(RequestParams, rename="camel", gc=False):
     task_id: str
-    input_responses: Raw = NOTHING
+    input_responses: Raw = EMPTY_RAW
 
 
-class _TaskState(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """What both designs say of a task; where they put it, and in which unit its times are, is what they differ in."""
+class _TaskFields(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """Members that both designs share; they differ in nesting and in the unit of times."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
     status_message: str | None = None
     created_at: str
     last_updated_at: str
 
 
-class Task(_TaskState, kw_only=True):
-    """A task of 2025-11-25. `ttl` may be null, and is said then too."""
+class Task(_TaskFields, kw_only=True):
+    """Task of 2025-11-25. `ttl` is always present and may be null."""
 
     ttl: int | None
     poll_interval: int | None = None
 
 
 class TaskStatusParams(Task, kw_only=True):
-    """`notifications/tasks/status`: the task itself, flat."""
+    """`notifications/tasks/status`: the task's members, not nested."""
 
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
@@ -69,16 +70,16 @@ class ListTasksResult(Result, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class TaskHandle(_TaskState, tag_field="resultType", tag="task", kw_only=True):
-    """The extension's answer to a call that has become a task."""
+class TaskHandle(_TaskFields, tag_field="resultType", tag="task", kw_only=True):
+    """Response of the extension to a call that became a task."""
 
     ttl_ms: int | None
     poll_interval_ms: int | None = None
     meta: Any = field(default=UNSET, name="_meta")
 
 
-class TaskNotice(_TaskState, kw_only=True):
-    """`notifications/tasks`: a whole task, told to a listener. The outcome stands beside the status."""
+class TaskNotificationParams(_TaskFields, kw_only=True):
+    """`notifications/tasks`: the complete task, with its outcome next to the status."""
 
     ttl_ms: int | UnsetType | None = UNSET
     poll_interval_ms: int | None = None
@@ -88,13 +89,14 @@ class TaskNotice(_TaskState, kw_only=True):
     meta: Any = field(default=UNSET, name="_meta")
 
 
-class DetailedTask(TaskNotice, tag_field="resultType", tag="complete", kw_only=True):
-    """`tasks/get` of either design, and `tasks/cancel` of 2025-11-25."""
+class DetailedTask(TaskNotificationParams, tag_field="resultType", tag="complete", kw_only=True):
+    """Result of `tasks/get` in either design, and of `tasks/cancel` in 2025-11-25."""
 
     ttl: int | UnsetType | None = UNSET
     poll_interval: int | None = None
 
 
-def notified(task: DetailedTask, tag: dict[str, Any]) -> TaskNotice:
-    members = {name: getattr(task, name) for name in TaskNotice.__struct_fields__}
-    return TaskNotice(**{**members, "meta": tag})
+def to_task_notification(task: DetailedTask, tag: dict[str, Any]) -> TaskNotificationParams:
+    """Build the notification of a task. `tag` is its `_meta`."""
+    members = {name: getattr(task, name) for name in TaskNotificationParams.__struct_fields__}
+    return TaskNotificationParams(**{**members, "meta": tag})

@@ -7,22 +7,22 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.protocol.content import CacheableResult, ContentBlock, Result
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.meta import Icon, Name, Params
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.meta import BoundedName, Icon, RequestParams
 
-# How a schema says that its object is only the wrapping of a value; FastMCP's client knows it too.
-WRAPPED = "x-fastmcp-wrap-result"
+# Marks a schema whose object only wraps a value; FastMCP's client recognizes it, too.
+WRAP_RESULT_KEY = "x-fastmcp-wrap-result"
 
-# Where the `_meta` of a failed result says to programs what its text says to the model.
-ERROR = "portico/error"
+# Key in the `_meta` of a failed result with a machine-readable error.
+ERROR_META_KEY = "portico/error"
 
-# Where the `_meta` of a result says what its status is, if it is neither a plain success nor a failure, and why:
-# `{"status": "partial_success", "explanation": "…"}`.
+# Key in the `_meta` of a result with its status, if it is neither a plain success nor a failure: `{"status":
+# "partial_success", "explanation": "…"}`.
 RESULT = "portico/result"
 
 
 class ToolAnnotations(Struct, omit_defaults=True, rename="camel", frozen=True):
-    """Hints about a tool. They are hints: a client must not trust them from a server it does not trust."""
+    """Hints about a tool. A client must not rely on them unless it trusts the server."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -35,7 +35,7 @@ class Tool(Struct, omit_defaults=True, rename="camel", kw_only=True):
     name: str
     title: str | None = None
     description: str | None = None
-    # Schemas are plain JSON and are passed on as they are: typed models would drop keywords they do not know.
+    # Schemas are plain JSON and are passed on unchanged: typed models would drop unknown keywords.
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None = None
     annotations: ToolAnnotations | None = None
@@ -44,8 +44,8 @@ class Tool(Struct, omit_defaults=True, rename="camel", kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class ListParams(Params, gc=False):
-    """What every list takes. An empty cursor is a cursor (2026-07-28, server/utilities/pagination)."""
+class ListParams(RequestParams, gc=False):
+    """Parameters of every list method. An empty cursor is a valid cursor (2026-07-28, server/utilities/pagination)."""
 
     cursor: str | None = None
 
@@ -55,17 +55,17 @@ class ListToolsResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class CallToolParams(Params, rename="camel", gc=False):
-    name: Name
-    arguments: Raw = NOTHING
-    input_responses: Raw = NOTHING
+class CallToolParams(RequestParams, rename="camel", gc=False):
+    name: BoundedName
+    arguments: Raw = EMPTY_RAW
+    input_responses: Raw = EMPTY_RAW
     request_state: str | UnsetType = UNSET
-    # 2025-11-25: a wish for a task. The extension that came after it has the name for something else, and ignores it.
-    task: Raw = NOTHING
+    # 2025-11-25: requests a task. The later extension uses the name differently and ignores it.
+    task: Raw = EMPTY_RAW
 
 
 class CallToolResult(Result, kw_only=True):
-    """`isError` and `content` have no default here so that they are always said."""
+    """Result of a tool. `isError` and `content` have no default, so that they are always encoded."""
 
     content: list[Any]
     structured_content: Any = UNSET
@@ -73,7 +73,7 @@ class CallToolResult(Result, kw_only=True):
 
 
 class ReceivedToolResult(Result, kw_only=True):
-    """The same as a client meets it: older servers leave `isError` out."""
+    """Result of a tool as received by a client: older servers omit `isError`."""
 
     content: list[ContentBlock]
     structured_content: Any = UNSET

@@ -1,7 +1,7 @@
-"""What an older revision says differently. Pure, and driven by two tables.
+"""Translation of messages to older protocol versions, driven by two tables.
 
-Messages exist once, in the newest shape. On the way to a handshake revision the members it does not know are taken
-off, and the kinds of content it does not know become text.
+Messages are built in the newest form. For a handshake version, unknown members are removed and unknown content types
+become text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from portico.protocol import (
     tasks,
     tools,
 )
-from portico.protocol.versions import V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28, Revision
+from portico.protocol.versions import V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28, ProtocolVersion
 
 if TYPE_CHECKING:
     from portico.jsonschema import dialects
@@ -34,9 +34,9 @@ else:
 
 S = TypeVar("S", bound=Struct)
 
-# Member by member, the revision that brought it.
+# The protocol version that introduced each member.
 _DESCRIBED = {"title": V2025_06_18, "icons": V2025_11_25, "meta": V2025_06_18}
-SINCE: dict[type[Struct], dict[str, Revision]] = {
+FIELD_VERSIONS: dict[type[Struct], dict[str, ProtocolVersion]] = {
     tools.Tool: _DESCRIBED | {"annotations": V2025_03_26, "output_schema": V2025_06_18},
     resources.Resource: _DESCRIBED,
     resources.ResourceTemplate: _DESCRIBED,
@@ -48,7 +48,7 @@ SINCE: dict[type[Struct], dict[str, Revision]] = {
         "description": V2025_11_25,
         "website_url": V2025_11_25,
     },
-    # Extensions with methods of their own came with 2026-07-28; a server that declares one must answer to it.
+    # Extensions with methods came with 2026-07-28; a server that declares one must support it.
     meta.ServerCapabilities: {"completions": V2025_03_26, "extensions": V2026_07_28},
     content.Annotations: {"last_modified": V2025_06_18},
     content.TextContent: {"meta": V2025_06_18},
@@ -56,222 +56,245 @@ SINCE: dict[type[Struct], dict[str, Revision]] = {
     content.AudioContent: {"meta": V2025_06_18},
     content.EmbeddedResource: {"meta": V2025_06_18},
     content.ResourceLink: {"icons": V2025_11_25},
-    content.TextContents: {"meta": V2025_06_18},
-    content.BlobContents: {"meta": V2025_06_18},
-    content.Contents: {"meta": V2025_06_18},
+    content.TextResourceContents: {"meta": V2025_06_18},
+    content.BlobResourceContents: {"meta": V2025_06_18},
+    content.ResourceContents: {"meta": V2025_06_18},
     notifications.ProgressParams: {"message": V2025_03_26},
     client_features.SamplingMessage: {"meta": V2025_11_25},
     client_features.CreateMessageParams: {"tools": V2025_11_25, "tool_choice": V2025_11_25},
     client_features.ElicitUrlParams: {"elicitation_id": V2025_11_25},
 }
 
-# The kinds of content that came later; before that, their gist as text.
-KINDS: dict[type[Struct], Revision] = {
+# Content types introduced later; older versions get a text description.
+CONTENT_TYPE_VERSIONS: dict[type[Struct], ProtocolVersion] = {
     content.AudioContent: V2025_03_26,
     content.ResourceLink: V2025_06_18,
 }
 
 
-def strip(said: S, revision: Revision) -> S:
-    """The same without the members this revision does not know."""
+def strip_unknown_fields(value: S, protocol_version: ProtocolVersion) -> S:
+    """Remove the members that a protocol version does not define."""
     unknown = {
         name: None
-        for name, since in SINCE.get(type(said), {}).items()
-        if revision < since and getattr(said, name) is not None
+        for name, since in FIELD_VERSIONS.get(type(value), {}).items()
+        if protocol_version < since and getattr(value, name) is not None
     }
-    return replace(said, **unknown) if unknown else said
+    return replace(value, **unknown) if unknown else value
 
 
-def result(said: Any, revision: Revision) -> Any:
-    """A result as this revision has it."""
-    rule = _RESULTS.get(type(said))
-    return rule(said, revision) if rule is not None and revision < V2026_07_28 else said
+def translate_result(result: Any, protocol_version: ProtocolVersion) -> Any:
+    """Translate a result to a protocol version."""
+    rule = _RESULTS.get(type(result))
+    return rule(result, protocol_version) if rule is not None and protocol_version < V2026_07_28 else result
 
 
-def modern(said: Any) -> Any:
-    """A list without what only an older revision has: whether a tool can be a task, said tool by tool."""
-    if isinstance(said, tools.ListToolsResult) and any(one.execution is not None for one in said.tools):
-        return replace(said, tools=[replace(one, execution=None) for one in said.tools])
-    return said
+def modernize_list(result: Any) -> Any:
+    """Remove `execution` from tools, which only 2025-11-25 defines."""
+    if isinstance(result, tools.ListToolsResult) and any(tool.execution is not None for tool in result.tools):
+        return replace(result, tools=[replace(tool, execution=None) for tool in result.tools])
+    return result
 
 
-def notice(params: Any, revision: Revision) -> Any:
-    """The params of a notification as this revision has them."""
-    return strip(params, revision) if isinstance(params, Struct) else params
+def translate_notification(params: Any, protocol_version: ProtocolVersion) -> Any:
+    """Translate the params of a notification to a protocol version."""
+    return strip_unknown_fields(params, protocol_version) if isinstance(params, Struct) else params
 
 
-def task_status(said: tasks.TaskNotice) -> tasks.TaskStatusParams:
-    """What the extension tells of a task, as 2025-11-25 says it; there a tool that says no has failed."""
-    status = said.status
-    if status == "completed" and _is_error(said.result):
+def to_task_status(params: tasks.TaskNotificationParams) -> tasks.TaskStatusParams:
+    """Convert a task notification of the extension to 2025-11-25, where a tool error means a failed task."""
+    status = params.status
+    # 2025-11-25, tasks: a tool result with isError moves the task to `failed`; in the extension it is
+    # `completed`.
+    if status == "completed" and _is_error(params.result):
         status = "failed"
     return tasks.TaskStatusParams(
-        task_id=said.task_id,
+        task_id=params.task_id,
         status=status,
-        status_message=said.status_message,
-        created_at=said.created_at,
-        last_updated_at=said.last_updated_at,
-        ttl=None if said.ttl_ms is UNSET else said.ttl_ms,
-        poll_interval=said.poll_interval_ms,
+        status_message=params.status_message,
+        created_at=params.created_at,
+        last_updated_at=params.last_updated_at,
+        ttl=None if params.ttl_ms is UNSET else params.ttl_ms,
+        poll_interval=params.poll_interval_ms,
     )
 
 
-def task_progress(said: tasks.TaskNotice, token: meta.ProgressToken) -> notifications.ProgressParams | None:
-    """How far a task is, as 2025-11-25 tells the client that asked for its progress; None if nothing is known of it."""
-    far = said.meta.get(tasks.PROGRESS) if isinstance(said.meta, dict) else None
+def to_task_progress(
+    params: tasks.TaskNotificationParams, token: meta.ProgressToken
+) -> notifications.ProgressParams | None:
+    """Return the progress of a task as a notification of 2025-11-25, or None if it is unknown."""
+    far = params.meta.get(tasks.TASK_PROGRESS_EXTENSION) if isinstance(params.meta, dict) else None
     if far is None:
         return None
-    related = {tasks.RELATED: {"taskId": said.task_id}}
+    related = {tasks.RELATED_TASK_META_KEY: {"taskId": params.task_id}}
     return notifications.ProgressParams(progress_token=token, **far, meta=related)
 
 
-class _Verdict(Struct, rename="camel"):
+class _ErrorFlag(Struct, rename="camel"):
     is_error: bool = False
 
 
 def _is_error(result: Any) -> bool:
-    return isinstance(result, Raw) and msgspec.json.decode(result, type=_Verdict).is_error
+    return isinstance(result, Raw) and msgspec.json.decode(result, type=_ErrorFlag).is_error
 
 
-def question(params: Any, revision: Revision) -> Any:
-    """The params of a request to the client as this revision has them."""
+def translate_client_request(params: Any, protocol_version: ProtocolVersion) -> Any:
+    """Translate the params of a server-to-client request to a protocol version."""
     if isinstance(params, client_features.CreateMessageParams):
-        messages = [one for message in params.messages for one in _spoken(message, revision)]
-        return strip(replace(params, messages=messages), revision)
-    if isinstance(params, client_features.ElicitFormParams) and revision < V2025_11_25:
+        messages = [item for message in params.messages for item in _split_message(message, protocol_version)]
+        return strip_unknown_fields(replace(params, messages=messages), protocol_version)
+    if isinstance(params, client_features.ElicitFormParams) and protocol_version < V2025_11_25:
         return replace(params, requested_schema=_plain_form(params.requested_schema))
-    return notice(params, revision)
+    return translate_notification(params, protocol_version)
 
 
-def _spoken(message: client_features.SamplingMessage, revision: Revision) -> list[client_features.SamplingMessage]:
-    """Before 2025-11-25 a message has one block, so several become several messages."""
+def _split_message(
+    message: client_features.SamplingMessage, revision: ProtocolVersion
+) -> list[client_features.SamplingMessage]:
+    """Translate a message. Before 2025-11-25 a message has one block, so several blocks become several messages."""
+    # Since 2025-11-25, `content` is one block or a list (parallel tool calls in sampling, SEP-1577).
     blocks = message.content if isinstance(message.content, list) else [message.content]
-    said = [block(part, revision) for part in blocks]
+    translated = [translate_content_block(part, revision) for part in blocks]
     if revision >= V2025_11_25:
-        return [replace(message, content=said if isinstance(message.content, list) else said[0])]
-    return [strip(replace(message, content=part), revision) for part in said]
+        return [replace(message, content=translated if isinstance(message.content, list) else translated[0])]
+    return [strip_unknown_fields(replace(message, content=part), revision) for part in translated]
 
 
 def _plain_form(schema: dict[str, Any]) -> dict[str, Any]:
-    """2025-06-18 has no `$schema`, and fields with fewer words."""
+    """Convert a form to 2025-06-18: no `$schema`, and fewer keywords per field."""
     fields = {name: _plain_field(field) for name, field in schema.get("properties", {}).items()}
     return {**{k: v for k, v in schema.items() if k != "$schema"}, "properties": fields}
 
 
 def _plain_field(field: dict[str, Any]) -> dict[str, Any]:
-    """Defaults are for yes/no fields only, and the titles of choices stand beside them."""
-    found = {k: v for k, v in field.items() if k != "oneOf" and (k != "default" or field.get("type") == "boolean")}
+    """Convert a field to 2025-06-18: defaults for booleans only, and titles of choices in `enumNames`."""
+    # 2025-06-18 (client/elicitation) defines `default` for booleans only, and strict clients reject other
+    # keywords.
+    result = {k: v for k, v in field.items() if k != "oneOf" and (k != "default" or field.get("type") == "boolean")}
     if choices := field.get("oneOf"):
-        found["enum"] = [one["const"] for one in choices]
-        found["enumNames"] = [one.get("title", one["const"]) for one in choices]
-    return found
+        result["enum"] = [choice["const"] for choice in choices]
+        result["enumNames"] = [choice.get("title", choice["const"]) for choice in choices]
+    return result
 
 
-def block(said: Any, revision: Revision) -> Any:
-    """One content block."""
-    since = KINDS.get(type(said))
-    if since is not None and revision < since:
-        return content.TextContent(text=_gist(said))
-    if type(said) is content.EmbeddedResource and isinstance(said.resource, Struct):
-        said = replace(said, resource=strip(said.resource, revision))
-    if isinstance(said, content.Block):
-        if said.annotations is not None:
-            said = replace(said, annotations=strip(said.annotations, revision))
-        return strip(said, revision)
-    return said
+def translate_content_block(block: Any, protocol_version: ProtocolVersion) -> Any:
+    """Translate one content block to a protocol version."""
+    since = CONTENT_TYPE_VERSIONS.get(type(block))
+    if since is not None and protocol_version < since:
+        return content.TextContent(text=_describe_content(block))
+    if type(block) is content.EmbeddedResource and isinstance(block.resource, Struct):
+        block = replace(block, resource=strip_unknown_fields(block.resource, protocol_version))
+    if isinstance(block, content.ContentBase):
+        if block.annotations is not None:
+            block = replace(block, annotations=strip_unknown_fields(block.annotations, protocol_version))
+        return strip_unknown_fields(block, protocol_version)
+    return block
 
 
-def _gist(said: Any) -> str:
-    if isinstance(said, content.ResourceLink):
-        return f"{said.title or said.name}: {said.uri}"
-    return f"[{said.mime_type}, {len(said.data) * 3 // 4} bytes]"
+def _describe_content(block: Any) -> str:
+    if isinstance(block, content.ResourceLink):
+        return f"{block.title or block.name}: {block.uri}"
+    # The data is base64: four characters for three bytes.
+    return f"[{block.mime_type}, {len(block.data) * 3 // 4} bytes]"
 
 
-def tool(said: tools.Tool, revision: Revision) -> tools.Tool:
-    """A tool's definition. Until 2025-11-25 the output of a tool is an object, so anything else is put into one."""
-    said = strip(said, revision)
-    if said.execution is not None and revision != V2025_11_25:
-        said = replace(said, execution=None)
-    schema = said.output_schema
-    if schema is not None and revision < V2026_07_28 and schema.get("type") != "object":
-        said = replace(said, output_schema=wrapped_schema(schema))
-    return said
+def translate_tool(tool: tools.Tool, protocol_version: ProtocolVersion) -> tools.Tool:
+    """Translate a tool. Until 2025-11-25 the output must be an object, so other schemas are wrapped."""
+    tool = strip_unknown_fields(tool, protocol_version)
+    # `execution.taskSupport` exists in 2025-11-25 only; the tasks extension of 2026-07-28 declares it
+    # elsewhere.
+    if tool.execution is not None and protocol_version != V2025_11_25:
+        tool = replace(tool, execution=None)
+    schema = tool.output_schema
+    if schema is not None and protocol_version < V2026_07_28 and schema.get("type") != "object":
+        tool = replace(tool, output_schema=wrap_output_schema(schema))
+    return tool
 
 
-def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of `{"result": …}`."""
-    # Loaded where tools are listed: a start does without it.
-    as_property = dialects.as_property
-    return {**as_property(schema, "result"), tools.WRAPPED: True}
+def wrap_output_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of `{"result": …}` for the schema of a value."""
+    if schema.keys() <= _SIMPLE_KEYWORDS:
+        # Most tools return text or a number; this avoids loading `dialects` at startup.
+        outer = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+    else:
+        outer = dialects.wrap_as_property(schema, "result")
+    return {**outer, tools.WRAP_RESULT_KEY: True}
 
 
-def _call_tool(said: tools.CallToolResult, revision: Revision) -> tools.CallToolResult:
-    structured = said.structured_content
+# A schema with only these keywords has no references and no definitions.
+_SIMPLE_KEYWORDS = frozenset({"type", "title", "description", "format"})
+
+
+def _call_tool(result: tools.CallToolResult, revision: ProtocolVersion) -> tools.CallToolResult:
+    structured = result.structured_content
+    # Structured content was introduced with 2025-06-18. Text content has the same value, so nothing is lost.
     if structured is not UNSET and revision < V2025_06_18:
-        said = replace(said, structured_content=UNSET)
+        result = replace(result, structured_content=UNSET)
     elif structured is not UNSET and not _is_object(structured):
-        said = replace(said, structured_content={"result": structured})
+        result = replace(result, structured_content={"result": structured})
     if revision < V2025_11_25:
-        said = replace(said, content=[block(part, revision) for part in said.content])
-    return said
-
-
-def wrapped(structured: Raw) -> Raw:
-    """What `wrapped_schema` describes."""
-    return Raw(b'{"result":' + bytes(structured) + b"}")
+        result = replace(result, content=[translate_content_block(part, revision) for part in result.content])
+    return result
 
 
 def _is_object(structured: Any) -> bool:
-    """Whether it is a JSON object on the wire. Our own tools hand it over already encoded."""
+    """Return whether the value is a JSON object. Our own tools pass it encoded."""
     if type(structured) is Raw:
         return bytes(memoryview(structured)[:1]) == b"{"
     return not isinstance(structured, list | tuple | set | str | int | float | bool | None)
 
 
-def _contents(said: resources.ReadResourceResult, revision: Revision) -> resources.ReadResourceResult:
-    contents = [strip(part, revision) if isinstance(part, Struct) else part for part in said.contents]
-    return replace(said, contents=contents, ttl_ms=UNSET, cache_scope=UNSET)
+def _contents(result: resources.ReadResourceResult, revision: ProtocolVersion) -> resources.ReadResourceResult:
+    contents = [strip_unknown_fields(part, revision) if isinstance(part, Struct) else part for part in result.contents]
+    # Cache hints belong to 2026-07-28; older clients validate results strictly.
+    return replace(result, contents=contents, ttl_ms=UNSET, cache_scope=UNSET)
 
 
-def _messages(said: prompts.GetPromptResult, revision: Revision) -> prompts.GetPromptResult:
-    messages = [prompts.PromptMessage(one.role, block(one.content, revision)) for one in said.messages]
-    return replace(said, messages=messages)
+def _messages(result: prompts.GetPromptResult, revision: ProtocolVersion) -> prompts.GetPromptResult:
+    messages = [
+        prompts.PromptMessage(message.role, translate_content_block(message.content, revision))
+        for message in result.messages
+    ]
+    return replace(result, messages=messages)
 
 
-def _initialize(said: lifecycle.InitializeResult, revision: Revision) -> lifecycle.InitializeResult:
-    return replace(said, server_info=strip(said.server_info, revision), capabilities=strip(said.capabilities, revision))
+def _initialize(result: lifecycle.InitializeResult, revision: ProtocolVersion) -> lifecycle.InitializeResult:
+    return replace(
+        result,
+        server_info=strip_unknown_fields(result.server_info, revision),
+        capabilities=strip_unknown_fields(result.capabilities, revision),
+    )
 
 
-def _list(name: str, one: Callable[[Any, Revision], Any]) -> Callable[[Any, Revision], Any]:
-    """A list without cache hints, its entries translated one by one."""
+def _translate_list(name: str, item: Callable[[Any, ProtocolVersion], Any]) -> Callable[[Any, ProtocolVersion], Any]:
+    """Return a rule that translates the entries of a list and removes its cache hints."""
 
-    def rule(said: Any, revision: Revision) -> Any:
-        entries = [one(entry, revision) for entry in getattr(said, name)]
-        return replace(said, **{name: entries}, ttl_ms=UNSET, cache_scope=UNSET)
+    def rule(result: Any, revision: ProtocolVersion) -> Any:
+        entries = [item(entry, revision) for entry in getattr(result, name)]
+        return replace(result, **{name: entries}, ttl_ms=UNSET, cache_scope=UNSET)
 
     return rule
 
 
-def _described(said: Any, revision: Revision) -> Any:
-    said = strip(said, revision)
-    annotations = getattr(said, "annotations", None)
-    return replace(said, annotations=strip(annotations, revision)) if annotations is not None else said
+def _translate_entry(entry: Any, revision: ProtocolVersion) -> Any:
+    entry = strip_unknown_fields(entry, revision)
+    annotations = getattr(entry, "annotations", None)
+    return replace(entry, annotations=strip_unknown_fields(annotations, revision)) if annotations is not None else entry
 
 
-def _prompt(said: prompts.Prompt, revision: Revision) -> prompts.Prompt:
-    said = strip(said, revision)
-    if said.arguments is not None:
-        said = replace(said, arguments=[strip(argument, revision) for argument in said.arguments])
-    return said
+def _prompt(prompt: prompts.Prompt, revision: ProtocolVersion) -> prompts.Prompt:
+    prompt = strip_unknown_fields(prompt, revision)
+    if prompt.arguments is not None:
+        prompt = replace(prompt, arguments=[strip_unknown_fields(argument, revision) for argument in prompt.arguments])
+    return prompt
 
 
-_RESULTS: dict[type, Callable[[Any, Revision], Any]] = {
+_RESULTS: dict[type, Callable[[Any, ProtocolVersion], Any]] = {
     tools.CallToolResult: _call_tool,
-    tools.ListToolsResult: _list("tools", tool),
-    resources.ListResourcesResult: _list("resources", _described),
-    resources.ListResourceTemplatesResult: _list("resource_templates", _described),
+    tools.ListToolsResult: _translate_list("tools", translate_tool),
+    resources.ListResourcesResult: _translate_list("resources", _translate_entry),
+    resources.ListResourceTemplatesResult: _translate_list("resource_templates", _translate_entry),
     resources.ReadResourceResult: _contents,
-    prompts.ListPromptsResult: _list("prompts", _prompt),
+    prompts.ListPromptsResult: _translate_list("prompts", _prompt),
     prompts.GetPromptResult: _messages,
     lifecycle.InitializeResult: _initialize,
 }

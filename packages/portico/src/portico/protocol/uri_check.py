@@ -1,15 +1,15 @@
-"""Validation of the URIs in requests. Pure. See `uri_forms.py` for what a valid URI may be read as."""
+"""Validation of URIs in requests, without I/O. `uri_forms.py` lists the readings of a valid URI."""
 
 from __future__ import annotations
 
 import re
 
-# Compiled by `re` when they are first needed: most URIs pass without.
+# Compiled by `re` on first use: most URIs pass without them.
 _ESCAPES = r"(?:%[0-9A-Fa-f]{2})+"
 _BROKEN_ESCAPE = r"%(?![0-9A-Fa-f]{2})"
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]"
-# Control characters, every kind of white space (parsers trim it), half surrogate pairs, the byte order mark, and the
-# noncharacters, which RFC 3987 excludes and which stand for wildcards in access patterns.
+# Control characters, all white space (parsers trim it), lone surrogates, the byte order mark, and noncharacters, which
+# RFC 3987 excludes and which serve as wildcards in access patterns.
 _REFUSED = (
     "[\\x00-\\x20\\x7f-\\xa0\\u1680\\u180e\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff"
     "\\ud800-\\udfff\\ufdd0-\\ufdef\\\\"
@@ -23,8 +23,11 @@ class InvalidUri(ValueError):
 
 
 def check_uri(uri: str) -> None:
-    """Raise InvalidUri for a URI that must not reach a parser: with control characters, white space or backslashes, raw
-    or (control characters) percent-encoded, or with broken percent-encoding. Templates pass too."""
+    """Raise InvalidUri for a URI that must not reach a parser.
+
+    These contain control characters (raw or percent-encoded), white space, backslashes or broken percent-encoding. URI
+    templates pass.
+    """
     if uri.isascii() and uri.isprintable() and not any(char in uri for char in " \\%"):
         return
     refused = re.search(_REFUSED, uri)
@@ -51,7 +54,7 @@ def _check_escapes(escapes: re.Match[str]) -> None:
 
 
 def _describe(char: str) -> str:
-    # Only errors need it.
+    # Needed for errors only.
     import unicodedata
 
     code = f"U+{ord(char):04X}"

@@ -1,10 +1,10 @@
-"""The readings of a URI that authorization has to judge. Pure.
+r"""The readings of a URI that authorization must consider, without I/O.
 
-The target of a request parses its URI again, and parsers disagree. WHATWG URL (Node's `new URL`) resolves `..` and
-`%2e`, takes `\\` for `/`, drops tabs and line breaks and canonicalizes hosts. Python servers often use
-`posixpath.normpath(unquote(urlsplit(uri).path))`, which also merges `//` and ignores the host. Others cut off the
-scheme and use the rest as it is. So a URI that no parser should meet is refused (`uri_check.py`), and any other is
-judged in all of its readings: an allow has to cover every one of them, a deny needs only one.
+The target of a request parses the URI again, and parsers disagree. WHATWG URL (Node's `new URL`) resolves `..` and
+`%2e`, treats `\\` as `/`, drops tabs and line breaks and canonicalizes hosts. Python servers often use
+`posixpath.normpath(unquote(urlsplit(uri).path))`, which also merges `//` and ignores the host. Others strip the scheme
+and use the rest unchanged. URIs that no parser should see are rejected (`uri_check.py`); all others are checked in
+every reading: an allow rule must cover each one, a deny rule needs to match only one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-# How many times a reader may percent-decode a URI.
+# How often a reader may percent-decode a URI.
+# A proxy, a framework and an application may each decode once. More rounds would only multiply the forms.
 MAX_DECODES = 3
 MAX_CACHED_CHARS = 256
 
@@ -27,22 +28,22 @@ _DROPPED = str.maketrans("", "", "\t\r\n")
 _DOT = re.compile(r"%2e", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z][:|]")
 _PARAMETERS = re.compile(r";[^/]*")
-# URIs that all parsers read alike, so that long lists of resources are filtered fast.
+# URIs that all parsers read alike, so that long lists of resources are filtered quickly.
 _PLAIN = re.compile(
     r"(?:file:///|(?!(?:file|https?|wss?|ftp):)[a-z][a-z0-9+.-]*://[a-z][a-z0-9_-]*(?:/|$))"
     r"(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?:/(?!$)|$))*"
 )
-# The schemes that WHATWG URL calls special, apart from `file`, with their default ports.
+# The "special" schemes of WHATWG URL except `file`, with their default ports.
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 
 
 class UriForms(Struct, frozen=True):
     """The readings of a URI."""
 
-    # With the query and fragment, and without them where there are any: an allow must cover all of both.
+    # With and without query and fragment: an allow rule must cover both.
     whole: tuple[str, ...]
     paths: tuple[str, ...]
-    # Readings of lenient targets in addition, such as those that ignore the host of a file: URI: for denies alone.
+    # Additional readings of lenient targets, such as those that ignore the host of a file: URI: for deny rules only.
     lenient: tuple[str, ...]
 
     def __iter__(self) -> Iterator[str]:
@@ -51,7 +52,7 @@ class UriForms(Struct, frozen=True):
         yield from self.lenient
 
 
-def uri_forms(uri: str) -> UriForms:
+def uri_variants(uri: str) -> UriForms:
     """Return every reading of a URI."""
     if _PLAIN.fullmatch(uri):
         return UriForms((uri,), (), ())
@@ -60,11 +61,13 @@ def uri_forms(uri: str) -> UriForms:
 
 def _find_forms(uri: str) -> UriForms:
     whole = _readings(uri)
-    paths = _readings(*(without for one in whole if (without := _TAIL.sub("", one)) != one))
-    lenient = dict.fromkeys(form for one in (*whole, *paths) for form in _lenient_readings(one))
+    paths = _readings(*(without for item in whole if (without := _TAIL.sub("", item)) != item))
+    # An attacker needs one reader that resolves a URI to a denied resource, so deny rules are checked against
+    # all readings.
+    lenient = dict.fromkeys(form for item in (*whole, *paths) for form in _lenient_readings(item))
     compatible = unicodedata.normalize("NFKC", uri) if not uri.isascii() else uri
     if compatible != uri:
-        # Full-width dots and slashes are dots and slashes to a target that normalizes first.
+        # A target that normalizes first reads full-width dots and slashes as dots and slashes.
         lenient |= dict.fromkeys(_readings(compatible))
     return UriForms(
         tuple(whole),
@@ -77,26 +80,31 @@ _cached_forms = lru_cache(maxsize=4096)(_find_forms)
 
 
 def _readings(*uris: str) -> dict[str, None]:
-    """Return the URIs as they are and decoded up to MAX_DECODES times, each with its dot segments resolved in every
-    usual way: with the host apart or as part of the path, with `//` kept or merged, before or after decoding."""
-    found = dict.fromkeys(uris)
-    queue = [(uri, 0) for uri in found]
+    """Return the URIs unchanged and decoded up to MAX_DECODES times, each with its dot segments resolved.
+
+    Resolution is done in every usual way: with the host separate or as part of the path, with `//` preserved or merged,
+    before or after decoding.
+    """
+    result = dict.fromkeys(uris)
+    queue = [(uri, 0) for uri in result]
+    # The list grows while it is read; `result` stops it at forms that are known already.
     for text, decodes in queue:
-        others = [(form, decodes) for form in _resolved(text)]
+        others = [(form, decodes) for form in _resolve_forms(text)]
         if "%" in text and decodes < MAX_DECODES:
             others.append((unquote(text), decodes + 1))
         for form, depth in others:
-            if form not in found:
-                found[form] = None
+            if form not in result:
+                result[form] = None
                 queue.append((form, depth))
-    return found
+    return result
 
 
-def _resolved(uri: str) -> Iterator[str]:
+def _resolve_forms(uri: str) -> Iterator[str]:
+    # WHATWG URL drops tabs and newlines anywhere, and treats a backslash as a slash in special schemes.
     plain = uri.translate(_DROPPED).replace("\\", "/").strip("\x00 ")
     match = _SCHEME.fullmatch(plain)
     scheme, rest = (match[1].lower() + ":", match[2]) if match else ("", plain)
-    # A target that takes what stands behind `://` for a path.
+    # For targets that treat everything after `://` as a path.
     mark = "//" if rest.startswith("//") else ""
     yield f"{scheme}{mark}{_resolve_path(rest[len(mark) :], merge=True)}"
     authority, path = _split_authority(scheme, rest)
@@ -109,9 +117,11 @@ def _resolved(uri: str) -> Iterator[str]:
 
 
 def _split_authority(scheme: str, rest: str) -> tuple[str | None, str]:
-    """Return the authority, None if there is none, and the path with query and fragment, as WHATWG URL finds them."""
+    """Return the authority, or None, and the path with query and fragment, as WHATWG URL splits them."""
     if scheme == "file:" and not rest.startswith("//"):
         return "", f"/{rest.lstrip('/')}"
+    # WHATWG URL ignores the number of slashes here: `https:example.com` and `https:////example.com` are the
+    # same URL.
     if scheme.removesuffix(":") in _DEFAULT_PORTS:
         rest = "//" + rest.lstrip("/")
     if not rest.startswith("//"):
@@ -121,20 +131,24 @@ def _split_authority(scheme: str, rest: str) -> tuple[str | None, str]:
     authority, path = rest[2:at], rest[at:]
     if scheme == "file:" and authority.lower() == "localhost":
         return "", path
+    # `file://C:/x` is common on Windows although the authority should be empty.
     if scheme == "file:" and _DRIVE.fullmatch(authority):
         return "", f"/{authority[0]}:{path}"
     return authority, path
 
 
 def _resolve_path(path: str, *, merge: bool) -> str:
-    """Return a path without dot segments (RFC 3986, section 5.2.4). `merge`: empty segments go first, as `normpath` has
-    it; WHATWG URL keeps them, and `..` removes them."""
+    """Remove dot segments from a path (RFC 3986, section 5.2.4).
+
+    `merge`: remove empty segments first, as `normpath` does; WHATWG URL preserves them, and `..` removes them.
+    """
     parts: list[str] = []
     start = "/" * path.startswith("/")
     names = path[len(start) :].split("/")
     for at, part in enumerate(names):
         dots, last = _DOT.sub(".", part), at == len(names) - 1
         if dots == "..":
+            # A slice, because `..` at the root has nothing to remove and is ignored (RFC 3986, section 5.2.4).
             del parts[-1:]
         elif dots != "." and not (merge and not part and not last):
             parts.append(part)
@@ -147,35 +161,37 @@ def _resolve_path(path: str, *, merge: bool) -> str:
 
 
 def canonical_spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI, or a glob of URIs, as it is written and in canonical spelling, where that differs. Unlike
-    `uri_forms` it adds no reading that could be another resource."""
-    found = _readings(uri)
-    for one in (*found,):
-        scheme, authority, path = _split(one)
+    """Return a URI, or a glob of URIs, as written and in canonical spelling, if that differs.
+
+    Unlike `uri_variants`, this adds no reading that could be another resource.
+    """
+    result = _readings(uri)
+    for item in (*result,):
+        scheme, authority, path = _split(item)
         host = None if authority is None else _canonical_host(scheme, authority)
-        found.setdefault(_join(scheme, host, path))
-        found.setdefault(_join(scheme, host, _without_slash(path)))
-    return tuple(found)
+        result.setdefault(_join(scheme, host, path))
+        result.setdefault(_join(scheme, host, _without_slash(path)))
+    return tuple(result)
 
 
 def _lenient_readings(uri: str) -> Iterator[str]:
     scheme, authority, path = _split(uri)
     paths = dict.fromkeys((path, _PARAMETERS.sub("", path)))
-    for one in (*paths,):
-        # `normpath` and `pathlib` drop a slash at the end.
-        paths.setdefault(_without_slash(one))
+    for item in (*paths,):
+        # `normpath` and `pathlib` drop a trailing slash.
+        paths.setdefault(_without_slash(item))
     hosts = dict.fromkeys((authority,) if authority is None else (authority, _canonical_host(scheme, authority)))
     if scheme == "file:":
         # `urlsplit(uri).path` is the same for every host.
         hosts.setdefault("")
     for host in hosts:
-        for one in paths:
-            yield _join(scheme, host, one)
-            yield _join(scheme, host, _resolve_path(one, merge=True))
+        for item in paths:
+            yield _join(scheme, host, item)
+            yield _join(scheme, host, _resolve_path(item, merge=True))
 
 
 def _split(uri: str) -> tuple[str, str | None, str]:
-    """Return the scheme with its colon, the authority, None if there is none, and the rest."""
+    """Return the scheme with its colon, the authority or None, and the rest."""
     match = _SCHEME.fullmatch(uri)
     scheme, rest = (match[1].lower() + ":", match[2]) if match else ("", uri)
     return scheme, *_split_authority(scheme, rest)
@@ -190,14 +206,17 @@ def _without_slash(path: str) -> str:
 
 
 def _canonical_host(scheme: str, authority: str) -> str:
-    """Return the host as WHATWG URL serializes it, with Unicode instead of Punycode, and the port if it is another than
-    the default."""
+    """Return the host as WHATWG URL serializes it, but in Unicode, with any port other than the default."""
+    # The part before the last `@` is user info, even if it looks like a host:
+    # `https://good.example@evil.example`.
     host = authority.rpartition("@")[2]
     if host.startswith("["):
         host, _, port = host.partition("]")
         host, port = _canonical_ipv6(host[1:]), port.removeprefix(":")
     else:
         host, _, port = host.partition(":")
+        # As UTS 46 maps host names: full-width letters and the ideographic full stop are equal to ASCII ones
+        # for resolvers.
         decoded = unicodedata.normalize("NFKC", unquote(host)).casefold().replace("\u3002", ".")
         decoded = "".join(char for char in decoded if unicodedata.category(char) != "Cf")
         host = ".".join(map(_decode_label, (decoded.removesuffix(".") or decoded).split(".")))
@@ -207,7 +226,7 @@ def _canonical_host(scheme: str, authority: str) -> str:
 
 
 def _canonical_ipv6(address: str) -> str:
-    # Few URIs have one, and the module is slow to load.
+    # Imported lazily: few URIs need it, and the module loads slowly.
     from ipaddress import AddressValueError, IPv6Address
 
     try:
@@ -226,8 +245,7 @@ def _decode_label(label: str) -> str:
 
 
 def _decode_ipv4(host: str) -> str | None:
-    """Return the dotted form of an IPv4 address that is written in hexadecimal, in octal, or in fewer than four
-    numbers; None for any other host."""
+    """Return the dotted form of an IPv4 address in hexadecimal, octal or fewer numbers; None for other hosts."""
     numbers = []
     parts = host.split(".")
     for part in parts:
@@ -236,7 +254,9 @@ def _decode_ipv4(host: str) -> str | None:
             return None
         digits, base = (match[2], 16) if match[1] else (match[4], 8) if match[3] else (match[5], 10)
         numbers.append(int(digits or "0", base))
-    if len(parts) > 4 or any(one > 255 for one in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(parts)):
+    # As `inet_aton`: 127.1, 0x7f000001 and 2130706433 all are 127.0.0.1, which rules for internal addresses
+    # must see.
+    if len(parts) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(parts)):
         return None
-    value = numbers[-1] + sum(one << 8 * (3 - at) for at, one in enumerate(numbers[:-1]))
+    value = numbers[-1] + sum(number << 8 * (3 - at) for at, number in enumerate(numbers[:-1]))
     return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))

@@ -1,24 +1,24 @@
-"""URI templates: RFC 6570 level 4, in both directions, and the choice among several that match.
+"""URI templates: RFC 6570 level 4, expansion and matching, and selection of the best match.
 
-`Template.expand` is the RFC. `Template.match`, its reverse, is ours, because the RFC leaves it open:
+`UriTemplate.expand` implements the RFC. Matching, its inverse, is not specified there; `UriTemplate.match` works as
+follows:
 
-- A variable without `*` gives a string and one with `*` a list; `{?x*}`, `{&x*}` and `{;x*}` give a dict when the
-  names in the URI are not `x`. Only what was exploded comes back as the list or dict it was.
-- `{x}` needs at least one character and stops at a raw `/`, `?` or `#` (and at `&` behind a literal `?`); `{+x}`
-  needs one and stops at nothing. Either stops at a raw `;`, `?`, `&` or `#` that opens a later expression.
-- Expressions that bring their own first character (`{/x}`, `{.x}`, `{#x}`, `{;x}`, `{?x}`, `{&x}`) may be missing,
-  wholly or from some variable on; such variables are absent from the result. Behind that character the value may
-  be empty.
-- `{?a,b}`, `{&a,b}` and `{;a,b}` match in any order. A parameter that the template does not name, or a name twice
-  without `*`, is no match: a misspelt parameter must not silently read something else.
-- Several readings: the leftmost variable is the longest, except that it leaves a following optional expression
-  its share. `{name}{.ext}` reads `a.tar.gz` as `a.tar` and `gz`.
-- Literals compare exactly, case included; `%7E` and `~` are the same, `%2F` and `/` are not. Non-ASCII characters
-  may stand raw. A `+` is a plus sign, in a query too.
+- A variable without `*` yields a string and one with `*` a list; `{?x*}`, `{&x*}` and `{;x*}` yield a dict if the
+  names in the URI are not `x`. Only exploded values are restored as the list or dict they were.
+- `{x}` needs at least one character and stops at a raw `/`, `?` or `#` (and at `&` after a literal `?`); `{+x}`
+  needs one and stops at nothing. Both stop at a raw `;`, `?`, `&` or `#` that opens a later expression.
+- Expressions with a leading character (`{/x}`, `{.x}`, `{#x}`, `{;x}`, `{?x}`, `{&x}`) may be missing, completely or
+  from some variable on; such variables are absent from the result. After that character the value may be empty.
+- `{?a,b}`, `{&a,b}` and `{;a,b}` match in any order. A parameter that the template does not name, or a repeated name
+  without `*`, does not match: a misspelled parameter must not silently read something else.
+- Ambiguity: the leftmost variable is the longest, except that it leaves a following optional expression its part.
+  `{name}{.ext}` reads `a.tar.gz` as `a.tar` and `gz`.
+- Literals are compared exactly, including case; `%7E` and `~` are equal, `%2F` and `/` are not. Non-ASCII characters
+  may be raw. A `+` is a plus sign, also in a query.
 
-Values arrive percent-decoded. Broken percent sequences, invalid UTF-8 and control characters are no match.
-A decoded value may contain `/` and be or contain `..`: `%2F` in `{x}` is how a value holds a slash. Code that
-makes a file path of a value must resolve it and check that it stays inside its folder; a template is no guard.
+Values are percent-decoded. Broken percent-encoding, invalid UTF-8 and control characters do not match. A decoded value
+may contain `/` and be or contain `..`: `%2F` in `{x}` represents a slash. Code that builds a file path from a value
+must resolve it and check that it stays inside its folder; a template does not protect against traversal.
 """
 
 from __future__ import annotations
@@ -28,65 +28,80 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from portico.protocol.errors import UsageError
-from portico.protocol.uri_template_matching import Matcher, Value
-from portico.protocol.uri_template_syntax import Expression, Given, Literal, Part, decode, expand, parse
+from portico.protocol.uri_template_matching import MatchedValue, TemplateMatcher
+from portico.protocol.uri_template_syntax import (
+    Expression,
+    LiteralPart,
+    TemplatePart,
+    TemplateValue,
+    decode_uri,
+    expand_part,
+    parse_template,
+)
 
-__all__ = ["Given", "Template", "Templates", "Value", "begins_with_variable", "parsed"]
+__all__ = [
+    "MatchedValue",
+    "TemplateValue",
+    "UriTemplate",
+    "UriTemplateIndex",
+    "begins_with_variable",
+    "try_parse_template",
+]
 
 
-class Template:
-    """A URI template, parsed once. `rank` is smaller the more specific it is. Equal texts are equal templates."""
+class UriTemplate:
+    """Parsed URI template. A smaller `specificity` is more specific. Templates with equal text are equal."""
 
-    __slots__ = ("_matcher", "_parts", "names", "rank", "text")
+    __slots__ = ("_matcher", "_parts", "specificity", "text", "variable_names")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._parts = parse(text)
-        self._matcher = Matcher(self._parts)
-        self.names = tuple(dict.fromkeys(name for name, _ in _variables(self._parts)))
-        self.rank = _rank(self._parts)
+        self._parts = parse_template(text)
+        self._matcher = TemplateMatcher(self._parts)
+        self.variable_names = tuple(dict.fromkeys(name for name, _ in _variables(self._parts)))
+        self.specificity = _rank(self._parts)
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Template) and self.text == other.text
+        return isinstance(other, UriTemplate) and self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self.text)
 
-    def expand(self, values: Mapping[str, Given]) -> str:
-        """The URI for these values; what is missing, None or an empty list or mapping expands to nothing."""
-        return "".join([expand(part, values) for part in self._parts])
+    def expand(self, values: Mapping[str, TemplateValue]) -> str:
+        """Expand the template. Missing values, None and empty lists or mappings expand to nothing."""
+        return "".join([expand_part(part, values) for part in self._parts])
 
-    def match(self, uri: str) -> dict[str, Value] | None:
-        """The values with which this template gives `uri`, or None. Takes time linear in the length of `uri`."""
-        units = decode(uri)
+    def match(self, uri: str) -> dict[str, MatchedValue] | None:
+        """Return the values for which this template expands to `uri`, or None. Runs in linear time."""
+        units = decode_uri(uri)
         return None if units is None else self._matcher.match(units)
 
 
+# Upstreams list the same templates again and again. Bounded, because a remote server chooses them.
 @lru_cache(maxsize=10_000)
-def parsed(text: str) -> Template | None:
-    """Return the template that a remote server wrote; None if it is malformed, and can match nothing."""
+def try_parse_template(text: str) -> UriTemplate | None:
+    """Parse a template of a remote server, or return None if it is malformed."""
     try:
-        return Template(text)
+        return UriTemplate(text)
     except UsageError:
         return None
 
 
 def begins_with_variable(template: str) -> bool:
-    """Return whether the literal text that a template begins with has not even a whole scheme, so that the template
-    matches URIs of any scheme."""
+    """Return whether a template's literal prefix lacks a complete scheme, so that it matches URIs of any scheme."""
     head = template.partition("{")
     return bool(head[1]) and ":" not in head[0] and "/" not in head[0]
 
 
-class Templates:
-    """Many templates, found by the literal text they begin with: those that begin otherwise are never tried."""
+class UriTemplateIndex:
+    """Index of templates by literal prefix: templates with another prefix are never tried."""
 
-    def __init__(self, templates: Iterable[Template] = ()) -> None:
-        self._by_head: dict[str, dict[Template, int]] = {}
-        self._lengths: Counter[int] = Counter()  # of the heads, so that a look-up knows which beginnings to try
+    def __init__(self, templates: Iterable[UriTemplate] = ()) -> None:
+        self._by_head: dict[str, dict[UriTemplate, int]] = {}
+        self._lengths: Counter[int] = Counter()  # prefix lengths, so that a lookup knows which prefixes to try
         self._added = 0
         for template in templates:
             self.add(template)
@@ -94,27 +109,27 @@ class Templates:
     def __len__(self) -> int:
         return self._lengths.total()
 
-    def __contains__(self, template: Template) -> bool:
-        return template in self._by_head.get(template._matcher.head, ())
+    def __contains__(self, template: UriTemplate) -> bool:
+        return template in self._by_head.get(template._matcher.literal_prefix, ())
 
-    def __iter__(self) -> Iterator[Template]:
-        """In the order in which they were added."""
+    def __iter__(self) -> Iterator[UriTemplate]:
+        """Iterate in insertion order."""
         places = {template: place for those in self._by_head.values() for template, place in those.items()}
         return iter(sorted(places, key=places.__getitem__))
 
-    def add(self, template: Template) -> None:
-        """A template that is here already keeps its place."""
+    def add(self, template: UriTemplate) -> None:
+        """Add a template. One that is already present keeps its position."""
         if template in self:
             return
-        head = template._matcher.head
+        head = template._matcher.literal_prefix
         self._by_head.setdefault(head, {})[template] = self._added
         self._lengths[len(head)] += 1
         self._added += 1
 
-    def remove(self, template: Template) -> None:
+    def remove(self, template: UriTemplate) -> None:
         if template not in self:
             raise UsageError(f"cannot remove {template.text!r}: it was not added")
-        head = template._matcher.head
+        head = template._matcher.literal_prefix
         del self._by_head[head][template]
         if not self._by_head[head]:
             del self._by_head[head]
@@ -122,31 +137,34 @@ class Templates:
         if not self._lengths[len(head)]:
             del self._lengths[len(head)]
 
-    def best(self, uri: str) -> tuple[Template, dict[str, Value]] | None:
-        """The most specific template that matches, with its values.
+    def match(self, uri: str) -> tuple[UriTemplate, dict[str, MatchedValue]] | None:
+        """Return the most specific matching template with its values, or None.
 
-        More literal characters win, then fewer variables, then fewer `{+x}`, then whichever came first.
+        More literal characters win, then fewer variables, then fewer `{+x}`, then insertion order.
         """
-        units = decode(uri)
+        units = decode_uri(uri)
         if units is None:
             return None
-        places: dict[Template, int] = {}
+        places: dict[UriTemplate, int] = {}
+        # Templates of one server share a few prefixes, so this is a handful of dictionary lookups however many
+        # there are.
         for length in self._lengths:
             places.update(self._by_head.get(units[:length], {}))
-        for template in sorted(places, key=lambda template: (template.rank, places[template])):
+        for template in sorted(places, key=lambda template: (template.specificity, places[template])):
             values = template._matcher.match(units)
             if values is not None:
                 return template, values
         return None
 
 
-def _variables(parts: Sequence[Part]) -> list[tuple[str, str]]:
-    """Each name with its operator, in order."""
+def _variables(parts: Sequence[TemplatePart]) -> list[tuple[str, str]]:
+    """Return each variable name with its operator, in order."""
     expressions = [part for part in parts if isinstance(part, Expression)]
     return [(variable.name, part.operator) for part in expressions for variable in part.variables]
 
 
-def _rank(parts: Sequence[Part]) -> tuple[int, int, int]:
+def _rank(parts: Sequence[TemplatePart]) -> tuple[int, int, int]:
     variables = _variables(parts)
-    literal = sum(len(part.units) for part in parts if isinstance(part, Literal))
+    literal = sum(len(part.units) for part in parts if isinstance(part, LiteralPart))
+    # A `{+x}` also matches slashes, so it is the least specific kind of variable.
     return -literal, len(variables), sum(operator == "+" for _, operator in variables)

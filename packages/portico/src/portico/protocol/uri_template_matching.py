@@ -1,9 +1,9 @@
-"""The reverse of expansion: which values make a template give this URI. What counts as a match is said in `uris`.
+"""Matching of URI templates; `uri_template` defines what counts as a match.
 
-A template becomes a row of tokens, and the question which characters each token takes is decided for all places of
-the URI at once: a set of places is one integer, a bit for each, and a token turns the set of places where it may
-end into the set of places where it may begin with a few operations on such integers. So an ambiguous template costs
-what a plain one costs: a fixed number of passes over the URI. Nothing is tried and taken back.
+A template becomes a sequence of tokens, and the matcher decides for all positions of the URI at once which characters
+each token takes: a set of positions is one integer with a bit for each, and a token maps the set of its possible ends
+to the set of its possible starts with a few operations. An ambiguous template therefore costs as much as a simple one:
+a fixed number of passes over the URI, without backtracking.
 """
 
 from __future__ import annotations
@@ -14,59 +14,71 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from portico.protocol.uri_template_syntax import OPERATORS, Expression, Literal, Operator, Part, Variable, plain
+from portico.protocol.uri_template_syntax import (
+    OPERATORS,
+    Expression,
+    LiteralPart,
+    Operator,
+    TemplatePart,
+    Variable,
+    restore_reserved,
+)
 
-Value: TypeAlias = str | list[str] | dict[str, str]
+MatchedValue: TypeAlias = str | list[str] | dict[str, str]
 
 
-class Skip(Struct, frozen=True):
-    """What follows, up to the token `to`, may be missing."""
+class OptionalToken(Struct, frozen=True):
+    """Marks the following tokens, up to `to`, as optional."""
 
     to: int
 
 
-class Run(Struct, frozen=True):
-    """Consecutive characters of a kind: the value of one variable, or all the parameters of a named expression."""
+class CaptureToken(Struct, frozen=True):
+    """Consecutive characters of a class: the value of one variable, or all parameters of a named expression."""
 
     variables: tuple[Variable, ...]
     operator: Operator
-    passes: bytes  # for bytes.translate: b"1" where a character may belong to the run, b"0" where not
+    passes: bytes  # table for bytes.translate: b"1" for allowed characters, b"0" for others
     least: int
-    most: int  # 0: any number
+    most: int  # 0: no limit
 
 
-Token: TypeAlias = Literal | Skip | Run
-Captures: TypeAlias = list[tuple[Run, str]]
-Found: TypeAlias = list[tuple[Variable, Value]]
+Token: TypeAlias = LiteralPart | OptionalToken | CaptureToken
+Captures: TypeAlias = list[tuple[CaptureToken, str]]
+Bindings: TypeAlias = list[tuple[Variable, MatchedValue]]
 
 
-class Matcher:
-    """`head` is the literal that every match begins with, possibly empty."""
+class TemplateMatcher:
+    """Compiled matcher. `literal_prefix` is the text that every match begins with, possibly empty."""
 
-    __slots__ = ("_tail", "_tokens", "head")
+    __slots__ = ("_tail", "_tokens", "literal_prefix")
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[TemplatePart]) -> None:
+        # Most templates have a literal start and end. Comparing them first rejects most URIs without any
+        # matching.
         middle = _merge(parts)
-        first = middle.pop(0) if middle and isinstance(middle[0], Literal) else None
-        last = middle.pop() if middle and isinstance(middle[-1], Literal) else None
-        self.head = first.units if isinstance(first, Literal) else ""
-        self._tail = last.units if isinstance(last, Literal) else ""
-        self._tokens = _tokens(middle, in_query="?" in self.head)
+        first = middle.pop(0) if middle and isinstance(middle[0], LiteralPart) else None
+        last = middle.pop() if middle and isinstance(middle[-1], LiteralPart) else None
+        self.literal_prefix = first.units if isinstance(first, LiteralPart) else ""
+        self._tail = last.units if isinstance(last, LiteralPart) else ""
+        self._tokens = _tokens(middle, in_query="?" in self.literal_prefix)
 
-    def match(self, units: str) -> dict[str, Value] | None:
-        start, end = len(self.head), len(units) - len(self._tail)
-        if start > end or not (units.startswith(self.head) and units.endswith(self._tail)):
+    def match(self, units: str) -> dict[str, MatchedValue] | None:
+        start, end = len(self.literal_prefix), len(units) - len(self._tail)
+        if start > end or not (units.startswith(self.literal_prefix) and units.endswith(self._tail)):
             return None
         captures = _solve(self._tokens, units[start:end])
         return None if captures is None else _bind(captures)
 
 
-# From parts to tokens.
+# Parts to tokens
 
 
-def _merge(parts: Sequence[Part]) -> list[Part]:
-    """`{?a}{&b}` as `{?a,b}`, `{/a}{/b}` as `{/a,b}`: apart, the first would take what belongs to the second."""
-    merged: list[Part] = []
+def _merge(parts: Sequence[TemplatePart]) -> list[TemplatePart]:
+    """Merge `{?a}{&b}` into `{?a,b}` and `{/a}{/b}` into `{/a,b}`: separately, the first would take the second's
+    values.
+    """
+    merged: list[TemplatePart] = []
     for part in parts:
         last = merged[-1] if merged else None
         if isinstance(part, Expression) and isinstance(last, Expression) and _continues(part, last):
@@ -80,14 +92,15 @@ def _continues(part: Expression, last: Expression) -> bool:
     return OPERATORS[part.operator].first == OPERATORS[last.operator].separator
 
 
-def _tokens(parts: Sequence[Part], in_query: bool) -> tuple[Token, ...]:
+def _tokens(parts: Sequence[TemplatePart], in_query: bool) -> tuple[Token, ...]:
     tokens: list[Token] = []
     for place, part in enumerate(parts, 1):
-        if isinstance(part, Literal):
+        if isinstance(part, LiteralPart):
             tokens.append(part)
             in_query = in_query or "?" in part.units
         else:
             later = {follower.operator for follower in parts[place:] if isinstance(follower, Expression)}
+            # A variable before a query or fragment expression must not swallow its first character.
             stops = later & {";", "?", "&", "#"} | ({"&"} if in_query and not part.operator else set())
             tokens += _expression_tokens(part, stops, len(tokens))
     return tuple(tokens)
@@ -100,15 +113,15 @@ def _expression_tokens(part: Expression, stops: set[str], place: int) -> list[To
     tokens: list[Token] = []
     for number, group in enumerate(groups):
         if operator.first:
-            tokens.append(Skip(end))
+            tokens.append(OptionalToken(end))
         mark = operator.separator if number else operator.first
         if mark:
-            tokens.append(Literal(mark, mark))
+            tokens.append(LiteralPart(mark, mark))
         tokens.append(_run(group, operator, stops, alone=len(groups) == 1))
     return tokens
 
 
-def _run(group: tuple[Variable, ...], operator: Operator, stops: set[str], alone: bool) -> Run:
+def _run(group: tuple[Variable, ...], operator: Operator, stops: set[str], alone: bool) -> CaptureToken:
     stops = stops | set(operator.stops)
     if operator.named or group[0].exploded:
         stops.discard(operator.separator)
@@ -118,31 +131,34 @@ def _run(group: tuple[Variable, ...], operator: Operator, stops: set[str], alone
     for stop in stops:
         passes[ord(stop)] = ord("0")
     least = 1 if operator.named or not operator.first else 0
-    return Run(group, operator, bytes(passes), least, 0 if operator.named else group[0].prefix)
+    return CaptureToken(group, operator, bytes(passes), least, 0 if operator.named else group[0].prefix)
 
 
-# From tokens to captures. In a set of places, bit k is the place k characters before the end of the text.
+# Tokens to captures. In a set of positions, bit k is the position k characters before the end of the text.
 
 _NOT_ASCII = r"[^\x00-\x7f]"
 
 
 def _solve(tokens: tuple[Token, ...], text: str) -> Captures | None:
-    """What each Run takes, or None when the tokens cannot take the whole text."""
-    starts, fits = _prospects(tokens, text)
+    """Return the text of each capture, or None if the tokens do not match the whole text."""
+    # Two passes instead of backtracking: a hostile URI or template cannot make matching exponential, as it
+    # could with a regular expression. Python's big integers serve as bit sets, so each token costs a few
+    # machine operations per 64 characters.
+    starts, fits = _reachable_positions(tokens, text)
     if not starts[0] >> len(text) & 1:
         return None
     captures: Captures = []
-    place, left = 0, len(text)  # `left` characters are still to be taken
+    place, left = 0, len(text)  # `left`: number of characters not consumed yet
     while place < len(tokens):
         token = tokens[place]
-        if isinstance(token, Run):
-            # Behind a Skip stands something optional: leave it its share, if the text has one for it.
-            optional = place + 1 < len(tokens) and isinstance(tokens[place + 1], Skip)
+        if isinstance(token, CaptureToken):
+            # An optional part follows: leave it its characters, if the text has any for it.
+            optional = place + 1 < len(tokens) and isinstance(tokens[place + 1], OptionalToken)
             wishes = (starts[place + 2], starts[place + 1]) if optional else (starts[place + 1],)
             after = _run_end(token, fits[place], left, wishes)
             captures.append((token, text[len(text) - left : len(text) - after]))
             left = after
-        elif isinstance(token, Literal):
+        elif isinstance(token, LiteralPart):
             left -= len(token.units)
         elif not starts[place + 1] >> left & 1:
             place = token.to
@@ -151,28 +167,29 @@ def _solve(tokens: tuple[Token, ...], text: str) -> Captures | None:
     return captures
 
 
-def _prospects(tokens: tuple[Token, ...], text: str) -> tuple[list[int], list[int]]:
-    """For each token, the places from which it and all behind it reach the end; and the characters it may take."""
+def _reachable_positions(tokens: tuple[Token, ...], text: str) -> tuple[list[int], list[int]]:
+    """Return for each token the positions from which the rest can match, and the characters it may take."""
+    # Classes only distinguish ASCII characters, so one byte per character is enough.
     outline = (text if text.isascii() else re.sub(_NOT_ASCII, "x", text)).encode()
     starts = [1] * (len(tokens) + 1)
     fits = [0] * len(tokens)
     for place in range(len(tokens) - 1, -1, -1):
         token = tokens[place]
-        if isinstance(token, Run):
+        if isinstance(token, CaptureToken):
             fits[place] = int(outline.translate(token.passes) or b"0", 2)
             starts[place] = _run_starts(token, fits[place], starts[place + 1])
-        elif isinstance(token, Literal):
-            starts[place] = (starts[place + 1] << len(token.units)) & _occurrences(token.units, text)
+        elif isinstance(token, LiteralPart):
+            starts[place] = (starts[place + 1] << len(token.units)) & _find_all(token.units, text)
         else:
             starts[place] = starts[place + 1] | starts[token.to]
     return starts, fits
 
 
-def _run_starts(run: Run, fits: int, ends: int) -> int:
-    """The places from which characters that fit lead into `ends`."""
+def _run_starts(run: CaptureToken, fits: int, ends: int) -> int:
+    """Return the positions from which matching characters lead to `ends`."""
     reached = (ends & fits) << 1 if run.least else ends
     if not run.most:
-        # The carry of an addition travels through a row of ones: it marks every place of the row at once.
+        # The carry of an addition propagates through a run of ones and marks all its positions in one operation.
         return (((reached & fits) + fits) ^ fits) | reached
     front = reached
     for _ in range(run.most - run.least):
@@ -183,8 +200,8 @@ def _run_starts(run: Run, fits: int, ends: int) -> int:
     return reached
 
 
-def _run_end(run: Run, fits: int, left: int, wishes: Sequence[int]) -> int:
-    """How many characters are left when the run has taken as many as it can and ends where it is wished to."""
+def _run_end(run: CaptureToken, fits: int, left: int, wishes: Sequence[int]) -> int:
+    """Return the remaining characters after the longest run that ends at a wished position."""
     misfit = (~fits & ((1 << left) - 1)).bit_length()
     farthest = max(misfit, left - run.most) if run.most else misfit
     for ends in wishes:
@@ -195,8 +212,8 @@ def _run_end(run: Run, fits: int, left: int, wishes: Sequence[int]) -> int:
     raise AssertionError("a run begins only where it can end")
 
 
-def _occurrences(units: str, text: str) -> int:
-    """The places where these units begin."""
+def _find_all(units: str, text: str) -> int:
+    """Return the positions where these units begin."""
     marks = bytearray(b"0") * (len(text) + 1)
     at = text.find(units)
     while at >= 0:
@@ -205,59 +222,63 @@ def _occurrences(units: str, text: str) -> int:
     return int(marks, 2)
 
 
-# From captures to values.
+# Captures to values
 
 
-def _bind(captures: Captures) -> dict[str, Value] | None:
-    found: Found = []
+def _bind(captures: Captures) -> dict[str, MatchedValue] | None:
+    results: Bindings = []
     for run, units in captures:
         read = _read_named(run, units) if run.operator.named else _read(run, units)
         if read is None:
             return None
-        found += read
-    # A variable may occur twice, as in {x:1}/{x}. The longest is the value, the others must be its beginning.
-    values: dict[str, Value] = {}
-    for variable, value in sorted(found, key=lambda pair: -pair[0].prefix if pair[0].prefix else -10_000):
-        known = values.setdefault(variable.name, value)
-        if isinstance(known, str) and variable.prefix:
-            known = known[: variable.prefix]
-        if known != value:
+        results += read
+    # A variable may occur twice, as in {x:1}/{x}. The longest is the value; the others must be its prefixes.
+    values: dict[str, MatchedValue] = {}
+    for variable, value in sorted(results, key=lambda pair: -pair[0].prefix if pair[0].prefix else -10_000):
+        bound = values.setdefault(variable.name, value)
+        if isinstance(bound, str) and variable.prefix:
+            bound = bound[: variable.prefix]
+        if bound != value:
             return None
     return values
 
 
-def _read(run: Run, units: str) -> Found:
+def _read(run: CaptureToken, units: str) -> Bindings:
     variable = run.variables[0]
     if variable.exploded:
-        return [(variable, [plain(piece) for piece in units.split(run.operator.separator)])]
-    return [(variable, plain(units))]
+        return [(variable, [restore_reserved(piece) for piece in units.split(run.operator.separator)])]
+    return [(variable, restore_reserved(units))]
 
 
-def _read_named(run: Run, units: str) -> Found | None:
-    given: dict[str, list[str]] = {}
+def _read_named(run: CaptureToken, units: str) -> Bindings | None:
+    params: dict[str, list[str]] = {}
     for piece in units.split(run.operator.separator):
         name, _, value = piece.partition("=")
-        given.setdefault(name, []).append(value)
-    if "" in given:
+        params.setdefault(name, []).append(value)
+    if "" in params:
         return None
-    found: Found = []
+    results: Bindings = []
     for variable in run.variables:
-        values = given.pop(variable.units, None)
+        values = params.pop(variable.units, None)
         if values is None:
             continue
         if variable.exploded:
-            found.append((variable, [plain(value) for value in values]))
+            results.append((variable, [restore_reserved(value) for value in values]))
         elif len(values) == 1 and len(values[0]) <= (variable.prefix or len(values[0])):
-            found.append((variable, plain(values[0])))
+            results.append((variable, restore_reserved(values[0])))
         else:
             return None
-    return found if not given else _read_strangers(run, given, found)
+    return results if not params else _bind_extra_params(run, params, results)
 
 
-def _read_strangers(run: Run, given: dict[str, list[str]], found: Found) -> Found | None:
-    """Names that the template does not say are the keys of an exploded mapping, if there is a variable for it."""
-    bound = [variable for variable, _ in found]
+def _bind_extra_params(run: CaptureToken, query: dict[str, list[str]], bindings: Bindings) -> Bindings | None:
+    """Bind parameters that the template does not name to an exploded mapping, if it has one."""
+    bound = [variable for variable, _ in bindings]
     free = [variable for variable in run.variables if variable.exploded and variable not in bound]
-    if not free or any(len(values) > 1 for values in given.values()):
+    # A mapping has one value per name, so a repeated parameter cannot be represented.
+    if not free or any(len(values) > 1 for values in query.values()):
         return None
-    return [*found, (free[0], {plain(name): plain(values[0]) for name, values in given.items()})]
+    return [
+        *bindings,
+        (free[0], {restore_reserved(name): restore_reserved(values[0]) for name, values in query.items()}),
+    ]

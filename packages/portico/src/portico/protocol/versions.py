@@ -1,13 +1,13 @@
-"""The five revisions of the protocol, and when each feature appeared.
+"""The five protocol versions.
 
-A revision is its date. Dates in this form sort as text, so `revision >= "2025-06-18"` means what it says.
+A version is a date. Dates in this format sort as text, so `version >= "2025-06-18"` works.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-Revision = str
+ProtocolVersion = str
 
 V2024_11_05: Final = "2024-11-05"
 V2025_03_26: Final = "2025-03-26"
@@ -15,17 +15,17 @@ V2025_06_18: Final = "2025-06-18"
 V2025_11_25: Final = "2025-11-25"
 V2026_07_28: Final = "2026-07-28"
 
-# The two lists never mix: `initialize` negotiates among HANDSHAKE only, even when it is asked for 2026-07-28,
-# and a request that carries its own version is measured against MODERN_REVISIONS only.
-HANDSHAKE: Final = (V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25)
-MODERN_REVISIONS: Final = (V2026_07_28,)
-REVISIONS: Final = HANDSHAKE + MODERN_REVISIONS
+# The two lists are disjoint: `initialize` negotiates among HANDSHAKE_VERSIONS only, even if 2026-07-28 is requested,
+# and a request with its own version is checked against MODERN_VERSIONS only.
+HANDSHAKE_VERSIONS: Final = (V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25)
+MODERN_VERSIONS: Final = (V2026_07_28,)
+SUPPORTED_PROTOCOL_VERSIONS: Final = HANDSHAKE_VERSIONS + MODERN_VERSIONS
 
-NEWEST_HANDSHAKE: Final = V2025_11_25
-MODERN: Final = V2026_07_28
-LATEST: Final = V2026_07_28
+LATEST_HANDSHAKE_VERSION: Final = V2025_11_25
+FIRST_MODERN_VERSION: Final = V2026_07_28
+LATEST_PROTOCOL_VERSION: Final = V2026_07_28
 
 
-def negotiate(requested: str) -> Revision:
-    """The revision a handshake settles on: the one asked for when we know it, our newest otherwise."""
-    return requested if requested in HANDSHAKE else NEWEST_HANDSHAKE
+def negotiate_version(requested: str) -> ProtocolVersion:
+    """Return the version that a handshake agrees on: the requested one if it is supported, else our latest."""
+    return requested if requested in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE_VERSION

@@ -1,17 +1,18 @@
-"""One interface: whatever answers a Call is a Handler. The way back of a Call is its Reply."""
+"""The interface between components: a Handler answers a Call, and notifications and responses go to its Reply."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Protocol
+from types import CoroutineType
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Raw, Struct
 
-from portico.protocol.errors import Closed, InternalError
-from portico.protocol.header_params import Mirror
-from portico.protocol.jsonrpc import NOTHING, RequestId
+from portico.protocol.errors import ConnectionClosed, InternalError
+from portico.protocol.header_params import HeaderParam
+from portico.protocol.jsonrpc import EMPTY_RAW, RequestId
 from portico.protocol.meta import (
     NO_CAPABILITIES,
     ClientCapabilities,
@@ -20,206 +21,233 @@ from portico.protocol.meta import (
     ServerCapabilities,
 )
 from portico.protocol.methods import METHODS
-from portico.protocol.notifications import MESSAGE, PROGRESS, read_progress
+from portico.protocol.notifications import LOG_MESSAGE, PROGRESS, normalize_progress
 from portico.protocol.tools import ToolAnnotations
-from portico.protocol.versions import Revision
+from portico.protocol.versions import ProtocolVersion
 
-Emit = Callable[[str, Any], None]
+NotificationCallback = Callable[[str, Any], None]
 """Takes a notification: its method and its params."""
 
-Ask = Callable[[str, Any], Awaitable[Raw]]
+ClientRequestCallback = Callable[[str, Any], Awaitable[Raw]]
 """Takes a question to the client, method and params, and returns the client's result."""
 
 
-class Conversation(Protocol):
-    """What the requests of one client share, as long as it is connected. It can be a key of a weak dictionary."""
+class ClientConnection(Protocol):
+    """State shared by all requests of one client while it is connected. Usable as a key of a weak dictionary."""
 
-    # How often the client has said that its roots are others now.
-    root_changes: int
+    # Number of `notifications/roots/list_changed` received from the client.
+    roots_version: int
 
-    def when_closed(self, then: Callable[[], None], /) -> None:
-        """Have something called at its end; at once, if it is over."""
+    def add_close_callback(self, callback: Callable[[], None], /) -> None:
+        """Call `callback` when the connection closes, or immediately if it is already closed."""
 
 
 class Reply:
-    """The way back of one request: what is said before the answer, and whether the client still waits for it.
+    """Return channel of one request: notifications and server-to-client requests before the response.
 
-    It lives as long as its request. Once the request is answered or cancelled it is closed, and a body that goes on in
-    a thread or in a task of its own speaks to nothing. Transports override the methods that begin with `_`, and
-    `begin` and `finish`, which the door calls.
+    A Reply lives as long as its request. It is closed when the request is answered or cancelled; after that, a handler
+    that continues in a thread or in a background task can no longer send anything. Transports override the methods that
+    begin with `_`, and `finish`.
     """
 
-    # Answered, or cancelled.
+    # The request was answered or cancelled.
     closed = False
-    # The client has lost interest. A body in a thread cannot be stopped, but it can look.
+    # The client cancelled the request. A handler in a thread cannot be stopped, but it can check this flag.
     cancelled = False
-    # The task that works on the request has begun.
+    # The task of the request has started.
     running = False
-    # Whether the revision and the transport have questions from server to client.
-    asks = False
-    # Whether it is a body of ours that asks, and looks after the tasks it begins: also those of a mounted handler.
-    follows = False
-    # The code of the error that was the answer, for transports that have a status of their own.
-    error = 0
-    # The scopes without which the handler would not answer.
-    lacking: frozenset[str] | None = None
-    # What an observer keeps of the request until its end.
-    kept: Any = None
-    # What finds the traceback of an unexpected exception in the log.
+    # Whether the protocol version and the transport support server-to-client requests.
+    can_request = False
+    # Whether the request comes from a handler of this process, which follows the tasks it starts, including tasks of
+    # mounted handlers.
+    tracks_tasks = False
+    # Code of the error response, for transports that map it to a status (HTTP).
+    error_code = 0
+    # Scopes that the handler requires and the caller lacks.
+    missing_scopes: frozenset[str] | None = None
+    # Per-request state of an observer.
+    observer_state: Any = None
+    # Identifier under which the traceback of an unexpected exception is logged.
     error_id = ""
-    # How many bytes the answer had.
-    size = 0
-    # The seconds after which to try again, where too much was asked.
+    # Size of the response.
+    response_bytes = 0
+    # Seconds after which the client may retry a rate-limited request.
     retry_after: float | None = None
-    # Refused before the handler was asked: the envelope was at fault.
-    refused = False
-    # Whether log messages may be sent: the server has declared them, and the client wants them.
-    logs = True
-    # Put what is emitted into the words of an older revision.
-    notice: Callable[[Any], Any] | None = None
-    # Looks at what is asked, method and params, and puts the params into the words of the revision.
-    question: Callable[[str, Any], Any] | None = None
-    # Waits until the client may be asked.
-    ready: Callable[[], Awaitable[None]] | None = None
-    # None where each request stands alone.
-    conversation: Conversation | None = None
+    # The request was rejected before it reached the handler: the envelope was invalid.
+    rejected = False
+    # Whether log messages may be sent: the server declares logging, and the client requested it.
+    logging_enabled = True
+    # Translates notification params to an older protocol version.
+    translate_notification: Callable[[Any], Any] | None = None
+    # Validates a server-to-client request (method, params) and translates its params to the protocol version.
+    prepare_request: Callable[[str, Any], Any] | None = None
+    # Waits until the client accepts requests.
+    wait_until_ready: Callable[[], Awaitable[None]] | None = None
+    # None where requests are stateless.
+    connection: ClientConnection | None = None
     _progress = float("-inf")
 
-    def emit(self, method: str, params: Any) -> None:
-        """Send a notification that belongs to this request. Progress that does not grow, or is no number, is dropped;
-        so are log messages where there are to be none."""
-        if self.closed or (method == MESSAGE and not self.logs):
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification that belongs to this request.
+
+        Drops progress that does not increase or is not a number, and log messages that the client did not request.
+        """
+        if self.closed or (method == LOG_MESSAGE and not self.logging_enabled):
             return
         if method == PROGRESS:
-            progress, params = read_progress(params)
+            progress, params = normalize_progress(params)
             if progress is None or progress <= self._progress:
                 return
             self._progress = progress
-        self._emit(method, params if self.notice is None else self.notice(params))
+        self._notify(method, params if self.translate_notification is None else self.translate_notification(params))
 
-    async def ask(self, method: str, params: Any) -> Raw:
-        """Put a question to the client and return its result; only the handshake revisions have this."""
+    async def request(self, method: str, params: Any) -> Raw:
+        """Send a request to the client and return its result. Only handshake versions support this."""
         if self.closed:
-            raise Closed("the request is over")
-        if self.ready is not None:
-            await self.ready()
-        return await self._ask(method, params if self.question is None else self.question(method, params))
+            raise ConnectionClosed("the request has ended")
+        # A handshake client accepts requests only after `notifications/initialized`.
+        if self.wait_until_ready is not None:
+            await self.wait_until_ready()
+        return await self._ask(method, params if self.prepare_request is None else self.prepare_request(method, params))
 
     async def drain(self) -> None:
-        """Wait until the client has read enough of what was emitted."""
+        """Wait until the client has read enough of the pending notifications."""
 
-    def release(self) -> None:
-        """Let go of the connection while the work goes on; a client of 2025-11-25 over HTTP comes back."""
+    def detach(self) -> None:
+        """Release the connection while the request continues. A client of 2025-11-25 resumes over HTTP."""
 
-    def lack(self, scopes: frozenset[str]) -> None:
-        """The handler would not answer for want of these scopes; a transport may know where to get them."""
-        self.lacking = scopes
+    def require_scopes(self, scopes: frozenset[str]) -> None:
+        """Record the scopes that the request lacks. A transport may report where to obtain them."""
+        self.missing_scopes = scopes
 
-    def postpone(self, seconds: float) -> None:
-        """Too much was asked, and after so long it may be tried again; a transport may have words for it."""
+    def set_retry_after(self, seconds: float) -> None:
+        """Record the seconds after which a rate-limited request may be retried. A transport may send them to the
+        client.
+        """
         self.retry_after = seconds
 
     def close(self) -> None:
-        """Cut it off: nothing can be said on it any more."""
+        """Close the reply. Nothing can be sent on it afterwards."""
         self.closed = True
 
     def cancel(self) -> None:
         self.cancelled = True
         self.close()
 
-    # What a transport does
+    # Implemented by transports
 
-    def _emit(self, method: str, params: Any) -> None:
+    def _notify(self, method: str, params: Any) -> None:
         """Write a notification."""
 
     async def _ask(self, method: str, params: Any) -> Raw:
-        raise InternalError(f"There is no client here that could answer {method}")
+        raise InternalError(f"No connected client can answer {method}")
 
-    def claim(self, token: ProgressToken) -> None:
-        """The request wants its progress told under this token. Raises InvalidParams if another has it already."""
+    def register_progress_token(self, token: ProgressToken) -> None:
+        """Register the token under which the client expects progress. Raises `InvalidParams` if an active request uses
+        it.
+        """
 
-    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
-        """The request takes longer than one step: `task` is working on it."""
+    def attach_task(self, call: Call, task: asyncio.Task[Any]) -> None:
+        """Record that `task` continues the request after the first step."""
 
     def finish(self, message: bytes | None) -> None:
-        """Write the response that the task came to; None if there is none, because it was cancelled."""
+        """Write the response, or nothing if `message` is None because the request was cancelled."""
         self.close()
 
 
-def stop(reply: Reply, task: asyncio.Task[Any]) -> None:
-    """Cancel the task of a request; one that has not begun, in the next turn of the loop: cancelled before its first
-    step it would never run its `finally`, and leave the coroutine that it was to await behind."""
+def cancel_request_task(reply: Reply, task: asyncio.Task[Any]) -> None:
+    """Cancel the task of a request.
+
+    A task that has not started is cancelled in the next iteration of the event loop. Cancelled before its first step,
+    it would never run its `finally` block, and the coroutine that it should await would leak.
+    """
     if reply.running:
         task.cancel()
     elif not task.get_loop().is_closed():
         task.get_loop().call_soon(task.cancel)
 
 
-class Listening(Reply):
-    """The Reply of a Call that this process makes itself: notifications go to a function."""
+class CallbackReply(Reply):
+    """Reply of a Call that this process makes itself. Notifications go to a callback."""
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit  # type: ignore[method-assign, assignment]
+    def __init__(self, notify: NotificationCallback) -> None:
+        self._notify = notify  # type: ignore[method-assign, assignment]
 
 
-class _Silent(Reply):
-    """The Reply of a Call that came without one. Calls share it, so that it is never closed."""
+class _NullReply(Reply):
+    """Reply of a Call without a client. It is shared between calls, so it never closes."""
 
     def close(self) -> None: ...
     def cancel(self) -> None: ...
 
 
-class Facet(Protocol):
-    """A part of a server that can be spoken to by itself."""
+class ServerView(Protocol):
+    """Part of a server that clients can address separately."""
 
-    def shows(self, owner: str, name: str) -> bool:
-        """Whether something is part of it: by whose it is, and the name that it has there."""
+    def includes(self, owner: str, name: str) -> bool:
+        """Return whether a component is part of the view, given its owner and the owner's name for it."""
         ...
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A request (or a notification, when it has no id) with everything that is known about its sender.
+    """Request (or notification, if it has no id) with everything known about its sender.
 
-    A Call stands alone: 2026-07-28 sends all of this each time, and the session of a handshake revision fills it in.
+    A Call is self-contained: 2026-07-28 sends all of this with each request, and the session of a handshake version
+    fills it in.
     """
 
     method: str
-    params: Raw = NOTHING
+    params: Raw = EMPTY_RAW
     id: RequestId | None = None
-    # None until it is known: from the sender's `_meta`, or from the session it belongs to.
-    revision: Revision | None = None
+    # None until known, from the sender's `_meta` or from its session.
+    protocol_version: ProtocolVersion | None = None
     capabilities: ClientCapabilities = NO_CAPABILITIES
     client: Implementation | None = None
     principal: Any = None
     progress_token: ProgressToken | None = None
     log_level: str | None = None
-    # Where the transport has them: the request's headers, names in lower case, and where it came from.
+    # Set by transports that have them: the request headers with lower-case names, and the address of the client.
     headers: Mapping[bytes, bytes] | None = None
     address: str | None = None
-    reply: Reply = _Silent()
-    # The part of the server that it was sent to; None is all of it.
-    facet: Facet | None = None
-    # What answers in place of the server, where one of its faces was asked: see `Server.answer_with`.
+    reply: Reply = _NullReply()
+    # The view that the request was sent to; None for the whole server.
+    facet: ServerView | None = None
+    # Handles the call instead of the server, for example for tool search: see `Server.answer_with`.
     answer: Callable[[Call], Any] | None = None
-    # The params as the door has read them already, and the bytes they were read from: see `typed`.
+    # The raw params with their decoded form, if the dispatcher already decoded them: see `decode_params`.
     read: tuple[Raw, Any] | None = None
 
-    def typed(self) -> Any:
-        """The params as the Struct of this method. Raises InvalidParams for what does not fit."""
+    def decode_params(self) -> Any:
+        """Return the params as the Struct of this method. Raises `InvalidParams` if they do not match it."""
+        # The identity check detects calls whose params were replaced after decoding.
         if self.read is not None and self.read[0] is self.params:
             return self.read[1]
         return METHODS[self.method].decode(self.params)
 
     @property
-    def anonymous(self) -> bool:
-        """Whether others can reach the same endpoint, and the sender has not said who it is."""
+    def is_anonymous(self) -> bool:
+        """Return whether the endpoint is reachable by others and the sender is not authenticated."""
         return self.address is not None and self.principal is None
 
 
-class Handler(Protocol):
-    """Whatever answers a Call: a server, a gateway, a connection to a remote server, a function.
+Kind = Literal["tool", "prompt", "resource", "template"]
 
-    A Handler may have more members than this one; `members` reads them, and says what they are.
+
+class QualifiedName(NamedTuple):
+    """The owner of a component, and the owner's name for it, which may differ from the name that clients see.
+
+    The owner is an upstream's alias, a mount's prefix or name, a service's name, or else the server's name. An empty
+    owner means that the component does not exist.
+    """
+
+    owner: str
+    name: str
+
+
+class Handler(Protocol):
+    """Anything that answers a Call: a server, a gateway, a connection to a remote server, a function.
+
+    A handler may have optional members: `get_capabilities` reads them, and `HandlerCapabilities` documents them.
     """
 
     async def __call__(self, call: Call, /) -> Any: ...
@@ -228,110 +256,167 @@ class Handler(Protocol):
 HandlerMiddleware = Callable[[Handler], Handler]
 
 
-class Members(Struct, frozen=True):
-    """What a Handler may offer besides answering, with what it means if it does not."""
+class ComponentDirectory:
+    """Lookup of a handler's components without a request. The defaults suit a handler without a directory."""
 
-    # Answers without waiting where it can: a result, or a coroutine that comes to it. Never waits itself.
+    @property
+    def header_params(self) -> Mapping[str, Sequence[HeaderParam]]:
+        """Return the arguments of each tool that clients also send as HTTP headers. The mapping is updated in place."""
+        return {}
+
+    def cached_list(self, method: str) -> Sequence[Any] | None:
+        """Return the entries of a list such as `tools/list`. The object stays the same until the list changes.
+
+        Returns None if the list depends on the caller or has to be requested.
+        """
+        return None
+
+    def qualified_name(self, kind: Kind, name: str) -> QualifiedName:
+        """Return the owner of a component, and the owner's name for it."""
+        return QualifiedName("", name)
+
+    def required_scopes(self, method: str, name: str, call: Call | None = None) -> Collection[str]:
+        """Return the scopes that a request for this name requires. Empty for an unknown or hidden name."""
+        return ()
+
+    def canonical_name(self, kind: Kind, name: str) -> str | None:
+        """Return the canonical name of a component, given any of its names. None if it does not exist."""
+        return name
+
+    def is_hidden(self, call: Call, kind: Kind, name: str) -> bool:
+        """Return whether a component exists but must be hidden from the sender of this call."""
+        return False
+
+    def requires_task(self, tool: str) -> bool:
+        """Return whether a tool can only run as a task."""
+        return False
+
+    def tool_annotations(self, call: Call, tool: str) -> ToolAnnotations | None:
+        """Return a tool's current annotations for the sender of this call, or None if they require a list request."""
+        return None
+
+
+class Operations:
+    """Operational interface of a handler for an HTTP server. The defaults suit a handler without dependencies."""
+
+    def endpoints(self) -> Mapping[str, Handler]:
+        """Return the handlers of additional paths. The mapping is a new object after each change."""
+        return {}
+
+    def on_rejected_request(self, status: int, reason: str, address: str | None) -> None:
+        """Record a request that the transport rejected."""
+
+    def readiness(self) -> Mapping[str, str]:
+        """Return each dependency by name with its problem, or with an empty string if it is healthy."""
+        return {}
+
+    def is_settled(self) -> bool:
+        """Return whether every dependency has been tried once. Starts dependencies that have not."""
+        return True
+
+    def conditions(self) -> Mapping[str, str]:
+        """Return conditions that concern the operator but do not affect readiness."""
+        return {}
+
+    def render_metrics(self) -> Sequence[str]:
+        """Return additional metrics in the Prometheus text format."""
+        return ()
+
+
+_NO_DIRECTORY = ComponentDirectory()
+_NO_OPERATIONS = Operations()
+
+
+class HandlerCapabilities(Struct, frozen=True):
+    """Optional members of a handler, with defaults."""
+
+    # Returns a result or a coroutine. Never blocks.
     start: Callable[[Call], Any]
-    # Entered while the handler answers.
+    # Entered while the handler serves requests.
     lifespan: Callable[[], AbstractAsyncContextManager[Any]]
-    # Who answers, for results that say so; None for a handler that does not say.
+    # Added to results. None for an anonymous handler.
     info: Implementation | None
-    # The arguments of each tool that stand in HTTP headers too; as it changes.
-    mirrored: Mapping[str, Sequence[Mirror]]
-    # The entries of the list that a method such as `tools/list` gives, if they are at hand and the same for everybody:
-    # the same object until something changes. None: the method has to be called.
-    listed: Callable[[str], Sequence[Any] | None]
-    # Whether it may send log messages; one that does not say what it can do may.
-    logs: bool
-    # The scopes that a method needs for what its request is about, such as the name of a tool; empty if it is unknown.
-    needs: Callable[[str, str], Collection[str]]
-    # What it calls a thing of a kind itself, given any name of it; None if there is none. One that does not say knows
-    # everything by one name.
-    canonical: Callable[[str, str], str | None]
-    # Whether a thing of a kind is there, and the sender of this call is not to learn of it.
-    hides: Callable[[Call, str, str], bool]
-    # Whether a tool is known to run only as a task.
-    needs_task: Callable[[str], bool]
-    # What a tool says of itself now, to the sender of this call; None where only a list can tell.
-    hints: Callable[[Call, str], ToolAnnotations | None]
-    # Is told of a request that was not let in: the status, why, and from where it came.
-    refused: Callable[[int, str, str | None], None]
-    # The handlers of other paths, where a transport has paths; as they change.
-    endpoints: Callable[[], Mapping[str, Handler]]
-    # What it depends on: the name of each, and what is wrong with it, which is empty where nothing is.
-    readiness: Callable[[], Mapping[str, str]]
-    # Whether all that it depends on has been tried; starts what is still to be tried.
-    is_settled: Callable[[], bool]
-    # Conditions that an operator should see beside the readiness, and that do not change it.
-    conditions: Callable[[], Mapping[str, str]]
-    # More for the page of metrics, in lines of the text format of Prometheus.
-    measures: Callable[[], Sequence[str]]
+    capabilities: ServerCapabilities | None
+    directory: ComponentDirectory
+    operations: Operations
+
+    @property
+    def supports_logging(self) -> bool:
+        """Return whether the handler may send log messages. True unless its capabilities exclude logging."""
+        return self.capabilities is None or self.capabilities.logging is not None
 
 
-def members(handler: Handler) -> Members:
-    """The optional members of a Handler. This is the only place that asks whether they are there."""
-    able = getattr(handler, "capabilities", None)
-    return Members(
+def get_capabilities(handler: Handler) -> HandlerCapabilities:
+    """Return the optional members of a handler. This is the only place that checks whether they exist."""
+    capabilities = getattr(handler, "capabilities", None)
+    return HandlerCapabilities(
         start=getattr(handler, "start", handler),
         lifespan=getattr(handler, "lifespan", nullcontext),
         info=getattr(handler, "info", None),
-        mirrored=getattr(handler, "mirrored", {}),
-        listed=getattr(handler, "listed", _not_at_hand),
-        logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
-        needs=getattr(handler, "needs", _nothing_needed),
-        canonical=getattr(handler, "canonical", _same_name),
-        hides=getattr(handler, "hides", _hides_nothing),
-        needs_task=getattr(handler, "needs_task", _needs_none),
-        hints=getattr(handler, "hints", _no_hints),
-        refused=getattr(handler, "refused", _not_told),
-        endpoints=getattr(handler, "endpoints", _no_endpoints),
-        readiness=getattr(handler, "readiness", _depends_on_nothing),
-        is_settled=getattr(handler, "is_settled", _is_always_settled),
-        conditions=getattr(handler, "conditions", _depends_on_nothing),
-        measures=getattr(handler, "measures", _no_measures),
+        capabilities=capabilities if isinstance(capabilities, ServerCapabilities) else None,
+        directory=getattr(handler, "directory", _NO_DIRECTORY),
+        operations=getattr(handler, "operations", _NO_OPERATIONS),
     )
 
 
-def _nothing_needed(method: str, name: str) -> Collection[str]:
-    return ()
+class HandlerWrapper(ComponentDirectory):
+    """Handler that wraps another one. Delegates every optional member that a subclass does not override."""
 
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
 
-def _not_told(status: int, reason: str, address: str | None) -> None:
-    pass
+    async def __call__(self, call: Call) -> Any:
+        result = self.start(call)
+        # Comparing the type is faster than `inspect.isawaitable`, and handlers only return coroutines.
+        return await result if type(result) is CoroutineType else result
 
+    def start(self, call: Call) -> Any:
+        return get_capabilities(self.handler).start(call)
 
-def _depends_on_nothing() -> Mapping[str, str]:
-    return {}
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        return get_capabilities(self.handler).lifespan()
 
+    @property
+    def info(self) -> Implementation | None:
+        return get_capabilities(self.handler).info
 
-def _is_always_settled() -> bool:
-    return True
+    @property
+    def capabilities(self) -> ServerCapabilities | None:
+        return get_capabilities(self.handler).capabilities
 
+    @property
+    def operations(self) -> Operations:
+        return get_capabilities(self.handler).operations
 
-def _no_measures() -> Sequence[str]:
-    return ()
+    @property
+    def directory(self) -> ComponentDirectory:
+        return self
 
+    @property
+    def _directory(self) -> ComponentDirectory:
+        return get_capabilities(self.handler).directory
 
-def _no_endpoints() -> Mapping[str, Handler]:
-    return {}
+    @property
+    def header_params(self) -> Mapping[str, Sequence[HeaderParam]]:
+        return self._directory.header_params
 
+    def cached_list(self, method: str) -> Sequence[Any] | None:
+        return self._directory.cached_list(method)
 
-def _not_at_hand(method: str) -> None:
-    return None
+    def qualified_name(self, kind: Kind, name: str) -> QualifiedName:
+        return self._directory.qualified_name(kind, name)
 
+    def required_scopes(self, method: str, name: str, call: Call | None = None) -> Collection[str]:
+        return self._directory.required_scopes(method, name, call)
 
-def _same_name(kind: str, name: str) -> str:
-    return name
+    def canonical_name(self, kind: Kind, name: str) -> str | None:
+        return self._directory.canonical_name(kind, name)
 
+    def is_hidden(self, call: Call, kind: Kind, name: str) -> bool:
+        return self._directory.is_hidden(call, kind, name)
 
-def _hides_nothing(call: Call, kind: str, name: str) -> bool:
-    return False
+    def requires_task(self, tool: str) -> bool:
+        return self._directory.requires_task(tool)
 
-
-def _needs_none(tool: str) -> bool:
-    return False
-
-
-def _no_hints(call: Call, tool: str) -> None:
-    return None
+    def tool_annotations(self, call: Call, tool: str) -> ToolAnnotations | None:
+        return self._directory.tool_annotations(call, tool)

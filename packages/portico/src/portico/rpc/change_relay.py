@@ -1,4 +1,4 @@
-"""Listening to a handler from inside this process: a `subscriptions/listen` of our own."""
+"""In-process subscription to the change notifications of a handler."""
 
 from __future__ import annotations
 
@@ -14,110 +14,120 @@ from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import ProtocolError, TransportError
 from portico.protocol.meta import NO_CAPABILITIES, ClientCapabilities
 from portico.protocol.methods import METHODS
-from portico.protocol.subscriptions import AcknowledgedParams, Filter, ListenParams
-from portico.protocol.versions import MODERN
-from portico.rpc.call import Call, Emit, Handler, Listening, members, stop
+from portico.protocol.subscriptions import (
+    SubscriptionFilter,
+    SubscriptionsAcknowledgedParams,
+    SubscriptionsListenParams,
+)
+from portico.protocol.versions import FIRST_MODERN_VERSION
+from portico.rpc.call import Call, CallbackReply, Handler, NotificationCallback, cancel_request_task, get_capabilities
 
-# The longest pause before a failed relay is tried again.
+# Upper limit of the exponential backoff after unexpected errors.
 MAX_BACKOFF_SECONDS = 30.0
 
 log = logging.getLogger("portico")
 
-# Before a handler is listened to again whose connection broke.
-PAUSE_SECONDS = 1.0
+# Delay before the relay subscribes again after a broken connection.
+RETRY_DELAY_SECONDS = 1.0
 
 
 class ChangeRelay:
-    """Gives `tell` what a handler tells of, until it is ended.
+    """Forward the change notifications of a handler to a callback until closed.
 
-    The handler is asked at once, not in a later turn of the loop: what changes from here on is heard. When its
-    connection breaks it is asked again, and `missed` is called, because what changed meanwhile was not heard.
+    The relay subscribes immediately, not in a later iteration of the event loop, so no change after its creation is
+    missed. If the connection breaks, it subscribes again and calls `on_gap`, because changes in between were missed.
     """
 
     def __init__(
         self,
         handler: Handler,
-        wanted: Filter,
-        tell: Emit,
+        filter: SubscriptionFilter,
+        callback: NotificationCallback,
         *,
         principal: Any = None,
         address: str | None = None,
         capabilities: ClientCapabilities = NO_CAPABILITIES,
-        missed: Callable[[], None] | None = None,
+        on_gap: Callable[[], None] | None = None,
     ) -> None:
-        # What the handler has agreed to tell of, or why it tells of nothing.
-        self.acknowledged: Filter | None = None
-        self.refusal: ProtocolError | None = None
-        # Set as soon as one of the two is known, or the first attempt has failed.
-        self.settled = asyncio.Event()
-        self._tell = tell
-        self._missed = missed
-        self._pause = PAUSE_SECONDS
+        # The notifications that the handler agreed to send, or the error with which it refused.
+        self.acknowledged: SubscriptionFilter | None = None
+        self.error: ProtocolError | None = None
+        # Set when either is known, or when the first attempt failed.
+        self.ready = asyncio.Event()
+        self._callback = callback
+        self._on_gap = on_gap
+        self._pause = RETRY_DELAY_SECONDS
         self._handler = handler
         self._call = Call(
             method="subscriptions/listen",
-            params=Raw(jsonrpc.encode(ListenParams(wanted))),
+            params=Raw(jsonrpc.encode(SubscriptionsListenParams(filter))),
             id=0,
-            revision=MODERN,
-            reply=Listening(self._hear),
+            protocol_version=FIRST_MODERN_VERSION,
+            reply=CallbackReply(self._on_notification),
             principal=principal,
             address=address,
             capabilities=capabilities,
         )
+        # `_start` runs here and not in the task, so the subscription exists when the constructor returns.
         self._task = asyncio.get_running_loop().create_task(self._listen(self._start()))
 
     @property
-    def ended(self) -> bool:
+    def closed(self) -> bool:
         return self._task.done()
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._call.reply.cancel()
-        stop(self._call.reply, self._task)
+        cancel_request_task(self._call.reply, self._task)
 
-    def _hear(self, method: str, params: Any) -> None:
+    def _on_notification(self, method: str, params: Any) -> None:
         params = METHODS[method].decode(params) if type(params) is Raw and method in METHODS else params
-        if method == notifications.ACKNOWLEDGED:
-            self.acknowledged = params.notifications if isinstance(params, AcknowledgedParams) else Filter()
-            self.settled.set()
+        if method == notifications.SUBSCRIPTIONS_ACKNOWLEDGED:
+            self.acknowledged = (
+                params.notifications if isinstance(params, SubscriptionsAcknowledgedParams) else SubscriptionFilter()
+            )
+            self.ready.set()
         else:
-            self._tell(method, params)
+            self._callback(method, params)
 
     def _start(self) -> Any:
-        """A coroutine that lasts as long as the handler listens; or the exception with which it did not begin to."""
+        """Return a coroutine that runs for the duration of the subscription, or the exception that prevented it."""
         try:
-            return members(self._handler).start(self._call)
+            return get_capabilities(self._handler).start(self._call)
         except Exception as failure:
             return failure
 
     async def _listen(self, listening: Any) -> None:
         self._call.reply.running = True
         try:
-            while await self._is_broken(listening):
+            while await self._listen_once(listening):
                 await asyncio.sleep(self._pause)
-                if self._missed is not None:
-                    self._missed()
+                if self._on_gap is not None:
+                    self._on_gap()
                 listening = self._start()
         finally:
-            self.settled.set()
+            self.ready.set()
 
-    async def _is_broken(self, listening: Any) -> bool:
-        """Listen to the end. Whether it was none that the handler chose."""
+    async def _listen_once(self, listening: Any) -> bool:
+        """Run one subscription to its end. Return whether it broke and should be retried."""
         try:
             if isinstance(listening, Exception):
                 raise listening
             if type(listening) is CoroutineType:
                 await listening
+        # The handler does not support subscriptions. Trying again would not change that.
         except ProtocolError as refusal:
             log.debug("no notifications of changes: %s", refusal.message)
-            self.refusal = refusal
+            self.error = refusal
         except TransportError as failure:
-            log.debug("a connection is listened to again: %s", failure)
-            self._pause = PAUSE_SECONDS
-            self.settled.set()
+            log.debug("subscribing again after a connection failure: %s", failure)
+            # A lost connection is normal and has its own backoff in the transport; a bug in the handler is not
+            # (see below).
+            self._pause = RETRY_DELAY_SECONDS
+            self.ready.set()
             return True
         except Exception:
             self._pause = min(2 * self._pause, MAX_BACKOFF_SECONDS)
             log.exception("error while listening for changes; trying again in %g s", self._pause)
-            self.settled.set()
+            self.ready.set()
             return True
         return False

@@ -1,7 +1,7 @@
-"""A duplex stream of messages: ids, what is in flight in both directions, and cancellation.
+"""Duplex stream of JSON-RPC messages: request ids, in-flight requests of both directions, and cancellation.
 
-Both ends of a stream are a Channel. It does no I/O: a transport gives it what was read, line by line, and a function
-that writes.
+Both ends of a stream are a Channel. It performs no I/O: a transport passes in each line it reads, and a function that
+writes.
 """
 
 from __future__ import annotations
@@ -16,92 +16,105 @@ from msgspec import UNSET, Raw
 
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import (
-    Closed,
+    ConnectionClosed,
     InternalError,
     InvalidParams,
     InvalidRequest,
     ProtocolError,
-    TimedOut,
+    RequestTimeout,
     TransportError,
-    from_wire,
+    error_from_response,
 )
-from portico.protocol.jsonrpc import ErrorBody, Frame, Malformed, RequestId
-from portico.protocol.meta import SUBSCRIPTION_ID, ProgressToken
-from portico.protocol.methods import LASTING, METHODS
-from portico.protocol.versions import MODERN, Revision
-from portico.rpc.call import Call, Handler, Reply, stop
-from portico.rpc.dispatcher import UNKNOWN_SENDER, VERSION_KEY, Door, Handshake, Sender, brings_revision
+from portico.protocol.jsonrpc import ErrorObject, JsonRpcMessage, MalformedMessage, RequestId
+from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY, ProgressToken
+from portico.protocol.methods import LONG_LIVED_METHODS, METHODS
+from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
+from portico.rpc.call import Call, Handler, Reply, cancel_request_task
+from portico.rpc.dispatcher import (
+    UNKNOWN_PEER,
+    VERSION_META_KEY_BYTES,
+    Dispatcher,
+    PeerInfo,
+    SessionInterface,
+    has_protocol_version,
+)
+from portico.rpc.supervision import BackgroundTasks
 
 if TYPE_CHECKING:
     from portico.rpc.metrics import Metrics
 
 log = logging.getLogger("portico")
 
-MOST_IN_FLIGHT = 1024
-# How long a question to the client may stay open: there is a person behind it, but perhaps no longer.
-QUESTION_SECONDS = 3600.0
-_MISSABLE = frozenset({notifications.MESSAGE, notifications.PROGRESS})
+MAX_IN_FLIGHT_REQUESTS = 1024
+# A user may have to answer a server-to-client request, so the limit is generous; the user may also have left.
+CLIENT_REQUEST_TIMEOUT_SECONDS = 3600.0
+# Dropped while the client does not read. Other notifications carry state and must arrive.
+_DROPPABLE_NOTIFICATIONS = frozenset({notifications.LOG_MESSAGE, notifications.PROGRESS})
 
 
-class Stream(Protocol):
-    """Where the messages that belong to one request go: the Channel itself, where a conversation has one stream."""
+class RequestStream(Protocol):
+    """Destination of the messages that belong to one request. The Channel itself where a connection has a single
+    stream.
+    """
 
-    def emit(self, method: str, params: Any) -> None:
-        """Send a notification on the way to the answer."""
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification that precedes the response."""
 
     @property
     def send(self) -> Callable[[bytes], None]:
-        """Sends a question on the way to the answer."""
+        """Return the function that sends a server-to-client request on this stream."""
 
-    def lack(self, scopes: frozenset[str]) -> None:
-        """Scopes without which the request is not answered."""
+    def require_scopes(self, scopes: frozenset[str]) -> None:
+        """Record the scopes that the request lacks."""
 
-    def postpone(self, seconds: float) -> None:
-        """The request may be tried again after so long."""
+    def set_retry_after(self, seconds: float) -> None:
+        """Record the seconds after which the client may retry the request."""
 
     def finish(self, message: bytes | None) -> None:
-        """The answer; None when there will be none, because the request was cancelled."""
+        """Send the response, or nothing if `message` is None because the request was cancelled."""
 
     async def drain(self) -> None:
-        """Wait until the other side has read enough."""
+        """Wait until the client has read enough."""
 
-    def release(self) -> None:
-        """Let go of the connection while the work goes on."""
+    def detach(self) -> None:
+        """Release the connection while the request continues."""
 
 
 class ChannelReply(Reply):
-    """The way back of a request on a Channel: over its own stream where it has one, over the shared one elsewhere."""
+    """Reply of a request on a Channel: sends over the request's own stream if it has one, or over the shared stream."""
 
     id: RequestId | None
     method: str
     task: asyncio.Task[Any] | None = None
     _token: ProgressToken | None = None
 
-    def __init__(self, channel: Channel, stream: Stream, finish: Callable[[bytes | None], None]) -> None:
-        self._channel = self.conversation = channel
+    def __init__(self, channel: Channel, stream: RequestStream, finish: Callable[[bytes | None], None]) -> None:
+        self._channel = self.connection = channel
         self._stream = stream
         self._finish = finish
 
-    def _emit(self, method: str, params: Any) -> None:
-        self._stream.emit(method, params)
+    def _notify(self, method: str, params: Any) -> None:
+        self._stream.notify(method, params)
 
     async def _ask(self, method: str, params: Any) -> Raw:
-        return await self._channel.request(method, params, timeout=QUESTION_SECONDS, send=self._stream.send)
+        return await self._channel.request(
+            method, params, timeout=CLIENT_REQUEST_TIMEOUT_SECONDS, send=self._stream.send
+        )
 
-    def lack(self, scopes: frozenset[str]) -> None:
-        self._stream.lack(scopes)
+    def require_scopes(self, scopes: frozenset[str]) -> None:
+        self._stream.require_scopes(scopes)
 
-    def postpone(self, seconds: float) -> None:
-        self._stream.postpone(seconds)
+    def set_retry_after(self, seconds: float) -> None:
+        self._stream.set_retry_after(seconds)
 
     async def drain(self) -> None:
         await self._stream.drain()
 
-    def release(self) -> None:
-        self._stream.release()
+    def detach(self) -> None:
+        self._stream.detach()
 
-    def claim(self, token: ProgressToken) -> None:
-        self._channel.claim(token)
+    def register_progress_token(self, token: ProgressToken) -> None:
+        self._channel.register_progress_token(token)
         self._token = token
 
     def close(self) -> None:
@@ -110,22 +123,22 @@ class ChannelReply(Reply):
             self._channel.progress_tokens.discard(self._token)
             self._token = None
 
-    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
-        # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
+    def attach_task(self, call: Call, task: asyncio.Task[Any]) -> None:
+        # The Call is not stored: it references its Reply, and the cycle would have to wait for the garbage collector.
         self.id, self.method, self.task = call.id, call.method, task
-        self._channel.begin(self)
+        self._channel.add_running(self)
 
     def finish(self, message: bytes | None) -> None:
         self.close()
-        self._channel.end_call(self)
+        self._channel.remove_running(self)
         self._finish(message)
 
 
 class Channel:
-    """One conversation over one stream.
+    """Message exchange over one stream.
 
-    `send` takes a whole message and must not block. `drain`, when there is one, waits until the other side has read
-    enough; what a body emits and awaits is slowed down by it.
+    `send` takes a whole message and must not block. `drain`, if given, waits until the peer has read enough; it applies
+    backpressure to handlers that await their notifications.
     """
 
     def __init__(
@@ -133,132 +146,154 @@ class Channel:
         handler: Handler,
         send: Callable[[bytes], None],
         *,
-        session: Handshake | None = None,
+        session: SessionInterface | None = None,
         metrics: Metrics | None = None,
         drain: Callable[[], Awaitable[None]] | None = None,
-        sender: Sender = UNKNOWN_SENDER,
-        most_in_flight: int = MOST_IN_FLIGHT,
+        peer: PeerInfo = UNKNOWN_PEER,
+        max_in_flight: int = MAX_IN_FLIGHT_REQUESTS,
     ) -> None:
-        self.door = Door(handler, session=session, metrics=metrics)
+        self.dispatcher = Dispatcher(handler, session=session, metrics=metrics)
         if session is not None:
             session.stream = self
         self.send = send
-        self.sender = sender
-        self.most_in_flight = most_in_flight
-        # What the stream has settled on; a session sets both. `initialize` cannot be in a batch, so none comes before.
-        self.revision: Revision | None = None
-        self.batches = False
-        # See Conversation.
-        self.root_changes = 0
-        # Tells, where the transport knows, that the other side has not read for long.
-        self.congested: Callable[[], bool] | None = None
+        self.peer = peer
+        self.max_in_flight = max_in_flight
+        # Negotiated by the session, which sets both. `initialize` cannot be part of a batch, so no batch arrives
+        # earlier.
+        self.protocol_version: ProtocolVersion | None = None
+        self.batching_enabled = False
+        # See `ClientConnection`.
+        self.roots_version = 0
+        # Reports, where the transport can tell, that the peer has not read for a while.
+        self.is_congested: Callable[[], bool] | None = None
         self._drain = drain
         self._running: dict[RequestId, ChannelReply] = {}
-        self._asked: dict[RequestId, asyncio.Future[Raw]] = {}
+        self._pending_requests: dict[RequestId, asyncio.Future[Raw]] = {}
         self._last_id = 0
-        self._errands: set[asyncio.Task[Any]] = set()
+        self._background_tasks = BackgroundTasks()
         self.progress_tokens: set[ProgressToken] = set()
         self.closed = False
         self._reason: Exception | None = None
-        self._at_end: list[Callable[[], None]] = []
+        self._close_callbacks: list[Callable[[], None]] = []
 
-    def use(
+    def replace_stream(
         self,
         send: Callable[[bytes], None],
         drain: Callable[[], Awaitable[None]],
-        congested: Callable[[], bool],
+        is_congested: Callable[[], bool],
     ) -> None:
         """Write to another stream from now on."""
-        self.send, self._drain, self.congested = send, drain, congested
+        self.send, self._drain, self.is_congested = send, drain, is_congested
 
     # Reading
 
-    def receive(self, data: bytes, sender: Sender | None = None) -> bytes | None:
-        """Take one message. What can be said at once is returned; the rest follows through `send`."""
-        frame = jsonrpc.decode(data, jsonrpc.MOST_NODES)
-        if type(frame) is Malformed and self._spoken is None and not frame.is_response and VERSION_KEY in data:
-            # Nothing came before it that could say of which era the other side is, but it does so itself.
-            return jsonrpc.error(frame.id, frame.error, MODERN)
-        return self.accept(frame, sender=sender)
+    def receive(self, data: bytes, peer: PeerInfo | None = None) -> bytes | None:
+        """Handle one message. Return the response if it is available immediately; otherwise it goes to `send`."""
+        frame = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
+        if (
+            type(frame) is MalformedMessage
+            and self._error_version is None
+            and not frame.is_response
+            and VERSION_META_KEY_BYTES in data
+        ):
+            # No earlier message determined the peer's protocol version, but this one carries it in its `_meta`.
+            return jsonrpc.encode_error(frame.id, frame.error, FIRST_MODERN_VERSION)
+        return self.receive_message(frame, peer=peer)
 
-    def accept(
+    def receive_message(
         self,
-        frame: Frame | Malformed | list[Frame | Malformed],
-        stream: Stream | None = None,
-        sender: Sender | None = None,
+        message: JsonRpcMessage | MalformedMessage | list[JsonRpcMessage | MalformedMessage],
+        stream: RequestStream | None = None,
+        peer: PeerInfo | None = None,
     ) -> bytes | None:
-        """Like `receive`, for a decoded frame; replies go to `stream` if one is given."""
-        if isinstance(frame, Malformed):
-            return self._complain(frame)
-        stream, sender = stream or self, sender or self.sender
-        if type(frame) is Frame:
-            return self._take(frame, stream, stream.finish, sender)
-        assert isinstance(frame, list)
-        return self._take_batch(frame, stream, sender)
+        """Handle a decoded message like `receive`. Replies go to `stream` if given."""
+        if isinstance(message, MalformedMessage):
+            return self._reject_malformed(message)
+        stream, peer = stream or self, peer or self.peer
+        if type(message) is JsonRpcMessage:
+            return self._handle_message(message, stream, stream.finish, peer)
+        assert isinstance(message, list)
+        return self._handle_batch(message, stream, peer)
 
-    def _take(
-        self, frame: Frame, stream: Stream, finish: Callable[[bytes | None], None], sender: Sender
+    def _handle_message(
+        self, frame: JsonRpcMessage, stream: RequestStream, finish: Callable[[bytes | None], None], sender: PeerInfo
     ) -> bytes | None:
         if frame.method is UNSET:
-            self._settle(frame)
+            self._handle_response(frame)
             return None
+        # Handled before the limit of requests in flight: a client at its limit must still be able to cancel.
         if frame.method == notifications.CANCELLED and frame.id is UNSET:
-            self._cancel(frame.params)
+            self._handle_cancelled(frame.params)
             return None
-        if frame.id in self._running or len(self._running) >= self.most_in_flight:
-            return self._refuse(frame)
-        return self.door.enter(frame, ChannelReply(self, stream, finish), sender)
+        # The limit protects memory: every request in flight holds a task and its params.
+        if frame.id in self._running or len(self._running) >= self.max_in_flight:
+            return self._reject(frame)
+        return self.dispatcher.dispatch(frame, ChannelReply(self, stream, finish), sender)
 
-    def claim(self, token: ProgressToken) -> None:
-        """basic, Progress: a token must be unique across active requests, or the client could not tell them apart."""
+    def register_progress_token(self, token: ProgressToken) -> None:
+        """Reserve a progress token.
+
+        The specification (basic, Progress) requires tokens to be unique across active requests. Raises `InvalidParams`
+        if the token is in use.
+        """
         if token in self.progress_tokens:
             raise InvalidParams("Invalid _meta: this progressToken is in use by a request that is still active")
         self.progress_tokens.add(token)
 
-    def begin(self, reply: ChannelReply) -> None:
-        """A call goes on in a task."""
+    def add_running(self, reply: ChannelReply) -> None:
+        """Register a request whose task is running, so that it can be cancelled."""
         assert reply.task is not None
         if reply.id is None:
-            self._keep(reply.task)
+            self._background_tasks.add(reply.task)
         else:
             self._running[reply.id] = reply
 
-    def end_call(self, reply: ChannelReply) -> None:
+    def remove_running(self, reply: ChannelReply) -> None:
         id = reply.id
+        # The id may already belong to a newer request: ids can be reused after a response was sent.
         if id is not None and self._running.get(id) is reply:
             del self._running[id]
 
-    def _refuse(self, frame: Frame) -> bytes | None:
+    def _reject(self, frame: JsonRpcMessage) -> bytes | None:
         if frame.id is UNSET:
-            # Notifications are few, and have no answer that could refuse them.
-            return self.door.enter(frame, ChannelReply(self, self, self.finish), self.sender)
-        refusal: ProtocolError = InternalError("Refused: too many calls in flight")
+            # Notifications are few and have no response that could reject them.
+            return self.dispatcher.dispatch(frame, ChannelReply(self, self, self.finish), self.peer)
+        refusal: ProtocolError = InternalError(
+            "Too many requests in flight; retry after earlier requests have completed"
+        )
         if frame.id in self._running:
             refusal = InvalidRequest("Invalid request: this id is already in flight")
-        return jsonrpc.error(frame.id, refusal, self._spoken)
+        return jsonrpc.encode_error(frame.id, refusal, self._error_version)
 
     @property
-    def _spoken(self) -> Revision | None:
-        """The revision in whose words a message is refused that cannot be read: the session's, or the last one's."""
-        return self.revision or self.door.revision
+    def _error_version(self) -> ProtocolVersion | None:
+        """Return the protocol version for errors about unreadable messages: the session's, or the last request's."""
+        return self.protocol_version or self.dispatcher.protocol_version
 
-    def _complain(self, found: Malformed) -> bytes | None:
-        log.debug("malformed message: %s", found.error.message)
-        if not found.is_response:
-            return jsonrpc.error(found.id, found.error, self._spoken)
-        future = self._asked.get(found.id) if found.id is not None else None
+    def _reject_malformed(self, malformed: MalformedMessage) -> bytes | None:
+        log.debug("malformed message: %s", malformed.error.message)
+        if not malformed.is_response:
+            return jsonrpc.encode_error(malformed.id, malformed.error, self._error_version)
+        future = self._pending_requests.get(malformed.id) if malformed.id is not None else None
         if future is not None and not future.done():
-            future.set_exception(ProtocolError("The answer could not be read"))
+            # Fails the request now instead of letting it wait for its timeout: no other response will follow.
+            future.set_exception(ProtocolError("The response could not be decoded"))
         return None
 
     # Batches
 
-    def _take_batch(self, frames: list[Frame | Malformed], stream: Stream, sender: Sender) -> bytes | None:
+    def _handle_batch(
+        self, frames: list[JsonRpcMessage | MalformedMessage], stream: RequestStream, sender: PeerInfo
+    ) -> bytes | None:
         # 2026-07-28, basic/transports/stdio: each message is a single request, notification or response.
-        modern = any(type(frame) is Frame and frame.id is not UNSET and brings_revision(frame) for frame in frames)
-        refusal = refuse_batch(frames, self.batches and not modern and self._spoken != MODERN)
+        modern = any(
+            type(frame) is JsonRpcMessage and frame.id is not UNSET and has_protocol_version(frame) for frame in frames
+        )
+        refusal = check_batch(
+            frames, self.batching_enabled and not modern and self._error_version != FIRST_MODERN_VERSION
+        )
         if refusal is not None:
-            return jsonrpc.error(None, refusal, MODERN if modern else self._spoken)
+            return jsonrpc.encode_error(None, refusal, FIRST_MODERN_VERSION if modern else self._error_version)
         replies: list[bytes] = []
         waiting: list[asyncio.Task[Any]] = []
 
@@ -266,58 +301,61 @@ class Channel:
             if reply is not None:
                 replies.append(reply)
 
-        for frame in map(in_batch, frames):
-            if isinstance(frame, Malformed):
-                collect(self._complain(frame))
+        for frame in map(check_batch_member, frames):
+            if isinstance(frame, MalformedMessage):
+                collect(self._reject_malformed(frame))
                 continue
-            reply = self._take(frame, stream, collect, sender)
+            reply = self._handle_message(frame, stream, collect, sender)
             running = self._running.get(frame.id) if isinstance(frame.id, int | str) else None
             if reply is not None:
                 replies.append(reply)
             elif frame.method is not UNSET and running is not None and running.task is not None:
                 waiting.append(running.task)
         if not waiting:
-            return join(replies)
-        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies, stream)))
+            return join_batch(replies)
+        self._background_tasks.add(
+            asyncio.get_running_loop().create_task(self._send_batch_response(waiting, replies, stream))
+        )
         return None
 
-    async def _reply_together(self, waiting: list[asyncio.Task[Any]], replies: list[bytes], stream: Stream) -> None:
-        """A batch is answered by one array when its last member is done; cancelled members are not in it."""
+    async def _send_batch_response(
+        self, waiting: list[asyncio.Task[Any]], replies: list[bytes], stream: RequestStream
+    ) -> None:
+        """Wait for all requests of a batch and send their responses as one array. Cancelled requests are not in it."""
         await asyncio.wait(waiting)
-        stream.finish(join(replies))
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        stream.finish(join_batch(replies))
 
     # Cancelling
 
-    def _cancel(self, raw: Raw) -> None:
+    def _handle_cancelled(self, raw: Raw) -> None:
         try:
             params = METHODS[notifications.CANCELLED].decode(raw)
         except ProtocolError as failure:
             log.debug("%s", failure.message)
             return
         reply = self._running.get(params.request_id)
+        # 2025-11-25, Cancellation: `initialize` must not be cancelled.
         if reply is None or reply.task is None or reply.method == "initialize":
             return
-        log.debug("call %r is cancelled: %s", params.request_id, params.reason)
+        log.debug("request %r was cancelled: %s", params.request_id, params.reason)
         reply.cancel()
-        stop(reply, reply.task)
+        cancel_request_task(reply, reply.task)
 
-    # Its own stream, and asking the other side
+    # The shared stream, and requests to the peer
 
-    def emit(self, method: str, params: Any) -> None:
-        """Send a notification; one that can be missed is dropped while the other side does not read."""
-        if self.congested is not None and method in _MISSABLE and self.congested():
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification. Drops log messages and progress while the peer does not read."""
+        # A client that stopped reading must not make the server buffer log messages without limit. Other
+        # notifications change state, so they are never dropped.
+        if self.is_congested is not None and method in _DROPPABLE_NOTIFICATIONS and self.is_congested():
             return
-        self.send(jsonrpc.notification(method, params))
+        self.send(jsonrpc.encode_notification(method, params))
 
-    def lack(self, scopes: frozenset[str]) -> None:
-        """There is nowhere to get them from: what is said is said in the answer."""
+    def require_scopes(self, scopes: frozenset[str]) -> None:
+        """Ignore the scopes: the shared stream has no HTTP challenge, and the error response already contains them."""
 
-    def postpone(self, seconds: float) -> None:
-        """The answer says it."""
+    def set_retry_after(self, seconds: float) -> None:
+        """Ignore the delay: the error response already contains it."""
 
     def finish(self, message: bytes | None) -> None:
         if message is not None:
@@ -327,8 +365,8 @@ class Channel:
         if self._drain is not None:
             await self._drain()
 
-    def release(self) -> None:
-        """There is no other stream that the client could come back by."""
+    def detach(self) -> None:
+        """Do nothing: there is no other stream on which the client could resume."""
 
     async def request(
         self,
@@ -339,123 +377,139 @@ class Channel:
         send: Callable[[bytes], None] | None = None,
         id: RequestId | None = None,
     ) -> Raw:
-        """Ask the other side, wait for its answer, and give up properly: it is told when we stop waiting."""
+        """Send a request to the peer and return its result. Sends a cancellation if the wait ends early.
+
+        Raises `RequestTimeout` after `timeout` seconds, and `ConnectionClosed` if the connection ends first.
+        """
         if self.closed:
-            raise Closed(str(self._reason or "the connection is closed"))
-        id = self.new_id() if id is None else id
+            raise ConnectionClosed(str(self._reason or "the connection is closed"))
+        id = self.next_request_id() if id is None else id
         future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
-        self._asked[id] = future
+        self._pending_requests[id] = future
         try:
-            (send or self.send)(jsonrpc.request(id, method, params))
+            (send or self.send)(jsonrpc.encode_request(id, method, params))
             async with asyncio.timeout(timeout):
                 return await future
         except TransportError:
-            # The connection has ended, so there is nothing to withdraw. Some of these are TimeoutErrors too.
+            # The connection has ended, so there is nothing to cancel. Some transport errors are also TimeoutErrors.
             raise
         except (TimeoutError, asyncio.CancelledError) as reason:
+            # "The initialize request MUST NOT be cancelled by clients" (2025-11-25,
+            # basic/utilities/cancellation).
             if method != "initialize":
-                self._withdraw(id)
+                self._cancel_request(id)
             if isinstance(reason, TimeoutError):
-                raise TimedOut(f"{method} was not answered within {timeout} s") from None
+                raise RequestTimeout(f"{method} was not answered within {timeout} s") from None
             raise
         finally:
-            self._asked.pop(id, None)
+            self._pending_requests.pop(id, None)
 
-    def new_id(self) -> int:
+    def next_request_id(self) -> int:
         self._last_id += 1
         return self._last_id
 
-    def _withdraw(self, id: RequestId) -> None:
+    def _cancel_request(self, id: RequestId) -> None:
         if not self.closed:
-            self.emit(notifications.CANCELLED, notifications.CancelledParams(request_id=id, reason="no longer waiting"))
+            self.notify(
+                notifications.CANCELLED, notifications.CancelledParams(request_id=id, reason="no longer waiting")
+            )
 
-    def _settle(self, frame: Frame) -> None:
-        future = self._asked.get(frame.id) if isinstance(frame.id, int | str) else None
+    def _handle_response(self, frame: JsonRpcMessage) -> None:
+        future = self._pending_requests.get(frame.id) if isinstance(frame.id, int | str) else None
         if future is None or future.done():
-            log.debug("a response to nothing we asked (id %r)", frame.id)
-        elif isinstance(frame.error, ErrorBody):
-            future.set_exception(from_wire(frame.error.code, frame.error.message, frame.error.data))
+            # Late responses are normal: the request may have been cancelled while its response was on the way.
+            log.debug("ignoring a response without a matching request (id %r)", frame.id)
+        elif isinstance(frame.error, ErrorObject):
+            future.set_exception(error_from_response(frame.error.code, frame.error.message, frame.error.data))
         else:
             future.set_result(frame.result)
 
-    # The end
+    # Shutdown
 
     @property
     def in_flight(self) -> int:
         return len(self._running)
 
-    async def end(self, grace: float) -> None:
-        """Let what is running come to its end for a moment, then stop it."""
-        self._end_listening()
-        tasks = [*(reply.task for reply in self._running.values() if reply.task is not None), *self._errands]
-        if tasks and grace > 0:
-            await asyncio.wait(tasks, timeout=grace)
+    async def shutdown(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for running requests, then cancel them."""
+        # Subscriptions never end by themselves; waiting for them would always use up the whole timeout.
+        self._end_subscriptions()
+        tasks = [*(reply.task for reply in self._running.values() if reply.task is not None), *self._background_tasks]
+        if tasks and timeout > 0:
+            await asyncio.wait(tasks, timeout=timeout)
         self.close()
+        # Cancelled tasks get one second for their cleanup; a handler that ignores cancellation must not block the
+        # shutdown.
         stopped = [task for task in tasks if not task.done()]
         if stopped:
             await asyncio.wait(stopped, timeout=1.0)
 
-    def _end_listening(self) -> None:
-        """What would never end by itself is asked to: stopped, but not as cancelled by the client, it says goodbye."""
+    def _end_subscriptions(self) -> None:
+        """Stop subscriptions, which never end by themselves. They are not marked as cancelled, so they still send a
+        response.
+        """
         for id, reply in self._running.items():
-            if reply.method in LASTING and reply.task is not None:
-                stop(reply, reply.task)
-                reply.task.add_done_callback(partial(self._ended, id))
+            if reply.method in LONG_LIVED_METHODS and reply.task is not None:
+                cancel_request_task(reply, reply.task)
+                reply.task.add_done_callback(partial(self._send_subscription_ended, id))
 
-    def _ended(self, id: RequestId, task: asyncio.Task[Any]) -> None:
-        # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also says so this way.
-        self.emit(notifications.CANCELLED, ended_subscription(id))
+    def _send_subscription_ended(self, id: RequestId, task: asyncio.Task[Any]) -> None:
+        # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also sends a cancellation.
+        self.notify(notifications.CANCELLED, subscription_ended_params(id))
 
-    def when_closed(self, then: Callable[[], None]) -> None:
-        """See Conversation."""
+    def add_close_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the connection closes. See `ClientConnection`."""
         if self.closed:
-            then()
+            callback()
         else:
-            self._at_end.append(then)
+            self._close_callbacks.append(callback)
 
     def close(self, reason: Exception | None = None) -> None:
-        """Stop everything; requests of ours that are not answered yet fail."""
+        """Cancel all running requests and fail all pending ones."""
         self.closed = True
         self._reason = self._reason or reason
         for reply in list(self._running.values()):
             reply.cancel()
             if reply.task is not None:
-                stop(reply, reply.task)
-        for task in list(self._errands):
-            task.cancel()
-        self.fail(reason or Closed("the connection is closed"))
-        at_end, self._at_end = self._at_end, []
+                cancel_request_task(reply, reply.task)
+        self._background_tasks.cancel()
+        self.fail_pending(reason or ConnectionClosed("the connection is closed"))
+        # Swapped first: a callback may close the channel again.
+        at_end, self._close_callbacks = self._close_callbacks, []
         for then in at_end:
             then()
 
-    def fail(self, reason: Exception, id: RequestId | None = None) -> None:
-        """What we have asked will not be answered: the request with this id, or all of them."""
-        for asked, future in self._asked.items():
-            if id in (None, asked) and not future.done():
+    def fail_pending(self, reason: Exception, id: RequestId | None = None) -> None:
+        """Fail the pending request with this id, or all pending requests."""
+        for request_id, future in self._pending_requests.items():
+            if id in (None, request_id) and not future.done():
                 future.set_exception(reason)
 
 
-def ended_subscription(id: RequestId) -> notifications.CancelledParams:
-    """2026-07-28, basic/patterns/cancellation: what a server says of a subscription that it ends."""
-    return notifications.CancelledParams(request_id=id, reason="the server is going away", meta={SUBSCRIPTION_ID: id})
+def subscription_ended_params(id: RequestId) -> notifications.CancelledParams:
+    """Return the params with which a server ends a subscription (2026-07-28, basic/patterns/cancellation)."""
+    return notifications.CancelledParams(
+        request_id=id, reason="the server is going away", meta={SUBSCRIPTION_ID_META_KEY: id}
+    )
 
 
-# Batches: only 2025-03-26 has them
+# Batches exist only in 2025-03-26
 
 
-def refuse_batch(frames: list[Frame | Malformed], batches: bool) -> InvalidRequest | None:
-    """Why a batch is refused; None if it is not. An empty one is no message anywhere."""
-    if not batches:
-        return InvalidRequest("Invalid request: this protocol revision has no batches")
-    return None if frames else InvalidRequest("Invalid request: an empty batch")
+def check_batch(frames: list[JsonRpcMessage | MalformedMessage], batching_enabled: bool) -> InvalidRequest | None:
+    """Return the error for a batch that is rejected, or None if it is accepted. An empty batch is always invalid."""
+    if not batching_enabled:
+        return InvalidRequest("Invalid request: this protocol version does not support batches")
+    return None if frames else InvalidRequest("Invalid request: a batch must contain at least one message")
 
 
-def in_batch(frame: Frame | Malformed) -> Frame | Malformed:
-    """2025-03-26, basic/lifecycle: initialize must not be part of a batch."""
-    if isinstance(frame, Frame) and frame.method == "initialize" and isinstance(frame.id, int | str):
-        return Malformed(InvalidRequest("Invalid request: initialize inside a batch"), frame.id)
+def check_batch_member(frame: JsonRpcMessage | MalformedMessage) -> JsonRpcMessage | MalformedMessage:
+    """Reject `initialize` inside a batch (2025-03-26, basic/lifecycle)."""
+    if isinstance(frame, JsonRpcMessage) and frame.method == "initialize" and isinstance(frame.id, int | str):
+        return MalformedMessage(InvalidRequest("Invalid request: initialize must not be part of a batch"), frame.id)
     return frame
 
 
-def join(replies: list[bytes]) -> bytes | None:
+def join_batch(replies: list[bytes]) -> bytes | None:
+    """Return the responses as one JSON array, or None if there are none."""
     return b"[" + b",".join(replies) + b"]" if replies else None

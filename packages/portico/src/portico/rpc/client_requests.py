@@ -1,7 +1,7 @@
-"""What may be asked of a client, on every revision: what it has declared, and in a form that it has to understand.
+"""Validation of server-to-client requests against the client's declared capabilities and protocol version.
 
-This is the only place that looks at what a client has declared. Every question passes it: those of bodies, those that
-a Handler gives as a result, and once more each one that is written to a session.
+This is the only module that checks declared client capabilities. It validates every request to a client: requests of
+handlers, `InputRequiredResult`s, and each message that is written to a session.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from portico.jsonschema import SchemaError
-from portico.jsonschema.elicitation_forms import as_form, misfit
+from portico.jsonschema.elicitation_forms import find_invalid_field, to_form_schema
 from portico.protocol.client_features import (
     CreateMessageParams,
     ElicitFormParams,
@@ -25,22 +25,22 @@ from portico.protocol.client_features import (
     InputRequiredResult,
 )
 from portico.protocol.errors import (
-    Closed,
+    ClientRequestFailed,
+    ConnectionClosed,
     InvalidParams,
-    MissingCapability,
-    NeedsTask,
+    MissingClientCapability,
     ProtocolError,
-    Refused,
-    TimedOut,
+    RequestTimeout,
+    TaskRequired,
     ToolError,
     UsageError,
 )
 from portico.protocol.jsonrpc import encode
 from portico.protocol.meta import ClientCapabilities
-from portico.protocol.methods import ASKABLE, METHODS
-from portico.protocol.sampling_validation import check_balance, has_tools
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, METHODS
+from portico.protocol.sampling_validation import uses_tools, validate_tool_messages
 from portico.protocol.tasks import EXTENSION
-from portico.protocol.versions import MODERN, V2025_06_18, V2025_11_25, Revision
+from portico.protocol.versions import FIRST_MODERN_VERSION, V2025_06_18, V2025_11_25, ProtocolVersion
 from portico.rpc.call import Call
 
 # RFC 3986: the characters of a URI, and an authority with a host.
@@ -49,57 +49,62 @@ _HOST = r"\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})+"
 _PAGE = rf"(?i:https?)://(?:[^\s/?#@\[\]]*@)?(?:{_HOST})(?::[0-9]*)?(?:[/?#](?:{_CHARACTERS})*)?"
 
 
-class Questioned(Protocol):
-    """What has to be known of a client to ask it something: a Call says it, and a session does."""
+class ClientProfile(Protocol):
+    """Client properties needed to validate a request to it. Implemented by calls and sessions."""
 
     @property
     def capabilities(self) -> ClientCapabilities: ...
     @property
-    def revision(self) -> Revision | None: ...
+    def protocol_version(self) -> ProtocolVersion | None: ...
 
 
-def require(client: Questioned, method: str, params: Any) -> Any:
-    """The params, typed. Raises MissingCapability for what the client has not declared, or its revision does not have;
-    UsageError for a question that no client has to understand."""
+def validate_client_request(client: ClientProfile, method: str, params: Any) -> Any:
+    """Validate a request to a client and return its params, typed.
+
+    Raises `MissingClientCapability` if the client did not declare the capability or its protocol version lacks it, and
+    `UsageError` if the request is invalid for every client.
+    """
     check = _CHECKS.get(method)
     if check is None:
-        raise UsageError(f"{method} is no question to a client")
-    asked = read(method, params)
-    check(client.capabilities, client.revision or MODERN, asked)
-    return asked
+        raise UsageError(f"{method} is not a server-to-client request")
+    request = decode_client_request(method, params)
+    check(client.capabilities, client.protocol_version or FIRST_MODERN_VERSION, request)
+    return request
 
 
-def prepared(client: Questioned, method: str, params: Any) -> Any:
-    """The same, and the params as they are to be sent."""
-    asked = require(client, method, params)
-    revision = client.revision or MODERN
+def prepare_client_request(client: ClientProfile, method: str, params: Any) -> Any:
+    """Validate a request to a client and return the params to send."""
+    request = validate_client_request(client, method, params)
+    revision = client.protocol_version or FIRST_MODERN_VERSION
     if method == "elicitation/create" and revision == V2025_11_25:
-        return _with_id(params)
-    # An older revision has them translated, and for that they have to be typed.
-    return asked if revision < V2025_11_25 else params
+        return _add_elicitation_id(params)
+    # Params for older versions are translated later, which requires the typed form.
+    return request if revision < V2025_11_25 else params
 
 
-def read(method: str, params: Any) -> Any:
-    """The params of a question, typed, whatever a Handler has made them of. A Struct is read too: nothing has looked at
-    what a body has put into it."""
+def decode_client_request(method: str, params: Any) -> Any:
+    """Return the typed params of a request to a client, whatever their input form.
+
+    Structs are encoded and decoded as well: nothing has validated what a handler put into them.
+    """
     if params is None:
         return None
     try:
-        asked = METHODS[method].decode(params if isinstance(params, Raw) else Raw(encode(params)))
+        request = METHODS[method].decode(params if isinstance(params, Raw) else Raw(encode(params)))
     except InvalidParams as mistake:
         raise UsageError(mistake.message) from None
-    if not isinstance(asked, ElicitParams):
-        return asked
-    if asked.mode == "url":
-        url, id = asked.url or "", asked.elicitation_id
-        return ElicitUrlParams(message=asked.message, url=url, elicitation_id=id, meta=asked.meta)
-    if asked.mode != "form":
-        raise UsageError(f"there is no elicitation of the mode {asked.mode!r}")
-    return ElicitFormParams(message=asked.message, requested_schema=asked.requested_schema, meta=asked.meta)
+    if not isinstance(request, ElicitParams):
+        return request
+    if request.mode == "url":
+        url, id = request.url or "", request.elicitation_id
+        return ElicitUrlParams(message=request.message, url=url, elicitation_id=id, meta=request.meta)
+    if request.mode != "form":
+        raise UsageError(f"unknown elicitation mode {request.mode!r} (expected 'form' or 'url')")
+    return ElicitFormParams(message=request.message, requested_schema=request.requested_schema, meta=request.meta)
 
 
-def _with_id(params: Any) -> Any:
-    """2025-11-25 alone gives the question for a page an id of its own."""
+def _add_elicitation_id(params: Any) -> Any:
+    """Add the elicitation id that only 2025-11-25 has for URL elicitation."""
     if isinstance(params, Raw):
         params = msgspec.json.decode(params)
     if isinstance(params, dict) and params.get("mode") == "url":
@@ -113,97 +118,101 @@ def new_elicitation_id() -> str:
     return os.urandom(16).hex()
 
 
-# What each question needs
+# Requirements per method
 
 
-def _check_elicitation(able: ClientCapabilities, revision: Revision, params: Any) -> None:
+def _check_elicitation(able: ClientCapabilities, revision: ProtocolVersion, params: Any) -> None:
     if isinstance(params, ElicitUrlParams):
-        if revision < V2025_11_25 or not able.can_elicit("url"):
-            raise MissingCapability({"elicitation": {"url": {}}})
+        if revision < V2025_11_25 or not able.supports_elicitation("url"):
+            raise MissingClientCapability({"elicitation": {"url": {}}})
         if re.fullmatch(_PAGE, params.url) is None:
             raise UsageError(f"not an absolute http or https URL: {params.url!r}")
         return
-    if revision < V2025_06_18 or not able.can_elicit("form"):
-        raise MissingCapability({"elicitation": {}})
+    if revision < V2025_06_18 or not able.supports_elicitation("form"):
+        raise MissingClientCapability({"elicitation": {}})
     if params.requested_schema.get("type") != "object":
-        raise UsageError("the schema of a form is that of an object")
+        raise UsageError("the schema of an elicitation form must have the type 'object'")
     try:
-        form = as_form(params.requested_schema, "the form")
+        form = to_form_schema(params.requested_schema, "the form")
     except SchemaError as mistake:
         raise UsageError(str(mistake)) from None
-    # Fields with more than one choice came with 2025-11-25.
+    # Fields with multiple choices were added in 2025-11-25.
     if revision < V2025_11_25 and any(field["type"] == "array" for field in form["properties"].values()):
-        raise MissingCapability({"elicitation": {}})
+        raise MissingClientCapability({"elicitation": {}})
 
 
-def _check_sampling(able: ClientCapabilities, revision: Revision, params: CreateMessageParams) -> None:
+def _check_sampling(able: ClientCapabilities, revision: ProtocolVersion, params: CreateMessageParams) -> None:
     if able.sampling is None:
-        raise MissingCapability({"sampling": {}})
-    tools = params.tools is not None or params.tool_choice is not None or has_tools(params.messages)
+        raise MissingClientCapability({"sampling": {}})
+    tools = params.tools is not None or params.tool_choice is not None or uses_tools(params.messages)
     if tools and (revision < V2025_11_25 or "tools" not in able.sampling):
-        raise MissingCapability({"sampling": {"tools": {}}})
+        raise MissingClientCapability({"sampling": {"tools": {}}})
     try:
-        check_balance(params.messages)
+        validate_tool_messages(params.messages)
     except InvalidParams as mistake:
         raise UsageError(mistake.message) from None
 
 
-def _check_roots(able: ClientCapabilities, revision: Revision, params: Any) -> None:
+def _check_roots(able: ClientCapabilities, revision: ProtocolVersion, params: Any) -> None:
     if able.roots is None:
-        raise MissingCapability({"roots": {}})
+        raise MissingClientCapability({"roots": {}})
 
 
-_CHECKS: dict[str, Callable[[ClientCapabilities, Revision, Any], None]] = {
+_CHECKS: dict[str, Callable[[ClientCapabilities, ProtocolVersion, Any], None]] = {
     "elicitation/create": _check_elicitation,
     "sampling/createMessage": _check_sampling,
     "roots/list": _check_roots,
 }
 
 
-# Results that ask
+# InputRequiredResult
 
 
-def require_all(call: Call, asked: InputRequiredResult) -> None:
-    """`require` for each question of a result."""
-    if call.method not in ASKABLE:
-        raise TypeError(f"{call.method} cannot be answered with a question")
-    for one in (asked.input_requests or {}).values():
-        require(call, one.method, one.params)
+def validate_input_requests(call: Call, input_required: InputRequiredResult) -> None:
+    """Validate each request of an `InputRequiredResult`."""
+    if call.method not in INPUT_REQUIRED_METHODS:
+        raise TypeError(f"{call.method} does not support InputRequiredResult")
+    for input_request in (input_required.input_requests or {}).values():
+        validate_client_request(call, input_request.method, input_request.params)
 
 
-# Questions that are requests
+# Server-to-client requests
 
 
-async def put(call: Call, method: str, params: Any) -> Raw:
-    """The client's answer. Raises Refused where it gives none, which a body may catch."""
+async def send_client_request(call: Call, method: str, params: Any) -> Raw:
+    """Send a request to the client and return its result. Raises `ClientRequestFailed`, which a handler may catch."""
     try:
-        return await call.reply.ask(method, params)
-    except MissingCapability:
+        return await call.reply.request(method, params)
+    except MissingClientCapability:
         raise
     except ProtocolError as refusal:
-        # It is the client's answer to us, not ours to the client's request.
-        raise Refused(f"The client refused {method}: {refusal.message}") from None
-    except (TimedOut, Closed) as silence:
+        # The error is the client's response to our request. It must not become our response to the client's request.
+        raise ClientRequestFailed(f"The client refused {method}: {refusal.message}") from None
+    except (RequestTimeout, ConnectionClosed) as silence:
         if call.reply.closed:
             raise
-        raise Refused(f"The client did not answer: {silence}") from None
+        raise ClientRequestFailed(f"The client did not respond: {silence}") from None
 
 
-def check_answer(params: Any, answer: ElicitResult) -> None:
-    """Raises ToolError for an accepted form that was not filled in as its schema says."""
-    if answer.action == "accept" and isinstance(params, ElicitFormParams):
-        wrong = misfit(as_form(params.requested_schema, "the form"), answer.content or {})
+def validate_elicitation_result(params: Any, result: ElicitResult) -> None:
+    """Validate the content of an accepted form. Raises `ToolError` if it does not match the requested schema."""
+    if result.action == "accept" and isinstance(params, ElicitFormParams):
+        wrong = find_invalid_field(to_form_schema(params.requested_schema, "the form"), result.content or {})
         if wrong is not None:
-            raise ToolError(f"The answer to the question does not fit what was asked for: {wrong!r}.")
+            raise ToolError(f"The submitted form does not match its schema: {wrong!r}.")
 
 
-def incapable(missing: MissingCapability, call: Call) -> Exception:
-    """Before 2026-07-28 there is no code for it, and the model can at least be told."""
-    if call.revision is None or call.revision >= MODERN or call.method != "tools/call":
+def to_capability_error(missing: MissingClientCapability, call: Call) -> Exception:
+    """Return the error for a missing capability.
+
+    Before 2026-07-28 there is no error code for it; `tools/call` then returns a tool error, so that the model learns of
+    it.
+    """
+    if call.protocol_version is None or call.protocol_version >= FIRST_MODERN_VERSION or call.method != "tools/call":
         return missing
-    if EXTENSION in missing.extensions:
-        return NeedsTask(str(call.typed().name))
-    # Behind a gateway it was said by another server, in any shape.
+    if EXTENSION in missing.required_extensions:
+        return TaskRequired(str(call.decode_params().name))
+    # The error may come from an upstream server, with data of any shape.
     required = missing.data.get("requiredCapabilities") if isinstance(missing.data, dict) else None
-    needed = ", ".join(sorted(required)) if isinstance(required, dict) else "it does not say what"
-    return ToolError(f"This tool has to ask something, and the client does not support it: {needed}.")
+    needed = ", ".join(sorted(required)) if isinstance(required, dict) else "not specified"
+    return ToolError(f"This tool requires client capabilities that the client does not support: {needed}.")

@@ -1,7 +1,7 @@
-"""What an operator sees at `LOG_LEVEL=debug`. Off, it is not there at all: no call passes through it.
+"""Debug log of requests, enabled by `PORTICO_LOG_LEVEL=debug`. While disabled, it is not part of the call path.
 
-Six kinds of lines: incoming message, handler invocation, tool discovery, execution result, validation error and
-performance. What clients and bodies say is cut, and stays on its line.
+It writes six kinds of lines: incoming message, handler invocation, tool discovery, execution result, validation error
+and performance. Text from clients and handlers is truncated and escaped to a single line.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import msgspec
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import InvalidParams, InvalidRequest, ParseError, ProtocolError, ToolError
-from portico.protocol.jsonrpc import Frame
+from portico.protocol.jsonrpc import JsonRpcMessage
 from portico.protocol.methods import METHODS
-from portico.protocol.tools import ERROR
+from portico.protocol.tools import ERROR_META_KEY
 from portico.rpc.call import Call
-from portico.rpc.metrics import Metrics
+from portico.rpc.observers import Observer
+from portico.text import escape_unprintable
 
 log = logging.getLogger("portico.trace")
 
-LONGEST = 500
-MOST_NAMED = 50
+# Enough to recognize a call. Arguments may contain whole files.
+MAX_LOGGED_CHARS = 500
+MAX_LOGGED_NAMES = 50
 
 _INVALID = (InvalidParams, InvalidRequest, ParseError)
-# What a tool's refusal of its arguments is called, in results and in errors.
+# Error types of tools that reject their arguments, in results and in exceptions.
 _INVALID_KINDS = frozenset({"ValidationError", "InvalidParams"})
-# The lists of what there is, by method: where they stand in the result, and what names their members.
+# List methods: the result member that holds the entries, and the entry member that identifies each.
 _LISTS = {
     "tools/list": ("tools", "name"),
     "prompts/list": ("prompts", "name"),
@@ -36,86 +38,85 @@ _LISTS = {
 }
 
 
-class Trace:
-    """Takes the place of the metrics that a door tells of each request, and passes on to them what it is told."""
+class DebugLog(Observer):
+    """Logs every message with its result and duration."""
 
-    def __init__(self, metrics: Metrics | None) -> None:
-        self._metrics = metrics or Metrics()
-        self.shares = self._metrics.shares
+    def on_request_start(self, call: Call) -> None:
+        log.debug(
+            "incoming message: %s id=%r params=%s", _to_single_line(call.method), call.id, _truncate(bytes(call.params))
+        )
+        log.debug("handler invocation: %s at %s", _describe_call(call), call.protocol_version or "no protocol version")
 
-    @property
-    def in_flight(self) -> int:
-        return self._metrics.in_flight
-
-    def begin(self, call: Call) -> float:
-        log.debug("incoming message: %s id=%r params=%s", _line(call.method), call.id, _short(bytes(call.params)))
-        log.debug("handler invocation: %s at %s", _asked(call), call.revision or "no revision yet")
-        return self._metrics.begin(call)
-
-    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
-        seconds = self._metrics.end(call, result, failure, began)
+    def on_request_end(self, call: Call, result: Any, failure: BaseException | None, seconds: float) -> None:
         if failure is not None:
-            _tell_failure(call, failure)
+            _log_failure(call, failure)
         elif result is not None:
-            _tell_result(call, msgspec.json.decode(jsonrpc.encode(result)))
-        log.debug("performance: %s took %.3f ms", _asked(call), seconds * 1000)
-        return seconds
+            _log_result(call, msgspec.json.decode(jsonrpc.encode(result)))
+        log.debug("performance: %s took %.3f ms", _describe_call(call), seconds * 1000)
 
-    def notified(self, call: Call) -> None:
-        log.debug("incoming message: %s, a notification, params=%s", _line(call.method), _short(bytes(call.params)))
+    def notify(self, call: Call) -> None:
+        log.debug(
+            "incoming message: %s, a notification, params=%s",
+            _to_single_line(call.method),
+            _truncate(bytes(call.params)),
+        )
 
-    def refused(self, frame: Frame, failure: ProtocolError) -> None:
-        """A request that never became a call."""
-        log.debug("incoming message: %s id=%r params=%s", _line(frame.method), frame.id, _short(bytes(frame.params)))
-        log.debug("validation error: %s: %s", _line(frame.method), _line(failure.message))
+    def on_rejected_message(self, frame: JsonRpcMessage, failure: ProtocolError, address: str | None) -> None:
+        log.debug(
+            "incoming message: %s id=%r params=%s",
+            _to_single_line(frame.method),
+            frame.id,
+            _truncate(bytes(frame.params)),
+        )
+        log.debug("validation error: %s: %s", _to_single_line(frame.method), _to_single_line(failure.message))
 
 
-def _tell_failure(call: Call, failure: BaseException) -> None:
-    if isinstance(failure, _INVALID) or (isinstance(failure, ToolError) and failure.kind in _INVALID_KINDS):
-        log.debug("validation error: %s: %s", _asked(call), _line(failure))
+def _log_failure(call: Call, failure: BaseException) -> None:
+    if isinstance(failure, _INVALID) or (isinstance(failure, ToolError) and failure.error_type in _INVALID_KINDS):
+        log.debug("validation error: %s: %s", _describe_call(call), _to_single_line(failure))
     elif isinstance(failure, ProtocolError):
-        code = failure.code_at(call.revision)
-        log.debug("execution result: %s failed with %d: %s", _asked(call), code, _line(failure))
+        code = failure.code_for(call.protocol_version)
+        log.debug("execution result: %s failed with %d: %s", _describe_call(call), code, _to_single_line(failure))
     elif isinstance(failure, ToolError):
-        kind = failure.kind or type(failure).__name__
-        log.debug("execution result: %s refused, %s: %s", _asked(call), kind, _line(failure))
+        kind = failure.error_type or type(failure).__name__
+        log.debug("execution result: %s failed, %s: %s", _describe_call(call), kind, _to_single_line(failure))
     else:
-        log.debug("execution result: %s raised %s", _asked(call), type(failure).__name__)
+        log.debug("execution result: %s raised %s", _describe_call(call), type(failure).__name__)
 
 
-def _tell_result(call: Call, result: Any) -> None:
+def _log_result(call: Call, result: Any) -> None:
     listed = _LISTS.get(call.method)
     if listed is not None and isinstance(result, dict) and isinstance(result.get(listed[0]), list):
-        names = [str(one.get(listed[1])) for one in result[listed[0]] if isinstance(one, dict)]
-        more = ", …" if len(names) > MOST_NAMED else ""
+        names = [str(item.get(listed[1])) for item in result[listed[0]] if isinstance(item, dict)]
+        more = ", …" if len(names) > MAX_LOGGED_NAMES else ""
         kind = "tool discovery" if call.method == "tools/list" else "execution result"
-        said = _line(", ".join(names[:MOST_NAMED]), 4 * LONGEST)
-        log.debug("%s: %s gave %d: %s%s", kind, call.method, len(names), said, more)
+        text = _to_single_line(", ".join(names[:MAX_LOGGED_NAMES]), 4 * MAX_LOGGED_CHARS)
+        log.debug("%s: %s returned %d: %s%s", kind, call.method, len(names), text, more)
     elif call.method == "tools/call" and isinstance(result, dict) and result.get("isError"):
-        error = (result.get("_meta") or {}).get(ERROR) or result.get("error") or {}
+        error = (result.get("_meta") or {}).get(ERROR_META_KEY) or result.get("error") or {}
         kind = str(error.get("error_type") or error.get("code") or "ToolExecutionError")
-        said = _short(msgspec.json.encode(result.get("content")))
+        text = _truncate(msgspec.json.encode(result.get("content")))
         if kind in _INVALID_KINDS:
-            log.debug("validation error: %s: %s", _asked(call), said)
+            log.debug("validation error: %s: %s", _describe_call(call), text)
         else:
-            log.debug("execution result: %s refused, %s: %s", _asked(call), _line(kind), said)
+            log.debug("execution result: %s failed, %s: %s", _describe_call(call), _to_single_line(kind), text)
     else:
-        log.debug("execution result: %s gave %s", _asked(call), _short(msgspec.json.encode(result)))
+        log.debug("execution result: %s returned %s", _describe_call(call), _truncate(msgspec.json.encode(result)))
 
 
-def _asked(call: Call) -> str:
-    """The method, and of what: the tool, the prompt, the resource."""
+def _describe_call(call: Call) -> str:
+    """Return the method and the tool, prompt or resource that the call names."""
     row = METHODS.get(call.method)
-    name = row.name_in(call.read[1]) if row is not None and call.read is not None else None
-    return _line(call.method if name is None else f"{call.method} {name}")
+    name = row.get_name(call.read[1]) if row is not None and call.read is not None else None
+    return _to_single_line(call.method if name is None else f"{call.method} {name}")
 
 
-def _short(said: bytes) -> str:
-    text = _line(said[:LONGEST].decode(errors="replace"))
-    return text if len(said) <= LONGEST else f"{text}… ({len(said)} bytes)"
+def _truncate(data: bytes) -> str:
+    text = _to_single_line(data[:MAX_LOGGED_CHARS].decode(errors="replace"))
+    return text if len(data) <= MAX_LOGGED_CHARS else f"{text}… ({len(data)} bytes)"
 
 
-def _line(said: object, longest: int = LONGEST) -> str:
-    """On one line, and nothing that a terminal would obey."""
-    text = str(said)[:longest]
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+def _to_single_line(value: object, max_chars: int = MAX_LOGGED_CHARS) -> str:
+    """Return the text on one line, without characters that a terminal interprets."""
+    # Escape sequences in arguments of a client must not control the terminal of the operator who reads the log.
+    return escape_unprintable(str(value)[:max_chars])

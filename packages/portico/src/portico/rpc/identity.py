@@ -1,13 +1,15 @@
-"""Who a principal is, whatever it may do at the moment: what belongs to it is found by this."""
+"""Stable identity of a principal, independent of its current permissions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def identity_of(principal: Any) -> str | None:
-    """None without a principal. A middleware may put one of its own kind into a Call: then its `id`, or else what it
-    looks like."""
+def principal_id(principal: Any) -> str | None:
+    """Return the identity of a principal, or None without a principal.
+
+    A middleware may set a principal of any type. Its `identity` is used, or else its `id`, or else its `repr`.
+    """
     if principal is None:
         return None
     return str(getattr(principal, "identity", None) or getattr(principal, "id", None) or repr(principal))

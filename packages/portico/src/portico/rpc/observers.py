@@ -1,60 +1,67 @@
-"""Who is told of each request that this process answers or asks: a log of requests, a tracer. Mostly there is none,
-and then no call passes through here."""
+"""Observers of incoming and outgoing requests, such as an audit log or a tracer.
+
+Without observers, no call passes through this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import ProtocolError
-from portico.protocol.jsonrpc import Frame
+from portico.protocol.jsonrpc import JsonRpcMessage
 from portico.rpc.call import Call
 
 if TYPE_CHECKING:
     from portico.rpc import metrics as metrics_module
-    from portico.rpc.debug_log import Trace
     from portico.rpc.metrics import Metrics
 else:
     metrics_module = LazyModule("portico.rpc.metrics")
 
-Asked = Callable[[Call], Awaitable[Any]]
+SendCall = Callable[[Call], Awaitable[Any]]
 
 
 class Observer:
-    """Overrides what it wants to know. What it raises would be the client's error, so it raises nothing."""
+    """Base class of observers. Subclasses override the events they need. An exception raised here would become the
+    client's error, so observers must not raise.
+    """
 
-    def enter(self, call: Call) -> None:
-        """A request is about to be answered; in the context that its body will have."""
+    def on_request_start(self, call: Call) -> None:
+        """Handle the start of a request, in the context in which its handler will run."""
 
-    def end(self, call: Call, result: Any, failure: BaseException | None, seconds: float) -> None:
-        """It was answered, or failed, or was cancelled."""
+    def on_request_end(self, call: Call, result: Any, failure: BaseException | None, seconds: float) -> None:
+        """Handle the end of a request: answered, failed or cancelled."""
 
-    def refuse(self, method: str, failure: ProtocolError, address: str | None) -> None:
-        """A message that never became a call."""
+    def notify(self, call: Call) -> None:
+        """Handle a notification."""
 
-    def turn_away(self, address: str, line: str, status: int, size: int) -> None:
-        """A request of HTTP that was refused before a message was looked for in it."""
+    def on_rejected_message(self, frame: JsonRpcMessage, failure: ProtocolError, address: str | None) -> None:
+        """Handle a message that was rejected before it became a call."""
 
-    def close_session(self, server: str, revision: str, over_http: bool, seconds: float) -> None:
-        """What this process had with a server is over."""
+    def on_rejected_http_request(self, address: str, line: str, status: int, size: int) -> None:
+        """Handle an HTTP request that was rejected before its message was parsed."""
 
-    async def ask(self, call: Call, server: str, ask: Asked) -> Any:
-        """This process asks a server. The Call that `ask` is given is the one that is sent."""
-        return await ask(call)
+    def on_session_closed(self, server: str, revision: str, over_http: bool, seconds: float) -> None:
+        """Handle the end of a connection from this process to a server."""
+
+    async def wrap_outgoing(self, call: Call, server: str, send: SendCall) -> Any:
+        """Wrap a request from this process to a server. The Call passed to `send` is the one that is sent."""
+        return await send(call)
 
 
-# Of this process. A door looks at them once, when it is made; what asks looks each time.
+# Observers of this process. A dispatcher reads them once, when it is created; outgoing requests read them each time.
 OBSERVERS: list[Observer] = []
 
 
-class Observed:
-    """Takes the place of the metrics that a door tells of each request, and passes on to them what it is told."""
+class ObserverChain:
+    """Replaces the metrics of a dispatcher and forwards every event to them and to the observers."""
 
-    def __init__(self, metrics: Metrics | Trace | None, observers: list[Observer]) -> None:
-        self._metrics: Metrics | Trace = metrics or metrics_module.Metrics()
+    def __init__(self, metrics: Metrics | None, observers: Sequence[Observer]) -> None:
+        self._metrics: Metrics = metrics or metrics_module.Metrics()
+        # A tuple, so that a plugin that registers later cannot see the end of a request without its start.
         self._observers = tuple(observers)
-        self.shares = self._metrics.shares
+        self.scheduler = self._metrics.scheduler
 
     @property
     def in_flight(self) -> int:
@@ -65,37 +72,41 @@ class Observed:
 
     def run(self, start: Callable[[Call], Any], call: Call) -> Any:
         """Start a call, in its own context."""
-        for one in self._observers:
-            one.enter(call)
+        for observer in self._observers:
+            observer.on_request_start(call)
         return start(call)
 
     def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
         seconds = self._metrics.end(call, result, failure, began)
-        for one in self._observers:
-            one.end(call, result, failure, seconds)
+        for observer in self._observers:
+            observer.on_request_end(call, result, failure, seconds)
         return seconds
 
-    def refused(self, frame: Frame, failure: ProtocolError, address: str | None) -> None:
-        for one in self._observers:
-            one.refuse(str(frame.method), failure, address)
+    def record_rejected(self, frame: JsonRpcMessage, failure: ProtocolError, address: str | None) -> None:
+        for observer in self._observers:
+            observer.on_rejected_message(frame, failure, address)
+
+    def notify(self, call: Call) -> None:
+        for observer in self._observers:
+            observer.notify(call)
 
 
-def turn_away(address: str, line: str, status: int, size: int) -> None:
-    for one in OBSERVERS:
-        one.turn_away(address, line, status, size)
+def notify_rejected_http_request(address: str, line: str, status: int, size: int) -> None:
+    for observer in OBSERVERS:
+        observer.on_rejected_http_request(address, line, status, size)
 
 
-def close_session(server: str, revision: str, over_http: bool, seconds: float) -> None:
-    for one in OBSERVERS:
-        one.close_session(server, revision, over_http, seconds)
+def notify_session_closed(server: str, revision: str, over_http: bool, seconds: float) -> None:
+    for observer in OBSERVERS:
+        observer.on_session_closed(server, revision, over_http, seconds)
 
 
-async def ask_observed(call: Call, server: str, ask: Asked) -> Any:
-    """Ask with every observer around it, the first outermost."""
-    for one in reversed(OBSERVERS):
-        ask = _around(one, server, ask)
-    return await ask(call)
+async def send_observed(call: Call, server: str, send: SendCall) -> Any:
+    """Send a request wrapped by every observer, the first one outermost."""
+    for observer in reversed(OBSERVERS):
+        send = _wrap_send(observer, server, send)
+    return await send(call)
 
 
-def _around(observer: Observer, server: str, ask: Asked) -> Asked:
-    return lambda call: observer.ask(call, server, ask)
+def _wrap_send(observer: Observer, server: str, send: SendCall) -> SendCall:
+    return lambda call: observer.wrap_outgoing(call, server, send)

@@ -1,6 +1,7 @@
-"""Tasks and threads that run for as long as a server does: a failure is logged, counted, and followed by a restart.
+"""Supervision of tasks and threads that run as long as the server: failures are logged, counted and followed by a
+restart.
 
-Probes, metrics and `portico gateway status` read `states()`, so that a task that cannot do its work is visible.
+Probes, metrics and `portico gateway status` read `states()`, so a task that keeps failing is visible.
 """
 
 from __future__ import annotations
@@ -11,28 +12,33 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 log = logging.getLogger("portico.supervision")
 
+T = TypeVar("T")
+
+# Doubles with each failure: a dependency that restarts is found quickly, and one that stays away is not
+# flooded.
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 # A task that ran for this long before it failed is not failing repeatedly.
 STABLE_SECONDS = 60.0
 # From this many consecutive failures on, a task that is backing off makes the server not ready.
 FAILURES_UNTIL_NOT_READY = 3
+# Error messages may contain whole SQL statements or responses.
 MAX_ERROR_CHARS = 300
 
 
 class SupervisedState(Struct):
-    """What is known of a supervised task or thread. `error` is that of the last failure."""
+    """State of a supervised task or thread. `error` is that of the last failure."""
 
     name: str
     restarts: int = 0
-    # Consecutive failures; zero once it works again.
+    # Consecutive failures; reset once it works again.
     failures: int = 0
     error: str = ""
     # Seconds since the epoch, or None if it has never failed.
@@ -41,16 +47,17 @@ class SupervisedState(Struct):
 
     @property
     def is_failing(self) -> bool:
-        """Whether it fails repeatedly, and waits for its next try."""
+        """Return whether it fails repeatedly and is waiting for its next attempt."""
         return self.backing_off and self.failures >= FAILURES_UNTIL_NOT_READY
 
     def fail(self, failure: BaseException, ran_seconds: float = 0.0) -> float:
-        """Record and log a failure. Return the seconds to wait before the next try."""
+        """Record and log a failure. Return the seconds to wait before the next attempt."""
         self.failures = 1 if ran_seconds >= STABLE_SECONDS else self.failures + 1
         self.restarts += 1
         self.failed_at = time.time()
         self.error = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_CHARS]
         self.backing_off = True
+        # The exponent is limited, because 2 ** 1024 exceeds a float.
         pause: float = min(FIRST_BACKOFF_SECONDS * 2 ** min(self.failures - 1, 16), MAX_BACKOFF_SECONDS)
         log.error(
             "%s failed (%d times in a row) and is restarted in %g s", self.name, self.failures, pause, exc_info=failure
@@ -58,7 +65,7 @@ class SupervisedState(Struct):
         return pause
 
     def recover(self) -> None:
-        """Record that it works."""
+        """Record that it works again."""
         self.failures, self.backing_off = 0, False
 
     def report(self) -> dict[str, Any]:
@@ -66,7 +73,7 @@ class SupervisedState(Struct):
         return {**asdict(self), "state": "backing off" if self.backing_off else "running"}
 
 
-# All that are running in this process. Threads add themselves too, so changes are made under a lock.
+# All supervised tasks and threads of this process. Threads register themselves, hence the lock.
 _states: dict[int, SupervisedState] = {}
 _lock = threading.Lock()
 
@@ -78,9 +85,9 @@ def states() -> list[SupervisedState]:
 
 
 def failing() -> dict[str, str]:
-    """Return why the server is not ready: the tasks that fail repeatedly, and since when each waits for its next try.
+    """Return why the server is not ready: the tasks that fail repeatedly, with the time of the last failure.
 
-    Probes may read it without a token, so the errors themselves are left to the log and the operator's status page.
+    Probes may read it without a token, so error messages appear only in the log and on the operator's status page.
     """
     return {
         state.name: f"failing, last at {time.strftime('%H:%M:%S', time.localtime(state.failed_at))}"
@@ -90,7 +97,7 @@ def failing() -> dict[str, str]:
 
 
 def metrics() -> list[str]:
-    """Return lines in the text format of Prometheus. Tasks of the same name are one series, as are those of workers."""
+    """Return metrics in the Prometheus text format. Tasks with the same name share a series."""
     totals: dict[str, list[int]] = {}
     for state in states():
         name = state.name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
@@ -108,8 +115,8 @@ _METRICS = (("portico_task_restarts_total", "counter"), ("portico_task_backing_o
 
 
 @contextmanager
-def observed(name: str) -> Iterator[SupervisedState]:
-    """Register a task that handles its own failures. It reports them to the state: `fail` and `recover`."""
+def observe_task(name: str) -> Iterator[SupervisedState]:
+    """Register a task that handles its own failures. It reports them with `fail` and `recover`."""
     state = SupervisedState(name)
     key = _add(state)
     try:
@@ -119,10 +126,30 @@ def observed(name: str) -> Iterator[SupervisedState]:
 
 
 class BackgroundTasks:
-    """The supervised tasks of one owner. Closing it cancels them."""
+    """Tasks of one owner, referenced until they are done: the event loop alone only holds weak references.
+
+    `start` and `add` are for work that ends by itself, `run` and `repeat` for work that is restarted after a failure.
+    """
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return iter(list(self._tasks))
+
+    def start(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """Run a coroutine in a task."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.add(task)
+        return task
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Hold a reference to a task until it is done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def run(
         self,
@@ -131,7 +158,7 @@ class BackgroundTasks:
         *,
         until: tuple[type[BaseException], ...] = (),
     ) -> asyncio.Task[None]:
-        """Run `work` until it returns, or raises one of `until`. Any other failure is followed by a restart."""
+        """Run `work` until it returns or raises one of `until`. Restart it after any other failure."""
 
         async def supervise(state: SupervisedState) -> None:
             while True:
@@ -151,7 +178,9 @@ class BackgroundTasks:
     def repeat(
         self, name: str, turn: Callable[[], Awaitable[Any] | None], seconds: float, *, delayed: bool = True
     ) -> asyncio.Task[None]:
-        """Call `turn` every `seconds`, for the first time after as long. A turn that fails is tried again later."""
+        """Call `turn` every `seconds`, first after one interval unless `delayed` is false. Failed turns are retried
+        later.
+        """
 
         async def supervise(state: SupervisedState) -> None:
             pause = seconds if delayed else 0.0
@@ -164,6 +193,7 @@ class BackgroundTasks:
                     state.recover()
                     pause = seconds
                 except Exception as failure:
+                    # Backoff never makes a periodic task run more often than its interval.
                     pause = max(seconds, state.fail(failure))
 
         return self._start(name, supervise)
@@ -172,32 +202,32 @@ class BackgroundTasks:
         self, name: str, supervise: Callable[[SupervisedState], Coroutine[Any, Any, None]]
     ) -> asyncio.Task[None]:
         async def observe() -> None:
-            with observed(name) as state:
+            with observe_task(name) as state:
                 await supervise(state)
 
-        task = asyncio.get_running_loop().create_task(observe(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self.start(observe(), name)
 
     def cancel(self) -> None:
-        """Cancel the tasks, without waiting for their ends."""
-        for task in list(self._tasks):
+        """Cancel the tasks without waiting for them."""
+        for task in self:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel the tasks, and wait for their ends."""
-        tasks = list(self._tasks)
+        """Cancel the tasks and wait for them."""
         self.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.wait()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait for the tasks that are running now."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=seconds)
 
 
 def run_in_thread(name: str, work: Callable[[], None], stopping: threading.Event) -> threading.Thread:
-    """Run `work` in a thread until it returns or `stopping` is set; restart it after a failure."""
+    """Run `work` in a thread until it returns or `stopping` is set. Restart it after a failure."""
 
     def supervise() -> None:
-        with observed(name) as state:
+        with observe_task(name) as state:
             while not stopping.is_set():
                 began = time.monotonic()
                 try:
@@ -215,6 +245,7 @@ def run_in_thread(name: str, work: Callable[[], None], stopping: threading.Event
 
 def _add(state: SupervisedState) -> int:
     with _lock:
+        # By identity: several connections may supervise tasks with the same name.
         _states[id(state)] = state
     return id(state)
 

@@ -1,4 +1,4 @@
-"""W3C's trace context, which says to which trace a request belongs: in `_meta`, or else in the headers of HTTP."""
+"""W3C Trace Context of requests, from `_meta` or from the HTTP headers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call
 
-MEMBERS = ("traceparent", "tracestate", "baggage")
-_MOST = 8192
+TRACE_CONTEXT_KEYS = ("traceparent", "tracestate", "baggage")
+_MAX_VALUE_CHARS = 8192
 _PARENT = b"traceparent"
 _IN_META = re.compile(rb'"traceparent"\s*:\s*"[0-9a-f]{2}-([0-9a-f]{32})-')
 _IN_HEADER = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-")
@@ -20,42 +20,49 @@ _IN_HEADER = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-")
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-def trace_context(call: Call) -> dict[str, str]:
-    """What a call says of its trace; empty if that is nothing. `_meta` is nearer to the call than the headers are."""
+def extract_trace_context(call: Call) -> dict[str, str]:
+    """Return the trace context of a call, or an empty dict. `_meta` takes precedence over the headers."""
+    # A substring check first: most calls have no trace context, and decoding the params would cost more.
     if _PARENT in bytes(call.params):
         meta = _meta(call)
         if isinstance(meta.get("traceparent"), str):
-            return {name: meta[name] for name in MEMBERS if _is_short(meta.get(name))}
+            return {name: meta[name] for name in TRACE_CONTEXT_KEYS if _is_short(meta.get(name))}
     if call.headers is not None and _PARENT in call.headers:
-        said = {name: call.headers.get(name.encode()) for name in MEMBERS}
-        return {name: text.decode("latin-1") for name, text in said.items() if text is not None and len(text) <= _MOST}
+        headers = {name: call.headers.get(name.encode()) for name in TRACE_CONTEXT_KEYS}
+        return {
+            name: text.decode("latin-1")
+            for name, text in headers.items()
+            if text is not None and len(text) <= _MAX_VALUE_CHARS
+        }
     return {}
 
 
-def trace_id(call: Call) -> str:
-    """The trace of a call, or nothing."""
-    found = _IN_META.search(bytes(call.params))
-    if found is None and call.headers:
-        found = _IN_HEADER.match(call.headers.get(_PARENT, b""))
-    return "" if found is None else found[1].decode()
+def get_trace_id(call: Call) -> str:
+    """Return the trace id of a call, or an empty string."""
+    match = _IN_META.search(bytes(call.params))
+    if match is None and call.headers:
+        match = _IN_HEADER.match(call.headers.get(_PARENT, b""))
+    return "" if match is None else match[1].decode()
 
 
-def with_trace(call: Call, said: dict[str, str]) -> Call:
-    """The same call with this in its `_meta`."""
+def inject_trace_context(call: Call, context: dict[str, str]) -> Call:
+    """Return the call with the trace context in its `_meta`."""
     members: dict[str, Any] = dict(_members.decode(bytes(call.params) or b"{}"))
     meta = _members.decode(members.get("_meta", b"{}"))
-    kept = {name: one for name, one in meta.items() if name not in MEMBERS}
-    members["_meta"] = {**kept, **said}
+    kept = {name: value for name, value in meta.items() if name not in TRACE_CONTEXT_KEYS}
+    members["_meta"] = {**kept, **context}
     return replace(call, params=Raw(msgspec.json.encode(members)), read=None)
 
 
-def carried_on(call: Call) -> Call:
-    """A call on its way to another server, which knows the headers of the next hop only: what they say of the trace is
-    said in `_meta`."""
+def propagate_trace_context(call: Call) -> Call:
+    """Move a trace context from the headers to `_meta`, for a call that is forwarded to another server.
+
+    Headers only reach the next hop.
+    """
     if call.headers is None or _PARENT not in call.headers or _PARENT in bytes(call.params):
         return call
-    said = trace_context(call)
-    return with_trace(call, said) if said else call
+    context = extract_trace_context(call)
+    return inject_trace_context(call, context) if context else call
 
 
 def _meta(call: Call) -> dict[str, Any]:
@@ -66,5 +73,5 @@ def _meta(call: Call) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _is_short(said: Any) -> bool:
-    return isinstance(said, str) and len(said) <= _MOST
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_VALUE_CHARS

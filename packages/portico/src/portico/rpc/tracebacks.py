@@ -1,4 +1,4 @@
-"""Tracebacks for the people whose code it is: without the frames through which we came to it."""
+"""Tracebacks for server authors, without the frames of Portico."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from types import TracebackType
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
-# The packages whose frames are of no use to the author of a server. Those of services are.
+# Packages whose frames do not help the author of a server. Frames of services do.
 _PACKAGES = ("portico", "portico_gateway", "portico_console")
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-_INSTALLED = os.path.join(_STANDARD, "site-packages") + os.sep
+_STDLIB_DIR = os.path.dirname(os.__file__) + os.sep
+_SITE_PACKAGES_DIR = os.path.join(_STDLIB_DIR, "site-packages") + os.sep
 
 
-def from_their_frame(failure: BaseException) -> ExcInfo:
-    """For `exc_info=`: the traceback from the first frame of the user's, or of a service; all of it if it has none."""
+def trim_traceback(failure: BaseException) -> ExcInfo:
+    """Return a value for `exc_info=`: the traceback from the first frame of user or service code, or all of it."""
     at = failure.__traceback__
-    while at is not None and _is_between(at.tb_frame.f_code.co_filename):
+    while at is not None and _is_internal_frame(at.tb_frame.f_code.co_filename):
         at = at.tb_next
     return type(failure), failure, at or failure.__traceback__
 
 
-def _is_between(file: str) -> bool:
+def _is_internal_frame(file: str) -> bool:
     if file.startswith(package_folders(*_PACKAGES)):
         return True
-    return file.startswith("<frozen") or (file.startswith(_STANDARD) and not file.startswith(_INSTALLED))
+    return file.startswith("<frozen") or (file.startswith(_STDLIB_DIR) and not file.startswith(_SITE_PACKAGES_DIR))
 
 
 def package_folders(*names: str) -> tuple[str, ...]:
-    """Return the folders of those packages that are imported: no other can have frames."""
+    """Return the folders of the given packages that are imported. Only those can have frames."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in names)
     return tuple(os.path.dirname(file) + os.sep for file in files if file)

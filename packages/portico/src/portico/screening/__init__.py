@@ -1,10 +1,20 @@
-"""Secrets and personal data, found before anything is stored.
+"""Detection of secrets and personal data before anything is stored.
 
-`find` says where they are, `redact` takes them out, and `screen` does what `Rules` say: block, redact or allow.
+`find` locates them, `redact` removes them, and `screen` applies a `ScreeningPolicy`: block, redact or allow.
 """
 
-from portico.screening.detector import find, scan
+from portico.screening.detector import find, iter_findings
 from portico.screening.findings import Finding, redact
-from portico.screening.policy import NAMES, Action, Rules, Screened, screen
+from portico.screening.policy import FINDING_NAMES, Action, ScreeningPolicy, ScreeningResult, screen
 
-__all__ = ["NAMES", "Action", "Finding", "Rules", "Screened", "find", "redact", "scan", "screen"]
+__all__ = [
+    "FINDING_NAMES",
+    "Action",
+    "Finding",
+    "ScreeningPolicy",
+    "ScreeningResult",
+    "find",
+    "iter_findings",
+    "redact",
+    "screen",
+]

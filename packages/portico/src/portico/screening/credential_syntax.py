@@ -1,29 +1,29 @@
-"""Secrets known by the syntax around them: private keys, JSON web tokens, credentials in URLs and headers, on command
-lines, in cookies and in files of logins."""
+"""Secrets identified by the syntax around them: private keys, JWTs, credentials in URLs and headers, on command lines,
+in cookies and in login files.
+"""
 
 from __future__ import annotations
 
 import re
-from binascii import Error as NotBase64
-from binascii import a2b_base64
+from binascii import Error as NotBase64, a2b_base64
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from portico.screening.entropy import entropy, is_placeholder, is_random, is_uuid, stands_for
+from portico.screening.entropy import is_fake_key, is_placeholder, is_random, is_uuid, shannon_entropy
 from portico.screening.findings import Finding
-from portico.screening.lazy_patterns import pattern
-from portico.screening.passwords import Writing, is_password
+from portico.screening.lazy_patterns import lazy_pattern
+from portico.screening.passwords import ValueStyle, is_password
 
-# Private keys. The body is what may stand between the two marks, in a file or in a string of some language: Base64,
-# headers, written newlines, quotes. It ends at the next mark whatever that is, so no part of a text is read twice.
-_PEM = pattern(r"-----BEGIN (?:[A-Z0-9 ]{0,40}+(?<=PRIVATE KEY)|PGP PRIVATE KEY BLOCK)-----")
-_PEM_BODY = pattern(r"(?:[0-9A-Za-z+/=\s\\\"',.:;()<>@_#&$]|-(?!----)){0,20000}+")
-_PEM_END = pattern(r"-----END [A-Z0-9 ]{0,40}-----")
-_PEM_LINE = pattern(r"[0-9A-Za-z+/]{24,}+")
-_PUTTY = pattern(r"Private-Lines: [0-9]{1,3}\s{1,4}((?:[0-9A-Za-z+/=]{1,80}+(?:\s{1,4}+|\Z)){1,200}+)")
+# Private keys. The body is what may occur between the two markers, in a file or in a string literal: Base64, headers,
+# escaped newlines, quotes. It ends at the next marker of any kind, so no text is read twice.
+_PEM = lazy_pattern(r"-----BEGIN (?:[A-Z0-9 ]{0,40}+(?<=PRIVATE KEY)|PGP PRIVATE KEY BLOCK)-----")
+_PEM_BODY = lazy_pattern(r"(?:[0-9A-Za-z+/=\s\\\"',.:;()<>@_#&$]|-(?!----)){0,20000}+")
+_PEM_END = lazy_pattern(r"-----END [A-Z0-9 ]{0,40}-----")
+_PEM_LINE = lazy_pattern(r"[0-9A-Za-z+/]{24,}+")
+_PUTTY = lazy_pattern(r"Private-Lines: [0-9]{1,3}\s{1,4}((?:[0-9A-Za-z+/=]{1,80}+(?:\s{1,4}+|\Z)){1,200}+)")
 
 
-def private_keys(text: str) -> Iterator[Finding]:
+def find_private_keys(text: str) -> Iterator[Finding]:
     at = 0
     while (at := text.find("-----BEGIN ", at)) >= 0:
         begin = _PEM.match(text, at)
@@ -32,20 +32,21 @@ def private_keys(text: str) -> Iterator[Finding]:
             continue
         body = _PEM_BODY.match(text, begin.end())
         at = body.end() if body is not None else begin.end()
+        # Documentation often shows only the markers, or dots between them.
         if body is None or not _has_key(body[0]):
             continue
         end = _PEM_END.match(text, at)
         at = end.end() if end is not None else at
         yield Finding("secret", "private_key", begin.start(), at, 0.99)
     if "Private-Lines: " in text:
-        for found in _PUTTY.finditer(text):
-            yield Finding("secret", "private_key", *found.span(1), 0.97)
+        for match in _PUTTY.finditer(text):
+            yield Finding("secret", "private_key", *match.span(1), 0.97)
 
 
-# Hashes of passwords, as /etc/shadow and .htpasswd have them: modular crypt (md5, Apache's md5, bcrypt, sha256, sha512,
-# yescrypt, scrypt, argon2, sha1) and LDAP's {SHA} and {SSHA}. The scheme says how long each is.
+# Password hashes as in /etc/shadow and .htpasswd: modular crypt (md5, Apache's md5, bcrypt, sha256, sha512, yescrypt,
+# scrypt, argon2, sha1) and LDAP's {SHA} and {SSHA}. The scheme determines the length.
 _CRYPT_SALT = r"(?:rounds=[0-9]{1,9}\$)?[./0-9A-Za-z]{1,16}+\$"
-_CRYPT = pattern(
+_CRYPT = lazy_pattern(
     r"\$(?:"
     rf"(?:1|apr1)\${_CRYPT_SALT}[./0-9A-Za-z]{{22}}"
     r"|2[abxy]?\$[0-3][0-9]\$[./0-9A-Za-z]{53}"
@@ -63,123 +64,128 @@ _CRYPT = pattern(
 
 
 def password_hashes(text: str) -> Iterator[Finding]:
-    for found in _CRYPT.finditer(text):
-        if not stands_for(found[0].rpartition("$")[2].rpartition("}")[2]):
-            yield Finding("secret", "password_hash", found.start(), found.end(), 0.95)
+    for match in _CRYPT.finditer(text):
+        if not is_fake_key(match[0].rpartition("$")[2].rpartition("}")[2]):
+            yield Finding("secret", "password_hash", match.start(), match.end(), 0.95)
 
 
-# Okta's API tokens have no mark but their first two characters and their length: a word for it has to be near.
-_OKTA = pattern(r"(?<![0-9A-Za-z_\-])00[0-9A-Za-z_\-]{40}(?![0-9A-Za-z_\-])")
+# Okta's API tokens are recognizable only by their first two characters and their length, so a keyword must be near.
+_OKTA = lazy_pattern(r"(?<![0-9A-Za-z_\-])00[0-9A-Za-z_\-]{40}(?![0-9A-Za-z_\-])")
 _OKTA_REACH = 200
 
 
 def okta_tokens(text: str, lower: str) -> Iterator[Finding]:
-    for found in _OKTA.finditer(text):
-        near = lower[max(0, found.start() - _OKTA_REACH) : found.end() + _OKTA_REACH]
-        if ("okta" in near or "ssws" in near) and is_random(found[0], named=True):
-            yield Finding("secret", "okta_token", found.start(), found.end(), 0.93)
+    for match in _OKTA.finditer(text):
+        near = lower[max(0, match.start() - _OKTA_REACH) : match.end() + _OKTA_REACH]
+        if ("okta" in near or "ssws" in near) and is_random(match[0], named=True):
+            yield Finding("secret", "okta_token", match.start(), match.end(), 0.93)
 
 
-# The same once more in Base64, as clusters keep it.
-_WRAPPED = pattern(r"LS0tLS1CRUdJTi[0-9A-Za-z+/]{60,20000}+={0,2}")
+# The same again in Base64, as Kubernetes stores it.
+_WRAPPED = lazy_pattern(r"LS0tLS1CRUdJTi[0-9A-Za-z+/]{60,20000}+={0,2}")
 
 
-def wrapped_keys(text: str) -> Iterator[Finding]:
-    for found in _WRAPPED.finditer(text):
-        if "PRIVATE KEY" in _decoded(found[0][:120]):
-            yield Finding("secret", "private_key", found.start(), found.end(), 0.97)
+def find_base64_keys(text: str) -> Iterator[Finding]:
+    for match in _WRAPPED.finditer(text):
+        if "PRIVATE KEY" in _decode_basic(match[0][:120]):
+            yield Finding("secret", "private_key", match.start(), match.end(), 0.97)
 
 
 def _has_key(body: str) -> bool:
-    """A mention of the mark has nothing behind it, and an example has dots or a repeated letter."""
-    return any(entropy(line[0][:64]) > 3.2 and not stands_for(line[0]) for line in _PEM_LINE.finditer(body))
+    """Return whether a body contains key material: a mention has nothing after it, and an example has dots or repeated
+    letters.
+    """
+    return any(shannon_entropy(line[0][:64]) > 3.2 and not is_fake_key(line[0]) for line in _PEM_LINE.finditer(body))
 
 
-_JWT = pattern(
+_JWT = lazy_pattern(
     r"(?<![0-9A-Za-z_\-])(eyJ[0-9A-Za-z_\-]{10,1500}+)\.([0-9A-Za-z_\-]{0,8000}+)\.([0-9A-Za-z_\-]{16,1500}+)"
     r"(?:\.[0-9A-Za-z_\-]{4,8000}+\.[0-9A-Za-z_\-]{16,64}+)?"
 )
 
 
-def web_tokens(text: str) -> Iterator[Finding]:
-    """JSON web tokens: the first part says how it is signed."""
-    for found in _JWT.finditer(text):
-        header = _decoded(found[1].replace("-", "+").replace("_", "/"))
+def find_jwts(text: str) -> Iterator[Finding]:
+    """Yield JSON Web Tokens, recognized by their header."""
+    for match in _JWT.finditer(text):
+        header = _decode_basic(match[1].replace("-", "+").replace("_", "/"))
         if header.startswith('{"') and ('"alg"' in header or '"typ"' in header or '"enc"' in header):
-            yield Finding("secret", "jwt", found.start(), found.end(), 0.97)
+            yield Finding("secret", "jwt", match.start(), match.end(), 0.97)
 
 
-# Who and with what, before the @ of a URL. A password may have an @ of its own, so the last one before the host counts.
-_USERINFO = pattern(
+# User and password before the @ of a URL. A password may contain an @, so the last one before the host counts.
+_USERINFO = lazy_pattern(
     r"://(?P<user>[^\s:/?#@\"'<>`\\]{0,128}+):(?P<password>[^\s/\"'<>`\\]{1,256})@(?P<host>[0-9A-Za-z$\[{_%.\-]{1,255}+)"
     r"|://(?P<token>[0-9A-Za-z_\-]{20,255}+)@(?=[0-9A-Za-z])"
 )
 _LOCAL = "localhost 127.0.0.1 0.0.0.0 db postgres mysql redis rabbitmq mongo mongodb host hostname"
-_HERE = frozenset(_LOCAL.split())
+_LOCAL_HOSTS = frozenset(_LOCAL.split())
 _EXAMPLES = "password pass passwd pwd pw secret token mypassword mypass yourpassword changeme"
-_STAND_INS = frozenset(_EXAMPLES.split())
-_DATABASE = pattern(
+_PLACEHOLDER_PASSWORDS = frozenset(_EXAMPLES.split())
+_DATABASE = lazy_pattern(
     r"(?:postgres|mysql|mariadb|mongodb|redis|amqp|mssql|oracle|sqlserver|cockroach|clickhouse|jdbc|neo4j|bolt|ldap)"
 )
 
 
-def url_passwords(text: str) -> Iterator[Finding]:
-    for found in _USERINFO.finditer(text):
-        if found["token"] is not None:
-            if is_random(found["token"], 20):
-                yield Finding("secret", "url_password", *found.span("token"), 0.9)
-        elif not _is_stand_in(*found.group("user", "password", "host")):
-            scheme = text[max(0, found.start() - 24) : found.start()].lower()
+def find_url_passwords(text: str) -> Iterator[Finding]:
+    for match in _USERINFO.finditer(text):
+        if match["token"] is not None:
+            if is_random(match["token"], 20):
+                yield Finding("secret", "url_password", *match.span("token"), 0.9)
+        elif not _is_default_credential(*match.group("user", "password", "host")):
+            scheme = text[max(0, match.start() - 24) : match.start()].lower()
             name = "database_url" if _DATABASE.search(scheme) else "url_password"
-            yield Finding("secret", name, *found.span("password"), 0.93)
+            yield Finding("secret", name, *match.span("password"), 0.93)
 
 
-def _is_stand_in(user: str, password: str, host: str) -> bool:
-    """Examples, variables, and the defaults that every container has: `postgres:postgres@localhost`."""
+def _is_default_credential(user: str, password: str, host: str) -> bool:
+    """Return whether credentials are examples, variables or container defaults: `postgres:postgres@localhost`."""
     low = password.lower()
-    if is_placeholder(password) or low in _STAND_INS or len(set(low)) < 3:
+    if is_placeholder(password) or low in _PLACEHOLDER_PASSWORDS or len(set(low)) < 3:
         return True
     if low == user.lower():
-        return host.partition(":")[0].lower() in _HERE
+        return host.partition(":")[0].lower() in _LOCAL_HOSTS
     # `host:port`, `:tag@sha256`
     return not user and password.isdigit()
 
 
-_BASIC = pattern(r"[Bb]asic\s{1,3}+([0-9A-Za-z+/]{8,400}+={0,2}+)(?![0-9A-Za-z+/=])")
-_BEARER = pattern(r"[BbTt](?:earer|oken)\s{1,3}[\"'`]?([0-9A-Za-z_\-.~+/=|]{16,2000}+)")
-_SCHEME = pattern(r"authorization[\"']?[ \t]{0,3}+[:=,][ \t]{0,3}+[\"'`]{0,2}+[a-z\-]{2,20}+[ \t](?:token=)?[\"'`]?")
-_CREDENTIAL = pattern(r"[0-9A-Za-z_\-.~+/=|]{16,2000}+")
-_AUTHS = pattern(r"\"auth\"\s{0,4}+:\s{0,4}+\"([0-9A-Za-z+/]{8,400}+={0,2}+)\"")
+_BASIC = lazy_pattern(r"[Bb]asic\s{1,3}+([0-9A-Za-z+/]{8,400}+={0,2}+)(?![0-9A-Za-z+/=])")
+_BEARER = lazy_pattern(r"[BbTt](?:earer|oken)\s{1,3}[\"'`]?([0-9A-Za-z_\-.~+/=|]{16,2000}+)")
+_SCHEME = lazy_pattern(
+    r"authorization[\"']?[ \t]{0,3}+[:=,][ \t]{0,3}+[\"'`]{0,2}+[a-z\-]{2,20}+[ \t](?:token=)?[\"'`]?"
+)
+_CREDENTIAL = lazy_pattern(r"[0-9A-Za-z_\-.~+/=|]{16,2000}+")
+_AUTHS = lazy_pattern(r"\"auth\"\s{0,4}+:\s{0,4}+\"([0-9A-Za-z+/]{8,400}+={0,2}+)\"")
 
 
-def header_credentials(text: str, lower: str) -> Iterator[Finding]:
-    """`Authorization: Basic …` and `Bearer …`, and the same in the configuration of containers."""
+def find_header_credentials(text: str, lower: str) -> Iterator[Finding]:
+    """Yield `Authorization: Basic …` and `Bearer …`, also in container configuration."""
     if "basic " in lower or '"auth"' in lower:
-        for found in (*_BASIC.finditer(text), *_AUTHS.finditer(text)):
-            user, colon, password = _decoded(found[1]).partition(":")
+        for match in (*_BASIC.finditer(text), *_AUTHS.finditer(text)):
+            user, colon, password = _decode_basic(match[1]).partition(":")
             if (
                 colon
                 and user.isprintable()
                 and password.isprintable()
                 and len(password) > 2
-                and not stands_for(password)
+                and not is_fake_key(password)
             ):
-                yield Finding("secret", "basic_auth", *found.span(1), 0.95)
+                yield Finding("secret", "basic_auth", *match.span(1), 0.95)
     if "bearer" in lower or "token " in lower:
-        for found in _BEARER.finditer(text):
-            value = found[1].rstrip(".,")
+        for match in _BEARER.finditer(text):
+            value = match[1].rstrip(".,")
             if is_random(value) or is_uuid(value):
-                yield Finding("secret", "bearer_token", found.start(1), found.start(1) + len(value), 0.9)
+                yield Finding("secret", "bearer_token", match.start(1), match.start(1) + len(value), 0.9)
 
     if "authorization" in lower:
         for scheme in _SCHEME.finditer(lower):
-            given = _CREDENTIAL.match(text, scheme.end())
-            if given is not None and (is_random(given[0], named=True) or is_uuid(given[0])):
-                yield Finding("secret", "credential", *given.span(), 0.9)
+            credential = _CREDENTIAL.match(text, scheme.end())
+            if credential is not None and (is_random(credential[0], named=True) or is_uuid(credential[0])):
+                yield Finding("secret", "credential", *credential.span(), 0.9)
 
 
-def _decoded(value: str) -> str:
+def _decode_basic(value: str) -> str:
     try:
+        # Cut to whole groups: JWTs omit the padding, and the beginning is enough to recognize the content.
         return a2b_base64(value[: len(value) // 4 * 4] if "=" not in value else value).decode("utf-8", "replace")
     except NotBase64:
         return ""
@@ -190,15 +196,15 @@ def _decoded(value: str) -> str:
 _VALUE = r"(?:(?P<quote>[\"'])(?P<quoted>[^\"'\r\n]{3,256}+)(?P=quote)|(?P<bare>[^\s\"'<>|;&]{3,256}+))"
 
 
-class PasswordSyntax(NamedTuple):
-    """How a program is given a password. `sign` must be in the lowered text; `line` matches the value."""
+class CommandSyntax(NamedTuple):
+    """How a program takes a password. `sign` must be in the lowercase text; `line` matches the value."""
 
-    sign: str
+    keyword: str
     line: re.Pattern[str]
 
 
-def _syntax(sign: str, line: str, flags: int = 0) -> PasswordSyntax:
-    return PasswordSyntax(sign, pattern(line.replace("VALUE", _VALUE), flags))
+def _syntax(sign: str, line: str, flags: int = 0) -> CommandSyntax:
+    return CommandSyntax(sign, lazy_pattern(line.replace("VALUE", _VALUE), flags))
 
 
 _SYNTAXES = (
@@ -225,53 +231,56 @@ _SYNTAXES = (
     # ~/.pgpass
     _syntax(":5432:", r"^[\w.\-]{1,120}+:5432:[\w*\-]{1,60}+:[\w\-]{1,60}+:(?P<bare>[^\s:]{4,200}+)$", re.MULTILINE),
 )
-_FLAG = pattern(
+_FLAG = lazy_pattern(
     r"-(?<![\w\-]-)-?(?:[A-Za-z][\w\-]{0,30}?)?"
     r"(?:passwor[dt]|passwd|passphrase|pass|pwd|token|secret|api-?key|access-?key|auth-?key)(?P<rest>[\w\-]{0,16}+)"
     rf"[ \t]{{1,4}}(?![\-=]){_VALUE}"
 )
-_LOGIN = pattern(r"(?:login|creds?|credentials|zugangsdaten|identifiants)(?!\w)[ \t:=\-]{1,4}(?:are|is)?[ \t]{0,2}")
-_PAIRED = pattern(
+_LOGIN = lazy_pattern(
+    r"(?:login|creds?|credentials|zugangsdaten|identifiants)(?!\w)[ \t:=\-]{1,4}(?:are|is)?[ \t]{0,2}"
+)
+_PAIRED = lazy_pattern(
     r"[\"'`]?(?P<user>[\w.@+\-]{2,60}+)[\"'`]?[ \t]{0,2}(?:/|:|\||,|and)[ \t]{0,2}"
     r"[\"'`]?(?P<bare>[^\s\"'`<>(){}\[\];]{6,128}+)(?![(\[{=])"
 )
-_COOKIES = pattern(r"cookie[\"']?[ \t]{0,3}[:=][ \t]{0,3}(?P<pairs>[^\r\n]{8,4000}+)")
-_PAIR = pattern(
+_COOKIES = lazy_pattern(r"cookie[\"']?[ \t]{0,3}[:=][ \t]{0,3}(?P<pairs>[^\r\n]{8,4000}+)")
+_PAIR = lazy_pattern(
     r"(?i:[\w.\-]{0,40}?(?:sess|sid|auth|token|jwt|login|remember)[\w.\-]{0,30}+)=(?P<value>[^\s;,\"'\\]{16,2000}+)"
 )
 
 
-def command_secrets(text: str, lower: str) -> Iterator[Finding]:
+def find_command_line_secrets(text: str, lower: str) -> Iterator[Finding]:
     for syntax in _SYNTAXES:
-        if syntax.sign in lower:
-            for found in syntax.line.finditer(text):
-                yield from _password(found)
+        if syntax.keyword in lower:
+            for match in syntax.line.finditer(text):
+                yield from _password(match)
     if " -" in text or "--" in text:
-        for found in _FLAG.finditer(text):
-            if "file" not in found["rest"] and "stdin" not in found["rest"]:
-                yield from _password(found, "bare")
+        for match in _FLAG.finditer(text):
+            # `--password-file PATH` and `--password-stdin` are the recommended ways, and name no secret.
+            if "file" not in match["rest"] and "stdin" not in match["rest"]:
+                yield from _password(match, "bare")
     if "login" in lower or "cred" in lower or "zugangsdaten" in lower:
-        yield from _logins(text, lower)
+        yield from _find_login_pairs(text, lower)
     if "cookie" in lower:
-        yield from _cookies(text, lower)
+        yield from _find_session_cookies(text, lower)
 
 
-def _password(found: re.Match[str], bare: Writing = "line") -> Iterator[Finding]:
-    group = "quoted" if found.groupdict().get("quoted") else "bare"
-    if is_password(found[group], "quoted" if group == "quoted" else bare) or is_random(found[group], 16):
-        yield Finding("secret", "password", *found.span(group), 0.85)
+def _password(match: re.Match[str], bare: ValueStyle = "line") -> Iterator[Finding]:
+    group = "quoted" if match.groupdict().get("quoted") else "bare"
+    if is_password(match[group], "quoted" if group == "quoted" else bare) or is_random(match[group], 16):
+        yield Finding("secret", "password", *match.span(group), 0.85)
 
 
-def _logins(text: str, lower: str) -> Iterator[Finding]:
-    """The passwords in `login: name / password`, as people write it to each other."""
+def _find_login_pairs(text: str, lower: str) -> Iterator[Finding]:
+    """Yield the passwords in `login: name / password`, as written in messages."""
     for word in _LOGIN.finditer(lower):
-        found = _PAIRED.match(text, word.end())
-        if found is not None and is_password(found["bare"].rstrip(".,;)"), "prose"):
-            yield Finding("secret", "password", *found.span("bare"), 0.75)
+        match = _PAIRED.match(text, word.end())
+        if match is not None and is_password(match["bare"].rstrip(".,;)"), "prose"):
+            yield Finding("secret", "password", *match.span("bare"), 0.75)
 
 
-def _cookies(text: str, lower: str) -> Iterator[Finding]:
-    for found in _COOKIES.finditer(lower):
-        for pair in _PAIR.finditer(text, *found.span("pairs")):
+def _find_session_cookies(text: str, lower: str) -> Iterator[Finding]:
+    for match in _COOKIES.finditer(lower):
+        for pair in _PAIR.finditer(text, *match.span("pairs")):
             if is_random(pair["value"], 16) or is_uuid(pair["value"]):
                 yield Finding("secret", "session_cookie", *pair.span("value"), 0.8)

@@ -10,148 +10,160 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from portico.screening.addresses import ip_addresses, mail_addresses
+from portico.screening.addresses import find_emails, find_ip_addresses
 from portico.screening.assignments import (
-    beside,
-    commented,
-    in_queries,
-    named_after,
-    named_secrets,
-    nearby,
+    find_adjacent_passwords,
+    find_assigned_secrets,
+    find_commented_secrets,
+    find_query_secrets,
+    find_secrets_named_after,
+    find_secrets_near_keywords,
 )
 from portico.screening.credential_syntax import (
-    command_secrets,
-    header_credentials,
+    find_base64_keys,
+    find_command_line_secrets,
+    find_header_credentials,
+    find_jwts,
+    find_private_keys,
+    find_url_passwords,
     okta_tokens,
     password_hashes,
-    private_keys,
-    url_passwords,
-    web_tokens,
-    wrapped_keys,
 )
 from portico.screening.entropy import is_random
-from portico.screening.findings import KINDS, Finding, Kind, without_overlaps
-from portico.screening.identity_documents import documents
-from portico.screening.lazy_patterns import pattern
-from portico.screening.normalization import plain
-from portico.screening.personal_numbers import ibans, identities_with_letters, numbers, vat_numbers
-from portico.screening.placeholders import examples
-from portico.screening.secret_names import SECRET_SIGNS
-from portico.screening.vendor_keys import provider_keys, shaped_keys
+from portico.screening.findings import KINDS, Finding, Kind, merge_overlaps
+from portico.screening.identity_documents import find_identity_documents
+from portico.screening.lazy_patterns import lazy_pattern
+from portico.screening.normalization import normalize_text
+from portico.screening.personal_numbers import (
+    find_alphanumeric_ids,
+    find_ibans,
+    find_personal_numbers,
+    find_vat_numbers,
+)
+from portico.screening.placeholders import find_placeholders
+from portico.screening.secret_names import SECRET_KEYWORDS
+from portico.screening.vendor_keys import find_infix_keys, find_prefixed_keys
 
-# A long text is scanned in pieces, so that the lowered copy and the findings stay small. Each piece is seen with some
-# text before it, where the word may be that announces a value, and after it, where a key may go on.
-PIECE = 256 * 1024
-BEFORE = 512
-AFTER = 24 * 1024
+# A long text is scanned in chunks to limit memory. Each chunk includes some text before it, which may contain the
+# keyword of a value, and after it, where a key may continue.
+# Large enough that the overlap costs little, small enough that the normalized copies stay in cache.
+CHUNK_CHARS = 256 * 1024
+CONTEXT_BEFORE_CHARS = 512
+CONTEXT_AFTER_CHARS = 24 * 1024
 
 # No provider has shorter keys, and most words are shorter.
-_LONG = pattern(r"\S{16,}+")
+_TOKEN_CANDIDATE = lazy_pattern(r"\S{16,}+")
 _ASCII_LOW = {code: code + 32 for code in range(65, 91)}
 
 
 def find(
-    text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5, *, with_examples: bool = False
+    text: str, kinds: Collection[Kind] = KINDS, min_confidence: float = 0.5, *, include_placeholders: bool = False
 ) -> list[Finding]:
-    """The secrets and the personal data in a text, in its order, without overlaps.
-
-    `least` is the confidence below which nothing is reported; `with_examples` also finds what is plainly made up. The
-    time is proportional to the length of the text.
-    """
-    return list(scan(text, kinds, least, with_examples=with_examples))
+    """Return the secrets and personal data in a text, in order and without overlaps."""
+    return list(iter_findings(text, kinds, min_confidence, include_placeholders=include_placeholders))
 
 
-def scan(
-    text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5, *, with_examples: bool = False
+def iter_findings(
+    text: str, kinds: Collection[Kind] = KINDS, min_confidence: float = 0.5, *, include_placeholders: bool = False
 ) -> Iterator[Finding]:
-    """Like `find`, one finding at a time, for texts that are too long for a list of all of them."""
+    """Yield findings one at a time, for texts that are too long for a list of all findings."""
     reached = 0
-    for at in range(0, len(text), PIECE):
-        low = max(0, at - BEFORE)
-        whole = len(text) <= PIECE
-        piece = text if whole else text[low : at + PIECE + AFTER]
-        for one in without_overlaps(f for f in _findings_in(piece, kinds, with_examples) if f.confidence >= least):
-            start, end = one.start + low, one.end + low
-            # What starts in this piece is reported here and with no other piece.
-            if at <= start < at + PIECE and end > reached:
-                yield one if whole else one._replace(start=max(start, reached), end=end)
+    for at in range(0, len(text), CHUNK_CHARS):
+        context_start = max(0, at - CONTEXT_BEFORE_CHARS)
+        is_single_chunk = len(text) <= CHUNK_CHARS
+        chunk = text if is_single_chunk else text[context_start : at + CHUNK_CHARS + CONTEXT_AFTER_CHARS]
+        for finding in merge_overlaps(
+            f for f in _findings_in(chunk, kinds, include_placeholders) if f.confidence >= min_confidence
+        ):
+            start, end = finding.start + context_start, finding.end + context_start
+            # A finding is reported only with the chunk in which it starts.
+            # Without the second test, a finding that the previous chunk already covered would be redacted twice.
+            if at <= start < at + CHUNK_CHARS and end > reached:
+                yield finding if is_single_chunk else finding._replace(start=max(start, reached), end=end)
                 reached = end
 
 
-def _findings_in(text: str, kinds: Collection[Kind], with_examples: bool) -> Iterator[Finding]:
-    text = plain(text)
-    lower = _lowered(text)
-    secrets = _secrets(text, lower) if "secret" in kinds else ()
-    personal = _personal(text, lower) if "personal" in kinds else ()
-    marks = [found.span() for found in _MARK.finditer(text)] if "[REDACTED:" in text else ()
-    for one in chain(secrets, personal, examples(text, kinds) if with_examples else ()):
-        if not marks or _is_outside(one, marks):
-            yield one
+def _findings_in(text: str, kinds: Collection[Kind], include_placeholders: bool) -> Iterator[Finding]:
+    text = normalize_text(text)
+    lower = _lower_same_length(text)
+    secrets = _find_secrets(text, lower) if "secret" in kinds else ()
+    personal = _find_pii(text, lower) if "personal" in kinds else ()
+    marks = [match.span() for match in _REDACTION_MARK.finditer(text)] if "[REDACTED:" in text else ()
+    for item in chain(secrets, personal, find_placeholders(text, kinds) if include_placeholders else ()):
+        if not marks or _is_outside(item, marks):
+            yield item
 
 
-_MARK = pattern(r"\[REDACTED:\w{1,40}+\]")
+_REDACTION_MARK = lazy_pattern(r"\[REDACTED:\w{1,40}+\]")
 
 
 def _is_outside(finding: Finding, marks: Sequence[tuple[int, int]]) -> bool:
-    """Whether a finding is more than the mark of an earlier redaction: at least four characters outside of marks."""
+    """Return whether a finding has at least four characters outside the marks of an earlier redaction."""
     near = marks[max(0, bisect_left(marks, (finding.start, 0)) - 1) : bisect_left(marks, (finding.end, 0))]
     inside = sum(max(0, min(end, finding.end) - max(start, finding.start)) for start, end in near)
     return finding.end - finding.start - inside >= 4
 
 
-def _lowered(text: str) -> str:
-    """The text in lower case, of the same length: a few capitals become two letters, which would shift all places."""
+def _lower_same_length(text: str) -> str:
+    """Return the text in lower case with unchanged length.
+
+    Some capitals become two letters in lower case, which would shift the positions of findings.
+    """
     lower = text.lower()
     return lower if len(lower) == len(text) else text.translate(_ASCII_LOW)
 
 
-def _secrets(text: str, lower: str) -> Iterator[Finding]:
-    for stretch in _LONG.finditer(text):
-        for one in provider_keys(text, *stretch.span()):
-            yield one
-            if one.name == "aws_access_key":
-                yield from _aws_secret_keys(text, one.end)
-        yield from nearby(text, lower, *stretch.span())
-    yield from shaped_keys(text)
+def _find_secrets(text: str, lower: str) -> Iterator[Finding]:
+    for stretch in _TOKEN_CANDIDATE.finditer(text):
+        for prefixed_key in find_prefixed_keys(text, *stretch.span()):
+            yield prefixed_key
+            # Files with credentials list the secret key right after the access key.
+            if prefixed_key.name == "aws_access_key":
+                yield from _aws_secret_keys(text, prefixed_key.end)
+        yield from find_secrets_near_keywords(text, lower, *stretch.span())
+    yield from find_infix_keys(text)
+    # Substring searches run at memory speed; a pattern costs a hundred times more.
     if "-----BEGIN " in text or "Private-Lines: " in text:
-        yield from private_keys(text)
+        yield from find_private_keys(text)
     if "$" in text or "{s" in lower or "{md5}" in lower:
         yield from password_hashes(text)
     if "okta" in lower or "ssws" in lower:
         yield from okta_tokens(text, lower)
+    # The beginning of "-----BEGIN " in Base64, which is always the same: it starts at a group boundary.
     if "LS0tLS1CRUdJTi" in text:
-        yield from wrapped_keys(text)
+        yield from find_base64_keys(text)
+    # `{"` in Base64, with which the header of every JSON Web Token begins.
     if "eyJ" in text:
-        yield from web_tokens(text)
+        yield from find_jwts(text)
     if "://" in text:
-        yield from url_passwords(text)
+        yield from find_url_passwords(text)
         if "?" in text:
-            yield from in_queries(text)
-    if any(word in lower for word in SECRET_SIGNS):
-        yield from named_secrets(text, lower)
-        yield from named_after(text, lower)
-        yield from beside(text, lower)
-        yield from commented(text, lower)
-    yield from header_credentials(text, lower)
-    yield from command_secrets(text, lower)
+            yield from find_query_secrets(text)
+    if any(word in lower for word in SECRET_KEYWORDS):
+        yield from find_assigned_secrets(text, lower)
+        yield from find_secrets_named_after(text, lower)
+        yield from find_adjacent_passwords(text, lower)
+        yield from find_commented_secrets(text, lower)
+    yield from find_header_credentials(text, lower)
+    yield from find_command_line_secrets(text, lower)
 
 
-_FORTY = pattern(r"(?<![0-9A-Za-z/+])[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+=])")
+_AWS_SECRET_SHAPE = lazy_pattern(r"(?<![0-9A-Za-z/+])[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+=])")
 
 
 def _aws_secret_keys(text: str, at: int) -> Iterator[Finding]:
-    """The secret half of an AWS key, which has no prefix of its own, within 200 characters after the access key."""
-    for found in _FORTY.finditer(text, at, at + 200):
-        if is_random(found[0]):
-            yield Finding("secret", "aws_secret_key", found.start(), found.end(), 0.9)
+    """Yield the AWS secret key, which has no prefix, within 200 characters after an access key."""
+    for match in _AWS_SECRET_SHAPE.finditer(text, at, at + 200):
+        if is_random(match[0]):
+            yield Finding("secret", "aws_secret_key", match.start(), match.end(), 0.9)
 
 
-def _personal(text: str, lower: str) -> Iterator[Finding]:
+def _find_pii(text: str, lower: str) -> Iterator[Finding]:
     if "@" in text:
-        yield from mail_addresses(text)
-    yield from ip_addresses(text)
-    yield from numbers(text, lower)
-    yield from ibans(text)
-    yield from vat_numbers(text, lower)
-    yield from identities_with_letters(text, lower)
-    yield from documents(text, lower)
+        yield from find_emails(text)
+    yield from find_ip_addresses(text)
+    yield from find_personal_numbers(text, lower)
+    yield from find_ibans(text)
+    yield from find_vat_numbers(text, lower)
+    yield from find_alphanumeric_ids(text, lower)
+    yield from find_identity_documents(text, lower)

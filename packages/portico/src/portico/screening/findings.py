@@ -1,4 +1,4 @@
-"""Findings: where a secret or a personal datum is, and the text with it replaced."""
+"""Findings and their redaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS: tuple[Kind, ...] = ("secret", "personal")
 
 
 class Finding(NamedTuple):
-    """One secret or one personal datum: `text[start:end]` is it, and nothing around it."""
+    """One secret or item of personal data: exactly `text[start:end]`."""
 
     kind: Kind
     name: str
@@ -20,11 +20,14 @@ class Finding(NamedTuple):
     confidence: float
 
 
-def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings in the order of the text, with overlapping ones merged. The more certain one gives its name to the
-    whole, so that a secret is never left half visible because of another finding in the middle of it."""
+def merge_overlaps(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings in text order with overlaps merged.
+
+    The more certain one names the whole, so that no part of a secret stays visible.
+    """
     merged: list[Finding] = []
-    for finding in sorted(findings, key=lambda one: (one.start, -one.end)):
+    # Of two that start together the longer one comes first, so that the shorter one is merged into it.
+    for finding in sorted(findings, key=lambda item: (item.start, -item.end)):
         if not merged or finding.start >= merged[-1].end:
             merged.append(finding)
             continue
@@ -35,23 +38,23 @@ def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
 
 
 @cache
-def mark(name: str) -> str:
-    """The text that replaces a finding of this name."""
+def redaction_mark(name: str) -> str:
+    """Return the replacement text for a finding of this name."""
     return f"[REDACTED:{name}]"
 
 
 def redact(text: str, findings: Iterable[Finding]) -> str:
-    """The text with `[REDACTED:name]` in place of each finding. Such a mark is never a finding itself, so redacting
-    twice changes nothing."""
+    """Replace each finding with `[REDACTED:name]`. Such marks are never findings, so redaction is idempotent."""
     pieces: list[str] = []
     at = 0
-    for one in without_overlaps(findings):
-        pieces.append(text[at : one.start])
-        pieces.append(mark(one.name))
-        at = one.end
+    for finding in merge_overlaps(findings):
+        pieces.append(text[at : finding.start])
+        pieces.append(redaction_mark(finding.name))
+        at = finding.end
     pieces.append(text[at:])
     return "".join(pieces)
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
+    # A secret outranks personal data: its policy is the stricter one by default.
     return finding.kind == "secret", finding.confidence

@@ -1,7 +1,6 @@
-"""Patterns that are compiled when they are first used.
+"""Regular expressions that are compiled on first use.
 
-There are some two hundred, most texts need a tenth of them, and compiling them all would take longer than anything else
-at start-up.
+There are about two hundred, most texts need a tenth of them, and compiling all would dominate startup.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any, cast
 _METHODS = ("finditer", "fullmatch", "match", "search", "split", "sub")
 
 
-class _Uncompiled:
-    """Compiles at the first use; from then on its attributes are the methods of the compiled pattern."""
+class _LazyPattern:
+    """Compiles on first use; afterwards its attributes are the methods of the compiled pattern."""
 
     def __init__(self, source: str, flags: int) -> None:
         self.source = source
@@ -27,11 +26,12 @@ class _Uncompiled:
         return self.__dict__[name]
 
 
-ALL: list[_Uncompiled] = []
-"""Every pattern, so that a test can prove that each is bounded."""
+ALL_PATTERNS: list[_LazyPattern] = []
+"Every pattern, so that a test can prove that each one is bounded."
 
 
-def pattern(source: str, flags: int = 0) -> re.Pattern[str]:
-    uncompiled = _Uncompiled(source, flags)
-    ALL.append(uncompiled)
+def lazy_pattern(source: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern that is compiled on first use."""
+    uncompiled = _LazyPattern(source, flags)
+    ALL_PATTERNS.append(uncompiled)
     return cast("re.Pattern[str]", uncompiled)

@@ -1,11 +1,11 @@
-"""The kind of secret that a name announces: a password in `DB_PASSWORD`, none in `max_tokens`."""
+"""Classification of names: a password in `DB_PASSWORD`, nothing secret in `max_tokens`."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-from portico.screening.lazy_patterns import pattern
+from portico.screening.lazy_patterns import lazy_pattern
 
 SecretKind = Literal["password", "secret", "token", "key", "credential"]
 
@@ -16,18 +16,20 @@ PASSWORD_WORDS = (
     r"|كلمة (?:المرور|السر)|पासवर्ड|mật khẩu|kata sandi|รหัสผ่าน"
 )
 SECRET_WORDS = rf"{PASSWORD_WORDS}|secret|token|key|auth|cred"
-# A lowered text that has none of these has none of the words.
+# A lowercase text without any of these contains none of the keywords.
 _SIGNS = """
     pass pwd secret token key auth cred pw psk kennwort contrase senha wachtwoord hasło пароль 密码 密碼 口令 パスワード
     暗証番号 비밀번호 패스워드 암호 parol şifre sifre lösenord adgangskode kodeord salasana heslo jelszó κωδικός סיסמה
     كلمة पासवर्ड khẩu sandi รหัสผ่าน
 """
-SECRET_SIGNS = tuple(_SIGNS.split())
+SECRET_KEYWORDS = tuple(_SIGNS.split())
 
-# A name with one of these is no secret, whatever else it says.
-_OPEN = pattern(r"public|pub_?key|webtoken|[cx]srf|nonce|fingerprint|checksum|digest|\bsha[0-9]|etag|integrity|hash")
-# Names with a word for a secret and no secret: what stands before the word, and what after.
-_HARMLESS = pattern(
+# Names with one of these words are never secrets.
+_PUBLIC_NAMES = lazy_pattern(
+    r"public|pub_?key|webtoken|[cx]srf|nonce|fingerprint|checksum|digest|\bsha[0-9]|etag|integrity|hash"
+)
+# Harmless names that contain a keyword: words before the keyword, and words after it.
+_BENIGN_NAMES = lazy_pattern(
     r"""(?x)
       (?: next|page|prev|previous|continuation|sync|cursor|delta|resume|change|pagination|stop|eos|bos|pad|mask|sep|unk
       ) [_.\- ]? token
@@ -49,19 +51,19 @@ _HARMLESS = pattern(
     | cred [_.\- ]? (?: it|o\b|ib|ul ) | credentials? [_.\- ]? (?: ids?\b|type|file|path|source|provider|helper|store )
     """
 )
-_SECRET_WORD = pattern(SECRET_WORDS)
-_KINDS: tuple[tuple[SecretKind, re.Pattern[str]], ...] = (
-    # The key of a wireless network is chosen by people.
-    ("password", pattern(rf"{PASSWORD_WORDS}|(?:wi-?fi|wpa2?|wlan|network|hotspot)[_.\- ]?key")),
-    ("secret", pattern("secret")),
-    ("token", pattern("token|bearer")),
-    ("key", pattern(r"key(?:s|str|string|material|base|hex|b64|base64|data)?(?![a-z])")),
+_SECRET_WORD = lazy_pattern(SECRET_WORDS)
+_KIND_PATTERNS: tuple[tuple[SecretKind, re.Pattern[str]], ...] = (
+    # People choose the key of a wireless network.
+    ("password", lazy_pattern(rf"{PASSWORD_WORDS}|(?:wi-?fi|wpa2?|wlan|network|hotspot)[_.\- ]?key")),
+    ("secret", lazy_pattern("secret")),
+    ("token", lazy_pattern("token|bearer")),
+    ("key", lazy_pattern(r"key(?:s|str|string|material|base|hex|b64|base64|data)?(?![a-z])")),
 )
-_KEY_ALONE = pattern(
+_KEY_ALONE = lazy_pattern(
     r"\W{0,9}+(?:(?:the|a|my|your|this|that|new|old|same|each|every|any|and|or|of)\W{1,9}+)?key\W{0,9}+"
 )
-# Keys that may be digests by their looks; before `key` alone anything may stand.
-_KEY_OF = pattern(
+# Keys that may look like digests; anything may precede a bare `key`.
+_KEY_OF = lazy_pattern(
     r"(?:api|app|application|access|secret|auth|private|encrypt(?:ion)?|sign(?:ing)?|account|master|service|role|client"
     r"|subscription|server|session|admin|integration|write|hmac|jwt|aes|consumer|licen[cs]e|ingest|insert|ocp|functions?"
     r"|instrumentation|datadog|dd|openai|stripe|algolia|mailgun|sendgrid|maps?|weather|azure|aws|gcp|cloudflare|heroku"
@@ -69,15 +71,15 @@ _KEY_OF = pattern(
 )
 
 
-def kind_named_by(name: str) -> SecretKind | None:
-    """The kind of secret in a value of this name; None if it is no secret."""
-    if _OPEN.search(name):
+def classify_name(name: str) -> SecretKind | None:
+    """Return the kind of secret that a name indicates, or None."""
+    if _PUBLIC_NAMES.search(name):
         return None
-    # In `keystore.password` it is the last word that says what it is.
-    words = [found.end() for found in _SECRET_WORD.finditer(name)]
-    if _HARMLESS.search(name, words[-2] if len(words) > 1 else 0):
+    # In `keystore.password` the last word is decisive.
+    words = [match.end() for match in _SECRET_WORD.finditer(name)]
+    if _BENIGN_NAMES.search(name, words[-2] if len(words) > 1 else 0):
         return None
-    kind = next((kind for kind, words in _KINDS if words.search(name)), None)
+    kind = next((kind for kind, words in _KIND_PATTERNS if words.search(name)), None)
     if kind is None:
         return "credential" if "auth" in name or "cred" in name else None
     return None if kind == "key" and _KEY_ALONE.fullmatch(name) else kind

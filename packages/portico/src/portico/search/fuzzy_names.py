@@ -1,18 +1,20 @@
-"""The names that are most like one that does not exist, out of however many there are."""
+"""Suggestion of similar names, for any number of names."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from portico.jsonschema import nearest
+from portico.jsonschema import closest_names
 
-# How many names are looked at for what they have in common with one, and how many of them are compared closely.
-MOST_LOOKED_AT = 5000
-MOST_COMPARED = 100
+# Limits: names scanned for common trigrams, and candidates compared in detail.
+MAX_SCANNED = 5000
+MAX_COMPARED = 100
 
 
-class NearNames:
+class FuzzyNames:
+    """Trigram index of names."""
+
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(dict.fromkeys(names))
         self._places: dict[str, list[int]] = {}
@@ -20,20 +22,23 @@ class NearNames:
             for part in _parts(name):
                 self._places.setdefault(part, []).append(at)
 
-    def nearest(self, name: str, most: int = 3) -> list[str]:
-        """The likest first. The rarest parts of the name say the most, so those that have them are looked at first."""
+    def nearest(self, name: str, limit: int = 3) -> list[str]:
+        """Return the most similar names first. Names that share the rarest trigrams are compared first."""
         shared: Counter[int] = Counter()
-        left = MOST_LOOKED_AT
+        left = MAX_SCANNED
+        # Rare trigrams first: `_to` occurs in thousands of names and says nothing, and the scan is
+        # limited.
         for places in sorted((self._places[part] for part in _parts(name) if part in self._places), key=len):
             shared.update(places[:left])
             left -= len(places)
             if left <= 0:
                 break
-        likely = (self._names[at] for at, _ in shared.most_common(MOST_COMPARED))
-        return nearest(name, likely, most)
+        likely = (self._names[at] for at, _ in shared.most_common(MAX_COMPARED))
+        return closest_names(name, likely, limit)
 
 
 def _parts(name: str) -> set[str]:
-    """Three letters each, with the beginning and the end of the name as letters."""
+    """Return the trigrams of a name, with markers for its beginning and end."""
+    # The markers make the first and last letters count more, where typing errors are rare.
     marked = f"^{name[:300].lower()}$"
     return {marked[at : at + 3] for at in range(len(marked) - 2)} or {marked}

@@ -1,54 +1,56 @@
-"""A face that is made when it is first asked something: one that is offered beside a server costs its start nothing."""
+"""Tool search that is created on its first request, so that offering it does not slow down startup."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from portico.protocol.errors import MethodNotFound, UsageError
-from portico.rpc.call import Call
-from portico.search.tool_search_base import ServerFace
+from portico.rpc.call import Call, HandlerWrapper
+from portico.search.tool_search_base import ToolSearchBase
 
 
-class LateFace:
-    """A Handler that stands for a face. Until that is made, what a Handler may offer besides answering is the
-    server's."""
+class LazyHandler(HandlerWrapper):
+    """Placeholder for a tool search handler until its first call; until then it exposes the server's attributes."""
 
-    def __init__(self, server: Any, name: str, make: Callable[[], ServerFace]) -> None:
+    def __init__(self, server: Any, name: str, factory: Callable[[], ToolSearchBase]) -> None:
+        super().__init__(server)
         self.server, self.name = server, name
-        self._make = make
-        self._face: ServerFace | None = None
+        self._factory = factory
+        self._tool_search: ToolSearchBase | None = None
         self._making = asyncio.Lock()
         self._stack = AsyncExitStack()
 
-    def __getattr__(self, name: str) -> Any:
-        face = self.__dict__.get("_face")
-        # Without a face there is nothing to start: see `__call__`.
-        if face is None and name in ("start", "listed"):
-            raise AttributeError(name)
-        return getattr(self.__dict__["server"] if face is None else face, name)
+    def start(self, call: Call) -> Any:
+        return self._start(call) if self._tool_search is None else self._tool_search.start(call)
 
-    async def __call__(self, call: Call) -> Any:
-        return await (self._face or await self._made())(call)
+    async def _start(self, call: Call) -> Any:
+        return await (await self._get_handler())(call)
 
-    async def _made(self) -> ServerFace:
+    def cached_list(self, method: str) -> Sequence[Any] | None:
+        return None
+
+    async def _get_handler(self) -> ToolSearchBase:
+        # Two concurrent first requests must not create two handlers with two lifespans.
         async with self._making:
-            if self._face is None:
+            if self._tool_search is None:
                 try:
-                    face = self._make()
+                    handler = self._factory()
                 except UsageError as reason:
-                    raise MethodNotFound(f"There is no {self.name} here: {reason}") from None
-                await self._stack.enter_async_context(face.desk.lifespan())
-                self._face = face
-        return self._face
+                    raise MethodNotFound(f"{self.name} is not available here: {reason}") from None
+                # The server's own lifespan has started long before, so this one is entered here and
+                # left in `lifespan`.
+                await self._stack.enter_async_context(handler.own_tools.lifespan())
+                self._tool_search = self.handler = handler
+        return self._tool_search
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """As long as this lasts, the face may be used."""
+        """Keep the handler usable for the duration of the context."""
         try:
             yield
         finally:
-            self._face = None
+            self._tool_search, self.handler = None, self.server
             await self._stack.aclose()

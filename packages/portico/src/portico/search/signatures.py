@@ -1,4 +1,4 @@
-"""A tool in one line: `create_issue(repo: str, title: str, labels: list[str] = …) -> {number: int, url: str}`."""
+"""Tool signatures on one line: `create_issue(repo: str, labels: list[str] = …) -> {number: int, url: str}`."""
 
 from __future__ import annotations
 
@@ -6,88 +6,88 @@ from collections.abc import Mapping
 from typing import Any
 
 from portico.jsonschema import Schema
-from portico.jsonschema.codegen import Member, Model, ModelWriter, TypeWriter, literal
-from portico.jsonschema.reader import definitions_of, properties_of, resolved
-from portico.protocol.tools import WRAPPED
+from portico.jsonschema.codegen import ModelBuilder, ModelField, ObjectModel, PythonTypeFormatter, python_literal
+from portico.jsonschema.reader import get_definitions, get_properties, resolve_references
+from portico.protocol.tools import WRAP_RESULT_KEY
+from portico.text import one_line
 
-# How much of a nested object is written, and of a list of values.
-DEEPEST = 2
-MOST_MEMBERS = 12
-MOST_VALUES = 12
-LONGEST_DEFAULT = 40
-LONGEST_RESULT = 200
-LONGEST = 2000
+# Limits for nested objects and lists of values.
+# A signature has to stay readable for a model on one line; `detail="schema"` returns the rest.
+MAX_DEPTH = 2
+MAX_MEMBERS = 12
+MAX_ENUM_VALUES = 12
+MAX_DEFAULT_CHARS = 40
+MAX_RESULT_CHARS = 200
+MAX_SIGNATURE_CHARS = 2000
 
 
-def signature(name: str, input_schema: Schema, output_schema: Schema | None = None) -> str:
-    """What a tool takes and gives, in the types of Python."""
-    models: list[Model] = []
-    arguments = ModelWriter(input_schema, "", set(), models).arguments()
-    writer = LineWriter({one.name: one for one in models})
+def format_signature(name: str, input_schema: Schema, output_schema: Schema | None = None) -> str:
+    """Format the parameters and the result of a tool with Python types."""
+    models: list[ObjectModel] = []
+    arguments = ModelBuilder(input_schema, "", set(), models).build_arguments()
+    writer = InlineTypeWriter({item.name: item for item in models})
     defaults = _defaults(input_schema)
+    # Python requires parameters without a default first.
     members = sorted(arguments.members, key=lambda member: not member.required)
-    taken = ", ".join(_parameter(one, writer, defaults) for one in members)
+    parameters = ", ".join(_parameter(item, writer, defaults) for item in members)
     more = ", **more" if arguments.is_open and "additionalProperties" in input_schema else ""
-    said = printable(f"{name}({taken}{more if taken else more[2:]})")
-    return f"{said if len(said) <= LONGEST else f'{said[:LONGEST]}…)'}{_result(output_schema)}"
-
-
-def printable(text: str) -> str:
-    """On one line, whatever the names in it: one that breaks it could pass for another tool."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    signature = one_line(f"{name}({parameters}{more if parameters else more[2:]})")
+    if len(signature) > MAX_SIGNATURE_CHARS:
+        signature = f"{signature[:MAX_SIGNATURE_CHARS]}…)"
+    return f"{signature}{_result(output_schema)}"
 
 
 def _result(schema: Schema | None) -> str:
     if schema is None:
         return ""
-    models: list[Model] = []
-    found = ModelWriter(_unwrapped(schema), "", set(), models).result()
-    said = printable(LineWriter({one.name: one for one in models}).write(found))
-    return f" -> {said if len(said) <= LONGEST_RESULT else f'{said[:LONGEST_RESULT]}…'}"
+    models: list[ObjectModel] = []
+    result = ModelBuilder(_unwrap_result(schema), "", set(), models).build_result()
+    formatted = one_line(InlineTypeWriter({model.name: model for model in models}).format(result))
+    return f" -> {formatted if len(formatted) <= MAX_RESULT_CHARS else f'{formatted[:MAX_RESULT_CHARS]}…'}"
 
 
-def _unwrapped(output: Schema) -> Schema:
-    inner = properties_of(output).get("result")
-    if not output.get(WRAPPED) or not isinstance(inner, dict):
+def _unwrap_result(output: Schema) -> Schema:
+    inner = get_properties(output).get("result")
+    if not output.get(WRAP_RESULT_KEY) or not isinstance(inner, dict):
         return output
-    return {**inner, **definitions_of(output)}
+    return {**inner, **get_definitions(output)}
 
 
 def _defaults(schema: Schema) -> dict[str, Any]:
-    known = ((name, resolved(one, schema)) for name, one in properties_of(schema).items())
-    return {name: one["default"] for name, one in known if "default" in one}
+    resolved = ((name, resolve_references(subschema, schema)) for name, subschema in get_properties(schema).items())
+    return {name: subschema["default"] for name, subschema in resolved if "default" in subschema}
 
 
-def _parameter(member: Member, writer: LineWriter, defaults: Mapping[str, Any]) -> str:
-    said = f"{member.name}: {writer.write(member.type)}"
+def _parameter(member: ModelField, writer: InlineTypeWriter, defaults: Mapping[str, Any]) -> str:
+    text = f"{member.name}: {writer.format(member.type)}"
     if member.required:
-        return said
-    default = literal(defaults[member.name]) if _is_short(defaults.get(member.name, [])) else "…"
-    return f"{said} = {default if len(default) <= LONGEST_DEFAULT else '…'}"
+        return text
+    default = python_literal(defaults[member.name]) if _is_short(defaults.get(member.name, [])) else "…"
+    return f"{text} = {default if len(default) <= MAX_DEFAULT_CHARS else '…'}"
 
 
 def _is_short(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-class LineWriter(TypeWriter):
-    """Types on one line: objects as their members, `{name: str, age?: int}`, and values without more ado."""
+class InlineTypeWriter(PythonTypeFormatter):
+    """Formats types on one line: objects as `{name: str, age?: int}`, and literals without `Literal`."""
 
-    basic = {**TypeWriter.basic, "object": "dict"}
+    basic = {**PythonTypeFormatter.basic, "object": "dict"}
 
-    def __init__(self, models: Mapping[str, Model], depth: int = DEEPEST) -> None:
+    def __init__(self, models: Mapping[str, ObjectModel], depth: int = MAX_DEPTH) -> None:
         super().__init__()
         self._models, self._depth = models, depth
 
     def literals(self, values: tuple[Any, ...]) -> str:
-        return " | ".join(_first([literal(value) for value in values[: MOST_VALUES + 1]], MOST_VALUES))
+        return " | ".join(_first([python_literal(value) for value in values[: MAX_ENUM_VALUES + 1]], MAX_ENUM_VALUES))
 
     def model(self, name: str) -> str:
         if self._depth <= 0:
             return "dict"
-        inner, members = LineWriter(self._models, self._depth - 1), self._models[name].members[: MOST_MEMBERS + 1]
-        shown = [f"{one.name}{'' if one.required else '?'}: {inner.write(one.type)}" for one in members]
-        return f"{{{', '.join(_first(shown, MOST_MEMBERS))}}}"
+        inner, members = InlineTypeWriter(self._models, self._depth - 1), self._models[name].members[: MAX_MEMBERS + 1]
+        fields = [f"{member.name}{'' if member.required else '?'}: {inner.format(member.type)}" for member in members]
+        return f"{{{', '.join(_first(fields, MAX_MEMBERS))}}}"
 
 
 def _first(parts: list[str], most: int) -> list[str]:

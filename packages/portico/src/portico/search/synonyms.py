@@ -1,7 +1,7 @@
-"""Words that mean nearly the same: `login` and `authentication`, `queue` and `kafka`.
+"""Synonyms: `login` and `authentication`, `queue` and `kafka`.
 
-They stand in `thesaurus.txt`, a line for each stem, sorted. The file is mapped into memory and bisected, so nothing is
-read before a question needs it, and processes share it.
+`thesaurus.txt` has one line per stem, sorted. The file is memory-mapped and searched by bisection, so nothing is read
+before a query needs it, and processes share its pages.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import mmap
 from functools import cache, lru_cache
 from pathlib import Path
 
-FILE = Path(__file__).with_name("thesaurus.txt")
+SYNONYMS_PATH = Path(__file__).with_name("thesaurus.txt")
 
-Neighbours = tuple[tuple[str, float], ...]
+Synonyms = tuple[tuple[str, float], ...]
 
 
+# A query has a few dozen terms, and queries of one session repeat them.
 @lru_cache(4096)
-def neighbours(term: str) -> Neighbours:
-    """Other terms and how near each is, 0 to 1, the nearest first; none for a term that is not known."""
-    line = _line(_mapped(), term.encode())
-    # The head of the file is no entry.
+def find_synonyms(term: str) -> Synonyms:
+    """Return synonyms with their similarity (0 to 1), the most similar first; empty for an unknown term."""
+    line = _line(_map_file(), term.encode())
+    # The header of the file is not an entry.
     if line is None or line.startswith(b"#"):
         return ()
     words = line.decode("ascii").split(" ")[1:]
@@ -27,24 +28,25 @@ def neighbours(term: str) -> Neighbours:
 
 
 @cache
-def _mapped() -> mmap.mmap:
-    with FILE.open("rb") as file:
+def _map_file() -> mmap.mmap:
+    with SYNONYMS_PATH.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _line(text: mmap.mmap, term: bytes) -> bytes | None:
-    """The line that begins with a term and a space."""
-    wanted = term + b" "
+    """Return the line that begins with a term and a space, or None."""
+    prefix = term + b" "
     low, high = 0, len(text)
     while low < high:
-        # The line that the middle is in.
+        # The line around the midpoint.
         middle = (low + high) // 2
+        # `rfind` returns -1 without a line break between, and then the line begins at `low`.
         start = text.rfind(b"\n", low, middle) + 1 or low
         end = text.find(b"\n", middle)
         line = text[start:end]
-        if line.startswith(wanted):
+        if line.startswith(prefix):
             return line
-        if line < wanted:
+        if line < prefix:
             low = end + 1
         else:
             high = start

@@ -1,11 +1,11 @@
-"""Text to words, and words to stems: one tokenizer for every search in the services.
+"""Tokenizer and stemmer for every search in the services.
 
-`painting`, `painted` and `paints` have one stem, and so have `buy` and `bought`. English suffixes are taken off in the
-order of Porter's algorithm (An algorithm for suffix stripping, 1980), whose “measure” of a word is how often a run of
-vowels is followed by a run of consonants. Forms that no suffix explains are in a table. A word of another language or
-a number stays as it is. Why this is not a library: docs/decisions/stemming.md.
+`painting`, `painted` and `paints` have the same stem, and so have `buy` and `bought`. English suffixes are removed by
+Porter's algorithm (An algorithm for suffix stripping, 1980); the “measure” of a word is the number of vowel-consonant
+sequences. Irregular forms are in a table. Words of other languages and numbers stay unchanged. Why this is not a
+library: docs/decisions/stemming.md.
 
-The text of users is data here and never syntax: any text gives words.
+User text is data and never syntax: any text yields words.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ import re
 import unicodedata
 from functools import lru_cache
 
-# A version number is one word; an underscore, a hyphen and an apostrophe separate two.
+# A version number is one word; underscores, hyphens and apostrophes separate words.
 _WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+")
-# The same for ASCII, and a capital that follows a small letter or begins a word after other capitals; both as they are
-# found most quickly.
+# The same for ASCII, and word boundaries in camel case; both optimized for speed.
 _ASCII_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9]+(?:(?:\.[0-9]+)+|[A-Za-z0-9]*)")
-# Where no digit follows a full stop there is no version number, and what separates words may become spaces.
+# Text without a digit after a period contains no version number, so separators can simply become spaces.
 _MAY_BE_VERSION = re.compile(r"\.[0-9]")
-_SPACED = bytes(one if chr(one).isascii() and chr(one).isalnum() else 32 for one in range(256))
+_SPACED = bytes(byte if chr(byte).isascii() and chr(byte).isalnum() else 32 for byte in range(256))
 _CAMEL = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z][a-z]{2})")
 _CAMEL_WORD = re.compile(r"\b\w*(?:[a-z][A-Z]|[A-Z]{2}[a-z]{2})\w*")
 _CAMEL_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-# Scripts that put no space between words: CJK and what belongs to it.
+# Scripts without spaces between words: CJK and related ones.
 _UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 
 
-def listed(words: str) -> frozenset[str]:
-    """The set of the words in a text."""
-    return frozenset(words.split())
+def word_set(text: str) -> frozenset[str]:
+    """Return the set of words in a text."""
+    return frozenset(text.split())
 
 
-# Words that say nothing about what a text is about.
-STOP = listed(
+# Words without meaning for search.
+STOPWORDS = word_set(
     """
     a about am an and any are as at be been but by can could d did do does doing don for from had has have having he her
     hers him his how i if in into is it its just ll m me my not of on or our ours re s she so some t than that the their
@@ -45,35 +44,42 @@ STOP = listed(
 )
 
 
-def words(lower: str) -> list[str]:
-    """The words of a lowered text, in order."""
+def tokenize_words(lower: str) -> list[str]:
+    """Return the words of a lowercase text, in order."""
     if lower.isascii():
         if _MAY_BE_VERSION.search(lower):
             return _ASCII_WORD.findall(lower)
+        # Faster than the regular expression, which only version numbers need.
         return lower.encode().translate(_SPACED).decode().split()
-    return [one for word in _WORD.findall(lower) for one in ((word,) if word.isascii() else _without_accents(word))]
+    return [
+        without_accent
+        for word in _WORD.findall(lower)
+        for without_accent in ((word,) if word.isascii() else _without_accents(word))
+    ]
 
 
-def camel_parts(text: str) -> list[str]:
-    """`get`, `user` and `name` of `getUserName`, which is one word to `words`."""
+def split_camel_case(text: str) -> list[str]:
+    """Split camel case: `getUserName` gives `get`, `user` and `name`. For `tokenize_words` it is one word."""
     if not _CAMEL.search(text):
         return []
     return [part.lower() for word in _CAMEL_WORD.findall(text) for part in _CAMEL_PART.findall(word)]
 
 
 def _without_accents(word: str) -> list[str]:
-    """A word without accents; where no spaces separate words, each two neighbouring characters are one."""
+    """Remove accents; in scripts without spaces, return overlapping character bigrams."""
     letters = unicodedata.normalize("NFKD", word).casefold()
-    plain = unicodedata.normalize("NFC", "".join(one for one in letters if not unicodedata.combining(one)))
+    plain = unicodedata.normalize("NFC", "".join(letter for letter in letters if not unicodedata.combining(letter)))
     if not _UNSPACED.search(plain):
         return _WORD.findall(plain)
+    # Bigrams are the usual replacement for word segmentation in Chinese and Japanese, without a
+    # dictionary.
     pairs = [run[n : n + 2] for run in _UNSPACED.findall(plain) for n in range(max(1, len(run) - 1))]
     return pairs + _WORD.findall(_UNSPACED.sub(" ", plain))
 
 
 # Stems
 
-# The first of each group stands for the others.
+# The first form of each group is the base form.
 _IRREGULAR = """
 go goes went gone | make made | take took taken | get got gotten | give gave given | see saw seen | come came
 know knew known | think thought | find found | tell told | become became | leave left | feel felt | bring brought
@@ -94,6 +100,7 @@ _FORMS = {
     form: group.split()[0] for line in _IRREGULAR.splitlines() for group in line.split("|") for form in group.split()
 }
 
+# Suffixes of Porter's steps 2, 3 and 4, longest first where one ends with another.
 _DERIVED = (
     ("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("bli", "ble"),
     ("alli", "al"), ("entli", "ent"), ("eli", "e"), ("ousli", "ous"), ("ization", "ize"), ("ation", "ate"),
@@ -109,17 +116,18 @@ _DROPPED = (
 )  # fmt: skip
 
 
+# The vocabulary of a catalog repeats: most words are looked up and not stemmed.
 @lru_cache(65536)
 def stem(word: str) -> str:
-    """The stem of a lowered word."""
+    """Return the stem of a lowercase word."""
     word = _FORMS.get(word, word)
     if len(word) < 3 or not (word.isascii() and word.isalpha()):
         return word
     word = _without_inflection(_without_plural(word))
-    # `study` and `studies`, but not `deploy`, which `deployment` comes from.
+    # `study` and `studies` get the same stem, but `deploy` keeps its y to match `deployment`.
     if word.endswith("y") and word[-2:-1] not in "aeiou" and _has_vowel(word[:-1]):
         word = word[:-1] + "i"
-    word = _replaced(_replaced(word, _DERIVED), _SHORTENED)
+    word = _replace_suffix(_replace_suffix(word, _DERIVED), _SHORTENED)
     return _without_last_letter(_without_ending(word))
 
 
@@ -135,12 +143,12 @@ def _without_inflection(word: str) -> str:
     for suffix in ("ed", "ing"):
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
-            return _mended(rest) if _has_vowel(rest) else word
+            return _restore_stem(rest) if _has_vowel(rest) else word
     return word
 
 
-def _mended(rest: str) -> str:
-    """A word whose `ed` or `ing` is cut off, mended: `hop` of `hoping` to `hope`, `hopp` of `hopping` to `hop`."""
+def _restore_stem(rest: str) -> str:
+    """Restore a word after removing `ed` or `ing`: `hop` (`hoping`) to `hope`, `hopp` (`hopping`) to `hop`."""
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
     if _ends_doubled(rest) and rest[-1] not in "lsz":
@@ -148,7 +156,7 @@ def _mended(rest: str) -> str:
     return rest + "e" if _measure(rest) == 1 and _ends_short(rest) else rest
 
 
-def _replaced(word: str, suffixes: tuple[tuple[str, str], ...]) -> str:
+def _replace_suffix(word: str, suffixes: tuple[tuple[str, str], ...]) -> str:
     for suffix, other in suffixes:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -175,7 +183,7 @@ def _without_last_letter(word: str) -> str:
 
 
 def _shape(word: str) -> str:
-    """`c` for each consonant and `v` for each vowel; y is a vowel after a consonant."""
+    """Return `c` for each consonant and `v` for each vowel; y is a vowel after a consonant."""
     shape = ""
     for letter in word:
         vowel = letter in "aeiou" or (letter == "y" and shape[-1:] == "c")

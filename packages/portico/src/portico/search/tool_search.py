@@ -1,4 +1,4 @@
-"""The search face: `find_tools` and `call_tool` stand for all tools of a server."""
+"""Tool search: `find_tools` and `call_tool` replace the tools of a server."""
 
 from __future__ import annotations
 
@@ -11,236 +11,261 @@ from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
 from portico.jsonschema import SchemaError
-from portico.jsonschema.validation import complaints
+from portico.jsonschema.validation import validate
 from portico.protocol import jsonrpc
 from portico.protocol.content import TextContent
-from portico.protocol.errors import InvalidParams, ToolError, Unknown
+from portico.protocol.errors import ComponentNotFound, InvalidParams, ToolError
 from portico.protocol.json_depth import decode_bounded
 from portico.protocol.tools import CallToolParams, CallToolResult
 from portico.rpc.call import Call, Handler
-from portico.search.signatures import printable
-from portico.search.tool_search_base import ServerFace
-from portico.search.visible_tools import SeenTool, ToolView
+from portico.search.searchable_tools import ToolView, VisibleTool
+from portico.search.tool_search_base import ToolSearchBase
 from portico.server.context.context import Context
+from portico.text import one_line
 
-MOST_QUERIES = 10
-LONGEST_QUERY = 2000
-# Of one answer, in characters: about four make a token.
-LONGEST_ANSWER = 32_000
-LONGEST_SUMMARY = 240
-LONGEST_SCHEMA = 8_000
+MAX_QUERIES = 10
+MAX_QUERY_CHARS = 2000
+# Per response, in characters (about four per token).
+MAX_RESPONSE_CHARS = 32_000
+MAX_SUMMARY_CHARS = 240
+MAX_SCHEMA_CHARS = 8_000
 
 INSTRUCTIONS = (
-    "Only a few of this server's tools are listed. Find the others with find_tools: say in a few words what each step "
-    "needs, several at once. Call what was found with call_tool."
+    "Only a few of this server's tools are listed. Use find_tools to find the others: describe each step of "
+    "the task in a few words, several queries per call. Call the results with call_tool."
 )
 
-Queries = list[Annotated[str, Meta(max_length=LONGEST_QUERY)]] | Annotated[str, Meta(max_length=LONGEST_QUERY)]
+Queries = list[Annotated[str, Meta(max_length=MAX_QUERY_CHARS)]] | Annotated[str, Meta(max_length=MAX_QUERY_CHARS)]
 
 
-class SearchFace(ServerFace):
-    """Any server with two tools in place of all: one finds the others, one calls them.
+class ToolSearchServer(ToolSearchBase):
+    """Server with two tools instead of all: one finds the others, one calls them.
 
     * **server** – a Server, a Gateway, or any Handler.
-    * **always** – the names of tools that are listed all the same.
-    * **brief** – whether those are listed without their output schemas, which `find_tools` gives.
+    * **pinned_tools** – names of tools that are always listed.
+    * **omit_output_schemas** – whether to list those without output schemas, which `find_tools` returns.
     """
 
     def __init__(
-        self, server: Handler, *, name: str = "search", always: Sequence[str] = (), brief: bool = False
+        self,
+        server: Handler,
+        *,
+        name: str = "search",
+        pinned_tools: Sequence[str] = (),
+        omit_output_schemas: bool = False,
     ) -> None:
-        super().__init__(server, name, always=always, brief=brief, instructions=INSTRUCTIONS)
+        super().__init__(
+            server, name, pinned_tools=pinned_tools, omit_output_schemas=omit_output_schemas, instructions=INSTRUCTIONS
+        )
         add_find_tools(self)
-        self.desk.tool(call_tool)
-        self.answers["call_tool"] = self._pass_on
+        self.own_tools.tool(call_tool)
+        self.handlers["call_tool"] = self._pass_on
 
     def _pass_on(self, call: Call) -> Any:
-        """The answer of the tool that is meant, to the same request under its own name. Its questions, its progress and
-        its task are those of this request."""
-        wanted = _wanted(call.typed())
-        if wanted is None:
-            # The desk says what is wrong with the arguments.
-            return self._answer_with(self.desk.start, call)
-        inner = _renamed(call, wanted)
+        """Forward a call to the requested tool. Its server-to-client requests, progress and task belong to this
+        request.
+        """
+        request = _parse_request(call.decode_params())
+        if request is None:
+            # The regular handler reports the invalid arguments.
+            return self._answer_with(self.own_tools.start, call)
+        inner = _redirect_call(call, request)
         try:
             result = self.start_server(inner)
         except (InvalidParams, ToolError) as refusal:
-            return self._refuse(inner, wanted, refusal)
+            return self._refuse(inner, request, refusal)
         if type(result) is CoroutineType:
-            return self._finish(inner, wanted, result)
-        return self._explain(inner, wanted, result) if _failed(result) else result
+            return self._finish(inner, request, result)
+        return self._explain(inner, request, result) if _is_failed(result) else result
 
-    async def _finish(self, call: Call, wanted: WantedTool, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _finish(self, call: Call, request: ToolCallRequest, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         try:
             result = await coroutine
         except (InvalidParams, ToolError) as refusal:
-            return await self._refuse(call, wanted, refusal)
-        return await self._explain(call, wanted, result) if _failed(result) else result
+            return await self._refuse(call, request, refusal)
+        return await self._explain(call, request, result) if _is_failed(result) else result
 
-    async def _refuse(self, call: Call, wanted: WantedTool, refusal: InvalidParams | ToolError) -> Any:
-        view = await self.seen.view(call)
-        if isinstance(refusal, Unknown):
-            if wanted.name in self.desk.registry.by_name:
-                raise ToolError(f"{wanted.name} is a tool of its own: call it without call_tool.") from None
-            raise ToolError(_unknown(view, wanted.name), kind="ResourceNotFound") from None
-        told = _told(view, wanted, isinstance(refusal, ToolError) and refusal.kind == "ValidationError")
-        if told is None:
+    async def _refuse(self, call: Call, request: ToolCallRequest, refusal: InvalidParams | ToolError) -> Any:
+        view = await self.visible_tools.view(call)
+        # Similar names come from the caller's own view, so that they reveal no tool that it may not
+        # see.
+        if isinstance(refusal, ComponentNotFound):
+            if request.name in self.own_tools.registry.by_name:
+                raise ToolError(f"{request.name} is listed directly: call it without call_tool.") from None
+            raise ToolError(_unknown_tool_text(view, request.name), error_type="ResourceNotFound") from None
+        usage = _explain_usage(
+            view, request, isinstance(refusal, ToolError) and refusal.error_type == "ValidationError"
+        )
+        if usage is None:
             raise refusal
         kind, details = "ValidationError", getattr(refusal, "details", None) or getattr(refusal, "data", None)
-        raise ToolError(f"{refusal}\n{told}", kind=kind, details=details) from None
+        raise ToolError(f"{refusal}\n{usage}", error_type=kind, details=details) from None
 
-    async def _explain(self, call: Call, wanted: WantedTool, result: Any) -> Any:
-        """A failure whose reason may be the arguments: then with what the tool takes."""
-        told = _told(await self.seen.view(call), wanted, sure=False)
-        if told is None:
+    async def _explain(self, call: Call, request: ToolCallRequest, result: Any) -> Any:
+        """Append the tool's usage to a failed result if the arguments may be the reason."""
+        usage = _explain_usage(await self.visible_tools.view(call), request, sure=False)
+        if usage is None:
             return result
         if isinstance(result, CallToolResult):
-            return replace(result, content=[*result.content, TextContent(text=told)])
-        said: dict[str, Raw] = msgspec.json.decode(result, type=dict[str, Raw])
-        content = msgspec.json.decode(said.get("content") or b"[]", type=list[Raw])
-        return Raw(jsonrpc.encode({**said, "content": [*content, {"type": "text", "text": told}]}))
+            return replace(result, content=[*result.content, TextContent(text=usage)])
+        members: dict[str, Raw] = msgspec.json.decode(result, type=dict[str, Raw])
+        content = msgspec.json.decode(members.get("content") or b"[]", type=list[Raw])
+        return Raw(jsonrpc.encode({**members, "content": [*content, {"type": "text", "text": usage}]}))
 
 
-class WantedTool(Struct, forbid_unknown_fields=True):
+class ToolCallRequest(Struct, forbid_unknown_fields=True):
+    """Arguments of `call_tool`."""
+
     name: Annotated[str, Meta(min_length=1, max_length=512)]
     arguments: Any = None
 
 
-_reading = msgspec.json.Decoder(WantedTool)
+_reading = msgspec.json.Decoder(ToolCallRequest)
 _params = msgspec.json.Decoder(dict[str, Raw])
 
 
-def _wanted(params: CallToolParams) -> WantedTool | None:
-    """None: these are no arguments of `call_tool`."""
+def _parse_request(params: CallToolParams) -> ToolCallRequest | None:
+    """Parse the arguments of `call_tool`, or return None if they are invalid."""
     try:
-        wanted = _reading.decode(params.arguments or b"{}")
-        if isinstance(wanted.arguments, str):
-            # Some models write what should be an object as a text.
-            wanted.arguments = decode_bounded(wanted.arguments or "{}")
+        request = _reading.decode(params.arguments or b"{}")
+        if isinstance(request.arguments, str):
+            # Some models send the object as a JSON string.
+            request.arguments = decode_bounded(request.arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         return None
-    wanted.arguments = {} if wanted.arguments is None else wanted.arguments
-    return wanted if isinstance(wanted.arguments, dict) else None
+    request.arguments = {} if request.arguments is None else request.arguments
+    return request if isinstance(request.arguments, dict) else None
 
 
-def _renamed(call: Call, wanted: WantedTool) -> Call:
+def _redirect_call(call: Call, request: ToolCallRequest) -> Call:
     params: dict[str, Any] = _params.decode(call.params)
-    params |= {"name": wanted.name, "arguments": wanted.arguments}
+    # Other members, such as `_meta` with the progress token and the request state, stay: they
+    # belong to the requested tool.
+    params |= {"name": request.name, "arguments": request.arguments}
     return replace(call, params=Raw(jsonrpc.encode(params)), read=None)
 
 
-def _failed(result: Any) -> bool:
+def _is_failed(result: Any) -> bool:
     if isinstance(result, CallToolResult):
         return result.is_error
-    return type(result) is Raw and b'"isError"' in (said := bytes(result)) and _is_error(said)
+    # A search for the bytes first: most results are no errors, and decoding a large one for a flag
+    # would cost more than the call.
+    return type(result) is Raw and b'"isError"' in (encoded := bytes(result)) and _is_error(encoded)
 
 
 class _Failed(Struct):
     isError: bool = False
 
 
-def _is_error(said: bytes) -> bool:
+def _is_error(encoded: bytes) -> bool:
     try:
-        return msgspec.json.decode(said, type=_Failed).isError
+        return msgspec.json.decode(encoded, type=_Failed).isError
     except msgspec.DecodeError:
         return False
 
 
-def _told(view: ToolView, wanted: WantedTool, sure: bool) -> str | None:
-    """What a tool takes, if the arguments do not fit that; None if they do."""
-    tool = view.by_name.get(wanted.name)
+def _explain_usage(view: ToolView, request: ToolCallRequest, sure: bool) -> str | None:
+    """Return the tool's usage if the arguments are invalid (or `sure`), else None."""
+    tool = view.by_name.get(request.name)
     if tool is None:
         return None
     schema = tool.definition.input_schema
     try:
-        wrong = complaints(schema, wanted.arguments)
+        # Models call a found tool without having seen its schema. If the arguments may be the
+        # reason of a failure, the usage is returned with it and saves a round trip.
+        wrong = validate(schema, request.arguments)
     except SchemaError:
         wrong = []
     if not wrong and not sure:
         return None
-    said = jsonrpc.encode(schema).decode()
-    whole = f"\nIts schema: {said}" if len(said) <= LONGEST_SCHEMA else ""
-    return f"It is called so: {tool.signature}{whole}"
+    encoded = jsonrpc.encode(schema).decode()
+    whole = f"\nIts schema: {encoded}" if len(encoded) <= MAX_SCHEMA_CHARS else ""
+    return f"Usage: {tool.signature}{whole}"
 
 
-def _unknown(view: ToolView, name: str) -> str:
+def _unknown_tool_text(view: ToolView, name: str) -> str:
     near = view.nearest(name)
     if not near:
-        return f"There is no tool {name[:128]!r}. Find one with find_tools."
-    return f"There is no tool {name[:128]!r}. Near it are:\n" + "\n".join(one.signature for one in near)
+        return f"Unknown tool {name[:128]!r}. Use find_tools to find one."
+    return f"Unknown tool {name[:128]!r}. Similar tools:\n" + "\n".join(item.signature for item in near)
 
 
 async def call_tool(
-    name: Annotated[str, "The tool's name, as find_tools gives it"],
-    arguments: Annotated[dict[str, Any] | None, "Its arguments, as its signature has them"] = None,
+    name: Annotated[str, "Name of the tool, as returned by find_tools"],
+    arguments: Annotated[dict[str, Any] | None, "Arguments of the tool, as in its signature"] = None,
 ) -> str:
-    """Call a tool that find_tools has found. What it answers is that tool's answer."""
-    raise InvalidParams(f"{name} cannot be called")  # the face passes it on
+    """Call a tool that find_tools returned, and return that tool's result."""
+    raise InvalidParams(f"{name} cannot be called")  # ToolSearchServer handles the call
 
 
-def add_find_tools(face: ServerFace) -> None:
-    """Give a face the tool that finds the others."""
+def add_find_tools(tool_search: ToolSearchBase) -> None:
+    """Add the tool `find_tools`."""
 
-    @face.desk.tool(annotations={"readOnlyHint": True, "openWorldHint": False})
+    @tool_search.own_tools.tool(annotations={"readOnlyHint": True, "openWorldHint": False})
     async def find_tools(
         ctx: Context,
-        queries: Annotated[Queries, "What the tools should do, in a few words each: one for each step of the task"],
-        server: Annotated[str | None, "Only the tools of this server"] = None,
-        limit: Annotated[int, Meta(ge=1, le=25, description="At most so many for each query")] = 5,
+        queries: Annotated[Queries, "What the tools should do, in a few words each: one query per step of the task"],
+        server: Annotated[str | None, "Return only tools of this server"] = None,
+        limit: Annotated[int, Meta(ge=1, le=25, description="Maximum number of tools per query")] = 5,
         detail: Annotated[
-            Literal["signature", "schema"], "`signature`: a line for each tool; `schema`: its whole JSON Schema too"
+            Literal["signature", "schema"], "`signature`: one line per tool; `schema`: also its JSON Schema"
         ] = "signature",
     ) -> TextContent:
-        """Find tools by what they are for. Gives their signatures, ready to be called."""
-        wanted = list(dict.fromkeys([queries] if isinstance(queries, str) else queries))
-        if not 1 <= len(wanted) <= MOST_QUERIES:
-            raise ToolError(f"Give 1 to {MOST_QUERIES} queries, not {len(wanted)}.", kind="ValidationError")
-        view = await face.seen.view(ctx.call)
+        """Search the tools of this server by purpose. Use it before call_tool. Returns the signatures of the best
+        matches.
+        """
+        unique_queries = list(dict.fromkeys([queries] if isinstance(queries, str) else queries))
+        if not 1 <= len(unique_queries) <= MAX_QUERIES:
+            raise ToolError(
+                (f"queries must contain 1 to {MAX_QUERIES} items, got {len(unique_queries)}."),
+                error_type="ValidationError",
+            )
+        view = await tool_search.visible_tools.view(ctx.call)
         if server is not None and server not in view.owners:
-            raise ToolError(f"There is no server {server[:128]!r} here; there are {_owners(view)}.")
-        found = await face.seen.search(ctx.call, wanted, limit, server)
-        return TextContent(text=_answer(view, wanted, found, detail))
+            raise ToolError(f"Unknown server {server[:128]!r} (expected one of {_tool_owners(view)}).")
+        match = await tool_search.visible_tools.search(ctx.call, unique_queries, limit, server)
+        return TextContent(text=_answer(view, unique_queries, match, detail))
 
 
-def _owners(view: ToolView) -> str:
+def _tool_owners(view: ToolView) -> str:
     return ", ".join(f"{name} ({count})" for name, count in view.owners.items())
 
 
-def _answer(view: ToolView, queries: Sequence[str], found: Sequence[Sequence[SeenTool]], detail: str) -> str:
-    """A tool that several queries find is written once, and then only named."""
+def _answer(view: ToolView, queries: Sequence[str], results: Sequence[Sequence[VisibleTool]], detail: str) -> str:
+    """Format the matches. A tool that several queries return is written once, and only named afterwards."""
     lines: list[str] = []
-    told: set[str] = set()
-    left = LONGEST_ANSWER
-    for query, tools in zip(queries, found, strict=True):
+    listed_names: set[str] = set()
+    left = MAX_RESPONSE_CHARS
+    for query, tools in zip(queries, results, strict=True):
         if len(queries) > 1:
             lines.append(f"# {query[:100]}")
         if not tools:
-            lines.append(f"Nothing found. There are tools of {_owners(view)}.")
-        for one in tools:
-            said = f"{printable(one.name)}: above" if one.name in told else _written(one, detail)
-            told.add(one.name)
-            if len(said) > left:
-                return "\n".join([*lines, "(cut off: ask for fewer tools at once)"])
-            left -= len(said)
-            lines.append(said)
+            lines.append(f"No match. Servers and their number of tools: {_tool_owners(view)}.")
+        for tool in tools:
+            text = f"{one_line(tool.name)}: above" if tool.name in listed_names else _format_tool(tool, detail)
+            listed_names.add(tool.name)
+            if len(text) > left:
+                return "\n".join([*lines, "(truncated: request fewer tools)"])
+            left -= len(text)
+            lines.append(text)
     return "\n".join(lines)
 
 
-def _written(tool: SeenTool, detail: str) -> str:
-    about = summary(tool.definition.description or tool.definition.title or "")
-    said = f"{tool.signature}\n  {about}" if about else tool.signature
+def _format_tool(tool: VisibleTool, detail: str) -> str:
+    about = summarize(tool.definition.description or tool.definition.title or "")
+    text = f"{tool.signature}\n  {about}" if about else tool.signature
     if detail == "signature":
-        return said
+        return text
     schema = jsonrpc.encode(tool.definition.input_schema).decode()
-    fits = len(schema) <= LONGEST_SCHEMA
-    return f"{said}\n  {schema if fits else f'(its schema has {len(schema):,} characters)'}"
+    fits = len(schema) <= MAX_SCHEMA_CHARS
+    return f"{text}\n  {schema if fits else f'(its schema has {len(schema):,} characters)'}"
 
 
-def summary(text: str) -> str:
-    """The beginning of a description, on one line."""
-    said = printable(text[: 4 * LONGEST_SUMMARY])
-    if len(said) <= LONGEST_SUMMARY:
-        return said
-    cut = said[:LONGEST_SUMMARY]
+def summarize(text: str) -> str:
+    """Return the beginning of a description on one line."""
+    summary = one_line(text[: 4 * MAX_SUMMARY_CHARS])
+    if len(summary) <= MAX_SUMMARY_CHARS:
+        return summary
+    cut = summary[:MAX_SUMMARY_CHARS]
     whole = max(cut.rfind(". "), cut.rfind("。"))
-    return cut[: whole + 1] if whole > LONGEST_SUMMARY // 3 else f"{cut.rpartition(' ')[0] or cut}…"
+    return cut[: whole + 1] if whole > MAX_SUMMARY_CHARS // 3 else f"{cut.rpartition(' ')[0] or cut}…"

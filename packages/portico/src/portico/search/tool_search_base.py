@@ -1,14 +1,13 @@
-"""A face: a server that shows a few tools in place of all of its own.
+"""Base class of handlers that show a few tools instead of all tools of a server.
 
-The tools that are not shown are there all the same, under their own names and by the same rules: whatever is asked of a
-face goes to the server, which decides, counts and records as it does for everybody. Nothing depends on the connection,
-so what a client keeps of a list stays true.
+Hidden tools can still be called by name under the same rules: every request goes to the server, which authorizes,
+counts and records it as usual. Nothing depends on the connection, so a client's cached list stays valid.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -17,45 +16,44 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from portico.caching import LruCache
 from portico.protocol import jsonrpc
-from portico.protocol.header_params import Mirror
 from portico.protocol.lifecycle import DiscoverResult
-from portico.protocol.meta import Implementation, ServerCapabilities
+from portico.protocol.meta import Implementation
 from portico.protocol.tasks import EXTENSION
 from portico.protocol.tools import Tool as Definition
-from portico.protocol.versions import LATEST
-from portico.rpc.call import Call, Handler, members
-from portico.search.visible_tools import SeenTools
-from portico.server.policy.interfaces import Kind, Owned
-from portico.server.registry.service import Answer
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION
+from portico.rpc.call import Call, Handler, HandlerWrapper, Kind, QualifiedName, get_capabilities
+from portico.search.searchable_tools import SeenTools
+from portico.server.registry.service import MethodHandler
 from portico.server.server import Server
 
-# Pages that were put together of our own tools and of those that are always shown.
-MOST_KEPT = 64
-# Whose its own tools are that come from no service, and those that give no more than the server's list does.
-FACES = "faces"
-LISTING = frozenset({"find_tools"})
-# What Claude Code looks for in a tool that it should not defer: what finds other tools need not be found itself.
-ALWAYS_LOAD = "anthropic/alwaysLoad"
+# Pages combined from our own tools and the pinned ones.
+MAX_CACHED_PAGES = 64
+# Owner of our own tools that belong to no service, and the tools that reveal no more than the server's list.
+OWNER = "tool_search"
+DISCOVERY_TOOLS = frozenset({"find_tools"})
+# Claude Code does not defer tools with this marker: search tools must not have to be searched.
+META_ALWAYS_LOAD = "anthropic/alwaysLoad"
 
 
 class _ShownPage(Struct):
-    # What it was made of, which is the same as long as these are the same objects.
+    # The encoded pages it was built from; it is valid while these are the same objects.
     sources: tuple[Raw, ...]
     page: Raw
 
 
-class ServerFace:
-    """A Handler over another one.
+class ToolSearchBase(HandlerWrapper):
+    """Handler in front of another server.
 
     * **server** – a Server, a Gateway, or any Handler.
-    * **name** – what this face is called; over HTTP it is at `/mcp/NAME`.
-    * **always** – the names of those tools of the server that are shown as they are.
-    * **brief** – whether those are listed without their output schemas, which `find_tools` gives.
-    * **instructions** – how a model should use the face: said after the server's own instructions.
+    * **name** – the name of this handler; over HTTP it is at `/mcp/NAME`.
+    * **pinned_tools** – names of the server's tools that are always listed.
+    * **omit_output_schemas** – whether to list those without output schemas, which `find_tools` returns.
+    * **instructions** – how a model should use it; appended to the server's instructions.
 
-    What it shows besides is registered with its `desk`, a Server: `@face.desk.tool`. A body there finds the request
-    that it answers in `ctx.call`, and this face's `seen` knows which tools the sender of it is shown.
+    Additional tools are registered with `own_tools`, a Server: `@handler.own_tools.tool`. Their functions find the
+    current request in `ctx.call`; `visible_tools` has the tools that its sender sees.
     """
 
     def __init__(
@@ -63,33 +61,32 @@ class ServerFace:
         server: Handler,
         name: str,
         *,
-        always: Sequence[str] = (),
-        brief: bool = False,
+        pinned_tools: Sequence[str] = (),
+        omit_output_schemas: bool = False,
         instructions: str | None = None,
     ) -> None:
-        about = members(server)
+        super().__init__(server)
+        about = get_capabilities(server)
         self.server, self.name, self.instructions = server, name, instructions
-        self.always, self.brief = tuple(dict.fromkeys(always)), brief
+        self.pinned_tools, self.omit_output_schemas = tuple(dict.fromkeys(pinned_tools)), omit_output_schemas
         info = about.info or Implementation(name, "0")
-        self.desk = Server(
+        self.own_tools = Server(
             info.name,
             version=info.version,
+            # Without `listChanged`: our own tools do not change, and changes of the server's list
+            # are announced by the server.
             capabilities={"tools": {}},
             argument_errors="result",
             structured_output=False,
         )
-        self.seen = SeenTools(server)
-        # What is answered here in place of the desk, by the name of the tool.
-        self.answers: dict[str, Answer] = {}
+        self.visible_tools = SeenTools(server)
+        # Handlers of single tools, which replace the functions of `own_tools`.
+        self.handlers: dict[str, MethodHandler] = {}
         self.start_server: Callable[[Call], Any] = about.start
-        # Puts the server's middleware around what is answered here.
-        self._answer_with: Callable[[Answer, Call], Any] = getattr(server, "answer_with", _answer_plainly)
-        self._kept: dict[tuple[Any, ...], _ShownPage] = {}
+        # Runs a handler inside the server's middleware.
+        self._answer_with: Callable[[MethodHandler, Call], Any] = getattr(server, "with_middleware", _answer_plainly)
+        self._kept: LruCache[tuple[Any, ...], _ShownPage] = LruCache(MAX_CACHED_PAGES)
         self._listed: dict[bool, tuple[Sequence[Any], Sequence[Definition]]] = {}
-
-    async def __call__(self, call: Call) -> Any:
-        result = self.start(call)
-        return await result if type(result) is CoroutineType else result
 
     def start(self, call: Call) -> Any:
         if call.method == "tools/call":
@@ -99,156 +96,136 @@ class ServerFace:
         return self.start_server(call) if call.method != "server/discover" else self._discover(call)
 
     def _call_tool(self, call: Call) -> Any:
-        name = call.typed().name
-        answer = self.answers.get(name)
+        name = call.decode_params().name
+        answer = self.handlers.get(name)
         if answer is not None:
             return answer(call)
-        if name in self.desk.registry.by_name:
-            return self.answer_own(call, "tool", self.owned(name), decided=name not in LISTING)
+        if name in self.own_tools.registry.by_name:
+            return self.handle_own_tool(call, "tool", self.own_tool_owner(name), authorize=name not in DISCOVERY_TOOLS)
         return self.start_server(call)
 
-    # What is our own is decided, counted and recorded as what the server has
+    # Our own tools are authorized, counted and recorded like the server's
 
-    def owned(self, name: str) -> Owned:
-        """Whose a tool of our own is for rules and records: the service that it comes from, or else of `faces`."""
-        return Owned(getattr(self.desk.registry.by_name[name], "owner", "") or FACES, name)
+    def own_tool_owner(self, name: str) -> QualifiedName:
+        """Return the owner of one of our tools for policies and records: its service, or `tool_search`."""
+        return QualifiedName(getattr(self.own_tools.registry.by_name[name], "owner", "") or OWNER, name)
 
-    def answer_own(self, call: Call, kind: Kind, owned: Owned, *, decided: bool = True) -> Any:
-        return self._answer_with(partial(self._answer_protected, kind, owned, decided), call)
+    def handle_own_tool(self, call: Call, kind: Kind, component: QualifiedName, *, authorize: bool = True) -> Any:
+        return self._answer_with(partial(self._answer_protected, kind, component, authorize), call)
 
-    def _answer_protected(self, kind: Kind, owned: Owned, decided: bool, call: Call) -> Any:
-        protection = getattr(self.server, "protection", None)
+    def _answer_protected(self, kind: Kind, owned: QualifiedName, authorize: bool, call: Call) -> Any:
+        # Security: our tools are answered by another Server object, which has no policy. Without
+        # this, they would bypass the rules of the server in front of which they are.
+        protection = getattr(self.server, "policy", None)
         if protection is None:
-            return self.desk.start(call)
-        return protection.pass_to(call, kind, owned, self.desk.start, decided=decided)
+            return self.own_tools.start(call)
+        return protection.handle_as(call, kind, owned, self.own_tools.start, authorize=authorize)
 
-    def sees(self, call: Call, owned: Owned) -> bool:
-        """Whether rules let the sender of a call see a tool of our own."""
-        guard = getattr(getattr(self.server, "protection", None), "guard", None)
-        return guard is None or guard.sight(call).sees("tool", owned)
+    def is_visible(self, call: Call, component: QualifiedName) -> bool:
+        """Return whether the policy lets the sender of a call see one of our tools."""
+        guard = getattr(getattr(self.server, "policy", None), "access_policy", None)
+        return guard is None or guard.visibility(call).is_visible("tool", component)
 
-    def _shown(self, call: Call, whole: Sequence[Definition]) -> Sequence[Definition]:
-        """Those of our own tools that the sender of a call is shown: the same object if it is all of them."""
-        shown = [one for one in whole if self._is_shown(call, one.name)]
-        return whole if len(shown) == len(whole) else shown
+    def _filter_own(self, call: Call, whole: Sequence[Definition]) -> Sequence[Definition]:
+        """Return our tools that the sender of a call may see; the same object if that is all of them."""
+        visible = [item for item in whole if self._is_shown(call, item.name)]
+        return whole if len(visible) == len(whole) else visible
 
     def _is_shown(self, call: Call, name: str) -> bool:
-        return name in LISTING or name in self.answers or self.sees(call, self.owned(name))
+        # `find_tools` returns only visible tools, and handlers such as `call_tool` check the
+        # requested tool, so neither needs a rule.
+        return name in DISCOVERY_TOOLS or name in self.handlers or self.is_visible(call, self.own_tool_owner(name))
 
     # Listing
 
     def _list(self, call: Call) -> Any:
-        revision = call.revision or LATEST
-        whole, cursor = self._definitions(), call.typed().cursor
-        shown = self._shown(call, whole)
-        if shown is whole:
-            page = self.desk.tools.page(revision, cursor, whole)
+        revision = call.protocol_version or LATEST_PROTOCOL_VERSION
+        whole, cursor = self._definitions(), call.decode_params().cursor
+        visible = self._filter_own(call, whole)
+        if visible is whole:
+            page = self.own_tools.tools.page(revision, cursor, whole)
         else:
-            page = self.desk.tools.once(shown, revision, cursor)
-        # Those that are always shown stand on the first page.
-        return self._with_always(call, page) if self.always and cursor is None else page
+            page = self.own_tools.tools.encode_page(visible, revision, cursor)
+        # Pinned tools are on the first page.
+        return self._with_always(call, page) if self.pinned_tools and cursor is None else page
 
     def _definitions(self) -> Sequence[Definition]:
-        """Our own tools; those that pass calls on may become a task wherever the server has tasks."""
+        """Return our own tools; tools that forward calls support tasks if the server does."""
         able = self.capabilities
-        tasks = EXTENSION in (able.extensions or {} if isinstance(able, ServerCapabilities) else {})
-        own = self.desk.tools.definitions
+        tasks = able is not None and EXTENSION in (able.extensions or {})
+        own = self.own_tools.tools.definitions
         kept = self._listed.get(tasks)
         if kept is None or kept[0] is not own:
-            kept = self._listed[tasks] = (own, [self._listed_as(one, tasks) for one in own])
+            kept = self._listed[tasks] = (own, [self._listed_as(item, tasks) for item in own])
         return kept[1]
 
     def _listed_as(self, own: Definition, tasks: bool) -> Definition:
-        own = replace(own, meta={**(own.meta or {}), ALWAYS_LOAD: True})
-        return replace(own, execution={"taskSupport": "optional"}) if tasks and own.name in self.answers else own
+        own = replace(own, meta={**(own.meta or {}), META_ALWAYS_LOAD: True})
+        return replace(own, execution={"taskSupport": "optional"}) if tasks and own.name in self.handlers else own
 
     async def _with_always(self, call: Call, page: Raw) -> Raw:
-        sources = (page, *await self.seen.pages(call, call.revision or LATEST))
+        sources = (page, *await self.visible_tools.pages(call, call.protocol_version or LATEST_PROTOCOL_VERSION))
+        # Identity is sufficient: the cached entry keeps the sources alive.
         key = tuple(map(id, sources))
         kept = self._kept.get(key)
         if kept is None:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            kept = self._kept[key] = _ShownPage(sources, self._joined(*sources))
+            kept = self._kept[key] = _ShownPage(sources, self._join_pinned(*sources))
         return kept.page
 
-    def _joined(self, page: Raw, *others: Raw) -> Raw:
-        """Our own page with those entries of the others that are always shown, in the order in which they are named."""
+    def _join_pinned(self, page: Raw, *others: Raw) -> Raw:
+        """Return our page with the pinned entries of the others, in the configured order."""
         whole: dict[str, Raw] = _members.decode(page)
-        known = {_name.decode(one).name: one for other in others for one in _entries.decode(other).tools}
-        shown = [known[name] for name in self.always if name in known and name not in self.desk.registry.by_name]
+        by_name = {_name.decode(tool).name: tool for other in others for tool in _entries.decode(other).tools}
+        pinned = [
+            by_name[name]
+            for name in self.pinned_tools
+            if name in by_name and name not in self.own_tools.registry.by_name
+        ]
         own = msgspec.json.decode(whole["tools"], type=list[Raw])
-        if self.brief:
-            shown = [_without_output(one) for one in shown]
-        return Raw(jsonrpc.encode({**whole, "tools": own + shown}))
+        if self.omit_output_schemas:
+            pinned = [_without_output(tool) for tool in pinned]
+        return Raw(jsonrpc.encode({**whole, "tools": own + pinned}))
 
     async def _discover(self, call: Call) -> Any:
-        said = self.start_server(call)
-        said = await said if type(said) is CoroutineType else said
-        if isinstance(said, DiscoverResult) and self.instructions:
-            both = (said.instructions, self.instructions)
-            said = replace(said, instructions="\n\n".join(one for one in both if one))
-        return said
+        result = self.start_server(call)
+        result = await result if type(result) is CoroutineType else result
+        if isinstance(result, DiscoverResult) and self.instructions:
+            both = (result.instructions, self.instructions)
+            result = replace(result, instructions="\n\n".join(item for item in both if item))
+        return result
 
-    # What a Handler may offer besides: what the server offers
+    # Optional members of the server, with our own tools added
 
     @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[ServerFace]:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(members(self.server).lifespan())
-            await stack.enter_async_context(self.desk.lifespan())
+    async def lifespan(self) -> AsyncIterator[ToolSearchBase]:
+        async with super().lifespan(), self.own_tools.lifespan():
             yield self
 
-    @property
-    def info(self) -> Implementation | None:
-        return members(self.server).info
+    def _is_own(self, kind: Kind, name: str) -> bool:
+        return kind == "tool" and name in self.own_tools.registry.by_name
 
-    @property
-    def capabilities(self) -> Any:
-        return getattr(self.server, "capabilities", None)
+    # The list depends on the caller: see `_filter_own`.
+    def cached_list(self, method: str) -> Sequence[Any] | None:
+        return None
 
-    @property
-    def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
-        return members(self.server).mirrored
+    def required_scopes(self, method: str, name: str, call: Call | None = None) -> Collection[str]:
+        own = method == "tools/call" and self._is_own("tool", name)
+        return () if own else super().required_scopes(method, name, call)
 
-    def needs(self, method: str, name: str, *more: Any) -> Any:
-        ours = method == "tools/call" and name in self.desk.registry.by_name
-        return frozenset() if ours else members(self.server).needs(method, name, *more)
+    def canonical_name(self, kind: Kind, name: str) -> str | None:
+        return name if self._is_own(kind, name) else super().canonical_name(kind, name)
 
-    def canonical(self, kind: Kind, name: str) -> str | None:
-        ours = kind == "tool" and name in self.desk.registry.by_name
-        return name if ours else members(self.server).canonical(kind, name)
-
-    def hides(self, call: Call, kind: Kind, name: str) -> bool:
-        ours = kind == "tool" and name in self.desk.registry.by_name
-        return not self._is_shown(call, name) if ours else members(self.server).hides(call, kind, name)
-
-    def refused(self, status: int, reason: str, address: str | None) -> None:
-        members(self.server).refused(status, reason, address)
-
-    def endpoints(self) -> Mapping[str, Handler]:
-        return members(self.server).endpoints()
-
-    def readiness(self) -> Mapping[str, str]:
-        return members(self.server).readiness()
-
-    def is_settled(self) -> bool:
-        return members(self.server).is_settled()
-
-    def conditions(self) -> Mapping[str, str]:
-        return members(self.server).conditions()
-
-    def measures(self) -> Sequence[str]:
-        return members(self.server).measures()
+    def is_hidden(self, call: Call, kind: Kind, name: str) -> bool:
+        return not self._is_shown(call, name) if self._is_own(kind, name) else super().is_hidden(call, kind, name)
 
 
-def _answer_plainly(answer: Answer, call: Call) -> Any:
+def _answer_plainly(answer: MethodHandler, call: Call) -> Any:
     return answer(call)
 
 
 def _without_output(entry: Raw) -> Raw:
     members = _members.decode(entry)
-    return Raw(jsonrpc.encode({name: one for name, one in members.items() if name != "outputSchema"}))
+    return Raw(jsonrpc.encode({name: value for name, value in members.items() if name != "outputSchema"}))
 
 
 class _EntryName(Struct):

@@ -1,7 +1,8 @@
-"""MCP Apps (`io.modelcontextprotocol/ui`, 2026-01-26): pages that a host shows in a sandboxed frame beside a result.
+"""MCP Apps (`io.modelcontextprotocol/ui`, 2026-01-26): pages that a host displays in a sandboxed frame next to a
+result.
 
-A page is a resource with a `ui://` address. A tool names it in its `_meta.ui`, with who may see the tool: the model,
-the page, or both. A host without the extension shows the tool's content, as that of any other tool.
+A page is a resource with a `ui://` URI. A tool refers to it in `_meta.ui`, together with the tool's visibility: to the
+model, the page, or both. A host without the extension shows the tool's content like that of any other tool.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from portico._options import check_fields
+from portico._options import validate_fields
+from portico.caching import LruCache
 from portico.protocol import jsonrpc
-from portico.protocol.apps import EXTENSION, ORIGIN, PAGE_TYPE, SCHEME, shows_pages
-from portico.protocol.content import TextContents
+from portico.protocol.apps import APP_MIME_TYPE, APPS_EXTENSION, CSP_ORIGIN_PATTERN, UI_SCHEME, supports_apps
+from portico.protocol.content import TextResourceContents
 from portico.protocol.errors import UsageError
 from portico.rpc.call import Call
 from portico.server.components.resources import Resource
-from portico.server.registry.service import Answer, Service
+from portico.server.registry.service import MethodHandler, Service
 
 _VIEWERS = ("model", "app")
 _CSP = {
-    "connect": "connectDomains",
-    "resources": "resourceDomains",
-    "frames": "frameDomains",
-    "base": "baseUriDomains",
+    "connect_domains": "connectDomains",
+    "resource_domains": "resourceDomains",
+    "frame_domains": "frameDomains",
+    "base_uri_domains": "baseUriDomains",
 }
 _PERMISSIONS = {
     "camera": "camera",
@@ -39,29 +41,29 @@ _PERMISSIONS = {
     "clipboard_write": "clipboardWrite",
     "clipboardWrite": "clipboardWrite",
 }
-LONGEST_PAGE = 4 * 1024 * 1024
-MOST_KNOWN = 64
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+MAX_CACHED_LISTS = 64
 
 
 class AppPage(Struct, frozen=True):
-    """A page for `@server.tool(ui=AppPage("chart.html", …))`, with what it wants of the host.
+    """A page for `@server.tool(ui=AppPage("chart.html", …))`, with the permissions it requests from the host.
 
-    * **page** – the path of an HTML file, which is read anew for each host, or the HTML itself.
-    * **uri** – where it is, such as `ui://shop/cart`; made from the tool's name otherwise.
-    * **connect**, **resources**, **frames**, **base** – the origins that it may fetch from, load scripts, styles and
-      pictures from, show frames of, and name as its base. All others are closed to it.
-    * **permissions** – of "camera", "microphone", "geolocation", "clipboard_write".
-    * **domain** – an origin of its own, in the form that the host wants.
-    * **prefers_border** – whether the host is to draw a border; None: as it likes.
-    * **title**, **description** – what people are shown of it.
+    * **page** – path of an HTML file, which is read again for each request, or the HTML itself.
+    * **uri** – URI of the page, such as `ui://shop/cart`; by default derived from the tool's name.
+    * **connect_domains**, **resource_domains**, **frame_domains**, **base_uri_domains** – origins that the page may
+      fetch from, load scripts, styles and images from, embed as frames, and use as its base URI. Others are blocked.
+    * **permissions** – any of "camera", "microphone", "geolocation", "clipboard_write".
+    * **domain** – a dedicated origin, in the format that the host requires.
+    * **prefers_border** – whether the host should draw a border; None leaves it to the host.
+    * **title**, **description** – display metadata for users.
     """
 
     page: str | os.PathLike[str]
     uri: str | None = None
-    connect: Sequence[str] = ()
-    resources: Sequence[str] = ()
-    frames: Sequence[str] = ()
-    base: Sequence[str] = ()
+    connect_domains: Sequence[str] = ()
+    resource_domains: Sequence[str] = ()
+    frame_domains: Sequence[str] = ()
+    base_uri_domains: Sequence[str] = ()
     permissions: Sequence[str] = ()
     domain: str | None = None
     prefers_border: bool | None = None
@@ -69,42 +71,47 @@ class AppPage(Struct, frozen=True):
     description: str | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         for name in _CSP:
             for origin in getattr(self, name):
-                if not re.fullmatch(ORIGIN, origin):
-                    raise UsageError(f"{name} of a page has {origin!r}: an origin is such as https://cdn.example.com")
-        for one in self.permissions:
-            if one not in _PERMISSIONS:
-                raise UsageError(f"{one!r} is no permission of a page; there are {', '.join(sorted(_PERMISSIONS))}")
+                if not re.fullmatch(CSP_ORIGIN_PATTERN, origin):
+                    raise UsageError(
+                        f"invalid origin {origin!r} in {name} of an app page: expected an origin such as "
+                        "https://cdn.example.com"
+                    )
+        for permission in self.permissions:
+            if permission not in _PERMISSIONS:
+                raise UsageError(
+                    f"unknown app page permission {permission!r} (expected one of {', '.join(sorted(_PERMISSIONS))})"
+                )
 
     @property
-    def wishes(self) -> dict[str, Any]:
-        """Its `_meta.ui`."""
+    def ui_meta(self) -> dict[str, Any]:
+        """Return the page's `_meta.ui`."""
         csp = {wire: list(getattr(self, name)) for name, wire in _CSP.items() if getattr(self, name)}
-        said: dict[str, Any] = {
+        meta: dict[str, Any] = {
             "csp": csp,
-            "permissions": {_PERMISSIONS[one]: {} for one in self.permissions},
+            "permissions": {_PERMISSIONS[permission]: {} for permission in self.permissions},
             "domain": self.domain,
             "prefersBorder": self.prefers_border,
         }
-        return {name: value for name, value in said.items() if value not in ({}, None)}
+        return {name: value for name, value in meta.items() if value not in ({}, None)}
 
     def resource(self, uri: str) -> Resource:
-        """The page as a resource. Hosts read its wishes in what they read, and in the list."""
-        wishes, page = self.wishes, self.page
+        """Return the page as a resource. Hosts find its permissions in the contents and in the resource list."""
+        wishes, page = self.ui_meta, self.page
         meta = {"ui": wishes} if wishes else None
         inline = _is_html(page)
         if not inline and not Path(page).is_file():
-            raise UsageError(f"there is no page {os.fspath(page)}: it is the path of an HTML file, or HTML")
+            raise UsageError(f"app page not found: {os.fspath(page)} (expected the path of an HTML file, or HTML)")
 
-        def read() -> TextContents:
+        def read() -> TextResourceContents:
             text = str(page) if inline else _read(Path(page))
-            return TextContents(uri=uri, mime_type=PAGE_TYPE, text=text, meta=meta)
+            return TextResourceContents(uri=uri, mime_type=APP_MIME_TYPE, text=text, meta=meta)
 
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", uri.removeprefix(SCHEME)).strip("-") or "page"
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", uri.removeprefix(UI_SCHEME)).strip("-") or "page"
         title, about = self.title, self.description
-        return Resource(read, uri, name=name, title=title, description=about, mime_type=PAGE_TYPE, meta=meta)
+        return Resource(read, uri, name=name, title=title, description=about, mime_type=APP_MIME_TYPE, meta=meta)
 
 
 def _is_html(page: Any) -> bool:
@@ -113,76 +120,78 @@ def _is_html(page: Any) -> bool:
 
 def _read(path: Path) -> str:
     with path.open("rb") as file:
-        data = file.read(LONGEST_PAGE + 1)
-    if len(data) > LONGEST_PAGE:
-        raise ValueError(f"{path.name} is longer than {LONGEST_PAGE} bytes")
+        data = file.read(MAX_PAGE_BYTES + 1)
+    if len(data) > MAX_PAGE_BYTES:
+        raise ValueError(f"{path.name} is longer than {MAX_PAGE_BYTES} bytes")
     return data.decode()
 
 
-def page_of(name: str, ui: Any, visibility: Collection[str] | None) -> tuple[dict[str, Any], Resource | None]:
-    """The `_meta.ui` of a tool, and its page, if that is not a resource of its own."""
-    said: dict[str, Any] = {}
+def resolve_app_page(name: str, ui: Any, visibility: Collection[str] | None) -> tuple[dict[str, Any], Resource | None]:
+    """Return the `_meta.ui` of a tool, and the page resource to register unless `ui` is the URI of an existing one."""
+    meta: dict[str, Any] = {}
     resource = None
     if isinstance(ui, Mapping):
-        known = {"resourceUri": ui.get("resourceUri", ui.get("resource_uri")), "visibility": ui.get("visibility")}
-        ui, visibility = known["resourceUri"], visibility if visibility is not None else known["visibility"]
-    if isinstance(ui, str) and ui.startswith(SCHEME):
-        said["resourceUri"] = ui
+        ui_options = {"resourceUri": ui.get("resourceUri", ui.get("resource_uri")), "visibility": ui.get("visibility")}
+        ui, visibility = ui_options["resourceUri"], visibility if visibility is not None else ui_options["visibility"]
+    if isinstance(ui, str) and ui.startswith(UI_SCHEME):
+        meta["resourceUri"] = ui
     elif ui is not None:
         page = ui if isinstance(ui, AppPage) else AppPage(ui)
-        uri = page.uri or f"{SCHEME}{name}/page.html"
-        if not uri.startswith(SCHEME):
-            raise UsageError(f"{uri!r} is no address of a page: it begins with {SCHEME}")
-        said["resourceUri"] = uri
+        uri = page.uri or f"{UI_SCHEME}{name}/page.html"
+        if not uri.startswith(UI_SCHEME):
+            raise UsageError(f"app page URI must start with {UI_SCHEME}, got {uri!r}")
+        meta["resourceUri"] = uri
         resource = page.resource(uri)
     if visibility is not None:
-        viewers = [one for one in _VIEWERS if one in visibility]
+        viewers = [viewer for viewer in _VIEWERS if viewer in visibility]
         if isinstance(visibility, str) or not viewers or set(visibility) - set(_VIEWERS):
-            raise UsageError(f"the tool {name!r} is visible to ['model'], ['app'] or both")
-        said["visibility"] = viewers
-    return said, resource
+            raise UsageError(f"visibility of the tool {name!r} must be ['model'], ['app'] or both")
+        meta["visibility"] = viewers
+    return meta, resource
 
 
-class AppPages(Service):
-    """Declares the extension; and leaves tools that are for pages alone out of the lists of clients without it, which
-    would show them to their models. They are answered all the same: it is no matter of access."""
+class AppsExtension(Service):
+    """Service that declares the extension, and filters lists for clients without it.
+
+    Tools that are only for pages are left out, because such clients would show them to their models. They can still be
+    called: visibility is not access control.
+    """
 
     name = "pages"
+    internal = True
 
     def __init__(self) -> None:
         super().__init__()
-        # Pages of lists, and what models are shown of them: a list is the same object until it changes.
-        self._known: dict[int, tuple[Any, Any]] = {}
+        # Filtered lists by the identity of the unfiltered one: a list is the same object until it changes.
+        self._known: LruCache[int, tuple[Any, Any]] = LruCache(MAX_CACHED_LISTS)
 
     def extensions(self) -> dict[str, dict[str, Any]]:
-        return {EXTENSION: {}}
+        return {APPS_EXTENSION: {}}
 
-    def around(self, method: str, answer: Answer) -> Answer:
+    def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
         if method != "tools/list":
-            return answer
+            return handler
 
-        def listed(call: Call) -> Any:
-            result = answer(call)
-            if shows_pages(call.capabilities):
+        def filter_list(call: Call) -> Any:
+            result = handler(call)
+            if supports_apps(call.capabilities):
                 return result
-            return self._later(result) if type(result) is CoroutineType else self._shown(result)
+            return self._filter_awaited(result) if type(result) is CoroutineType else self._filter_list(result)
 
-        return listed
+        return filter_list
 
-    async def _later(self, result: Any) -> Any:
-        return self._shown(await result)
+    async def _filter_awaited(self, result: Any) -> Any:
+        return self._filter_list(await result)
 
-    def _shown(self, result: Any) -> Any:
-        known = self._known.get(id(result))
-        if known is None or known[0] is not result:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            known = self._known[id(result)] = (result, for_models(result))
-        return known[1]
+    def _filter_list(self, result: Any) -> Any:
+        cached = self._known.get(id(result))
+        if cached is None or cached[0] is not result:
+            cached = self._known[id(result)] = (result, filter_model_visible(result))
+        return cached[1]
 
 
-class PassedPages(AppPages):
-    """The same for pages of others, which they declare themselves."""
+class ForwardedAppsExtension(AppsExtension):
+    """Filter lists that contain pages of upstreams, which declare the extension themselves."""
 
     name = "passed_pages"
 
@@ -209,15 +218,19 @@ class _MetaOfTool(Struct):
 _seen = msgspec.json.Decoder(_MetaOfTool)
 
 
-def for_models(result: Any) -> Any:
-    """A list without the tools that are not for models; what has none stays as it is, to the byte."""
+def filter_model_visible(result: Any) -> Any:
+    """Return a tool list without the tools that are not for models.
+
+    A list without such tools is returned unchanged, byte for byte.
+    """
+    # Search the bytes first: decoding every list would cost more than the few lists with app tools justify.
     if type(result) is not Raw or b'"visibility"' not in bytes(result):
         return result
     page = _members.decode(result)
     if "tools" not in page:
         return result
     tools = _tools.decode(page["tools"])
-    kept = [one for one in tools if _is_for_models(one)]
+    kept = [tool for tool in tools if _is_for_models(tool)]
     return result if len(kept) == len(tools) else Raw(jsonrpc.encode({**page, "tools": kept}))
 
 

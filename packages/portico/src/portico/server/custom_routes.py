@@ -1,4 +1,4 @@
-"""`@server.custom_route("/health")`: other paths that a server answers over HTTP."""
+"""`@server.custom_route("/health")`: additional HTTP paths of a server."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from portico.protocol.errors import UsageError
 if TYPE_CHECKING:
     from portico.server.server import Server
     from portico.transports.http_server import custom_routes, messages
-    from portico.transports.http_server.messages import Answer, Request
+    from portico.transports.http_server.messages import HttpRequest, HttpResponse
 else:
     custom_routes = LazyModule("portico.transports.http_server.custom_routes")
     messages = LazyModule("portico.transports.http_server.messages")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The server answers these whatever it is for; its endpoint and its login pages are known when it is opened.
+# Paths that the server always uses itself. Its endpoint and OAuth pages are only known when HTTP is opened.
 _RESERVED_PATHS = frozenset({"/readyz", "/metrics", "/console"})
 
 
 class RouteRequest:
-    """The request that a function of `@server.custom_route` receives: the commonly used part of Starlette's API."""
+    """Request passed to a function of `@server.custom_route`: the commonly used part of Starlette's API."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self.method = request.method
         self.path = request.path
@@ -53,37 +53,41 @@ def custom_route(server: Server, path: str, methods: Iterable[str]) -> Callable[
             f"custom_route: path must not have variables, got {path!r}; read variable parts from request.query_params"
         )
     routes = [(method.upper(), path) for method in methods]
-    taken = {(route.method, route.path) for route in server.pages}
+    registered = {(route.method, route.path) for route in server.custom_routes}
     if path in _RESERVED_PATHS or path.startswith("/console/") or ("POST", "/") in routes:
         raise UsageError(f"custom_route: {path} is reserved for the server itself; choose another path")
-    if taken.intersection(routes):
-        raise UsageError(f"custom_route: there is already a page at {path}")
+    if registered.intersection(routes):
+        raise UsageError(f"custom_route: {path} is already registered")
 
     def register(fn: F) -> F:
-        async def page(request: Request) -> Answer:
+        async def page(request: HttpRequest) -> HttpResponse:
             value = fn(RouteRequest(request))
             return _to_answer(await value if isinstance(value, Awaitable) else value)
 
-        server.pages.extend(custom_routes.PageRoute(*route, page) for route in routes)
+        server.custom_routes.extend(custom_routes.CustomRoute(*route, page) for route in routes)
         return fn
 
     return register
 
 
 def _parse_form(text: str) -> dict[str, str]:
-    from urllib.parse import parse_qsl  # most servers have no such pages
+    from urllib.parse import parse_qsl  # only servers with custom routes need it
 
     return dict(parse_qsl(text, keep_blank_values=True))
 
 
-def _to_answer(value: Any) -> Answer:
-    """Return the HTTP response for what a function returned. Starlette's responses are recognized by their shape."""
-    if isinstance(value, messages.Answer):
+def _to_answer(value: Any) -> HttpResponse:
+    """Return the HTTP response for a function's return value.
+
+    Starlette responses are recognized by their attributes.
+    """
+    if isinstance(value, messages.HttpResponse):
         return value
     if hasattr(value, "status_code") and hasattr(value, "body"):
         headers = tuple((bytes(name).lower(), bytes(content)) for name, content in value.raw_headers)
+        # The transport computes Content-Length itself.
         headers = tuple(pair for pair in headers if pair[0] != b"content-length")
-        return messages.Answer(value.status_code, headers, bytes(value.body))
+        return messages.HttpResponse(value.status_code, headers, bytes(value.body))
     if isinstance(value, str):
-        return messages.Answer(200, messages.TEXT, value.encode())
-    return messages.Answer(200, messages.JSON, msgspec.json.encode(value))
+        return messages.HttpResponse(200, messages.TEXT_HEADERS, value.encode())
+    return messages.HttpResponse(200, messages.JSON_HEADERS, msgspec.json.encode(value))

@@ -1,27 +1,30 @@
-"""Proofs of DPoP that were used: in the store, where several processes share one, so that each is good once in all."""
+"""Replay cache for DPoP proofs that processes share through the store, so that a proof is accepted only once."""
 
 from __future__ import annotations
 
-from portico.auth.verifiers.base import Unavailable
-from portico.auth.verifiers.dpop import RecentProofs
-from portico.server.context.replay_guard import SpentStates
+from portico.auth.verifiers.base import VerifierUnavailable
+from portico.auth.verifiers.dpop import MemoryReplayCache
+from portico.server.context.replay_guard import UsedStates
 from portico.store.errors import StoreError
 
 
-class SharedReplays:
-    """What was used here is known at once. What is new here is asked of the store, if the server has one."""
+class SharedReplayCache:
+    """Replay cache that checks this process first, then the store if the server has one."""
 
-    def __init__(self, spent: SpentStates) -> None:
-        self._spent = spent
-        self._here = RecentProofs()
+    def __init__(self, used_states: UsedStates) -> None:
+        self._spent = used_states
+        self._here = MemoryReplayCache()
 
-    def at_once(self, id: str, until: float) -> bool | None:
+    def try_add(self, id: str, expires_at: float) -> bool | None:
+        """Return whether the proof is new, or None if the store must be queried."""
         if self._spent.is_shared:
             return None
-        return self._here.at_once(id, until)
+        return self._here.try_add(id, expires_at)
 
-    async def add(self, id: str, until: float) -> bool:
+    async def add(self, id: str, expires_at: float) -> bool:
+        """Record a proof and return whether it is new. Raises VerifierUnavailable if the store fails."""
         try:
-            return self._here.at_once(id, until) and await self._spent.add(f"dpop {id}", until)
+            # Fail closed: without the store, a replay on another process would go unnoticed.
+            return self._here.try_add(id, expires_at) and await self._spent.add(f"dpop {id}", expires_at)
         except StoreError as failure:
-            raise Unavailable(f"whether a proof was used cannot be looked up: {failure}") from None
+            raise VerifierUnavailable(f"cannot check for replayed DPoP proofs: {failure}") from None

@@ -1,4 +1,4 @@
-"""A Server over HTTP: what the settings mean, and the two doors."""
+"""HTTP serving of a Server: options, worker processes and the ASGI application."""
 
 from __future__ import annotations
 
@@ -18,394 +18,435 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from portico._options import check_options
+from portico._options import validate_options
 from portico.protocol.errors import UsageError
-from portico.protocol.versions import Revision
-from portico.rpc.handshake.session import Lifecycle
-from portico.server.context.replay_guard import use_store
-from portico.server.context.request_state import use_keys, use_place
-from portico.server.dpop import SharedReplays
+from portico.protocol.versions import ProtocolVersion
+from portico.rpc.handshake.session import LifecycleMode
+from portico.server.context.replay_guard import set_process_store
+from portico.server.context.request_state import set_process_keys, set_process_locator
+from portico.server.dpop import SharedReplayCache
 from portico.server.registry import replication
-from portico.store.database import parse
+from portico.store.data_directory import named_store
+from portico.store.database import parse_database_url
 from portico.store.keys import MEMORY, configured_keys
 from portico.telemetry import start_telemetry
 from portico.transports import event_loop
 from portico.transports.http_server import listener
-from portico.transports.http_server.application import Exchange, Settings
-from portico.transports.http_server.asgi import Application
-from portico.transports.http_server.bind_address import Place
+from portico.transports.http_server.application import HttpApplication, HttpServerSettings
+from portico.transports.http_server.asgi import AsgiApplication
+from portico.transports.http_server.bind_address import BindAddress
 from portico.transports.http_server.workers import assignment
-from portico.transports.http_server.workers.assignment import Post
-from portico.transports.http_server.workers.cluster import Fleet, FleetPlace
-from portico.transports.http_server.workers.socket_dir import shared_folder
-from portico.transports.http_server.workers.supervisor import Supervisor, obeying_signals
-from portico.transports.http_server.workers.worker import FleetWorker
+from portico.transports.http_server.workers.assignment import ControlSocket
+from portico.transports.http_server.workers.cluster import ClusterConfig, WorkerCluster
+from portico.transports.http_server.workers.socket_dir import default_socket_dir
+from portico.transports.http_server.workers.supervisor import Supervisor, handle_signals
+from portico.transports.http_server.workers.worker import HttpWorker
 
 if TYPE_CHECKING:
     from portico.server.server import Server
 
 log = logging.getLogger("portico")
 
-MOST_WORKERS = 512
-_WITHOUT_KEY = "PORTICO_SEALING_KEYS is not set, so what other processes write to PostgreSQL is not trusted: %s"
+MAX_WORKERS = 512
+_WITHOUT_KEY = "PORTICO_ENCRYPTION_KEYS is not set, so what other processes write to PostgreSQL is not trusted: %s"
 
 
-def exchange(server: Server, settings: Settings) -> Exchange:
+def build_application(server: Server, settings: HttpServerSettings) -> HttpApplication:
+    """Build the HTTP application of a server, and run its `on_http_start` callbacks."""
     start_telemetry(server.name)
-    settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
+    settings.allowed_hosts = (*settings.allowed_hosts, *_public_host(server))
     _share_proofs(server)
-    made = Exchange(
-        server.front, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
+    made = HttpApplication(
+        server.public_handler,
+        settings,
+        lambda: {"name": server.name, "version": server.version},
+        server.custom_routes,
+        server.auth,
     )
-    for told in server.on_http:
-        told(made)
+    for callback in server.on_http_start:
+        callback(made)
     return made
 
 
 def _share_proofs(server: Server) -> None:
-    """Proofs of DPoP are good once in all processes, and each knows the nonces of the others."""
-    if server.auth is not None and server.auth.proofs is not None:
-        server.auth.proofs.share(SharedReplays(server.spent), server.seal.derived(b"dpop nonces"))
+    """Share DPoP replay protection and nonces with the server's other processes."""
+    if server.auth is not None and server.auth.dpop_validator is not None:
+        server.auth.dpop_validator.use_shared(
+            SharedReplayCache(server.used_states), server.state_sealer.derive_key(b"dpop nonces")
+        )
 
 
-class EndpointOptions(TypedDict, total=False):
-    """The keywords of both `server.run("http")` and `server.asgi()`, which say what each of them means."""
+class HttpAppOptions(TypedDict, total=False):
+    """Keywords of both `server.run("http")` and `server.http_app()`, which document them."""
 
     path: str
     token: str | None
     operator_token: str | None
-    allow_hosts: Sequence[str]
-    allow_origins: Sequence[str]
+    allowed_hosts: Sequence[str]
+    allowed_origins: Sequence[str]
     trusted_proxies: Sequence[str]
     sse: bool
-    assume: Revision | None
-    lifecycle: Lifecycle
+    default_protocol_version: ProtocolVersion | None
+    lifecycle: LifecycleMode
     stateless: bool
-    longest_body: int
-    most_in_flight: int
-    most_in_flight_per_client: int
-    most_sessions: int
-    most_sessions_per_client: int
-    idle_session: float
+    max_body_size: int
+    max_concurrent_requests: int
+    max_concurrent_requests_per_client: int
+    max_sessions: int
+    max_sessions_per_client: int
+    session_idle_timeout: float
 
 
-class HttpOptions(EndpointOptions, total=False):
+class HttpServerOptions(HttpAppOptions, total=False):
+    """Keywords of `server.run("http")`."""
+
     host: str
     port: int
-    unix: str | None
+    unix_socket: str | None
     fd: int | Literal["systemd"] | None
     workers: int | Literal["auto"] | None
     insecure: bool
-    certificate: str | None
-    key: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
     reuse_port: bool
-    grace: float
-    quiet: bool
+    shutdown_timeout: float
+    show_banner: bool
 
 
-class AsgiOptions(EndpointOptions, total=False):
-    loopback: bool
+class AsgiAppOptions(HttpAppOptions, total=False):
+    """Keywords of `server.http_app()`."""
+
+    allow_loopback: bool
 
 
-def run(server: Server, *, announce: Callable[[str], None] | None = None, **options: Unpack[HttpOptions]) -> None:
-    """Serve on our own listener until the process is told to stop. `announce` is told the URL, in place of stderr."""
-    check_options('run("http")', options, HttpOptions)
-    place = Place(**_fields(Place, options))
-    told = None if options.get("quiet") else announce or _announce
-    post = assignment.take()
+def run_http(
+    server: Server, *, on_ready: Callable[[str], None] | None = None, **options: Unpack[HttpServerOptions]
+) -> None:
+    """Serve with the built-in listener until the process is asked to stop.
+
+    `on_ready` receives the URL; without it, the URL is printed to stderr.
+    """
+    validate_options('run("http")', options, HttpServerOptions)
+    place = BindAddress(**_fields(BindAddress, options))
+    announce = (on_ready or _announce) if options.get("show_banner", True) else None
+    # The same command line starts supervisor and workers; a worker finds its assignment in the environment.
+    post = assignment.receive_assignment()
     if post is not None:
-        event_loop.run(_worker(server, post, place, options).serve, server.lifespan)
-    elif (count := _processes(options)) is not None:
-        with _supervised(server, place, options, count, told) as supervisor, obeying_signals(supervisor):
+        event_loop.run_with_lifespan(_create_worker(server, post, place, options).serve, server.lifespan)
+    elif (count := _count_workers(options)) is not None:
+        with _create_supervisor(server, place, options, count, announce) as supervisor, handle_signals(supervisor):
             status = supervisor.run()
         if status:
             raise SystemExit(status)
     else:
-        event_loop.run(partial(_serve_alone, server, place, options, told))
+        event_loop.run_with_lifespan(partial(_serve_alone, server, place, options, announce))
 
 
-async def run_async(server: Server, **options: Unpack[HttpOptions]) -> None:
-    """The same on a loop that runs already."""
-    check_options('run_async("http")', options, HttpOptions)
-    place = Place(**_fields(Place, options))
-    told = None if options.get("quiet") else _announce
-    post = assignment.take()
+async def run_http_async(server: Server, **options: Unpack[HttpServerOptions]) -> None:
+    """Serve inside a running event loop."""
+    validate_options('run_async("http")', options, HttpServerOptions)
+    place = BindAddress(**_fields(BindAddress, options))
+    announce = _announce if options.get("show_banner", True) else None
+    post = assignment.receive_assignment()
     if post is not None:
         async with server.lifespan():
-            await _worker(server, post, place, options).serve()
-    elif (count := _processes(options)) is not None:
-        with _supervised(server, place, options, count, told) as supervisor:
+            await _create_worker(server, post, place, options).serve()
+    elif (count := _count_workers(options)) is not None:
+        with _create_supervisor(server, place, options, count, announce) as supervisor:
             await _watch(supervisor)
     else:
-        await _serve_alone(server, place, options, told)
+        await _serve_alone(server, place, options, announce)
 
 
 async def _watch(supervisor: Supervisor) -> None:
-    """Run a supervisor in a thread, while this loop does other things."""
+    """Run a supervisor in a thread so that this loop stays responsive."""
     running = asyncio.ensure_future(asyncio.to_thread(supervisor.run))
     try:
-        with event_loop.on_signals(supervisor.stop), event_loop.on_signals(supervisor.replace_all, (signal.SIGHUP,)):
+        with event_loop.handle_signals(supervisor.stop), event_loop.handle_signals(supervisor.reload, (signal.SIGHUP,)):
             status = await asyncio.shield(running)
     finally:
+        # Wait for the thread even when cancelled: workers must not outlive their supervisor.
         supervisor.stop()
         await asyncio.wait([running])
     if status:
         raise SystemExit(status)
 
 
-def _processes(options: HttpOptions) -> int | None:
-    """How many workers there are to be; None: none but this process."""
-    said: Any = options.get("workers")
-    if said is None:
-        said = os.environ.get("PORTICO_WORKERS") or None
-    if said is None:
+def _count_workers(options: HttpServerOptions) -> int | None:
+    """Return the number of workers, or None to serve in this process."""
+    workers: Any = options.get("workers")
+    if workers is None:
+        workers = os.environ.get("PORTICO_WORKERS") or None
+    if workers is None:
         return None
-    if said == "auto":
+    if workers == "auto":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not str(said).isdecimal() or not 1 <= int(said) <= MOST_WORKERS:
-        raise UsageError(f"workers are 1 to {MOST_WORKERS}, or auto: not {said!r}")
+    if not str(workers).isdecimal() or not 1 <= int(workers) <= MAX_WORKERS:
+        raise UsageError(f"workers must be 1 to {MAX_WORKERS} or 'auto', got {workers!r}")
     if os.name != "posix":
-        raise UsageError("workers need a system that hands open sockets on to other processes; this one does not")
-    return int(said)
+        raise UsageError(
+            "workers require a platform that can pass open sockets to other processes; this platform cannot"
+        )
+    return int(workers)
 
 
 @contextmanager
-def _supervised(
-    server: Server, place: Place, options: HttpOptions, count: int, told: Callable[[str], None] | None
+def _create_supervisor(
+    server: Server, place: BindAddress, options: HttpServerOptions, count: int, on_ready: Callable[[str], None] | None
 ) -> Iterator[Supervisor]:
-    """A supervisor with open sockets. What is wrong with the options is found here, before anything is started."""
-    path = _exchange_at(place, server, options).settings.path
-    place.tls()
-    sockets = place.open(count)
+    """Yield a supervisor with open sockets. Invalid options raise here, before any process is started."""
+    path = _build_application_at(place, server, options).settings.path
+    place.ssl_context()
+    sockets = place.open_sockets(count)
     internal = place.open_internal(sockets[0][0]) if _spans_machines(_shared_store(server)) else []
     url = place.url(sockets[0][0], path)
+    # Tokens travel in the assignment because command-line options of the supervisor may have set them.
     settled = {name: options.get(name) for name in ("token", "operator_token") if options.get(name)}
     with TemporaryDirectory(prefix="portico-") as folder:
         try:
             yield Supervisor(
                 sockets,
-                folder=folder,
+                socket_dir=folder,
                 options=settled,
-                grace=place.grace,
-                ready=lambda: told(url) if told is not None else None,
+                shutdown_timeout=place.shutdown_timeout,
+                on_ready=lambda: on_ready(url) if on_ready is not None else None,
                 internal=internal,
             )
         finally:
-            for one in chain(chain.from_iterable(sockets), internal):
-                one.close()
-            place.leave()
+            for item in chain(chain.from_iterable(sockets), internal):
+                item.close()
+            place.unlink_socket()
 
 
-def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> FleetWorker:
-    given, told = cast("HttpOptions", {**options, **post.assignment.options}), post.assignment
-    made = exchange(server, _settings(server, given, named=_named(place)))
+def _create_worker(server: Server, post: ControlSocket, place: BindAddress, options: HttpServerOptions) -> HttpWorker:
+    """Create the worker for an assignment, joined to the cluster of the shared store or of its supervisor."""
+    worker_options, assignment = cast("HttpServerOptions", {**options, **post.assignment.options}), post.assignment
+    made = build_application(server, _settings(server, worker_options, named=_bound_hosts(place)))
     store = _shared_store(server)
     if store is None:
-        # A database of the fleet's own, which ends with it.
-        at = FleetPlace(
-            id=told.id, server=server.name, store=f"{told.folder}/fleet.db", folder=told.folder, key=told.key
+        # A database of this cluster only, removed with the supervisor's directory.
+        at = ClusterConfig(
+            id=assignment.id,
+            server=server.name,
+            store=f"{assignment.folder}/fleet.db",
+            folder=assignment.folder,
+            key=assignment.key,
         )
         if server.tasks is not None:
             server.store = at.store
     elif _has_key(store):
-        at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store, server.name))
+        folder = default_socket_dir(store, server.name, fallback=assignment.folder)
+        at = ClusterConfig(id=assignment.id, server=server.name, store=store, folder=folder)
     else:
         log.warning(_WITHOUT_KEY, "the workers of this supervisor share sessions and changes with each other alone")
-        at = FleetPlace(id=told.id, server=server.name, store=store, folder=told.folder, key=told.key)
-    return FleetWorker(post, made, place, _fleet(server, made, at))
+        at = ClusterConfig(
+            id=assignment.id, server=server.name, store=store, folder=assignment.folder, key=assignment.key
+        )
+    return HttpWorker(post, made, place, _create_cluster(server, made, at))
 
 
-def _fleet(server: Server, made: Exchange, place: FleetPlace) -> Fleet:
+def _create_cluster(server: Server, made: HttpApplication, place: ClusterConfig) -> WorkerCluster:
+    """Create the cluster membership, and connect it to the server's notifications and keys."""
+
     def use(keys: Sequence[bytes]) -> None:
-        use_keys(keys)
+        set_process_keys(keys)
         _share_proofs(server)
 
-    use_store(place.store)
+    # Set before the server answers: request states used here must be visible to all processes.
+    set_process_store(place.store)
 
     def hear(method: str, about: str | None) -> None:
         if method in replication.METHODS:
-            replication.follow(server, method, about)
+            replication.apply_remote_change(server, method, about)
         else:
             server.subscriptions.publish(method, about)
 
-    fleet = Fleet(place, made, use, hear)
-    server.subscriptions.spread = replication.unless_following(fleet.spread)
-    use_place(fleet.new_id)
+    fleet = WorkerCluster(place, made, use, hear)
+    server.subscriptions.broadcast_hook = replication.broadcast_unless_replicating(fleet.broadcast_change)
+    set_process_locator(fleet.new_session_id)
     return fleet
 
 
 def _shared_store(server: Server) -> str | None:
-    """What the processes of one server share; nothing that is in the memory of one of them."""
-    url = server.store or os.environ.get("PORTICO_STORE")
-    return url if url and parse(url) != ("sqlite", MEMORY) else None
+    """Return the store URL that the server's processes share, or None if it is in memory."""
+    url = named_store(server.store)
+    return url if url and parse_database_url(url) != ("sqlite", MEMORY) else None
 
 
 def _has_key(store: str) -> bool:
-    """Whether processes that share a store also share a key that is not in it. A file has one beside it."""
-    return parse(store)[0] == "sqlite" or bool(configured_keys())
+    """Return whether the processes sharing a store also share a key outside it. SQLite stores have a key file."""
+    return parse_database_url(store)[0] == "sqlite" or bool(configured_keys())
 
 
 def _spans_machines(store: str | None) -> bool:
-    return store is not None and parse(store)[0] == "postgresql" and _has_key(store)
+    return store is not None and parse_database_url(store)[0] == "postgresql" and _has_key(store)
 
 
 @asynccontextmanager
-async def _among_others(server: Server, made: Exchange, *, files: bool) -> AsyncIterator[Fleet | None]:
-    """The server's lifespan, in which it is one of the processes that share its store; `files`: also one in a file."""
+async def _join_cluster(server: Server, made: HttpApplication, *, files: bool) -> AsyncIterator[WorkerCluster | None]:
+    """Enter the server's lifespan as a member of the cluster that shares its store.
+
+    With `files`, SQLite stores also form a cluster.
+    """
     store = _shared_store(server) if os.name == "posix" else None
     async with server.lifespan():
         if store is not None and not _has_key(store):
-            # A role that can write to the database could act as any user: without a key its rows are not trusted.
+            # Anyone who can write to the database could impersonate any user: without a key its rows are not trusted.
             log.warning(_WITHOUT_KEY, "this process shares no sessions and no changes with others")
             store = None
-        if store is None or (parse(store)[0] == "sqlite" and not files):
+        if store is None or (parse_database_url(store)[0] == "sqlite" and not files):
             yield None
             return
-        fleet = _fleet(
-            server, made, FleetPlace(server=server.name, store=store, folder=shared_folder(store, server.name))
+        fleet = _create_cluster(
+            server, made, ClusterConfig(server=server.name, store=store, folder=default_socket_dir(store, server.name))
         )
         try:
             await fleet.start()
             yield fleet
         finally:
-            server.subscriptions.spread = None
-            use_place(None)
-            use_store(None)
+            server.subscriptions.broadcast_hook = None
+            set_process_locator(None)
+            set_process_store(None)
             await fleet.close()
 
 
 async def _serve_alone(
     server: Server,
-    place: Place,
-    options: HttpOptions,
-    told: Callable[[str], None] | None,
+    place: BindAddress,
+    options: HttpServerOptions,
+    on_ready: Callable[[str], None] | None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve in this process; others may do so at other addresses, or on other machines."""
-    made = _exchange_at(place, server, options)
-    async with _among_others(server, made, files=False) as fleet:
-        [sockets] = place.open()
+    """Serve in this process only; others may serve the same store at other addresses or on other machines."""
+    made = _build_application_at(place, server, options)
+    async with _join_cluster(server, made, files=False) as fleet:
+        [sockets] = place.open_sockets()
         await _listen_for_machines(fleet, place, sockets[0])
 
         def ready(url: str, listening: socket.socket) -> None:
-            if told is not None:
-                told(url)
+            if on_ready is not None:
+                on_ready(url)
 
-        await listener.serve(made, place, sockets, ready=ready, stop=stop)
+        await listener.serve(made, place, sockets, on_ready=ready, stop=stop)
 
 
-async def _listen_for_machines(fleet: Fleet | None, place: Place, listening: socket.socket | None) -> None:
+async def _listen_for_machines(
+    fleet: WorkerCluster | None, place: BindAddress, listening: socket.socket | None
+) -> None:
     internal = [] if fleet is None else place.open_internal(listening)
     if fleet is not None and internal:
-        await fleet.listen_for_machines(internal, place.internal_address(internal[0]), place.tls())
+        await fleet.listen_for_machines(internal, place.internal_address(internal[0]), place.ssl_context())
 
 
 async def serve_http(
     server: Server,
     *,
-    ready: Callable[[str], None] | None = None,
+    on_ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
-    **options: Unpack[HttpOptions],
+    **options: Unpack[HttpServerOptions],
 ) -> None:
-    """The same on a loop that runs already. `ready` is told the URL, and `stop` ends it."""
-    check_options("serve_http()", options, HttpOptions)
-    place = Place(**_fields(Place, options))
-    await _serve_alone(server, place, options, ready, stop)
+    """Serve inside a running event loop. `on_ready` receives the URL, and setting `stop` ends it."""
+    validate_options("serve_http()", options, HttpServerOptions)
+    place = BindAddress(**_fields(BindAddress, options))
+    await _serve_alone(server, place, options, on_ready, stop)
 
 
-def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange:
-    """Beyond this machine only with a token, or with `insecure`."""
-    settings = _settings(server, options, named=_named(place))
+def _build_application_at(place: BindAddress, server: Server, options: HttpServerOptions) -> HttpApplication:
+    """Build the application for an address. Raises UsageError if other machines could connect without a token."""
+    settings = _settings(server, options, named=_bound_hosts(place))
     local = place.is_local()
     alone = _local_service(server)
     if alone is not None and not local:
         raise UsageError(
-            f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
-            "it out, or tell it that others are meant: remote = true in its settings"
+            f"{place.host} can be reached from other machines, but the service {alone!r} only serves this "
+            "machine; remove the service, or set remote = true in its settings"
         )
-    guarded = settings.token is not None or (server.auth is not None and not server.auth.anonymous)
+    guarded = settings.token is not None or (server.auth is not None and not server.auth.allow_anonymous)
     if not local and not guarded and not options.get("insecure"):
         raise UsageError(
-            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, say who gives out tokens with "
-            "--auth-issuer (auth=…), or say --insecure (insecure=True)"
+            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, configure a token issuer with "
+            "--auth-issuer (auth=…), or pass --insecure (insecure=True)"
         )
     if not local or _has_names(options):
         _check_public_url(server)
     elif not place.has_address():
         _check_audience(server, "a Unix socket has no URL")
-    return exchange(server, settings)
+    return build_application(server, settings)
 
 
 def _check_public_url(server: Server) -> None:
-    """Raise UsageError unless the configuration says what tokens are for: where clients of other machines come in, that
-    cannot be derived from the addresses that are bound, nor from requests, which clients make up."""
+    """Raise UsageError unless the audience of tokens is configured.
+
+    When clients on other machines connect, the audience cannot be derived from the bound addresses, nor from requests,
+    which clients control.
+    """
     auth = server.auth
     if auth is not None and not auth.is_named:
         raise UsageError(
-            "tokens are for the URL that clients use, and this server is not reached by a loopback address alone: set "
-            "it with --public-url https://… (public_url), or set --audience"
+            "tokens are issued for the URL that clients use, and this server can be reached by other addresses "
+            "than loopback: set the URL with --public-url https://… (public_url), or set --auth-audience"
         )
 
 
 def _check_audience(server: Server, reason: str) -> None:
-    """Raise UsageError if tokens would be compared with a URL that is not known."""
+    """Raise UsageError if tokens would be compared with an unknown URL."""
     if server.auth is not None and server.auth.needs_name:
         raise UsageError(
-            f"tokens are for the URL that clients use, and {reason}: set it with --public-url (public_url), such as "
-            "https://mcp.example.com, or set --audience"
+            f"tokens are issued for the URL that clients use, and {reason}: set it with --public-url "
+            "(public_url), such as https://mcp.example.com, or set --auth-audience"
         )
 
 
-def _has_names(options: EndpointOptions) -> bool:
-    """Whether it is known by other names than this machine's own."""
-    return bool(options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"))
+def _has_names(options: HttpAppOptions) -> bool:
+    """Return whether the server is reached by other names than this machine's loopback names."""
+    return bool(options.get("allowed_hosts") or read_list_variable("PORTICO_ALLOWED_HOSTS"))
 
 
-def _named(place: Place) -> Sequence[str]:
+def _bound_hosts(place: BindAddress) -> Sequence[str]:
     return () if place.host in ("0.0.0.0", "::", "") else (place.host,)
 
 
-def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
-    """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
-    check_options("asgi()", options, AsgiOptions)
+def http_app(server: Server, **options: Unpack[AsgiAppOptions]) -> AsgiApplication:
+    """Return an ASGI application. When mounted, the remaining path is the endpoint."""
+    validate_options("http_app()", options, AsgiAppOptions)
     if _has_names(options):
         _check_public_url(server)
     _check_audience(server, "an ASGI application does not bind the address that they use")
-    made = exchange(server, _settings(server, options))
+    made = build_application(server, _settings(server, options))
 
     @asynccontextmanager
     async def living() -> AsyncIterator[None]:
-        async with _among_others(server, made, files=True) as fleet:
+        async with _join_cluster(server, made, files=True) as fleet:
             if _spans_machines(_shared_store(server)):
-                await _listen_for_machines(fleet, Place(), None)
+                await _listen_for_machines(fleet, BindAddress(), None)
             yield
 
-    return Application(made, living)
+    return AsgiApplication(made, living)
 
 
 def _local_service(server: Server) -> str | None:
-    """The first service that is for this machine alone."""
-    return next((one.name for one in server.services if getattr(one, "local_only", False)), None)
+    """Return the name of the first service that only serves this machine, or None."""
+    return next((service.name for service in server.services if getattr(service, "local_only", False)), None)
 
 
-def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] = ()) -> Settings:
-    """What both doors go by: what was given, and what the environment says."""
-    hosts = (*options.get("allow_hosts", ()), *from_environment("PORTICO_ALLOW_HOST"), *named)
-    origins = (*options.get("allow_origins", ()), *from_environment("PORTICO_ALLOW_ORIGIN"))
-    proxies = (*options.get("trusted_proxies", ()), *from_environment("PORTICO_TRUSTED_PROXY"))
+def _settings(server: Server, options: HttpAppOptions, *, named: Sequence[str] = ()) -> HttpServerSettings:
+    """Return the transport settings from options and environment variables."""
+    hosts = (*options.get("allowed_hosts", ()), *read_list_variable("PORTICO_ALLOWED_HOSTS"), *named)
+    origins = (*options.get("allowed_origins", ()), *read_list_variable("PORTICO_ALLOWED_ORIGINS"))
+    proxies = (*options.get("trusted_proxies", ()), *read_list_variable("PORTICO_TRUSTED_PROXIES"))
     decided: dict[str, Any] = {
         "token": options.get("token") or os.environ.get("PORTICO_TOKEN") or None,
-        "allow_hosts": hosts,
-        "allow_origins": origins,
+        "allowed_hosts": hosts,
+        "allowed_origins": origins,
         "trusted_proxies": proxies,
         "local_only": _local_service(server) is not None,
-        "carried_key": server.seal.lasting if options.get("stateless") else None,
+        "stateless_session_key": server.state_sealer.key_material if options.get("stateless") else None,
     }
-    return Settings(**_fields(Settings, options) | decided)
+    return HttpServerSettings(**_fields(HttpServerSettings, options) | decided)
 
 
 def _public_host(server: Server) -> list[str]:
-    """Return the host of the public URL, with and without its port: a proxy may pass on either (nginx: `$host`)."""
+    """Return the host of the public URL, with and without its port: a proxy may forward either (nginx: `$host`)."""
     url = server.auth.public_url if server.auth is not None else None
     if url is None:
         return []
@@ -417,7 +458,8 @@ def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in of.__struct_fields__ if name in options}
 
 
-def from_environment(name: str) -> list[str]:
+def read_list_variable(name: str) -> list[str]:
+    """Return the comma-separated values of an environment variable."""
     return [word.strip() for word in os.environ.get(name, "").split(",") if word.strip()]
 
 

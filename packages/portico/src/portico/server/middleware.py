@@ -1,10 +1,10 @@
-"""Middleware as classes: a method for each thing that can be asked, and some that most servers want sooner or later.
+"""Class-based middleware with a hook per method, and ready-made middleware for common needs.
 
     class Greeting(Middleware):
         async def on_call_tool(self, context, call_next):
             return await call_next(context)
 
-A function from Handler to Handler is a middleware too, and costs less.
+A function from Handler to Handler is a middleware too, and has less overhead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
@@ -22,18 +21,20 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico._lazy import LazyModule
+from portico.caching import LruCache
 from portico.protocol.content import TextContent
 from portico.protocol.errors import ProtocolError, ToolError, TooManyRequests, UsageError
 from portico.protocol.methods import METHODS
-from portico.protocol.pagination import Paging
+from portico.protocol.pagination import Paginator
 from portico.protocol.prompts import ListPromptsResult
 from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.protocol.tools import CallToolResult, ListToolsResult
 from portico.rpc.call import Call, Handler
-from portico.rpc.identity import identity_of
-from portico.rpc.networks import network_of
+from portico.rpc.identity import principal_id
+from portico.rpc.networks import client_network
+from portico.rpc.rate_limit import RateLimit, RateLimiter
 from portico.server.context.current import CurrentCall
-from portico.server.policy.interfaces import Passage, passed
+from portico.server.policy.interfaces import PolicyContext, observed_requests
 
 if TYPE_CHECKING:
     from portico.server.context import request_context
@@ -42,7 +43,6 @@ else:
 
 log = logging.getLogger("portico.requests")
 
-MOST_CLIENTS = 10_000
 
 _HOOKS = {
     "tools/call": "on_call_tool",
@@ -64,7 +64,7 @@ _LISTS: dict[str, Any] = {
 
 
 class MiddlewareContext(Struct, frozen=True):
-    """One request on its way: `message` is its params, read."""
+    """A request as middleware hooks see it; `message` holds its decoded params."""
 
     call: Call
     method: str
@@ -79,18 +79,20 @@ class MiddlewareContext(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the tool, prompt or resource that it is about; otherwise nothing."""
+        """Return the name or URI of the tool, prompt or resource that the request is about, or an empty string."""
         about = getattr(self.message, "ref", self.message)
         return str(getattr(about, "name", None) or getattr(about, "uri", ""))
 
     @property
     def context(self) -> Any:
-        """The Context of the request, for its state and its log."""
+        """Return the Context of the request, for its state and its log."""
         return request_context.create_request_context(self.call, self.server)
 
     @property
     def component(self) -> Any:
-        """The tool, prompt or resource of this server that it is about; None for one of another server."""
+        """Return the tool, prompt or resource of this server that the request is about, or None if another server owns
+        it.
+        """
         registry = self.server.registry
         if self.method == "tools/call":
             return registry.by_name.get(self.name)
@@ -104,17 +106,17 @@ CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
 
 
 class Middleware:
-    """A middleware with a method for each thing that can be asked; what a subclass has not, is passed on.
+    """Base class of middleware with a hook per method. Methods without a hook pass through.
 
-    Each takes the context and `call_next`, and returns the result: `on_message` sees everything, `on_request` what is
-    answered, `on_call_tool`, `on_list_tools`, `on_read_resource`, `on_list_resources`, `on_list_resource_templates`,
-    `on_get_prompt`, `on_list_prompts`, `on_complete` and `on_initialize` one method each. A list is its result with
-    one page in it.
+    Each hook takes the context and `call_next`, and returns the result. `on_message` sees everything, `on_request`
+    every request; `on_call_tool`, `on_list_tools`, `on_read_resource`, `on_list_resources`,
+    `on_list_resource_templates`, `on_get_prompt`, `on_list_prompts`, `on_complete` and `on_initialize` see one method
+    each. A list hook returns a list result with one page.
     """
 
-    # So that a server says which it is when it is put on.
-    takes_server = True
-    # The class of the contexts that its methods receive.
+    # Tells Server.add_middleware to pass the server to `__call__`.
+    needs_server = True
+    # Class of the contexts that hooks receive.
     context_class: type[MiddlewareContext] = MiddlewareContext
 
     def __call__(self, handler: Handler, server: Any = None) -> Handler:
@@ -123,16 +125,19 @@ class Middleware:
                 CurrentCall.enter((call, server.runtime))
 
             async def innermost(context: MiddlewareContext) -> Any:
-                result = await handler(_called(call, context))
+                result = await handler(_apply_message(call, context))
                 kind = _LISTS.get(context.method)
                 return (
                     msgspec.json.decode(result, type=kind) if kind is not None and isinstance(result, Raw) else result
                 )
 
-            result = await self._chain(call.method, innermost)(middleware_context(call, server, self.context_class))
+            result = await self._chain(call.method, innermost)(
+                create_middleware_context(call, server, self.context_class)
+            )
             if result is None and call.id is not None:
                 raise TypeError(
-                    f"{type(self).__name__} gave no result for {call.method}: it returns what call_next gave"
+                    f"{type(self).__name__} returned no result for {call.method}: a hook must return a result, "
+                    "such as that of call_next"
                 )
             return result
 
@@ -140,6 +145,7 @@ class Middleware:
 
     def _chain(self, method: str, innermost: CallNext) -> CallNext:
         chain = innermost
+        # The method's hook is the innermost, so that on_message and on_request see its result.
         for name in (_HOOKS.get(method), "on_request", "on_message"):
             hook = None if name is None else getattr(self, name, None)
             if hook is not None:
@@ -154,32 +160,32 @@ def _around(hook: Any, inner: CallNext) -> CallNext:
     return call
 
 
-def middleware_context(
+def create_middleware_context(
     call: Call, server: Any = None, kind: type[MiddlewareContext] = MiddlewareContext
 ) -> MiddlewareContext:
     message = None
     if call.method in METHODS and call.id is not None:
-        message = call.typed()
+        message = call.decode_params()
     return kind(call, call.method, message, time.time(), server=server)
 
 
-async def each_listed(method: str, member: str, context: MiddlewareContext, call_next: CallNext) -> AsyncIterator[Any]:
-    """The entries of a list, as they are shown to the sender of another request."""
-    paging, params = Paging(), b"{}"
+async def iter_listed(method: str, member: str, context: MiddlewareContext, call_next: CallNext) -> AsyncIterator[Any]:
+    """Yield the entries of a list, as they are visible to the sender of another request."""
+    paging, params = Paginator(), b"{}"
     while True:
         call = msgspec.structs.replace(context.call, method=method, params=Raw(params), read=None)
         page = await call_next(context.copy(call=call, method=method, message=None))
         entries = getattr(page, member)
-        for one in entries:
-            yield one
-        cursor = paging.after(page.next_cursor, len(entries))
+        for entry in entries:
+            yield entry
+        cursor = paging.next_cursor(page.next_cursor, len(entries))
         if cursor is None:
             return
         params = msgspec.json.encode({"cursor": cursor})
 
 
-def _called(call: Call, context: MiddlewareContext) -> Call:
-    """The Call as the hooks have left it: another message is other params."""
+def _apply_message(call: Call, context: MiddlewareContext) -> Call:
+    """Return the Call after the hooks: params are encoded again only if a hook changed the message."""
     if context.message is None or (context.call is call and context.message is _read(call)):
         return context.call
     return msgspec.structs.replace(context.call, params=Raw(msgspec.json.encode(context.message)), read=None)
@@ -189,11 +195,11 @@ def _read(call: Call) -> Any:
     return None if call.read is None else call.read[1]
 
 
-# Ready made
+# Ready-made middleware
 
 
 class LoggingMiddleware(Middleware):
-    """A line for each request: what it was, about what, what came of it, and how long it took."""
+    """Logs a line for each request: method, name, outcome and duration."""
 
     def __init__(self, logger: logging.Logger | None = None, log_level: int = logging.INFO) -> None:
         self._log = logger or log
@@ -216,7 +222,7 @@ class LoggingMiddleware(Middleware):
 
 
 class RateLimitingMiddleware(Middleware):
-    """So many requests a second from each principal or address, and no more than `burst_capacity` at once."""
+    """Limits the requests per second of each principal or address, with bursts of up to `burst_capacity`."""
 
     def __init__(
         self,
@@ -226,49 +232,41 @@ class RateLimitingMiddleware(Middleware):
         global_limit: bool = False,
     ) -> None:
         if not max_requests_per_second > 0:
-            raise UsageError(f"max_requests_per_second is {max_requests_per_second}, and has to be more than 0")
-        self._rate = max_requests_per_second
-        self._most = float(burst_capacity or 2 * max_requests_per_second)
+            raise UsageError(f"max_requests_per_second must be more than 0, got {max_requests_per_second}")
+        burst = float(burst_capacity or 2 * max_requests_per_second)
+        self._limiter = RateLimiter(RateLimit(1 / max_requests_per_second, burst))
         self._client, self._global = get_client_id, global_limit
-        # By client: how many requests are left to it, and as of when. A client that is forgotten has all of them.
-        self._left: OrderedDict[Any, tuple[float, float]] = OrderedDict()
 
     async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         who = None if self._global else self._client(context) if self._client else _sender_of(context.call)
-        now = time.monotonic()
-        left, then = self._left.get(who, (self._most, now))
-        left = min(self._most, left + (now - then) * self._rate)
-        if left < 1:
-            raise _refusal(context.method, math.ceil((1 - left) / self._rate))
-        self._left[who] = left - 1, now
-        self._left.move_to_end(who)
-        while len(self._left) > MOST_CLIENTS:
-            self._left.popitem(last=False)
+        wait = self._limiter.take(who, time.monotonic())
+        if wait:
+            raise _refusal(context.method, math.ceil(wait))
         return await call_next(context)
 
 
 def _refusal(method: str, seconds: int) -> ToolError | TooManyRequests:
-    """What a model reads where it is a tool that was called; else an error of the protocol."""
+    """Return a ToolError that the model reads if a tool was called, otherwise a protocol error."""
     if method != "tools/call":
         return TooManyRequests(seconds)
     what = f"Too many requests. Wait {seconds} s before the next one."
-    return ToolError(what, kind="ApiLimitExceeded", details={"retry_after": seconds}, retryable=True)
+    return ToolError(what, error_type="ApiLimitExceeded", details={"retry_after": seconds}, retryable=True)
 
 
 def _sender_of(call: Call) -> Any:
-    return identity_of(call.principal) or network_of(call.address or "")
+    return principal_id(call.principal) or client_network(call.address or "")
 
 
 class RetryMiddleware(Middleware):
-    """Calls a tool again that failed for want of a connection or of time. Only for tools that may run twice."""
+    """Retries tool calls that fail with a connection error or a timeout. Use it only for idempotent tools."""
 
     def __init__(
         self,
-        retries: int = 2,
-        delay: float = 0.1,
-        errors: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+        max_retries: int = 2,
+        base_delay: float = 0.1,
+        retry_exceptions: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
     ) -> None:
-        self._retries, self._delay, self._errors = retries, delay, errors
+        self._retries, self._delay, self._errors = max_retries, base_delay, retry_exceptions
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         for attempt in range(self._retries):
@@ -280,81 +278,81 @@ class RetryMiddleware(Middleware):
 
 
 class ResponseCachingMiddleware(Middleware):
-    """Keeps the results of tools that only read, for a while, for each principal. `tools` are the names of those.
+    """Caches the results of the read-only tools named in `tools`, separately for each principal.
 
-    What came by rules, limits or an audit is not kept: they are about every call.
+    Results of calls subject to access rules, rate limits or audit are not cached, because those apply to every call.
     """
 
-    def __init__(self, tools: Collection[str] = (), seconds: float = 60.0, most: int = 1_000) -> None:
-        self._tools, self._seconds, self._most = frozenset(tools), seconds, most
-        self._kept: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+    def __init__(self, tools: Collection[str] = (), ttl: float = 60.0, max_entries: int = 1_000) -> None:
+        self._tools, self._seconds = frozenset(tools), ttl
+        self._kept: LruCache[Any, tuple[float, Any]] = LruCache(max_entries)
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         params = context.message
         if params.name not in self._tools or params.request_state is not UNSET:
             return await call_next(context)
         arguments = msgspec.json.decode(params.arguments or b"{}")
-        said = msgspec.json.encode([params.name, arguments], order="deterministic")
-        key = (*_sender(context), context.call.revision, said)
+        cache_key = msgspec.json.encode([params.name, arguments], order="deterministic")
+        key = (*_sender(context), context.call.protocol_version, cache_key)
         kept = self._kept.get(key)
         if kept is not None and kept[0] > time.monotonic():
             return kept[1]
-        noted: list[Passage] = []
-        token = passed.set(noted)
+        # The policy layer appends to this list when it handles the call; see `observed_requests`.
+        noted: list[PolicyContext] = []
+        token = observed_requests.set(noted)
         try:
             result = await call_next(context)
         finally:
-            passed.reset(token)
+            observed_requests.reset(token)
         if isinstance(result, CallToolResult) and not result.is_error and not noted:
             self._kept[key] = (time.monotonic() + self._seconds, result)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
         return result
 
 
 def _sender(context: MiddlewareContext) -> tuple[Any, ...]:
-    """The same for those who would get the same: a principal may do less by another token, or through a view; and
-    bodies see its claims, and headers that the server asks for."""
+    """Return a cache key for callers that would receive the same result.
+
+    A principal may have fewer rights with another token or through a view, and functions see its claims and the headers
+    that the server requests.
+    """
     call = context.call
     principal = call.principal
     may = tuple(getattr(principal, name, None) for name in ("scopes", "groups", "client_id"))
     claims = msgspec.json.encode(getattr(principal, "claims", None), enc_hook=repr, order="deterministic")
-    wanted = () if context.server is None else context.server.runtime.headers
-    headers = tuple((call.headers or {}).get(name.encode()) for name in wanted)
-    return (identity_of(principal), may, claims, headers, call.address is None, call.facet)
+    header_names = () if context.server is None else context.server.runtime.headers
+    headers = tuple((call.headers or {}).get(name.encode()) for name in header_names)
+    return (principal_id(principal), may, claims, headers, call.address is None, call.facet)
 
 
 class ResponseLimitingMiddleware(Middleware):
-    """Cuts off results that would fill a model's window: beyond `longest` characters a text ends with a remark."""
+    """Truncates results that would fill a model's context window: texts are cut after `max_size` characters."""
 
-    def __init__(self, longest: int = 100_000) -> None:
-        self._longest = longest
+    def __init__(self, max_size: int = 100_000) -> None:
+        self._longest = max_size
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
         if not isinstance(result, CallToolResult):
             return result
-        length = sum(len(one.text) for one in result.content if isinstance(one, TextContent))
+        length = sum(len(item.text) for item in result.content if isinstance(item, TextContent))
         if length <= self._longest:
             return result
         left, kept = self._longest, []
-        for one in result.content:
-            if isinstance(one, TextContent):
-                kept.append(msgspec.structs.replace(one, text=one.text[:left]))
-                left -= min(left, len(one.text))
+        for item in result.content:
+            if isinstance(item, TextContent):
+                kept.append(msgspec.structs.replace(item, text=item.text[:left]))
+                left -= min(left, len(item.text))
             else:
-                kept.append(one)
-        kept.append(
-            TextContent(text=f"(cut off: the result has {length:,} characters, and {self._longest:,} are shown)")
-        )
+                kept.append(item)
+        kept.append(TextContent(text=f"(truncated: the result has {length:,} characters, {self._longest:,} are shown)"))
         return CallToolResult(content=kept, is_error=result.is_error, meta=result.meta)
 
 
 class ErrorHandlingMiddleware(Middleware):
-    """Tells a function of every unexpected error, and passes it on. `on_error` gets the error and the context."""
+    """Reports every unexpected error to `error_callback(error, context)`, then raises it again."""
 
-    def __init__(self, on_error: Callable[[Exception, MiddlewareContext], Any] | None = None) -> None:
-        self._on_error = on_error
+    def __init__(self, error_callback: Callable[[Exception, MiddlewareContext], Any] | None = None) -> None:
+        self._on_error = error_callback
 
     async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         try:
@@ -363,7 +361,7 @@ class ErrorHandlingMiddleware(Middleware):
             raise
         except Exception as failure:
             if self._on_error is not None:
-                told = self._on_error(failure, context)
-                if isinstance(told, CoroutineType):
-                    await cast("Awaitable[Any]", told)
+                callback_result = self._on_error(failure, context)
+                if isinstance(callback_result, CoroutineType):
+                    await cast("Awaitable[Any]", callback_result)
             raise

@@ -1,4 +1,4 @@
-"""A Server that becomes another one while it is served: connections stay, and those who listen are told."""
+"""Replacement of a running Server: connections stay open, and subscribers are notified."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from portico.protocol.errors import UsageError
 from portico.server.server import Server
 
 
-async def become(server: Server, other: Server) -> Callable[[], Awaitable[None]]:
-    """From now on the first answers as the second does. Gives what ends the life that it had before.
+async def replace_server(server: Server, replacement: Server) -> Callable[[], Awaitable[None]]:
+    """Replace the contents of `server` with the contents of `replacement`. Return a function that ends the previous
+    lifespans.
 
-    Everything that holds the first one (the doors, sessions, listeners) goes on with it: it is the same object, and
-    all that it is made of is the other's. Calls that are under way end with what they began with.
+    Transports, sessions and subscribers hold a reference to `server`, so the object stays and its state is exchanged.
+    Calls in progress finish with the previous state.
     """
-    if type(server) is not type(other):
-        raise UsageError(f"a {type(server).__name__} cannot become a {type(other).__name__} while it is served")
+    if type(server) is not type(replacement):
+        raise UsageError(f"a {type(server).__name__} cannot become a {type(replacement).__name__} while it is served")
     lifespans = server.lifespans
-    users = lifespans.users
+    # Enter the new lifespans as often as the old ones: every transport leaves once for each time it entered.
+    users = lifespans.active_count
     for _ in range(users):
-        await other.lifespans.enter()
-    # Who listens hears of the other's changes, and what was used once stays used.
-    vars(other.subscriptions).update(vars(server.subscriptions))
-    other.spent = server.spent
-    other.pages, other.on_http = server.pages, server.on_http
-    other.store, other.data = other.store or server.store, other.data or server.data
-    _keep_mirrored(server, other)
-    server.__dict__ = other.__dict__
+        await replacement.lifespans.enter()
+    # Existing subscribers receive the replacement's notifications, and used request states stay used.
+    vars(replacement.subscriptions).update(vars(server.subscriptions))
+    replacement.used_states = server.used_states
+    replacement.custom_routes, replacement.on_http_start = server.custom_routes, server.on_http_start
+    replacement.store, replacement.data_dir = replacement.store or server.store, replacement.data_dir or server.data_dir
+    _keep_mirrored(server, replacement)
+    server.__dict__ = replacement.__dict__
     server._lists_changed()
 
     async def end() -> None:
@@ -37,8 +39,8 @@ async def become(server: Server, other: Server) -> Callable[[], Awaitable[None]]
 
 
 def _keep_mirrored(server: Server, other: Server) -> None:
-    """A transport holds the table itself."""
-    kept, fresh = server.registry.mirrored, dict(other.registry.mirrored)
+    """Update the header table in place, because transports hold a reference to it."""
+    kept, fresh = server.registry.header_params, dict(other.registry.header_params)
     kept.clear()
     kept.update(fresh)
-    other.registry.mirrored = kept
+    other.registry.header_params = kept

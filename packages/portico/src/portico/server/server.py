@@ -1,4 +1,4 @@
-"""The Server: a Handler made of what has been registered with it."""
+"""The `Server` class: a Handler that answers from the components registered with it."""
 
 from __future__ import annotations
 
@@ -7,42 +7,44 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import LazyModule
-from portico._options import explained
+from portico._lazy import LazyModule, get_loaded_module
+from portico._options import validated_kwargs
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import MethodNotFound, UsageError
-from portico.protocol.header_params import Mirror
-from portico.protocol.meta import SERVER_INFO, Implementation, ServerCapabilities
-from portico.protocol.tools import CallToolParams, ToolAnnotations
-from portico.rpc.call import Call, Handler, HandlerMiddleware, members
-from portico.server import in_process
+from portico.protocol.header_params import HeaderParam
+from portico.protocol.meta import SERVER_INFO_META_KEY, Implementation, ServerCapabilities
+from portico.protocol.prompts import ListPromptsResult
+from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
+from portico.protocol.tools import CallToolParams, ListToolsResult, ToolAnnotations
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION
+from portico.rpc.call import Call, ComponentDirectory, Handler, HandlerMiddleware, Operations, get_capabilities
 from portico.server import run as running
 from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource, ResourceSecurity
-from portico.server.components.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
+from portico.server.components.runtime import MAX_THREADS, ArgumentErrorMode, Runtime, ThreadPool
 from portico.server.components.tools import Tool
 from portico.server.components.validation import (
-    checked_capabilities,
-    checked_extensions,
-    checked_headers,
-    checked_hints,
-    checked_icons,
-    checked_page_size,
+    CacheHint,
+    normalize_header_names,
+    parse_capabilities,
+    parse_icons,
+    resolve_cache_hints,
+    validate_extension_ids,
+    validate_page_size,
 )
 from portico.server.context.current import CurrentCall
 from portico.server.methods import ServerMethods
-from portico.server.options import OnDuplicate, cache_hints_by_method
-from portico.server.providers.base import TASK_METHODS, Mounts, Others
-from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursors
-from portico.server.registry.lifespans import Lifespans
-from portico.server.registry.registration import Intake, create_matcher
+from portico.server.providers.base import TASK_METHODS, MountedProviders, Provider
+from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursorCodec
+from portico.server.registry.lifespans import LifespanManager
+from portico.server.registry.registration import OnDuplicate, Registration, create_matcher
 from portico.server.registry.registry import Registry
-from portico.server.registry.service import Answer, Bundles, Component, Registrar, Service
+from portico.server.registry.service import Component, MethodHandler, Registrar, Service, ServiceRegistry
 from portico.server.registry.subscriptions import Subscriptions
 
 ComponentT = TypeVar("ComponentT")
@@ -52,35 +54,33 @@ if TYPE_CHECKING:
     from portico.auth import resource_server as resource_module
     from portico.auth.resource_server import ResourceServer
     from portico.server import custom_routes
-    from portico.server.context import replay_guard as spent_module
-    from portico.server.context import request_state
-    from portico.server.context.replay_guard import SpentStates
-    from portico.server.context.request_state import Seal
-    from portico.server.policy import enforcement
-    from portico.server.policy import ownership as ownership_module
-    from portico.server.policy.enforcement import Protection
-    from portico.server.policy.interfaces import AccessGuard, Kind, Meter, Owned, Witness
+    from portico.server.context import context, replay_guard as spent_module, request_state
+    from portico.server.context.replay_guard import UsedStates
+    from portico.server.context.request_state import RequestStateSealer
+    from portico.server.policy import enforcement, ownership as ownership_module
+    from portico.server.policy.enforcement import PolicyEnforcer
+    from portico.server.policy.interfaces import AccessPolicy, AuditHook, Kind, QualifiedName, RequestLimiter
     from portico.server.policy.ownership import Ownership
-    from portico.server.providers.openapi import document as document_module
-    from portico.server.providers.openapi import tools
+    from portico.server.providers.openapi import document as document_module, tools
     from portico.server.registry import replication
     from portico.server.tasks.service import TaskService
     from portico.server.transforms import builtin
-    from portico.transports.http_server.custom_routes import PageRoute
+    from portico.transports.http_server.custom_routes import CustomRoute
 
-    class FaceHandler(Handler, Protocol):
-        """A part of a server under a name of its own; `desk` is what it adds to it."""
+    class ToolSearchHandler(Handler, Protocol):
+        """A view of a server under a separate name; `own_tools` holds the tools that the view adds."""
 
         @property
         def name(self) -> str: ...
         @property
-        def desk(self) -> Server: ...
+        def own_tools(self) -> Server: ...
 else:
     custom_routes = LazyModule("portico.server.custom_routes")
     resource_module = LazyModule("portico.auth.resource_server")
     document_module = LazyModule("portico.server.providers.openapi.document")
     tools = LazyModule("portico.server.providers.openapi.tools")
     builtin = LazyModule("portico.server.transforms.builtin")
+    context = LazyModule("portico.server.context.context")
     request_state = LazyModule("portico.server.context.request_state")
     spent_module = LazyModule("portico.server.context.replay_guard")
     ownership_module = LazyModule("portico.server.policy.ownership")
@@ -88,23 +88,23 @@ else:
     replication = LazyModule("portico.server.registry.replication")
 
 
-class FaceChoice(Struct, frozen=True):
-    """Which face is shown where a server is served, and which tools it always lists."""
+class ToolSearchConfig(Struct, frozen=True):
+    """Tool search settings of a served server: which view clients see, and which tools it always lists."""
 
     name: str | None = None
     always: Sequence[str] = ()
-    # Without their output schemas.
+    # Whether to omit output schemas from the listing.
     brief: bool = False
-    # What scripts may do in the face that runs them.
+    # Options of code mode: what scripts may do.
     code: Mapping[str, Any] = {}
 
 
-# Unless something else is said: values that would lead out of a folder are refused.
+# Default policy for URI variables: reject values that would escape their directory.
 _INSIDE = ResourceSecurity()
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
-CAPABILITIES: dict[str, Any] = {
+DEFAULT_CAPABILITIES: dict[str, Any] = {
     "tools": {"listChanged": True},
     "resources": {"subscribe": True, "listChanged": True},
     "prompts": {"listChanged": True},
@@ -113,49 +113,46 @@ CAPABILITIES: dict[str, Any] = {
 }
 
 
-class Server(Registrar):
-    """A server that people write: register with the decorators, then `run()`.
+class Server(Registrar, ComponentDirectory, Operations):
+    """An MCP server: register components with the decorators, then call `run()`.
 
-    It is a Handler. It speaks 2026-07-28; the handshake revisions reach it through a session that the transport
-    puts in front of it.
+    A Server is a Handler. It implements protocol version 2026-07-28; for the earlier, handshake-based versions the
+    transport puts a session in front of it.
 
-    * **name**, **version** – what clients are told about this server.
-    * **title**, **description**, **website_url**, **icons** – what people are shown of it.
+    * **name**, **version** – identity reported to clients.
+    * **title**, **description**, **website_url**, **icons** – display metadata for users.
     * **instructions** – how a model should use this server as a whole.
-    * **capabilities** – what to advertise in place of everything: a feature that is left out is not answered either.
-    * **middleware** – put around everything that this server answers; the last one is the outermost.
-    * **lifespan** – `lifespan(server)` is an async context manager, entered at the start and left at the end.
-    * **argument_errors** – how wrong arguments are answered: as a "result" that the model reads, as a "protocol" error,
-      or "auto": whichever the client's revision wants.
-    * **strict_arguments** – refuse texts that stand for a number, a boolean, a list or an object, such as `"5"` for 5,
-      instead of repairing them.
-    * **page_size** – how many entries a page of a list has.
-    * **most_threads** – how many `def` bodies may run at once.
-    * **ttl_ms**, **cache_scope** – how long clients may keep lists and resources, and whether several users may share
-      them.
-    * **cache_hints** – the same for single methods: `{"tools/list": CacheHint(ttl_ms=60_000)}`.
-    * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
-      the same key; otherwise each makes its own. A list of keys: the first seals, and each of them opens.
-    * **resource_security** – which values of a URI's variables never reach a function of this server; None: all do. A
-      `ResourceSecurity`, by default one that refuses absolute paths and those that lead out of where they begin.
-    * **on_duplicate** – what becomes of a second tool, resource or prompt of one name: an "error", or the second one
-      takes the place of the first ("replace", and with a warning "warn"), or it is left out ("ignore").
-    * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
-      PORTICO_STORE, or memory.
-    * **log_level** – of what Portico itself logs: "debug", "info", "warning", "error" or "critical".
-    * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, an async
-      function from the credentials of a request to a Principal, or an object with `create_resource_server(server)`,
-      which is called when the server is opened over HTTP.
-    * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
-    * **structured_output** – whether a text that a tool returns is structured content too. It is, unless this or the
-      tool says otherwise; tools of a service only where this is True.
-    * **providers**, **transforms** – added with `add_provider` and `add_transform`.
+    * **capabilities** – advertise only these capabilities. Methods of a capability that is left out are not answered.
+    * **middleware** – wraps every request that this server answers; the last one is the outermost.
+    * **lifespan** – `lifespan(server)` is an async context manager, entered at startup and left at shutdown.
+    * **argument_errors** – how to report invalid arguments: as a "result" that the model reads, as a "protocol" error,
+      or "auto", which follows the client's protocol version.
+    * **strict_arguments** – reject strings that represent a number, a boolean, a list or an object, such as `"5"` for
+      5, instead of repairing them.
+    * **list_page_size** – number of entries in a page of a list.
+    * **max_threads** – number of `def` functions that may run concurrently.
+    * **cache** – a CacheHint: how long clients may cache lists and resources, and whether several users may share
+      them. Or a hint for each method, `{"tools/list": CacheHint(ttl_ms=60_000)}`, with "*" for all others.
+    * **request_state_keys** – keys that seal the state which clients carry from one round to the next. Processes that
+      serve the same clients need the same keys; without keys, each process generates one. The first key seals, all of
+      them open.
+    * **resource_security** – which values of URI variables to reject before they reach a function; None accepts all.
+      The default `ResourceSecurity` rejects absolute paths and paths that escape their directory.
+    * **on_duplicate** – what to do with a second tool, resource or prompt of the same name: raise an "error", "replace"
+      the first, replace it and "warn", or "ignore" the second.
+    * **store** – URL of the store for tasks and used request states. None: PORTICO_STORE, or memory.
+    * **auth** – token validation over HTTP: a `portico.auth.ResourceServer`, the URL of an issuer, an async function
+      that maps the credentials of a request to a Principal, or an object with `create_resource_server(server)`, which
+      is called when the server is opened over HTTP.
+    * **request_headers** – names of the request headers that functions can read from `ctx.headers`.
+    * **structured_output** – whether a string returned by a tool is also sent as structured content. True by default,
+      unless the tool overrides it; tools of a service send it only if this is True.
     """
 
-    # The class of the Contexts that bodies receive; None: `portico.Context`, which is loaded with the first of them.
+    # Class of the Contexts that functions receive; None: `portico.Context`, which is imported when first needed.
     context_class: ClassVar[Any] = None
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
         name: str = "server",
@@ -169,118 +166,121 @@ class Server(Registrar):
         capabilities: dict[str, Any] | None = None,
         middleware: Iterable[HandlerMiddleware] = (),
         lifespan: Lifespan | None = None,
-        argument_errors: ArgumentErrors = "auto",
+        argument_errors: ArgumentErrorMode = "auto",
         strict_arguments: bool = False,
-        page_size: int = PAGE_SIZE,
-        most_threads: int = MOST_THREADS,
-        ttl_ms: int = 0,
-        cache_scope: Literal["public", "private"] = "private",
-        cache_hints: Mapping[str, Any] | None = None,
-        state_key: bytes | Sequence[bytes] | None = None,
+        list_page_size: int = PAGE_SIZE,
+        max_threads: int = MAX_THREADS,
+        cache: CacheHint | Mapping[str, CacheHint] | None = None,
+        request_state_keys: bytes | Sequence[bytes] | None = None,
         resource_security: ResourceSecurity | None = _INSIDE,
         on_duplicate: OnDuplicate = "error",
         store: str | None = None,
-        log_level: str | None = None,
         auth: Any = None,
-        headers: Iterable[str] = (),
+        request_headers: Iterable[str] = (),
         structured_output: bool | None = None,
-        providers: Sequence[Any] = (),
-        transforms: Sequence[Any] = (),
     ) -> None:
-        if log_level is not None:
-            configure_log_level(log_level)
-        self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
+        self.info = Implementation(name, version, title, description, website_url, parse_icons(icons))
         self.instructions = instructions
-        self.threads = Threads(most_threads)
-        self._state_keys = [state_key] if isinstance(state_key, bytes) else list(state_key or ())
+        self.thread_pool = ThreadPool(max_threads)
+        self._state_keys = (
+            [request_state_keys] if isinstance(request_state_keys, bytes) else list(request_state_keys or ())
+        )
         self.argument_errors = argument_errors
-        seen = checked_headers(headers)
+        seen = normalize_header_names(request_headers)
         self.runtime = Runtime(
-            name, self, self.threads, argument_errors, seen, strict_arguments, type(self).context_class
+            name, self, self.thread_pool, argument_errors, seen, strict_arguments, type(self).context_class
         )
         self.capabilities = (
-            ServerCapabilities(**CAPABILITIES) if capabilities is None else checked_capabilities(capabilities)
+            ServerCapabilities(**DEFAULT_CAPABILITIES) if capabilities is None else parse_capabilities(capabilities)
         )
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
-        checked_extensions(self._extensions)
+        validate_extension_ids(self._extensions)
         self.subscriptions = Subscriptions()
-        self.lifespans = Lifespans()
-        # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory. And where it is noted which
-        # answers were used: what a command line says of the store is about the tasks.
+        self.lifespans = LifespanManager()
+        # URL of the store for tasks. None: PORTICO_STORE, or memory. Used request states have their own URL,
+        # because a store given on the command line applies to tasks only.
         self.store = self._spent_in = store
-        # Where it keeps files of its own. None: PORTICO_DATA, or the place that the system has for it.
-        self.data: str | None = None
-        # Its tasks, from the first tool on that may become one.
+        # Directory for the server's own files. None: PORTICO_DATA, or the platform's data directory.
+        self.data_dir: str | None = None
+        # Created when the first tool that may run as a task is registered.
         self.tasks: TaskService | None = None
         if lifespan is not None:
             self.lifespans.add(_OWN, partial(lifespan, self))
-        # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
+        # Authentication and additional pages over HTTP. Both are read when the HTTP transport is opened.
         self._auth: ResourceServer | None = None
-        # Makes it at that time: what a login needs to know is not there before.
+        # Creates `_auth` when HTTP is opened: an auth provider needs settings that are unknown before.
         self._auth_provider: Any = None
         if auth is not None:
             self._configure_auth(auth)
-        self.pages: list[PageRoute] = []
-        # Told of the exchange when there is one: for pages that show what passes through it.
-        self.on_http: list[Callable[[Any], None]] = []
-        # Where people connect their accounts at other servers, if they can.
-        self.connector: Any = None
-        # Which those are, by alias.
-        self.accounts: dict[str, Any] = {}
-        self._middleware = [self._to_handler_middleware(one) for one in middleware]
+        self.custom_routes: list[CustomRoute] = []
+        # Called with the HttpApplication when it is built, for pages that display its activity.
+        self.on_http_start: list[Callable[[Any], None]] = []
+        # Where users connect their accounts at upstream servers, if supported.
+        self.account_connector: Any = None
+        # The upstreams with connectable accounts, by alias.
+        self.connected_accounts: dict[str, Any] = {}
+        self._middleware = [self._to_handler_middleware(item) for item in middleware]
         self._chain: Handler | None = None
-        self.bundles = Bundles()
-        self.intake = Intake(self, structured_output, on_duplicate, resource_security)
-        # What other processes may name: see `declare`.
+        self.service_registry = ServiceRegistry()
+        self.registration = Registration(self, structured_output, on_duplicate, resource_security)
+        # Components that other processes may add by name: see `declare`.
         self.declared: dict[str, Any] = {}
-        # What was taken away for a while.
+        # Components hidden by `disable`.
         self.disabled: list[Component] = []
-        # What single conversations are shown besides or not shown, as soon as one is.
-        self.visibility: Any = None
+        # Per-session visibility rules, created with the first rule.
+        self.session_visibility: Any = None
         self._endpoints: dict[str, Handler] = {}
-        # What clients meet in place of this server, if it has a face.
-        self.front: Handler = self
-        self.faces = FaceChoice()
-        self.mounts = Mounts(self.subscriptions.publish_everywhere)
-        # Who is asked for what is not our own.
-        self.others: Others = self.mounts
-        # What is put around the answers, as soon as something is to be protected.
-        self.protection: Protection | None = None
-        hints = checked_hints(ttl_ms, cache_scope)
+        # The handler that clients talk to: a tool search view if one is configured, otherwise this server.
+        self.public_handler: Handler = self
+        self.tool_search = ToolSearchConfig()
+        self.mounts = MountedProviders(self.subscriptions.broadcast)
+        # Answers for components that this server does not own.
+        self.provider: Provider = self.mounts
+        # Enforces access rules, rate limits and audit; created when one of them is configured.
+        self.policy: PolicyEnforcer | None = None
+        hints, hints_by_method = resolve_cache_hints(cache)
         self.registry = Registry(
-            page_size=checked_page_size(page_size),
-            stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
-            hints=hints,
-            # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
-            # something in every process of this name, and does no more than to lead on in a list.
-            cursors=ListCursors(self._state_keys[0] if self._state_keys else name.encode()),
-            publish=self.subscriptions.publish_everywhere,
+            page_size=validate_page_size(list_page_size),
+            result_meta=Raw(jsonrpc.encode({SERVER_INFO_META_KEY: self.info})),
+            cache_hints=hints,
+            # Without a configured key, the server's name protects cursors against mistakes, not against
+            # attackers. This lets every process of the same name accept a cursor, and a forged cursor does no
+            # more than select a page.
+            cursors=ListCursorCodec(self._state_keys[0] if self._state_keys else name.encode()),
+            publish=self.subscriptions.broadcast,
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
-        self.methods = ServerMethods(self, hints, cache_hints_by_method(cache_hints or {}))
-        self._answers = self._unprotected = self._own_answers()
+        self.methods = ServerMethods(self, hints, hints_by_method)
+        self._answers = self._unprotected = self._builtin_handlers()
         self._link()
-        for provider in providers:
-            self.add_provider(provider)
-        for transform in transforms:
-            self.add_transform(transform)
 
     def _extend(self) -> None:
-        """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
-        answers = {**self._own_answers(), **self.bundles.answers()}
+        """Rebuild the method handlers and the advertised extensions from the services that are registered now."""
+        answers = {**self._builtin_handlers(), **self.service_registry.method_handlers()}
         if self.mounts:
+            # Task ids of mounted servers are routed to their mount, so mounts wrap these methods even without own
+            # tasks.
             answers |= {
-                method: partial(self.mounts.around_task, answers.get(method, self._unknown)) for method in TASK_METHODS
+                method: partial(self.mounts.wrap_task_method, answers.get(method, self._reject_unknown_method))
+                for method in TASK_METHODS
             }
-        self._unprotected = self._answers = self.bundles.around(answers)
-        if self.protection is not None:
-            self._answers = self.protection.around_all(answers, self.bundles)
-        extensions = {**self._extensions, **self.bundles.extensions()}
+        self._unprotected = self._answers = self.service_registry.wrap_handlers(answers)
+        if self.policy is not None:
+            self._answers = self.policy.wrap_handlers(answers, self.service_registry)
+        extensions = {**self._extensions, **self.service_registry.extensions()}
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
 
-    def _own_answers(self) -> dict[str, Answer]:
-        return self.methods.table(self._call_tool)
+    def _builtin_handlers(self) -> dict[str, MethodHandler]:
+        return self.methods.build_handlers(self._call_tool)
+
+    @property
+    def directory(self) -> ComponentDirectory:
+        return self
+
+    @property
+    def operations(self) -> Operations:
+        return self
 
     @property
     def name(self) -> str:
@@ -306,27 +306,27 @@ class Server(Registrar):
     def icons(self) -> Any:
         return self.info.icons
 
-    # Most servers never ask their clients anything, and start without what that needs.
+    # Created on first use: most servers never send requests to their clients.
 
     @cached_property
-    def seal(self) -> Seal:
-        """Closes the state of a call that asks the client something."""
+    def state_sealer(self) -> RequestStateSealer:
+        """Return the sealer for the state of calls that request input from the client."""
         keys = self._state_keys
-        return request_state.Seal(keys[0] if keys else None, name=self.name, others=keys[1:])
+        return request_state.RequestStateSealer(keys[0] if keys else None, name=self.name, previous_keys=keys[1:])
 
     @cached_property
-    def spent(self) -> SpentStates:
-        """Which of those states were used."""
-        return spent_module.SpentStates(self._spent_in)
+    def used_states(self) -> UsedStates:
+        """Return the record of sealed states that were already used."""
+        return spent_module.UsedStates(self._spent_in)
 
     @property
-    def yielded(self) -> Any:
-        """What the lifespan of this server has yielded; None before, and without one."""
-        return self.lifespans.value(_OWN)
+    def lifespan_state(self) -> Any:
+        """Return the value that this server's lifespan yielded, or None without a lifespan or before it was entered."""
+        return self.lifespans.get_state(_OWN)
 
     def _configure_auth(self, auth: Any) -> None:
         if isinstance(auth, str | resource_module.ResourceServer) or callable(auth):
-            self._auth = resource_module.resource_server(auth)
+            self._auth = resource_module.to_resource_server(auth)
         elif hasattr(auth, "create_resource_server"):
             self._auth_provider = auth
         else:
@@ -337,7 +337,7 @@ class Server(Registrar):
 
     @property
     def auth(self) -> ResourceServer | None:
-        """Over HTTP: whose tokens are good."""
+        """Return the ResourceServer that validates tokens over HTTP, or None."""
         if self._auth_provider is not None:
             provider, self._auth_provider = self._auth_provider, None
             self._auth = provider.create_resource_server(self)
@@ -347,44 +347,49 @@ class Server(Registrar):
     def auth(self, resource: ResourceServer | None) -> None:
         self._auth, self._auth_provider = resource, None
 
-    # Answering
+    # Answering requests
 
     async def __call__(self, call: Call) -> Any:
-        # A body may ask another server: afterwards it is its own call again that is being answered.
-        held = CurrentCall.hold()
+        # A function may call another server in this process: restore the outer call as the current one afterwards.
+        held = CurrentCall.save()
         try:
             result = self.start(call)
             return await result if type(result) is CoroutineType else result
         finally:
-            CurrentCall.release(held)
+            CurrentCall.restore(held)
 
     def start(self, call: Call) -> Any:
-        """The result of a Call, or a coroutine that comes to it."""
+        """Return the result of a Call, or a coroutine that returns it."""
+        # Plain method dispatch without awaiting: the fast path of a tools/call.
         if self._chain is not None:
             return self._chain(call)
         answer = self._answers.get(call.method)
-        return answer(call) if answer is not None else self._unknown(call)
+        return answer(call) if answer is not None else self._reject_unknown_method(call)
 
-    def _unknown(self, call: Call) -> None:
+    def _reject_unknown_method(self, call: Call) -> None:
         if call.id is not None:
             raise MethodNotFound(f"Method not found: {call.method}")
 
     async def _answer(self, call: Call) -> Any:
-        """What the middleware is put around."""
+        """Answer a call inside the middleware chain."""
         if call.answer is None:
-            result = self._answers.get(call.method, self._unknown)(call)
+            result = self._answers.get(call.method, self._reject_unknown_method)(call)
         else:
-            # What is asked in the course of it is not answered so.
+            # Nested calls made while answering must not use the replacement handler.
             result = call.answer(replace(call, answer=None))
         return await result if type(result) is CoroutineType else result
 
-    def answer_with(self, answer: Answer, call: Call) -> Any:
-        """The answer of another function, with this server's middleware around it as around its own."""
-        return answer(call) if self._chain is None else self._chain(replace(call, answer=answer))
+    def with_middleware(self, handler: MethodHandler, call: Call) -> Any:
+        """Answer a call with `handler`, wrapped in this server's middleware."""
+        return handler(call) if self._chain is None else self._chain(replace(call, answer=handler))
 
-    def listed(self, method: str) -> Sequence[Any] | None:
-        """The entries of a list, the same object until something changes; None where it depends on who asks."""
-        if self.is_guarded:
+    def cached_list(self, method: str) -> Sequence[Any] | None:
+        """Return the entries of a list, or None if they depend on the caller.
+
+        The same object is returned until the list changes.
+        """
+        # Middleware, services and access rules can change a list per request, so only an unwrapped list is cacheable.
+        if self.has_access_policy:
             return None
         answer = self._unprotected.get(method)
         lists = self.methods.lists
@@ -393,242 +398,261 @@ class Server(Registrar):
         if answer is None:
             return ()
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
-        return self.others.listed(catalog) if self.others else catalog.definitions
+        return self.provider.cached_list(catalog) if self.provider else catalog.definitions
 
-    async def answer_unprotected(self, call: Call) -> Any:
-        """The answer as if everybody might have everything: for what is decided for all callers alike."""
-        result = self._unprotected.get(call.method, self._unknown)(call)
+    async def handle_without_policy(self, call: Call) -> Any:
+        """Answer a call without access rules, for decisions that apply to all callers alike."""
+        result = self._unprotected.get(call.method, self._reject_unknown_method)(call)
         return await result if type(result) is CoroutineType else result
 
-    def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]:
-        """The scopes that a principal has to have for a request about this name; none for what is not ours, or not
-        shown to the sender of a call: without one, to strangers."""
+    def required_scopes(self, method: str, name: str, call: Call | None = None) -> frozenset[str]:
+        """Return the scopes that a principal needs for a request about this name.
+
+        Empty for components that are not ours or that are hidden from the caller, so that scopes do not reveal them.
+        Without a `call` the caller is anonymous.
+        """
         tool = self.registry.by_name.get(name) if method == "tools/call" else None
-        if tool is None or self.hides(call or _STRANGER, "tool", name):
+        if tool is None or self.is_hidden(call or _ANONYMOUS_CALL, "tool", name):
             return frozenset()
-        return tool.needs
+        return tool.required_scopes
 
     def _call_tool(self, call: Call) -> Any:
-        params: CallToolParams = call.typed()
+        params: CallToolParams = call.decode_params()
         tool = self.registry.by_name.get(params.name)
         if tool is None:
-            return self.others.call(call, "tool", params.name, self.tools)
+            return self.provider.call(call, "tool", params.name, self.tools)
         return tool.start(call, params, self.runtime)
 
     @property
-    def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
-        """The arguments that stand in HTTP headers too, of each tool that has some."""
-        return self.registry.mirrored
+    def header_params(self) -> Mapping[str, Sequence[HeaderParam]]:
+        """Return the arguments that are also sent as HTTP headers, by tool."""
+        return self.registry.header_params
 
-    # Telling of changes
+    # Change notifications
 
     @property
-    def reads_by_itself(self) -> bool:
-        """Whether nothing is put around the resources of this server."""
+    def reads_resources_directly(self) -> bool:
+        """Return whether resources are read without middleware or services in between."""
         return self._chain is None and self._unprotected.get("resources/read") == self.methods.read_resource
 
-    def resource_updated(
-        self, uri: str, *, everywhere: bool = True, admits: Callable[[Call], bool] | None = None
+    def notify_resource_updated(
+        self, uri: str, *, replicate: bool = True, admits: Callable[[Call], bool] | None = None
     ) -> None:
-        """Tell those who subscribed to it that a resource has changed.
+        """Notify subscribers that a resource has changed.
 
-        * **everywhere** – also those whom other processes serve, where there are several; False: each of them learns of
-          the change by itself.
-        * **admits** – only the subscribers of this process whose `subscriptions/listen` call it returns True for, such
-          as those of one principal. Hashable.
+        * **replicate** – also notify subscribers served by other processes; False if each process detects the change
+          itself.
+        * **admits** – notify only subscribers of this process for whose `subscriptions/listen` call it returns True,
+          such as the subscribers of one principal. Hashable.
         """
-        if everywhere and admits is None:
-            self.subscriptions.publish_everywhere(notifications.RESOURCE_UPDATED, uri)
+        if replicate and admits is None:
+            self.subscriptions.broadcast(notifications.RESOURCE_UPDATED, uri)
         else:
             self.subscriptions.publish(notifications.RESOURCE_UPDATED, uri, admits=admits)
 
-    # Whose something is, and who may have it
+    # Ownership and access
 
     @cached_property
     def ownership(self) -> Ownership:
+        """Return the mapping from components to the services and mounts that own them."""
         return ownership_module.Ownership(self)
 
-    def owner_of(self, kind: Kind, name: str) -> Owned:
-        """Whose a tool, prompt, resource or template is, and what its owner calls it: (owner, inward name).
+    def qualified_name(self, kind: Kind, name: str) -> QualifiedName:
+        """Return the owner of a tool, prompt, resource or template, and its name there: (owner, local name).
 
-        The owner is the alias of an upstream, the prefix or the name of a mount, the name of a service, or else this
-        server's name; it is empty for what is not there. Rules and records go by these two, never by the name that a
-        client was shown: an alias, another prefix or a rename lead to the same.
+        The owner is the alias of an upstream, the prefix or name of a mount, the name of a service, or this server's
+        name; it is empty for an unknown component. Rules and records use these two, never the name that a client was
+        shown, so aliases, prefixes and renames cannot bypass them.
         """
-        return self.ownership.owner_of(kind, name)
+        return self.ownership.qualified_name(kind, name)
 
-    def own(self, kind: Kind, name: str) -> Owned | None:
-        """The same for what this server has itself, and None for everything else."""
-        return self.ownership.own(kind, name)
+    def local_qualified_name(self, kind: Kind, name: str) -> QualifiedName | None:
+        """Return the qualified name of a component that this server has itself, or None."""
+        return self.ownership.local_qualified_name(kind, name)
 
-    def owned(self, component: Component) -> Owned:
-        """The same for a component of this server."""
-        return self.ownership.owned(component)
+    def component_qualified_name(self, component: Component) -> QualifiedName:
+        """Return the qualified name of a component of this server."""
+        return self.ownership.component_qualified_name(component)
 
-    def needs_task(self, tool: str) -> bool:
-        """Whether a tool is known to run only as a task."""
-        found = self.registry.by_name.get(tool)
-        if found is None:
-            return self.others.needs_task(tool)
-        return found.task is not None and found.task.mode == "required"
+    def requires_task(self, tool: str) -> bool:
+        """Return whether a tool is known to run only as a task."""
+        result = self.registry.by_name.get(tool)
+        if result is None:
+            return self.provider.requires_task(tool)
+        return result.task is not None and result.task.mode == "required"
 
-    def hints(self, call: Call, tool: str) -> ToolAnnotations | None:
-        """What a tool says of itself now; None where only a list can tell."""
-        found = self.registry.by_name.get(tool)
-        if found is None:
-            return self.others.hints(call, tool)
-        return found.hints or ToolAnnotations()
+    def tool_annotations(self, call: Call, tool: str) -> ToolAnnotations | None:
+        """Return the current annotations of a tool, or None if only a list request can tell."""
+        result = self.registry.by_name.get(tool)
+        if result is None:
+            return self.provider.tool_annotations(call, tool)
+        return result.annotations or ToolAnnotations()
 
-    def canonical(self, kind: Kind, name: str) -> str | None:
-        """The one name of something of this server, whatever it was called by; None if there is no such thing."""
-        return self.ownership.canonical(kind, name)
+    def canonical_name(self, kind: Kind, name: str) -> str | None:
+        """Return the canonical name of a component, whatever alias it was called by, or None if it does not exist."""
+        return self.ownership.canonical_name(kind, name)
 
-    def hides(self, call: Call, kind: Kind, name: str) -> bool:
-        """Whether something is here that the sender of a call is not to learn of."""
-        return self.ownership.hides(call, kind, name)
+    def is_hidden(self, call: Call, kind: Kind, name: str) -> bool:
+        """Return whether a component exists but is hidden from the caller."""
+        return self.ownership.is_hidden(call, kind, name)
 
     @property
-    def is_guarded(self) -> bool:
-        """Whether it depends on the caller what is shown."""
-        return self.protection is not None and self.protection.guard is not None
+    def has_access_policy(self) -> bool:
+        """Return whether visible components depend on the caller."""
+        return self.policy is not None and self.policy.access_policy is not None
 
-    def refused(self, status: int, reason: str, address: str | None) -> None:
-        """A transport did not let a request in."""
-        if self.protection is not None and self.protection.witness is not None:
-            self.protection.witness.refused(status, reason, address)
+    def on_rejected_request(self, status: int, reason: str, address: str | None) -> None:
+        """Report a request that a transport rejected to the audit hook."""
+        if self.policy is not None and self.policy.audit_hook is not None:
+            self.policy.audit_hook.on_rejected(status, reason, address)
 
     @property
     def catalogs(self) -> dict[str, Catalog[Any]]:
-        """Everything this server has itself, by the method that lists it."""
-        return {one.method: one for one in (self.tools, self.prompts, self.resources, self.templates)}
+        """Return the catalogs of this server's own components, by list method."""
+        return {item.method: item for item in (self.tools, self.prompts, self.resources, self.templates)}
 
-    def protect(
-        self, *, guard: AccessGuard | None = None, meter: Meter | None = None, witness: Witness | None = None
+    def set_policy(
+        self,
+        *,
+        access_policy: AccessPolicy | None = None,
+        rate_limiter: RequestLimiter | None = None,
+        audit_hook: AuditHook | None = None,
     ) -> None:
-        """Put a guard, a meter or a witness around everything that this server answers; each takes the place of the
-        one before it. At any time.
+        """Apply an access policy, a rate limiter or an audit hook to every request. Each replaces the previous one of
+        its kind.
 
-        * **guard** – decides what a caller sees and may do.
-        * **meter** – counts what is asked, and refuses what is too much.
-        * **witness** – takes note of what was asked, and of what came of it.
+        Can be called while the server is running.
+
+        * **access_policy** – decides which components a caller sees and may use.
+        * **rate_limiter** – counts requests and rejects those above the limit.
+        * **audit_hook** – records requests and their outcomes.
         """
-        if self.protection is None:
-            self.protection = enforcement.Protection(self)
-            self.others.protection = self.mounts.protection = self.protection
-        self.protection.use(guard, meter, witness, self.lifespans)
-        if guard is not None:
-            # What a caller is shown depends on who it is, so it is not for everybody's cache.
-            self.methods.hints["cache_scope"] = "private"
+        if self.policy is None:
+            self.policy = enforcement.PolicyEnforcer(self)
+            self.provider.protection = self.mounts.protection = self.policy
+        self.policy.configure(access_policy, rate_limiter, audit_hook, self.lifespans)
+        if access_policy is not None:
+            # Lists now depend on the caller, so shared caches must not store them.
+            self.methods.cache_hints["cache_scope"] = "private"
             self._lists_changed()
         self._extend()
 
     @classmethod
     def from_openapi(cls, spec: Any, **options: Any) -> Self:
-        """A server with a tool for each operation of an OpenAPI document: a dict, or the path of a JSON or YAML file.
+        """Create a server with a tool for each operation of an OpenAPI document: a dict, or the path of a JSON or YAML
+        file.
 
-        * **url** – where the API is; otherwise the document says so, and it has to be on the open internet.
-        * **app**, **client** – an ASGI application of this process, or an `httpx.AsyncClient`, in place of it.
+        * **base_url** – base URL of the API. Without it, the document's `servers` entry is used, which must be a public
+          address.
+        * **app**, **client** – send requests to an ASGI application in this process, or with an `httpx.AsyncClient`.
         * **auth** – a key or token, a `(name, password)`, a table with `client_id` and `client_secret`; or several of
-          them, by the names of the document's security schemes. For others than the API's own, see `headers`.
+          them by the names of the document's security schemes. For schemes that the document does not declare, use
+          `headers`.
         * **headers** – sent with every request.
-        * **variables** – of the URL of the document's server.
-        * **tags**, **paths**, **methods** – only these become tools; **exclude_tags** and so on: not these.
-        * **route_maps** – FastMCP's way to say the same: the first `RouteMap` that fits an operation decides.
-        * **rename** – the names of tools, by the ids of their operations.
-        * **private** – whether the document may name an address of a private network.
-        * **outputs** – whether tools have output schemas; then an answer that does not fit is an error.
-        * **timeout**, **longest** – how many seconds a request may take, and how many bytes an answer may have.
-        * and those of a Server, but for `auth` and `headers`.
+        * **variables** – values for the variables in the document's server URL.
+        * **tags**, **paths**, **methods** – turn only these operations into tools; **exclude_tags** and so on omit
+          operations.
+        * **route_maps** – FastMCP's equivalent: the first `RouteMap` that matches an operation decides.
+        * **rename** – tool names by operation id.
+        * **allow_private_hosts** – whether the document's server may be an address in a private network.
+        * **validate_output** – whether tools have output schemas; a response that does not match is then an error.
+        * **timeout**, **max_response_size** – limits of a request in seconds, and of a response in bytes.
+        * all options of Server except `auth`.
         """
         document = document_module.read_document(spec)
-        about, wanted = tools.split_options(document, options)
+        about, operation_options = tools.split_options(document, options)
         server = cls(**about)
-        tools.add_operations(server, document, wanted)
+        tools.add_operations(server, document, operation_options)
         return server
 
     @classmethod
     def from_fastapi(cls, app: Any, **options: Any) -> Self:
-        """A server with a tool for each operation of a FastAPI application, which is called in this process.
+        """Create a server with a tool for each operation of a FastAPI application, which is called in this process.
 
-        The options are those of `from_openapi`. The application is started and stopped with this server.
+        Takes the options of `from_openapi`. The application is started and stopped with this server.
         """
         if not callable(getattr(app, "openapi", None)):
-            raise UsageError(f"{type(app).__name__} is no FastAPI application: it has no openapi()")
+            raise UsageError(f"expected a FastAPI application with an openapi() method, got {type(app).__name__}")
         return cls.from_openapi(app.openapi(), app=app, **options)
 
-    # Registering
+    # Registration
 
     def _register(self, component: Component) -> None:
         self.add_components([component])
-        if self.subscriptions.spread is not None:
-            replication.note_alone(self.subscriptions.spread, component)
+        if self.subscriptions.broadcast_hook is not None:
+            replication.warn_if_local_only(self.subscriptions.broadcast_hook, component)
 
     def add_components(self, components: list[Component]) -> None:
-        """Add tools, resources and prompts, all of them or none, with what this server says of all of its own."""
-        self.intake.add_components(components)
+        """Add tools, resources and prompts, all of them or none, with this server's defaults applied."""
+        self.registration.add_components(components)
 
-    def add_to_bundle(self, name: str, components: list[Component]) -> None:
-        """Add what a service has, at once or later: rules know it by the name of the service, and it goes with it."""
-        self.intake.add_to_bundle(name, components)
+    def add_to_service(self, name: str, components: list[Component]) -> None:
+        """Add components to a service, at startup or later. Rules refer to them by the service's name, and they are
+        removed with it.
+        """
+        self.registration.add_to_service(name, components)
 
     def _add_service(self, service: Service) -> None:
-        self.bundles.services.append(service)
-        self.registry.schemes |= service.schemes
-        service.added(self)
+        self.service_registry.add_service(service)
+        self.registry.scheme_aliases |= service.scheme_aliases
+        service.on_added(self)
         self.lifespans.add(service, service.lifespan)
         self._extend()
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The services that were added, in their order."""
-        return tuple(one for one in self.bundles.services if one is not self.tasks and one is not self.intake.app_pages)
+        """Return the services that were added, in order."""
+        return tuple(service for service in self.service_registry.services if not service.internal)
 
-    def add(self, component: Any, *, everywhere: bool = False) -> None:
-        """Add a service, a single tool, resource or prompt, or a function as a tool. At any time.
+    def add(self, component: Any, *, replicate: bool = False) -> None:
+        """Add a service, a single tool, resource or prompt, or a function as a tool. Can be called while the server is
+        running.
 
-        * **everywhere** – also in the other processes that serve the same clients, where there are several, and in
-          those that are started later. Each has to know it: see `declare`.
+        * **replicate** – also add it in the other processes that serve the same clients, and in processes started
+          later. Each must have declared it: see `declare`.
         """
-        if everywhere:
-            name = replication.name_of(self.declared, component)
-            with replication.told_as(self.subscriptions.spread, replication.ADDED, name):
-                self.intake.add(component)
+        if replicate:
+            name = replication.find_declared_name(self.declared, component)
+            with replication.replicate_as(self.subscriptions.broadcast_hook, replication.COMPONENT_ADDED, name):
+                self.registration.add(component)
         else:
-            self.intake.add(component)
+            self.registration.add(component)
 
     def declare(self, component: ComponentT) -> ComponentT:
-        """Declare a component that may be added later in all processes: `add(component, everywhere=True)`.
+        """Declare a component that may be added later in all processes with `add(component, replicate=True)`.
 
-        Call it before the server runs, where every process does, such as at the end of a module. Other processes name
-        what they have added, and only a declared name has a meaning here. Returns the component, so that it can be
-        used as a decorator. Raises UsageError for a second component of the same name, or once several processes
-        serve.
+        Call it before the server runs, in code that every process executes, such as at the end of a module. Processes
+        send each other names, and accept only declared ones. Returns the component, so it can be used as a decorator.
+        Raises UsageError for a second component of the same name, or when several processes are already serving.
         """
-        if self.subscriptions.spread is not None:
+        if self.subscriptions.broadcast_hook is not None:
             raise UsageError("declare() must be called before the server runs, so that every process does")
         name = replication.declared_name(component)
         if self.declared.setdefault(name, component) is not component:
             raise UsageError(f"another component is declared as {name!r}")
         return component
 
-    def remove(self, name: str, *, everywhere: bool = False) -> None:
-        """Remove a service, a tool, a prompt or a resource by its name or URI. At any time.
+    def remove(self, name: str, *, replicate: bool = False) -> None:
+        """Remove a service, a tool, a prompt or a resource by its name or URI. Can be called while the server is
+        running.
 
-        * **everywhere** – also in the other processes that serve the same clients: for what was declared (`declare`).
+        * **replicate** – also remove it in the other processes that serve the same clients; requires `declare`.
         """
-        if everywhere:
+        if replicate:
             if name not in self.declared:
-                raise UsageError(f"{name!r} cannot be removed everywhere: declare it first, with server.declare(…)")
-            with replication.told_as(self.subscriptions.spread, replication.REMOVED, name):
-                self.intake.remove(name)
+                raise UsageError(
+                    f"{name!r} cannot be removed in all processes: declare it first, with server.declare(…)"
+                )
+            with replication.replicate_as(self.subscriptions.broadcast_hook, replication.COMPONENT_REMOVED, name):
+                self.registration.remove(name)
         else:
-            self.intake.remove(name)
+            self.registration.remove(name)
 
     def add_tool(self, tool: Any, **options: Any) -> Tool:
         """Add a function, with the options of `@server.tool`, or a Tool, and return the Tool."""
-        known = _find_by_function(tool, self.tools)
-        if known is not None and not options:
-            return cast("Tool", known)
+        existing = _find_by_function(tool, self.tools)
+        if existing is not None and not options:
+            return cast("Tool", existing)
         added = tool if isinstance(tool, Tool) else Tool(tool, **options)
         self.add(added)
         return added
@@ -640,50 +664,56 @@ class Server(Registrar):
         return added
 
     def add_resource(self, resource: Any) -> Resource:
-        """Add a Resource, and return it."""
-        known = _find_by_function(resource, [*self.resources, *self.templates])
-        if known is not None:
-            return cast("Resource", known)
+        """Add a Resource and return it."""
+        existing = _find_by_function(resource, [*self.resources, *self.templates])
+        if existing is not None:
+            return cast("Resource", existing)
         if not isinstance(resource, Resource):
             raise UsageError("a resource is added as a Resource: Resource(fn, uri), or with @server.resource(uri)")
         self.add(resource)
         return resource
 
     def remove_tool(self, name: str) -> None:
-        """Remove every version of a tool. Raises NotRegistered, a ValueError, if there is none."""
-        self.intake.remove_component(name)
+        """Remove every version of a tool. Raises NotRegistered, a ValueError, if it does not exist."""
+        self.registration.remove_component(name)
 
     def remove_prompt(self, name: str) -> None:
-        """Remove a prompt. Raises NotRegistered, a ValueError, if there is none."""
-        self.intake.remove_component(name)
+        """Remove a prompt. Raises NotRegistered, a ValueError, if it does not exist."""
+        self.registration.remove_component(name)
 
     def remove_resource(self, uri: str) -> None:
-        """Remove a resource or a template. Raises NotRegistered, a ValueError, if there is none."""
-        self.intake.remove_component(uri)
+        """Remove a resource or a template. Raises NotRegistered, a ValueError, if it does not exist."""
+        self.registration.remove_component(uri)
 
     def add_provider(self, provider: Any, namespace: str | None = None) -> None:
-        """Add a source of components: a Service, a FileSystemProvider or a server; with a prefix before its names."""
+        """Add a source of components: a Service, a FileSystemProvider or a server, optionally with a prefix for its
+        names.
+        """
         if namespace:
             inner = Server(namespace)
             inner.add_provider(provider)
             self.mount(inner, namespace)
-        elif hasattr(provider, "put_on"):
-            provider.put_on(self)
+        elif hasattr(provider, "attach"):
+            provider.attach(self)
         elif hasattr(provider, "registry"):
             self.mount(provider)
         else:
             self.add(provider)
 
     def add_transform(self, transform: Any) -> None:
-        """Change what this server offers: ToolTransform, Namespace, VersionFilter, ResourcesAsTools, PromptsAsTools.
-        At any time."""
-        if not hasattr(transform, "put_on") or not hasattr(transform, "keeps"):
+        """Transform the components of this server: ToolTransform, Namespace, VersionFilter, ResourcesAsTools,
+        PromptsAsTools.
+
+        Can be called while the server is running.
+        """
+        if not hasattr(transform, "attach") or not hasattr(transform, "includes"):
             raise UsageError(
-                f"{transform!r} is no Transform of portico; a middleware can do the same: server.add_middleware(…)"
+                f"expected a portico Transform, got {transform!r}; to change requests or results, use "
+                "server.add_middleware(…)"
             )
-        transform.put_on(self)
-        if type(transform).keeps is not builtin.Transform.keeps:
-            self.intake.add_filter(transform.keeps)
+        transform.attach(self)
+        if type(transform).includes is not builtin.Transform.includes:
+            self.registration.add_filter(transform.includes)
 
     def disable(
         self,
@@ -693,12 +723,12 @@ class Server(Registrar):
         keys: Collection[str] = (),
         components: Collection[str] | None = None,
     ) -> None:
-        """Hide components with one of these names or tags, until `enable` shows them again. Listeners are notified.
+        """Hide components with one of these names or tags until `enable` shows them again. Clients are notified.
 
         * **keys** – names with their kind: `tool:add`, `resource:data://x`.
-        * **components** – only of these kinds: "tool", "resource", "template", "prompt".
+        * **components** – only these kinds: "tool", "resource", "template", "prompt".
         """
-        self.intake.disable(create_matcher(names or (), tags or (), keys or (), components))
+        self.registration.disable(create_matcher(names or (), tags or (), keys or (), components))
 
     def enable(
         self,
@@ -709,80 +739,83 @@ class Server(Registrar):
         components: Collection[str] | None = None,
         only: bool = False,
     ) -> None:
-        """Show components again that `disable` has hidden.
+        """Show components again that `disable` hid.
 
         * **only** – hide all others.
         """
         matches = create_matcher(names or (), tags or (), keys or (), components)
-        self.intake.enable(matches)
+        self.registration.enable(matches)
         if only:
-            self.intake.disable(lambda component: not matches(component))
+            self.registration.disable(lambda component: not matches(component))
 
     def mount(self, server: Any, namespace: str | None = None) -> None:
-        """Make another server part of this one: its `add` becomes `namespace_add`.
+        """Mount another server under a namespace: its tool `add` becomes `namespace_add`.
 
-        It is a Server, a Client or any Handler; or what a Client takes: a URL, a command, a `module:object`. A
-        connection is opened and closed with this server.
+        `server` is a Server, a Client, any Handler, or a target that Client accepts: a URL, a command, a
+        `module:object`. The connection is opened and closed with this server.
         """
         if server is self:
             raise UsageError("a server cannot be mounted in itself")
         mount = self.mounts.add(server, namespace)
-        self.lifespans.add(mount, members(mount.handler).lifespan)
+        self.lifespans.add(mount, get_capabilities(mount.handler).lifespan)
         self._extend()
         self._lists_changed()
 
     def unmount(self, target: Any) -> None:
-        """Undo `mount` of the same target."""
+        """Remove the mounts of a target that were added with `mount`."""
         for mount in self.mounts.remove(target):
             self.lifespans.remove(mount)
         self._lists_changed()
 
     def _lists_changed(self) -> None:
         for catalog in (self.tools, self.prompts, self.resources):
-            catalog.changed()
+            catalog.invalidate()
 
     def endpoints(self) -> Mapping[str, Handler]:
-        """The handlers of other paths than that of the server itself."""
+        """Return the handlers at additional paths, by path."""
         return self._endpoints
 
     def add_endpoint(self, path: str, handler: Handler) -> None:
-        """Answer at another path of the same port with another Handler, such as a part of this server. At any time.
+        """Serve another Handler, such as a view of this server, at another path of the same port.
 
-        It has sessions of its own, and the same tokens, hosts and limits.
+        The endpoint has separate sessions but the same tokens, hosts and limits. Can be called while the server is
+        running.
         """
         if not path.startswith("/") or path == "/" or not path.isprintable() or set(path) & set("?#% "):
-            raise UsageError(f"{path!r} is no path for an endpoint: it is such as /mcp/other")
+            raise UsageError(
+                "endpoint path must start with / and have no query, fragment or escapes, such as /mcp/other; got "
+                f"{path!r}"
+            )
         if path in self._endpoints:
-            raise UsageError(f"there is already an endpoint at {path}; remove it first")
-        # Another object, so that it can be seen that something has changed.
+            raise UsageError(f"endpoint {path} is already registered; remove it first")
+        # Assign a new dict instead of mutating: the transport detects the change by identity.
         self._endpoints = {**self._endpoints, path: handler}
 
     def remove_endpoint(self, path: str) -> None:
-        """Undo `add_endpoint`."""
+        """Remove an endpoint that was added with `add_endpoint`."""
         if path not in self._endpoints:
-            raise UsageError(f"there is no endpoint at {path} to remove")
-        self._endpoints = {known: handler for known, handler in self._endpoints.items() if known != path}
+            raise UsageError(f"cannot remove the endpoint {path}: it does not exist")
+        self._endpoints = {
+            endpoint_path: handler for endpoint_path, handler in self._endpoints.items() if endpoint_path != path
+        }
 
-    def add_face(self, face: FaceHandler, path: str | None = None) -> None:
-        """Offer a face of this server at a path of its own, `/mcp/NAME` unless said otherwise. At any time."""
-        self.add_endpoint(path or f"/mcp/{face.name}", face)
-        self.hold(face.desk.lifespan)
+    def add_tool_search_endpoint(self, tool_search: ToolSearchHandler, path: str | None = None) -> None:
+        """Serve a tool search view of this server at `path`, by default `/mcp/NAME`. Can be called while the server is
+        running.
+        """
+        self.add_endpoint(path or f"/mcp/{tool_search.name}", tool_search)
+        self.add_lifespan(tool_search.own_tools.lifespan)
 
     def add_middleware(self, middleware: Any) -> None:
-        """Put a middleware around everything this server answers; the last one is the outermost."""
+        """Wrap every request that this server answers in a middleware; the last one added is the outermost."""
         self._middleware.append(self._to_handler_middleware(middleware))
         self._link()
 
     def _to_handler_middleware(self, middleware: Any) -> HandlerMiddleware:
-        """Return a function from Handler to Handler. One of class `Middleware` is given this server."""
-        if getattr(type(middleware), "takes_server", False):
+        """Return a function from Handler to Handler. Instances of `Middleware` also receive this server."""
+        if getattr(type(middleware), "needs_server", False):
             return partial(middleware, server=self)
         return cast("HandlerMiddleware", middleware)
-
-    def use_innermost(self, middleware: HandlerMiddleware) -> None:
-        """Put a middleware around the answers, and within all others."""
-        self._middleware.insert(0, middleware)
-        self._link()
 
     def _link(self) -> None:
         inner: Handler = self._answer
@@ -790,43 +823,69 @@ class Server(Registrar):
 
     # Running
 
-    def hold(self, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
-        """Enter this when the server begins to answer, and leave it when it ends."""
+    def add_lifespan(self, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        """Register an async context manager to enter when the server starts and leave when it stops."""
         self.lifespans.add(lifespan, lifespan)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[Server]:
-        """The time in which this server answers: its own lifespan and those of its services."""
+        """Run the lifespans of this server and its services for the duration of the context."""
         await self.lifespans.enter()
         try:
             yield self
         finally:
-            if await self.lifespans.leave() and "spent" in vars(self):
-                await self.spent.close()
+            if await self.lifespans.leave() and "used_states" in vars(self):
+                await self.used_states.close()
 
     run = running.run
     run_async = running.run_async
-    asgi = running.asgi
+    http_app = running.http_app
 
     def custom_route(
         self, path: str, methods: Iterable[str] = ("GET",), name: str | None = None
     ) -> Callable[[RouteFunction], RouteFunction]:
-        """Answer another path over HTTP: `@server.custom_route("/health", methods=["GET"])`.
+        """Register a function for another HTTP path: `@server.custom_route("/health", methods=["GET"])`.
 
-        The function receives a request. It returns a text, a value that is encoded as JSON, or a Starlette response.
+        The function receives the request. It returns a string, a value to encode as JSON, or a Starlette response.
         """
         return custom_routes.custom_route(self, path, methods)
 
     # Requests from this process
 
-    list_tools = in_process.list_tools
-    list_prompts = in_process.list_prompts
-    list_resources = in_process.list_resources
-    list_resource_templates = in_process.list_resource_templates
-    get_tool = in_process.get_tool
-    call_tool = in_process.call_tool
-    read_resource = in_process.read_resource
-    get_prompt = in_process.get_prompt
+    async def list_tools(self) -> list[Any]:
+        """Return the tools that a client would see."""
+        return await self._list_all("tools/list", ListToolsResult, "tools")
+
+    async def list_prompts(self) -> list[Any]:
+        """Return the prompts that a client would see."""
+        return await self._list_all("prompts/list", ListPromptsResult, "prompts")
+
+    async def list_resources(self) -> list[Any]:
+        """Return the resources that a client would see."""
+        return await self._list_all("resources/list", ListResourcesResult, "resources")
+
+    async def list_resource_templates(self) -> list[Any]:
+        """Return the resource templates that a client would see."""
+        return await self._list_all("resources/templates/list", ListResourceTemplatesResult, "resource_templates")
+
+    async def get_tool(self, name: str) -> Any:
+        """Return the tool of this name that a client would see, or None."""
+        return next((tool for tool in await self.list_tools() if tool.name == name), None)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        """Call a tool and return its result. Inside a call, access rules apply to the caller of that call."""
+        return await self(_create_call("tools/call", {"name": name, "arguments": arguments or {}}))
+
+    async def read_resource(self, uri: Any) -> Any:
+        """Read a resource and return the result."""
+        return await self(_create_call("resources/read", {"uri": str(uri)}))
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        """Return the messages of a prompt, rendered with arguments."""
+        return await self(_create_call("prompts/get", {"name": name, "arguments": arguments or {}}))
+
+    async def _list_all(self, method: str, kind: Any, member: str) -> list[Any]:
+        return await context.fetch_all_pages(lambda params: self(_create_call(method, params)), kind, member)
 
 
 def configure_log_level(level: str) -> None:
@@ -837,11 +896,24 @@ def configure_log_level(level: str) -> None:
     logging.getLogger("portico").setLevel(levels[level.upper()])
 
 
+def _create_call(method: str, params: dict[str, Any]) -> Call:
+    """Return a request from this process, on behalf of the caller whose request is being answered, if any."""
+    call = Call(method=method, params=Raw(jsonrpc.encode(params)), id=0, protocol_version=LATEST_PROTOCOL_VERSION)
+    policy = get_loaded_module("portico.server.policy.interfaces")
+    passage = None if policy is None else policy.current_request.get()
+    # Security: a tool that calls another tool by name must not grant its client more than the client may do itself.
+    outer = CurrentCall.call() if passage is None else passage.call
+    if outer is None:
+        return call
+    caller = {"principal": outer.principal, "client": outer.client, "address": outer.address, "headers": outer.headers}
+    return replace(call, **caller, facet=outer.facet)
+
+
 def _find_by_function(fn: Any, components: Iterable[Any]) -> Any:
-    """Return the component of a function that a decorator has registered already, or None."""
-    return next((one for one in components if getattr(one, "fn", None) is fn), None)
+    """Return the component that a decorator already registered for this function, or None."""
+    return next((component for component in components if getattr(component, "fn", None) is fn), None)
 
 
-# The lifespan that a server was given, among those of its services.
+# Key of the lifespan passed to the constructor, among the lifespans of the services.
 _OWN = "the server's own"
-_STRANGER = Call(method="tools/call", address="")
+_ANONYMOUS_CALL = Call(method="tools/call", address="")

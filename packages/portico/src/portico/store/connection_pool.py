@@ -1,7 +1,7 @@
-"""Transactions are run by threads that each own a connection; their results come back to the event loop.
+"""Threads that each own a database connection, and delivery of their results to the event loop.
 
-One hop there and one back. What several threads, or one group commit, have finished by the time the loop looks is
-delivered by one wake-up.
+A transaction costs one hop to a thread and one back. Jobs that finish before the loop runs are delivered by a single
+wake-up.
 """
 
 from __future__ import annotations
@@ -20,135 +20,147 @@ from portico.store.transaction import Event, Isolation, Transaction
 
 T = TypeVar("T")
 
-_IDLE_SECONDS = 300.0
+# An idle connection occupies a slot of the PostgreSQL server and memory here.
+_IDLE_TIMEOUT_SECONDS = 300.0
 
 
 class TransactionJob(Struct, eq=False):
-    """A transaction whose caller waits. The thread that runs it leaves the outcome here."""
+    """A transaction whose caller waits for its outcome."""
 
     fn: Callable[[Transaction], Any]
     future: asyncio.Future[Any]
-    writes: bool
+    is_write: bool
     isolation: Isolation = "serializable"
-    # A migration: alone, and free to rebuild tables that others refer to.
-    rebuilds: bool = False
-    value: Any = None
-    failure: BaseException | None = None
+    # A migration: runs alone and may rebuild tables that others refer to.
+    rebuilds_tables: bool = False
+    result: Any = None
+    error: BaseException | None = None
     events: list[Event] = []
 
     @property
-    def dropped(self) -> bool:
-        """Whether its caller was cancelled. Such a job is not begun any more; one that has begun is finished."""
+    def is_cancelled(self) -> bool:
+        """Return whether the caller was cancelled. A job that has not begun is skipped; a running one is finished."""
         return self.future.cancelled()
 
-    def end(self, value: Any = None, failure: BaseException | None = None, events: list[Event] | None = None) -> None:
-        self.value, self.failure, self.events = value, failure, events or []
+    def complete(
+        self, result: Any = None, error: BaseException | None = None, events: list[Event] | None = None
+    ) -> None:
+        self.result, self.error, self.events = result, error, events or []
 
     def deliver(self) -> None:
-        # Taken off, because a failure holds the frames that hold the job.
-        failure, self.failure = self.failure, None
+        """Set the result of the future. Runs on the event loop."""
+        # Cleared, because the exception references the frames that reference the job.
+        error, self.error = self.error, None
         if self.future.done():
-            return  # the caller was cancelled; the transaction is whole
-        if failure is None:
-            self.future.set_result(self.value)
-        elif isinstance(failure, StopIteration):
-            # A future cannot hold one: it would end the coroutine that waits for it.
-            self.future.set_exception(RuntimeError("the function raised StopIteration"))
+            return  # the caller was cancelled; the transaction is complete
+        if error is None:
+            self.future.set_result(self.result)
+        elif isinstance(error, StopIteration):
+            # A future cannot hold StopIteration: it would end the awaiting coroutine.
+            self.future.set_exception(RuntimeError("the transaction function raised StopIteration"))
         else:
-            self.future.set_exception(failure)
+            self.future.set_exception(error)
 
 
-async def perform(submit: Callable[[TransactionJob], None], fn: Callable[[Transaction], T], **how: Any) -> T:
-    """Run a function as a transaction in a thread; its result."""
+async def run_transaction(
+    submit: Callable[[TransactionJob], None], fn: Callable[[Transaction], T], **options: Any
+) -> T:
+    """Run a function as a transaction in a thread and return its result."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    submit(TransactionJob(fn, future, **how))
+    submit(TransactionJob(fn, future, **options))
     return await future
 
 
 class CompletionQueue:
-    """Finished jobs, on their way to the event loop."""
+    """Finished jobs to be delivered on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[list[Event]], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, publish: Callable[[list[Event]], None]) -> None:
         self._loop = loop
-        self._tell = tell
+        self._publish = publish
         self._jobs: deque[TransactionJob] = deque()
-        self._due = False
+        self._is_scheduled = False
 
     def put(self, jobs: list[TransactionJob]) -> None:
-        # First in, then look: the loop first forgets that it is due, then takes all, so nothing is left lying.
+        """Schedule the delivery of finished jobs. Called by the threads."""
+        # Append first, then check: the loop clears the flag before it takes the jobs, so none is left behind.
         self._jobs.extend(jobs)
-        if not self._due:
-            self._due = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             self.call(self._deliver)
 
     def call(self, fn: Callable[[], object]) -> None:
+        """Call a function on the event loop."""
         try:
             self._loop.call_soon_threadsafe(fn)
         except RuntimeError:
-            pass  # the loop is closed, and with it all that waited
+            pass  # the loop is closed, and so is everything that waited
 
     def _deliver(self) -> None:
-        self._due = False
+        self._is_scheduled = False
         events: list[Event] = []
         while self._jobs:
             job = self._jobs.popleft()
             events += job.events
             job.deliver()
         if events:
-            self._tell(events)
+            self._publish(events)
 
 
 class ConnectionWorker(Protocol):
-    """What one thread works with: a connection."""
+    """Connection of one thread."""
 
-    def perform(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
-        """Run the one job in the list. Others that wait may be taken from `more` and appended to the list."""
+    def run_jobs(self, jobs: list[TransactionJob], take_queued: Callable[[], TransactionJob | None]) -> None:
+        """Run the single job in the list. Further queued jobs may be taken with `take_queued` and appended."""
 
-    def rest(self) -> None:
-        """Called after each answer, for what the caller need not wait for."""
+    def on_idle(self) -> None:
+        """Do work that the caller need not wait for; called after each job."""
 
     def close(self) -> None: ...
 
 
-class ThreadPool:
-    """A few threads that take jobs from one queue. They start when needed and end after a long time idle."""
+class ConnectionThreadPool:
+    """Threads that take jobs from one queue. They start on demand and end after a long idle time."""
 
     def __init__(
         self,
         name: str,
-        most: int,
+        max_threads: int,
         connect: Callable[[], ConnectionWorker],
         completions: CompletionQueue,
-        idle: float | None = _IDLE_SECONDS,
+        idle_timeout: float | None = _IDLE_TIMEOUT_SECONDS,
     ) -> None:
         self._name = name
-        self._most = most
+        self._max_threads = max_threads
         self._connect = connect
         self._completions = completions
-        self._longest_idle = idle
+        self._idle_timeout = idle_timeout
+        # SimpleQueue is reentrant and faster than Queue, and needs no task counting.
         self._queue: SimpleQueue[TransactionJob | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
         self._idle = 0
-        self._left = 0
+        self._exited = 0
         self._closed: asyncio.Future[None] | None = None
 
     def submit(self, job: TransactionJob) -> None:
+        """Queue a job and start a thread if none is idle. Raises DatabaseClosed."""
         with self._lock:
             if self._closed is not None:
                 raise DatabaseClosed
             if self._idle > 0:
                 self._idle -= 1
-            elif self._started < self._most:
+            # Started on demand: most processes need one connection.
+            elif self._started < self._max_threads:
                 self._started += 1
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
             self._queue.put(job)
 
     async def close(self) -> None:
-        """End all threads, once what was submitted is finished."""
+        """Finish the submitted jobs, then end all threads."""
         with self._lock:
             if self._closed is None:
                 self._closed = asyncio.get_running_loop().create_future()
+                # One marker per thread, behind the submitted jobs: they are all finished first.
                 for _ in range(self._started):
                     self._queue.put(None)
                 if not self._started:
@@ -159,51 +171,53 @@ class ThreadPool:
         worker: ConnectionWorker | None = None
         while (job := self._next()) is not None:
             jobs = [job]
-            if not job.dropped:
+            if not job.is_cancelled:
                 try:
                     worker = worker or self._connect()
-                    worker.perform(jobs, self._more)
-                except BaseException as failure:
-                    for one in jobs:
-                        one.end(failure=failure)
+                    worker.run_jobs(jobs, self._take_queued)
+                except BaseException as error:
+                    for item in jobs:
+                        item.complete(error=error)
             self._completions.put(jobs)
+            # Drop references, so that results are not kept alive while the thread is idle.
             del job, jobs
             if worker is not None:
-                worker.rest()
+                worker.on_idle()
             with self._lock:
-                # A thread is idle only if no more is queued than the other threads can take.
+                # A thread counts as idle only if the queue is empty.
                 if self._queue.empty():
                     self._idle += 1
         if worker is not None:
             worker.close()
-        self._completions.call(self._leave)
+        self._completions.call(self._on_thread_exit)
 
     def _next(self) -> TransactionJob | None:
         while True:
             try:
-                return self._queue.get(timeout=self._longest_idle)
+                return self._queue.get(timeout=self._idle_timeout)
             except Empty:
                 with self._lock:
-                    if self._idle > 0:  # else `submit` has counted on this thread just now
+                    if self._idle > 0:  # otherwise `submit` has just counted on this thread
                         self._idle -= 1
                         self._started -= 1
                         return None
 
-    def _more(self) -> TransactionJob | None:
+    def _take_queued(self) -> TransactionJob | None:
         while True:
             try:
                 job = self._queue.get_nowait()
             except Empty:
                 return None
             if job is None:
-                self._queue.put(None)  # it is the last
+                # Every thread needs one marker, so it is returned for the thread that it was meant for.
+                self._queue.put(None)  # the marker for the end stays in the queue
                 return None
-            if not job.dropped:
+            if not job.is_cancelled:
                 return job
 
-    def _leave(self) -> None:
-        """Called on the loop for each thread that ends."""
+    def _on_thread_exit(self) -> None:
+        """Count a finished thread. Runs on the event loop."""
         if self._closed is not None and not self._closed.done():
-            self._left += 1
-            if self._left >= self._started:
+            self._exited += 1
+            if self._exited >= self._started:
                 self._closed.set_result(None)

@@ -1,4 +1,4 @@
-"""What is kept: one interface over SQLite and PostgreSQL, opened by URL.
+"""Storage: one interface over SQLite and PostgreSQL, opened by URL.
 
     async with Database("sqlite:////var/lib/portico/portico.db") as db:     # or postgresql://…, or a path, or sqlite://
         await db.migrate("tasks", Path(__file__).parent / "migrations")
@@ -6,8 +6,8 @@
         async with db.subscribe("task") as events:
             async for event in events: ...
 
-A write that returned is on the disk. One that was cancelled has happened wholly or not at all; while it still waited
-for its turn or for a lock of others, not at all.
+A completed write is durable. A cancelled write has happened completely or not at all; if it was still waiting for its
+turn or for a lock, it has not happened.
 """
 
 from __future__ import annotations
@@ -25,80 +25,84 @@ from urllib.parse import unquote
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
-from portico.store.connection_pool import CompletionQueue, perform
-from portico.store.errors import CannotOpen, DatabaseClosed, StoreError
-from portico.store.event_bus import Bus, Subscription
+from portico.store.connection_pool import CompletionQueue, run_transaction
+from portico.store.errors import DatabaseClosed, DatabaseOpenError, StoreError
+from portico.store.event_bus import EventBus, Subscription
 from portico.store.keys import MEMORY, SigningKeys, load_keys
-from portico.store.migrations import load, migrate
-from portico.store.sqlite import Sqlite
+from portico.store.migrations import load_migrations, migrate
+from portico.store.sqlite import SqliteEngine
 from portico.store.transaction import Engine, Event, Isolation, Transaction
 
 if TYPE_CHECKING:
     from portico.store import postgres
-    from portico.store.postgres import Postgres
+    from portico.store.postgres import PostgresEngine
 else:
     postgres = LazyModule("portico.store.postgres")
 
 T = TypeVar("T")
 log = logging.getLogger("portico")
 
-# Threads that each have a connection: of SQLite those that read, of PostgreSQL all.
-CONNECTIONS = {"sqlite": 4, "postgresql": 8}
-PATIENCE_SECONDS = 10.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+# Threads with a connection each: for SQLite only the readers, for PostgreSQL all.
+DEFAULT_MAX_CONNECTIONS = {"sqlite": 4, "postgresql": 8}
+# Longer than any of our transactions takes; a client would give up soon after.
+DEFAULT_TIMEOUT_SECONDS = 10.0
+# A restarted server usually answers within seconds, so the delay stays short.
+INITIAL_RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS = 0.1, 2.0
 
 
 class Database:
-    """Belongs to the loop that opened it.
+    """Database, bound to the event loop that opened it.
 
-    `patience` is how many seconds a transaction waits for a lock, for others to stop changing the same rows, or for a
-    lost server to come back, before it gives up. `keys` sign events for other processes, instead of those of the store
-    (see `load_keys`).
+    `timeout` is how many seconds a transaction waits for a lock, for conflicting transactions or for a lost server
+    before it fails. `max_connections` limits the threads. `keys` sign events for other processes, instead of the keys
+    of the store (see `load_keys`).
     """
 
     def __init__(
         self,
         url: str | os.PathLike[str],
         *,
-        patience: float = PATIENCE_SECONDS,
-        connections: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        max_connections: int | None = None,
         keys: Sequence[bytes] | None = None,
     ) -> None:
-        self.engine, self._address = parse(os.fspath(url))
+        self.engine, self._address = parse_database_url(os.fspath(url))
         self._keys = keys
-        self._patience = patience
-        self._connections = connections or CONNECTIONS[self.engine]
-        self._opened: Sqlite | Postgres | None = None
-        self._bus: Bus | None = None
+        self._timeout = timeout
+        self._connections = max_connections or DEFAULT_MAX_CONNECTIONS[self.engine]
+        self._opened: SqliteEngine | PostgresEngine | None = None
+        self._bus: EventBus | None = None
 
     async def open(self) -> Self:
+        """Open the database. Raises DatabaseOpenError."""
         if self._opened is not None:
-            raise UsageError("The database is open already.")
-        completions = CompletionQueue(asyncio.get_running_loop(), self._tell)
-        limits: dict[str, Any] = {"patience": self._patience, "connections": self._connections}
-        engine_class = Sqlite if self.engine == "sqlite" else _postgres()
-        engine: Sqlite | Postgres = engine_class(self._address, completions, **limits)
+            raise UsageError("The database is already open.")
+        completions = CompletionQueue(asyncio.get_running_loop(), self._publish)
+        limits: dict[str, Any] = {"timeout": self._timeout, "max_connections": self._connections}
+        # psycopg is optional and slow to import, so only a PostgreSQL URL loads it.
+        engine_class = SqliteEngine if self.engine == "sqlite" else _import_postgres()
+        engine: SqliteEngine | PostgresEngine = engine_class(self._address, completions, **limits)
         try:
             await engine.open()
         except BaseException:
             await engine.close()
             raise
         self._opened = engine
-        # SQLite's route is for one user alone.
-        self._bus = Bus(engine.route(), self.signing if self.engine == "postgresql" else None)
+        # The SQLite transport is accessible to one user only, so its packets need no signature.
+        self._bus = EventBus(engine.event_transport(), self.signing if self.engine == "postgresql" else None)
         return self
 
     def load_keys(self) -> list[bytes]:
-        """Return the keys of this store, which are not in it; the one in use first."""
+        """Return the keys of this store, which are stored outside it; the active one first."""
         return list(self._keys) if self._keys is not None else load_keys(self.engine, self._address)
 
     @cached_property
     def signing(self) -> SigningKeys:
-        """Signs rows, for users of this database that must not believe everything that is in it."""
+        """Return keys that sign rows, for users that must not trust everything in the database."""
         return SigningKeys(self.load_keys())
 
     async def close(self) -> None:
-        """Finish what has begun, and end the subscriptions."""
+        """Finish running transactions and end the subscriptions."""
         engine, self._opened = self._opened, None
         if engine is not None and self._bus is not None:
             await engine.close()
@@ -111,71 +115,79 @@ class Database:
         await self.close()
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
-        """Run a function that only reads. It sees the database as it was at one moment."""
-        return await self._perform(fn, writes=False)
+        """Run a read-only function in a consistent snapshot and return its result."""
+        return await self._run_transaction(fn, is_write=False)
 
     async def write(self, fn: Callable[[Transaction], T], *, isolation: Isolation = "serializable") -> T:
-        """Run a function that writes: whatever it raises, nothing of it is written."""
-        return await self._perform(fn, writes=True, isolation=isolation)
+        """Run a function that writes and return its result. If it raises, nothing is written."""
+        return await self._run_transaction(fn, is_write=True, isolation=isolation)
 
     def subscribe(self, *topics: str) -> Subscription:
+        """Return a subscription to topics."""
         if self._opened is None or self._bus is None:
             raise DatabaseClosed
         return Subscription(self._bus, topics)
 
-    async def migrate(self, history: str, folder: Path) -> list[str]:
-        """Bring the tables of one user of the database up to date; the names of the migrations that were applied."""
-        # Not serializable: what others did while we waited for the lock has to be seen.
-        write = partial(self._perform, writes=True, isolation="read committed", rebuilds=True)
-        return await migrate(history, load(folder, self.engine), self.read, write)
+    async def migrate(self, history: str, directory: Path) -> list[str]:
+        """Apply pending migrations of one history and return their names."""
+        # Not serializable: the changes of others that committed while we waited for the lock must be visible.
+        write = partial(self._run_transaction, is_write=True, isolation="read committed", rebuilds_tables=True)
+        return await migrate(history, load_migrations(directory, self.engine), self.read, write)
 
-    async def _perform(self, fn: Callable[[Transaction], T], **how: Any) -> T:
+    async def _run_transaction(self, fn: Callable[[Transaction], T], **options: Any) -> T:
         if self._opened is None:
             raise DatabaseClosed
-        return await perform(self._opened.submit, fn, **how)
+        return await run_transaction(self._opened.submit, fn, **options)
 
-    def _tell(self, events: list[Event]) -> None:
+    def _publish(self, events: list[Event]) -> None:
         if self._bus is not None:
-            self._bus.tell(events)
+            self._bus.publish(events)
 
 
-async def when_ready(begin: Callable[[], Awaitable[T]]) -> T:
-    """What a server begins with. A store that is locked, full, busy or not up yet is waited for, and the log says so:
-    it is no reason to end. What will not pass by itself is raised."""
-    pause_seconds = FIRST_PAUSE_SECONDS
+async def retry_until_ready(start: Callable[[], Awaitable[T]]) -> T:
+    """Call `start` until the store is ready. A store that is locked, full, busy or not up yet is retried and logged.
+
+    Permanent errors are raised.
+    """
+    pause_seconds = INITIAL_RETRY_DELAY_SECONDS
     while True:
         try:
-            return await begin()
+            return await start()
         except StoreError as failure:
-            if not failure.passing:
+            # Retrying a wrong schema or a damaged file would hide the error forever.
+            if not failure.retryable:
                 raise
             log.warning("waiting for the store: %s", failure)
-        # Not all at once, when it is back.
+        # Jitter, so that processes do not all return at the same moment.
         await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
-        pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+        pause_seconds = min(pause_seconds * 2, MAX_RETRY_DELAY_SECONDS)
 
 
-def _postgres() -> type[Postgres]:
+def _import_postgres() -> type[PostgresEngine]:
     try:
-        engine: type[Postgres] = postgres.Postgres
+        engine: type[PostgresEngine] = postgres.PostgresEngine
     except ImportError as failure:
-        raise CannotOpen("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure
+        raise DatabaseOpenError("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure
     return engine
 
 
-def parse(url: str) -> tuple[Engine, str]:
-    """Which engine, and its address."""
+def parse_database_url(url: str) -> tuple[Engine, str]:
+    """Return the engine and the address of a database URL. Raises DatabaseOpenError."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return "sqlite", url or MEMORY
     if scheme in ("postgresql", "postgres"):
         return "postgresql", url
     if scheme != "sqlite":
-        raise CannotOpen(f"“{scheme}” is not a database we know: sqlite:///path/to/file.db, or postgresql://host/name.")
+        raise DatabaseOpenError(
+            f"unknown database scheme “{scheme}”: expected sqlite:///path/to/file.db or postgresql://host/name."
+        )
     path = unquote(rest)
     if path in ("", "/:memory:", MEMORY):
         return "sqlite", MEMORY
     if not path.startswith("/"):
-        raise CannotOpen(f"sqlite://{rest} has no host to name: sqlite:///path/to/file.db has three slashes.")
-    # Others write four for an absolute path, and a drive comes after the third.
+        raise DatabaseOpenError(
+            f"invalid SQLite URL sqlite://{rest}: expected three slashes and no host, as in sqlite:///path/to/file.db."
+        )
+    # Some tools write four slashes for an absolute path, and a Windows drive follows the third.
     return "sqlite", re.sub(r"^/+(?=[A-Za-z]:[/\\])", "", re.sub(r"^/+", "/", path))

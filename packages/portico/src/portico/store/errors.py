@@ -1,175 +1,208 @@
-"""What can go wrong with what is kept, drawn before it is written.
+"""Errors of the store.
 
 ```
-StoreError                   the database said no, or nothing
-├── CannotOpen               there is no database at this address, or none that we can use
-├── WrongSchema              the tables are not the ones this code was written for
-│   ├── NewerSchema                they are a newer version's
-│   └── ChangedMigration           a migration was edited after it had been applied
-├── Locked                   another transaction has held what we need for too long
-├── Conflict                 others changed the same rows, every time we tried
-├── ConnectionLost           the server is gone
-│   └── OutcomeUnknown             and went while it was committing
-├── DiskFailed               the disk would not write
-│   └── DiskFull                   because there is no room
-├── ReadOnly                 this file or server is not to be written to
-├── Damaged                  the file is not a database, or not any more
-├── Violated                 a constraint; `table`, `columns` and `constraint` as far as the engine tells
-│   ├── NotUnique
-│   ├── NoParent                   a foreign key: what is referred to is not there, or is still referred to
-│   ├── CheckFailed
-│   └── NotNull
-├── UnfitValue               a value that the database cannot hold
-├── UnfitRow                 a row that is not what was asked for
-│   └── NotOneRow                  none, or several
-├── BadStatement             the SQL is wrong, or is where it must not be
+StoreError                   base class
+├── DatabaseOpenError        there is no usable database at this address
+├── SchemaMismatch           the tables do not match this code
+│   ├── SchemaTooNew               they belong to a newer version
+│   └── MigrationChanged           a migration was edited after it was applied
+├── LockTimeout              another transaction held a lock for too long
+├── SerializationConflict    others changed the same rows, on every attempt
+├── ConnectionLost           the server is unreachable
+│   └── CommitOutcomeUnknown       the connection was lost during the commit
+├── DiskError                the disk failed
+│   └── DiskFull
+├── ReadOnlyDatabase         the file, server or transaction is read-only
+├── DatabaseCorrupt          the file is not a database, or is damaged
+├── ConstraintViolation      `table`, `columns` and `constraint` as far as the engine reports them
+│   ├── UniqueViolation
+│   ├── ForeignKeyViolation        the referenced row is missing, or a row is still referenced
+│   ├── CheckViolation
+│   └── NotNullViolation
+├── InvalidValue             a value that the database cannot store
+├── RowMismatch              a row does not match the requested type
+│   └── UnexpectedRowCount
+├── InvalidStatement         the SQL is wrong, or not allowed here
 └── DatabaseClosed
 ```
 
-Except for OutcomeUnknown, all of them mean that nothing of the transaction was written. Where the driver said more, it
-is the cause (`__cause__`).
+Except for CommitOutcomeUnknown, all of them mean that nothing of the transaction was written. The driver's error, if
+any, is the cause (`__cause__`).
 """
 
 from __future__ import annotations
 
-from portico.protocol.errors import Error
+from portico.protocol.errors import PorticoError
+
+__all__ = [
+    "CheckViolation",
+    "CommitOutcomeUnknown",
+    "ConnectionLost",
+    "ConstraintViolation",
+    "DatabaseClosed",
+    "DatabaseCorrupt",
+    "DatabaseOpenError",
+    "DiskError",
+    "DiskFull",
+    "ForeignKeyViolation",
+    "InvalidStatement",
+    "InvalidValue",
+    "LockTimeout",
+    "MigrationChanged",
+    "NotNullViolation",
+    "ReadOnlyDatabase",
+    "RowMismatch",
+    "SchemaMismatch",
+    "SchemaTooNew",
+    "SerializationConflict",
+    "StoreError",
+    "UnexpectedRowCount",
+    "UniqueViolation",
+]
 
 
-class StoreError(Error):
-    """The database said no, or nothing."""
+class StoreError(PorticoError):
+    """Base class of store errors."""
 
-    # For those who only use what is kept. The text of the error names paths and servers, which are not their business.
-    outward = "the storage failed"
-    # Whether the same may work later.
-    passing = False
-
-
-class CannotOpen(StoreError):
-    """There is no database at this address, or none that we can use."""
+    # Shown to clients. The exception's message names paths and servers, which clients must not see.
+    public_message = "the storage failed"
+    # Whether a retry may succeed.
+    retryable = False
 
 
-class WrongSchema(StoreError):
-    """The tables are not the ones this code was written for."""
+class DatabaseOpenError(StoreError):
+    """There is no usable database at this address."""
 
 
-class NewerSchema(WrongSchema):
-    def __init__(self, history: str, found: int, known: int) -> None:
+class SchemaMismatch(StoreError):
+    """The tables do not match this code."""
+
+
+class SchemaTooNew(SchemaMismatch):
+    """The tables belong to a newer version of Portico."""
+
+    def __init__(self, history: str, applied_version: int, supported_version: int) -> None:
         super().__init__(
-            f"The database has “{history}” at version {found}, and this Portico knows versions up to {known}. A newer "
-            "one has used it. Run that one, or restore the backup that was made before."
+            f"The schema “{history}” of the database has version {applied_version}, but this Portico supports "
+            f"versions up to {supported_version}. A newer Portico has used the database. Run that version, or "
+            "restore a backup from before the upgrade."
         )
-        self.found = found
-        self.known = known
+        self.applied_version = applied_version
+        self.supported_version = supported_version
 
 
-class ChangedMigration(WrongSchema):
+class MigrationChanged(SchemaMismatch):
+    """A migration was edited after it was applied."""
+
     def __init__(self, history: str, name: str) -> None:
         super().__init__(
-            f"The migration {name} of “{history}” has been edited since it was applied to this database. Put it back "
-            "as it was, and write what is to change into a migration with the next number."
+            f"The migration {name} of “{history}” was edited after it was applied to this database. Restore it, "
+            "and put the change into a new migration with the next number."
         )
 
 
-class Locked(StoreError):
-    """Another transaction has held what we need for too long."""
+class LockTimeout(StoreError):
+    """Another transaction held a lock for too long."""
 
-    outward = "another process has held the storage for too long"
-    passing = True
+    public_message = "another process has held the storage for too long"
+    retryable = True
 
 
-class Conflict(StoreError):
-    """Others changed the same rows, every time we tried."""
+class SerializationConflict(StoreError):
+    """Others changed the same rows, on every attempt."""
 
-    outward = "others were changing the same rows; try again"
-    passing = True
+    public_message = "others were changing the same rows; try again"
+    retryable = True
 
 
 class ConnectionLost(StoreError):
-    """The server is gone."""
+    """The server is unreachable."""
 
-    outward = "the storage cannot be reached"
-    passing = True
-
-
-class OutcomeUnknown(ConnectionLost):
-    """The server went away while it was committing: the transaction may have been written, whole, or not at all."""
-
-    outward = "the storage went away while writing; look whether it is there before trying again"
+    public_message = "the storage cannot be reached"
+    retryable = True
 
 
-class DiskFailed(StoreError):
-    """The disk would not write."""
+class CommitOutcomeUnknown(ConnectionLost):
+    """The connection was lost during the commit: the transaction was written completely or not at all."""
 
-    outward = "the disk failed"
-    passing = True
-
-
-class DiskFull(DiskFailed):
-    """There is no room. When there is, the same write will work."""
-
-    outward = "there is no room on the disk"
+    public_message = (
+        "the storage became unreachable while writing; check whether the change was written before retrying"
+    )
 
 
-class ReadOnly(StoreError):
-    """This file or server is not to be written to."""
+class DiskError(StoreError):
+    """The disk failed."""
 
-    outward = "the storage is read-only"
-
-
-class Damaged(StoreError):
-    """The file is not a database, or not any more."""
-
-    outward = "the storage is damaged"
+    public_message = "the disk failed"
+    retryable = True
 
 
-class Violated(StoreError):
-    """A constraint said no. What the engine tells about it; SQLite has no name for a foreign key."""
+class DiskFull(DiskError):
+    """The disk is full. The same write succeeds once there is space."""
+
+    public_message = "the disk is full"
+
+
+class ReadOnlyDatabase(StoreError):
+    """The file, server or transaction is read-only."""
+
+    public_message = "the storage is read-only"
+
+
+class DatabaseCorrupt(StoreError):
+    """The file is not a database, or is damaged."""
+
+    public_message = "the storage is damaged"
+
+
+class ConstraintViolation(StoreError):
+    """A constraint was violated. SQLite does not report the name of a foreign key."""
 
     rule = "a constraint"
 
     def __init__(self, *, table: str = "", columns: tuple[str, ...] = (), constraint: str = "") -> None:
         place = ".".join(filter(None, (table, ", ".join(columns))))
-        words = " ".join(filter(None, (place and f"of {place}", constraint and f"({constraint})")))
-        super().__init__(f"{self.rule} {words}".rstrip())
+        details = " ".join(filter(None, (place and f"of {place}", constraint and f"({constraint})")))
+        super().__init__(f"{self.rule} {details}".rstrip())
         self.table = table
         self.columns = columns
         self.constraint = constraint
 
 
-class NotUnique(Violated):
-    rule = "there is one with the same value already: uniqueness"
+class UniqueViolation(ConstraintViolation):
+    rule = "duplicate value: uniqueness"
 
 
-class NoParent(Violated):
-    rule = "what it refers to is not there, or is still referred to: foreign key"
+class ForeignKeyViolation(ConstraintViolation):
+    rule = "the referenced row is missing, or the row is still referenced: foreign key"
 
 
-class CheckFailed(Violated):
+class CheckViolation(ConstraintViolation):
     rule = "the value is not allowed: check"
 
 
-class NotNull(Violated):
+class NotNullViolation(ConstraintViolation):
     rule = "a value is missing: not null"
 
 
-class UnfitValue(StoreError):
-    """A value that the database cannot hold."""
+class InvalidValue(StoreError):
+    """A value that the database cannot store."""
 
 
-class UnfitRow(StoreError):
-    """A row that is not what was asked for."""
+class RowMismatch(StoreError):
+    """A row does not match the requested type."""
 
 
-class NotOneRow(UnfitRow):
-    """None, or several."""
+class UnexpectedRowCount(RowMismatch):
+    """No row, or several, where one was expected."""
 
 
-class BadStatement(StoreError):
-    """The SQL is wrong, or is where it must not be."""
+class InvalidStatement(StoreError):
+    """The SQL is wrong, or not allowed here."""
 
 
 class DatabaseClosed(StoreError):
-    outward = "the storage is closed"
+    public_message = "the storage is closed"
 
     def __init__(self) -> None:
         super().__init__("The database is closed.")

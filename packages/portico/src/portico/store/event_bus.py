@@ -1,13 +1,15 @@
-"""Change events: what a transaction published, for its subscribers.
+"""Change events that transactions publish to subscribers.
 
-An event is a hint to look, sent after the commit. Within a process it arrives at once; other processes get it by a
-Route, which may lose some. So a subscriber looks once when it begins, at each event, and now and then without one.
+An event is a hint to read the store, sent after the commit. Within a process it arrives immediately; other processes
+receive it through an EventTransport, which may lose some. A subscriber therefore reads when it starts, at each event,
+and periodically.
 
-Queues are bounded: equal events that wait are one, and of too many only the topics are left.
+Queues are bounded: equal pending events are merged, and on overflow only their topics remain.
 
-Any role of a PostgreSQL server may NOTIFY, so a packet there is signed with a key that the database does not contain,
-and is numbered and dated, so that a copy of it is not heard again. Without a key a packet is nothing but a hint: its
-payloads are dropped, and subscribers read the store instead. A route that no other user can write to needs no key.
+Any role of a PostgreSQL server may NOTIFY, so packets are signed there with a key that is not in the database, and
+carry a number and a time against replay: a packet that was sent before the receiver listened, or that it may have
+missed, is only a hint. Without a key a packet is only a hint: its payloads are dropped and
+subscribers read the store. A transport that other users cannot write to needs no key.
 """
 
 from __future__ import annotations
@@ -22,24 +24,28 @@ from typing import Protocol, Self
 import msgspec
 from msgspec import Struct
 
+from portico.caching import LruCache
 from portico.store.keys import SigningKeys
 from portico.store.transaction import Event
 
 log = logging.getLogger("portico")
 
-MOST_WAITING = 1000
+# A subscriber that is this far behind reads everything anyway.
+MAX_PENDING_EVENTS = 1000
+# The payload of a NOTIFY is limited to 8000 bytes (PostgreSQL, NOTIFY).
 MAX_PACKET_BYTES = 7900
-# How far the clocks of two machines may differ: the events of an older packet are hints without payloads.
+# Maximum clock difference between machines: events of older packets lose their payloads.
 MAX_PACKET_AGE_SECONDS = 300.0
+# Each process is a sender. If one is evicted, its old packets count as new, but only within their maximum age.
 MAX_SENDERS = 4096
 
 _PURPOSE = b"bus packets"
-# The signature in hexadecimal digits, and a dot.
+# Length of the signature in hexadecimal digits, before the dot.
 _SIGNATURE_CHARS = 64
 
 
-class Packet(Struct, frozen=True, array_like=True):
-    """Events of one sender, with a number that grows and the time by its clock."""
+class EventPacket(Struct, frozen=True, array_like=True):
+    """Events of one sender, with an increasing number and the sender's time."""
 
     sender: str
     events: list[Event]
@@ -47,33 +53,35 @@ class Packet(Struct, frozen=True, array_like=True):
     sent_at: float = 0.0
 
 
-class Route(Protocol):
-    """The way to other processes."""
+class EventTransport(Protocol):
+    """Transport to other processes."""
 
     def send(self, packets: list[bytes]) -> None:
-        """Without waiting, and without failing."""
+        """Send packets without blocking and without raising."""
 
-    async def listen(self, hear: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        """From when this returns, what others send is heard. `missed` is called after a gap."""
+    async def listen(self, on_packet: Callable[[bytes], None], on_gap: Callable[[], None]) -> None:
+        """Start receiving packets. `on_gap` is called after packets may have been lost."""
 
     async def close(self) -> None: ...
 
 
 class PacketSignatures:
-    """Signs packets, and verifies those of other processes."""
+    """Signs outgoing packets and verifies incoming ones."""
 
     def __init__(self, keys: SigningKeys) -> None:
         self._keys = keys
-        self._decoder = msgspec.json.Decoder(Packet)
-        # The highest number of each sender.
-        self._numbers: dict[str, int] = {}
+        self._decoder = msgspec.json.Decoder(EventPacket)
+        # Highest number received from each sender.
+        self._numbers: LruCache[str, int] = LruCache(MAX_SENDERS)
+        # Packets sent before this time were not received here, so their numbers are unknown: a copy could be a replay.
+        self._not_before = time.time()
         self._has_warned = False
 
     def sign(self, data: bytes) -> bytes:
         return self._keys.sign(_PURPOSE, data).hex().encode() + b"." + data if self._keys.keys else data
 
-    def open(self, data: bytes) -> Packet | None:
-        """Return the packet, without payloads unless it is authentic and new; None if it is to be ignored."""
+    def open(self, data: bytes) -> EventPacket | None:
+        """Return the packet, without payloads unless it is authentic and new, or None if the signature is wrong."""
         signature, body = b"", data
         if data[_SIGNATURE_CHARS : _SIGNATURE_CHARS + 1] == b".":
             signature, body = data[:_SIGNATURE_CHARS], data[_SIGNATURE_CHARS + 1 :]
@@ -83,24 +91,25 @@ class PacketSignatures:
         packet = self._decoder.decode(body)
         if self._keys.keys and self._is_new(packet):
             return packet
-        return Packet(packet.sender, [Event(event.topic) for event in packet.events])
+        # Payloads of unauthenticated packets are not trusted, but the topics are harmless hints.
+        return EventPacket(packet.sender, [Event(event.topic) for event in packet.events])
 
     def _is_authentic(self, signature: bytes, body: bytes) -> bool:
         try:
-            found = bytes.fromhex(signature.decode("ascii"))
+            result = bytes.fromhex(signature.decode("ascii"))
         except ValueError:
             return False
-        return len(found) * 2 == _SIGNATURE_CHARS and self._keys.is_signed(_PURPOSE, body, found)
+        return len(result) * 2 == _SIGNATURE_CHARS and self._keys.verify(_PURPOSE, body, result)
 
-    def _is_new(self, packet: Packet) -> bool:
-        if abs(time.time() - packet.sent_at) > MAX_PACKET_AGE_SECONDS:
+    def reset(self) -> None:
+        """Distrust the payloads of all packets that were sent until now: some may have been missed."""
+        self._not_before = time.time()
+
+    def _is_new(self, packet: EventPacket) -> bool:
+        if packet.sent_at < self._not_before or abs(time.time() - packet.sent_at) > MAX_PACKET_AGE_SECONDS:
             return False
-        if packet.number <= self._numbers.get(packet.sender, 0):
+        if packet.number <= self._numbers.peek(packet.sender, 0):
             return False
-        self._numbers.pop(packet.sender, None)
-        if len(self._numbers) >= MAX_SENDERS:
-            # The sender that was silent for longest.
-            del self._numbers[next(iter(self._numbers))]
         self._numbers[packet.sender] = packet.number
         return True
 
@@ -109,44 +118,46 @@ class PacketSignatures:
             self._has_warned = True
             log.warning(
                 "ignored a message on the database's notification channel: its signature is missing or wrong. All "
-                "processes that share the database need the same PORTICO_SEALING_KEYS"
+                "processes that share the database need the same PORTICO_ENCRYPTION_KEYS"
             )
 
 
-class Bus:
-    """Lives on the loop. `keys` sign what is sent; None: no other user can write to the route."""
+class EventBus:
+    """Event bus on the event loop. `keys` sign packets; None: other users cannot write to the transport."""
 
-    def __init__(self, route: Route | None, keys: SigningKeys | None = None) -> None:
-        self._route = route
+    def __init__(self, transport: EventTransport | None, keys: SigningKeys | None = None) -> None:
+        self._transport = transport
         self._signatures = None if keys is None else PacketSignatures(keys)
         self._number = 0
         self._sender = secrets.token_hex(6)
         self._by_topic: dict[str, set[Subscription]] = {}
         self._listening: asyncio.Task[None] | None = None
-        self._decoder = msgspec.json.Decoder(Packet)
+        self._decoder = msgspec.json.Decoder(EventPacket)
 
-    def tell(self, events: Iterable[Event]) -> None:
-        """What was just committed here."""
-        once = dict.fromkeys(events)
-        self._spread(once)
-        if self._route is not None:
-            self._route.send(self._packed(once))
+    def publish(self, events: Iterable[Event]) -> None:
+        """Deliver committed events here and to other processes."""
+        unique_events = dict.fromkeys(events)
+        self._dispatch(unique_events)
+        if self._transport is not None:
+            self._transport.send(self._encode_packets(unique_events))
 
-    def _packed(self, events: Iterable[Event]) -> list[bytes]:
+    def _encode_packets(self, events: Iterable[Event]) -> list[bytes]:
         """Return the events in as few packets as hold them all."""
-        packed: list[bytes] = []
-        for some in parts(events):
+        packets: list[bytes] = []
+        for part in split_into_packets(events):
             self._number += 1
-            data = msgspec.json.encode(Packet(self._sender, some, self._number, time.time()))
-            packed.append(data if self._signatures is None else self._signatures.sign(data))
-        return packed
+            data = msgspec.json.encode(EventPacket(self._sender, part, self._number, time.time()))
+            packets.append(data if self._signatures is None else self._signatures.sign(data))
+        return packets
 
     async def listen(self) -> None:
-        """Begin to hear other processes, with the first subscription."""
-        if self._route is None:
+        """Start receiving from other processes, with the first subscription."""
+        if self._transport is None:
             return
         if self._listening is None or (self._listening.done() and self._listening.exception() is not None):
-            self._listening = asyncio.ensure_future(self._route.listen(self._hear, self._missed))
+            if self._signatures is not None:
+                self._signatures.reset()
+            self._listening = asyncio.ensure_future(self._transport.listen(self._on_packet, self._on_gap))
         await asyncio.shield(self._listening)
 
     def add(self, subscription: Subscription) -> None:
@@ -162,39 +173,45 @@ class Bus:
 
     async def close(self) -> None:
         for subscription in set().union(*self._by_topic.values()):
-            subscription.end()
-        if self._route is not None:
-            await self._route.close()
+            subscription.close()
+        if self._transport is not None:
+            await self._transport.close()
 
-    def _hear(self, data: bytes) -> None:
-        """Take a packet that any role of the database server may have sent."""
+    def _on_packet(self, data: bytes) -> None:
+        """Process a packet, which any role of the database server may have sent."""
         if len(data) > MAX_PACKET_BYTES:
             return
         try:
             packet = self._decoder.decode(data) if self._signatures is None else self._signatures.open(data)
         except (ValueError, msgspec.DecodeError, RecursionError):
-            log.debug("ignored a packet on the bus that is not ours")
+            log.debug("ignored an unreadable packet on the bus")
             return
+        # The own events were delivered when they were published.
         if packet is not None and packet.sender != self._sender:
-            self._spread(packet.events)
+            self._dispatch(packet.events)
 
-    def _missed(self) -> None:
-        self._spread(map(Event, list(self._by_topic)))
+    def _on_gap(self) -> None:
+        if self._signatures is not None:
+            self._signatures.reset()
+        self._dispatch(map(Event, list(self._by_topic)))
 
-    def _spread(self, events: Iterable[Event]) -> None:
-        for one in events:
-            for subscription in self._by_topic.get(one.topic, ()):
-                subscription.take(one)
+    def _dispatch(self, events: Iterable[Event]) -> None:
+        for event in events:
+            for subscription in self._by_topic.get(event.topic, ()):
+                subscription.deliver(event)
 
 
 class Subscription:
-    """`async with db.subscribe("task") as events: async for event in events: …`; ends when the database is closed."""
+    """Async iterator over events: `async with db.subscribe("task") as events: async for event in events: …`.
 
-    def __init__(self, bus: Bus, topics: tuple[str, ...]) -> None:
+    It ends when the database is closed.
+    """
+
+    def __init__(self, bus: EventBus, topics: tuple[str, ...]) -> None:
         self.topics = frozenset(topics)
         self._bus = bus
-        self._waiting: dict[Event, None] = {}
-        self._news = asyncio.Event()
+        self._pending: dict[Event, None] = {}
+        self._wakeup = asyncio.Event()
         self._ended = False
 
     async def __aenter__(self) -> Self:
@@ -213,36 +230,37 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._waiting:
+        while not self._pending:
             if self._ended:
                 raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        first = next(iter(self._waiting))
-        del self._waiting[first]
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        first = next(iter(self._pending))
+        del self._pending[first]
         return first
 
-    def take(self, one: Event) -> None:
-        self._waiting[one] = None
-        if len(self._waiting) > MOST_WAITING:
-            self._waiting = {Event(one.topic): None for one in self._waiting}
-        self._news.set()
+    def deliver(self, event: Event) -> None:
+        self._pending[event] = None
+        # Overflow: keep one event per topic without payload, which tells the subscriber to read everything.
+        if len(self._pending) > MAX_PENDING_EVENTS:
+            self._pending = {Event(event.topic): None for event in self._pending}
+        self._wakeup.set()
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._ended = True
-        self._news.set()
+        self._wakeup.set()
 
 
-def parts(events: Iterable[Event]) -> Iterable[list[Event]]:
-    """Divide events into lists that each fit into a packet."""
+def split_into_packets(events: Iterable[Event]) -> Iterable[list[Event]]:
+    """Split events into lists that each fit into a packet."""
     some: list[Event] = []
     size = 0
-    for one in events:
-        length = len(msgspec.json.encode(one)) + 1
+    for event in events:
+        length = len(msgspec.json.encode(event)) + 1
         if some and size + length > MAX_PACKET_BYTES - 200:
             yield some
             some, size = [], 0
-        some.append(one)
+        some.append(event)
         size += length
     if some:
         yield some

@@ -1,8 +1,8 @@
-"""The keys of a store: secrets that are kept outside of it.
+"""Signing keys of a store, stored outside the database.
 
-A role that can read or write a database must not be able to act as its users, so what decides about identity, code or
-sessions is signed or sealed with a key that the database does not contain: PORTICO_SEALING_KEYS, or, beside a database
-that is a file, a key file for its owner alone.
+A role that can read or write a database must not be able to impersonate its users, so data that determines identity,
+code or sessions is signed or encrypted with a key outside the database: PORTICO_ENCRYPTION_KEYS, or a key file next to
+a SQLite file, readable by its owner only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from portico.protocol.errors import UsageError
 from portico.store.transaction import Engine
 
-VARIABLE = "PORTICO_SEALING_KEYS"
+VARIABLE = "PORTICO_ENCRYPTION_KEYS"
+# 128 bits; shorter keys can be guessed offline from one signed row.
 MIN_KEY_BYTES = 16
 MEMORY = ":memory:"
 
 
 class SigningKeys:
-    """Signs with the first key, and verifies with each of them. Without a key it verifies nothing."""
+    """Signs with the first key and verifies with any. Without keys nothing verifies."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = list(keys)
@@ -30,68 +31,71 @@ class SigningKeys:
     def sign(self, purpose: bytes, message: bytes) -> bytes:
         return _signature(self.keys[0], purpose, message)
 
-    def is_signed(self, purpose: bytes, message: bytes, signature: bytes) -> bool:
-        """Compare as many bytes as `signature` has: callers check its length."""
+    def verify(self, purpose: bytes, message: bytes, signature: bytes) -> bool:
+        """Verify a signature, which may be truncated: callers check its length."""
         return any(
             hmac.compare_digest(signature, _signature(key, purpose, message)[: len(signature)]) for key in self.keys
         )
 
     def sign_row(self, purpose: bytes, *values: str | None) -> str:
-        """Return the signature column of a row. Each value is preceded by its length, so that none can move over."""
-        return self.sign(purpose, _joined(values)).hex()
+        """Return the signature of a row. Values are length-prefixed, so that bytes cannot move between columns."""
+        return self.sign(purpose, _encode_values(values)).hex()
 
     def is_row_signed(self, purpose: bytes, signature: str | None, *values: str | None) -> bool:
+        """Return whether the signature of a row is valid."""
         try:
-            found = bytes.fromhex(signature or "")
+            result = bytes.fromhex(signature or "")
         except ValueError:
             return False
-        return len(found) == _SIGNATURE_BYTES and self.is_signed(purpose, _joined(values), found)
+        return len(result) == _SIGNATURE_BYTES and self.verify(purpose, _encode_values(values), result)
 
 
 _SIGNATURE_BYTES = 32
 
 
 def _signature(key: bytes, purpose: bytes, message: bytes) -> bytes:
+    # One derived key per purpose: a signature for one purpose is never valid for another.
     return hmac.digest(hmac.digest(key, purpose, "sha256"), message, "sha256")
 
 
-def _joined(values: Sequence[str | None]) -> bytes:
+def _encode_values(values: Sequence[str | None]) -> bytes:
     parts = [None if value is None else value.encode("utf-8", "surrogatepass") for value in values]
     return b"".join(b"-" if part is None else b"%d:%b" % (len(part), part) for part in parts)
 
 
 def configured_keys() -> list[bytes]:
-    """Return the keys in PORTICO_SEALING_KEYS, the one in use first."""
-    return checked([key.encode() for key in os.environ.get(VARIABLE, "").split(",") if key])
+    """Return the keys in PORTICO_ENCRYPTION_KEYS, the active one first."""
+    return validate_keys([key.encode() for key in os.environ.get(VARIABLE, "").split(",") if key])
 
 
-def checked(keys: Sequence[bytes]) -> list[bytes]:
-    """Return the keys. Raises UsageError for one that could be guessed."""
+def validate_keys(keys: Sequence[bytes]) -> list[bytes]:
+    """Return the keys. Raises UsageError for a key that is too short."""
     for key in keys:
         if len(key) < MIN_KEY_BYTES:
             raise UsageError(
-                f"a sealing key must have at least {MIN_KEY_BYTES} bytes, better 32; got {len(key)}. "
+                f"an encryption key must have at least {MIN_KEY_BYTES} bytes, 32 recommended, got {len(key)}. "
                 "`openssl rand -base64 32` prints one"
             )
     return list(keys)
 
 
 def load_keys(engine: Engine, address: str) -> list[bytes]:
-    """Return the keys of a store, the one in use first: the configured ones, or those of the file beside SQLite.
+    """Return the keys of a store, the active one first: the configured ones, or those in the key file of SQLite.
 
-    Returns an empty list for PostgreSQL without PORTICO_SEALING_KEYS. Raises UsageError for an unusable key file.
+    Returns an empty list for PostgreSQL without PORTICO_ENCRYPTION_KEYS. Raises `UsageError` for an unusable key file.
     """
     configured = configured_keys()
     if configured or engine == "postgresql":
         return configured
+    # The data ends with the process, and so may its key.
     if address == MEMORY:
         return [os.urandom(32)]
-    return _from_file(Path(address).with_suffix(".keys"))
+    return _load_key_file(Path(address).with_suffix(".keys"))
 
 
-def _from_file(path: Path) -> list[bytes]:
+def _load_key_file(path: Path) -> list[bytes]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Written completely before it has its name: another process may start at the same time and read it.
+    # Written completely before it gets its name: another process may start at the same time and read it.
     draft = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
     if not path.exists():
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -111,18 +115,21 @@ def _from_file(path: Path) -> list[bytes]:
     _check_file(path)
     keys = [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
     if not keys:
-        raise UsageError(f"{path} must contain a sealing key, and is empty; restore it, or remove it to get a new key")
-    return checked(keys)
+        raise UsageError(
+            f"{path} must contain an encryption key but is empty; restore it, or remove it to get a new key"
+        )
+    return validate_keys(keys)
 
 
 def _check_file(path: Path) -> None:
     """Raise UsageError for a key file that other users can read or replace."""
     if os.name != "posix":
         return
-    found = path.stat()
-    if found.st_uid not in (os.geteuid(), 0):
-        raise UsageError(f"{path} must belong to the user of this process, and belongs to user {found.st_uid}")
-    if found.st_mode & 0o077:
+    result = path.stat()
+    if result.st_uid not in (os.geteuid(), 0):
+        raise UsageError(f"{path} must belong to the user of this process, but belongs to user {result.st_uid}")
+    # A key that others can read protects nothing, so the server refuses to start with it.
+    if result.st_mode & 0o077:
         raise UsageError(
-            f"{path} must be readable for its owner alone, and has mode {found.st_mode & 0o777:03o}: chmod 600 {path}"
+            f"{path} must be readable by its owner only, but has mode {result.st_mode & 0o777:03o}: chmod 600 {path}"
         )

@@ -1,15 +1,12 @@
-"""Numbered migrations: `0001_first.sql`, `0002_second.sql`, …, and `0002_second.postgresql.sql` where one engine needs
-another text.
+"""Numbered migrations: `0001_first.sql`, `0002_second.sql`, …, and `0002_second.postgresql.sql` for one engine.
 
-Each user of the database has a folder and a name, its history; all histories are rows of one table. A migration is one
-transaction. Several processes may start at once: each applies what the others have not.
+Each component has a folder and a history name; all histories share one table. A migration is one transaction. Several
+processes may start concurrently: each applies what the others have not.
 
-Processes of two releases may share a database for a while. A migration whose name begins with `adds` adds what an older
-release need not know of, and leaves the rest as it was: so an older one goes on beside it, and begins, too. Any other
-that it does not know is a reason not to touch anything.
+Processes of two releases may share a database for a while. A migration whose name begins with `adds` is additive: older
+releases can ignore it, keep running and start. Any other unknown migration makes an older release refuse to start.
 
-On SQLite foreign keys are looked at when a migration is done, not before, so it may rebuild a table that others refer
-to: create, copy, drop, rename.
+On SQLite, foreign keys are checked after a migration, so it may rebuild a referenced table: create, copy, drop, rename.
 """
 
 from __future__ import annotations
@@ -25,12 +22,13 @@ from typing import Any
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.store.errors import BadStatement, ChangedMigration, NewerSchema, NoParent
+from portico.store.errors import ForeignKeyViolation, InvalidStatement, MigrationChanged, SchemaTooNew
 from portico.store.transaction import Engine, Transaction
 
 _FILE = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)(?:\.(?P<engine>sqlite|postgresql))?\.sql")
 
-_ADDS = re.compile(r"\d{4}_adds_.*").fullmatch
+# The name decides, because an older release does not have the file.
+_is_additive = re.compile(r"\d{4}_adds_.*").fullmatch
 
 _TABLE = """
 create table if not exists portico_migration (
@@ -51,27 +49,29 @@ class Migration(Struct, frozen=True):
     checksum: str
 
 
-def load(folder: Path, engine: Engine) -> list[Migration]:
-    """What a folder has for one engine, in order."""
-    found: dict[int, dict[str | None, Path]] = {}
-    for path in sorted(folder.glob("*.sql")):
+def load_migrations(directory: Path, engine: Engine) -> list[Migration]:
+    """Load the migrations of a folder for one engine, in order. Raises UsageError."""
+    result: dict[int, dict[str | None, Path]] = {}
+    for path in sorted(directory.glob("*.sql")):
         match = _FILE.fullmatch(path.name)
         if match is None:
-            raise UsageError(f"{path} is not named like a migration: 0001_name.sql or 0001_name.postgresql.sql.")
-        files = found.setdefault(int(match["number"]), {})
+            raise UsageError(f"invalid migration name {path}: expected 0001_name.sql or 0001_name.postgresql.sql.")
+        files = result.setdefault(int(match["number"]), {})
         if match["engine"] in files:
             raise UsageError(f"{path} and {files[match['engine']]} have the same number.")
         files[match["engine"]] = path
-    if list(found) != list(range(1, len(found) + 1)):
-        raise UsageError(f"The migrations in {folder} are not numbered 1, 2, 3, …: {', '.join(map(str, found))}.")
-    return [_read(number, files, engine) for number, files in found.items()]
+    if list(result) != list(range(1, len(result) + 1)):
+        raise UsageError(
+            f"The migrations in {directory} must be numbered 1, 2, 3, …, got {', '.join(map(str, result))}."
+        )
+    return [_read(number, files, engine) for number, files in result.items()]
 
 
 def _read(number: int, files: dict[str | None, Path], engine: Engine) -> Migration:
     path = files.get(engine) or files.get(None)
     if path is None:
-        raise UsageError(f"{next(iter(files.values()))} has no counterpart for {engine}.")
-    text = path.read_text(encoding="utf-8")  # with \n at the end of lines, wherever it was checked out
+        raise UsageError(f"{next(iter(files.values()))} has no variant for {engine}.")
+    text = path.read_text(encoding="utf-8")  # universal newlines: the checksum does not depend on the checkout
     return Migration(number, path.name.partition(".")[0], text, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -81,47 +81,50 @@ async def migrate(
     read: Callable[[Callable[[Transaction], Any]], Awaitable[Any]],
     write: Callable[[Callable[[Transaction], Any]], Awaitable[Any]],
 ) -> list[str]:
-    """Apply what has not been applied; the names of those."""
+    """Apply pending migrations and return their names."""
     try:
-        if len(await read(partial(_applied, history, migrations))) >= len(migrations):
-            return []  # as at nearly every start: nothing is locked
-    except BadStatement:
-        pass  # there is no such table yet
-    applied = [await write(partial(_apply, history, migrations, one)) for one in migrations]
+        if len(await read(partial(_applied_numbers, history, migrations))) >= len(migrations):
+            return []  # the usual case at startup: no lock is taken
+    except InvalidStatement:
+        pass  # the table does not exist yet
+    applied = [await write(partial(_apply, history, migrations, migration)) for migration in migrations]
     return [name for name in applied if name is not None]
 
 
-def _applied(history: str, migrations: list[Migration], tx: Transaction) -> set[int]:
-    """The numbers of those that have been; that they were the same is checked."""
-    rows = tx.all(
+def _applied_numbers(history: str, migrations: list[Migration], tx: Transaction) -> set[int]:
+    """Return the numbers of applied migrations after comparing their checksums."""
+    rows = tx.fetch_all(
         tuple[int, str, str],
         "select number, name, checksum from portico_migration where history = :history order by number",
         {"history": history},
     )
-    known = {one.number: one for one in migrations}
+    by_number = {migration.number: migration for migration in migrations}
     for number, name, checksum in rows:
-        if number not in known and not _ADDS(name):
-            raise NewerSchema(history, rows[-1][0], len(migrations))
-        if number in known and known[number].checksum != checksum:
-            raise ChangedMigration(history, known[number].name)
+        # An older release would read tables that it does not understand.
+        if number not in by_number and not _is_additive(name):
+            raise SchemaTooNew(history, rows[-1][0], len(migrations))
+        if number in by_number and by_number[number].checksum != checksum:
+            raise MigrationChanged(history, by_number[number].name)
     return {number for number, _, _ in rows}
 
 
-def _apply(history: str, migrations: list[Migration], one: Migration, tx: Transaction) -> str | None:
-    tx.lock("portico migrations")
-    tx.run(_TABLE)
-    if one.number in _applied(history, migrations, tx):
+def _apply(history: str, migrations: list[Migration], item: Migration, tx: Transaction) -> str | None:
+    # One lock for all histories: two components that start together must not create the table at the same time.
+    tx.advisory_lock("portico migrations")
+    tx.execute(_TABLE)
+    if item.number in _applied_numbers(history, migrations, tx):
         return None
     if tx.engine == "sqlite":
-        # What a migration drops is overwritten: it may be a copy of what is to be erased later.
-        tx.all(int, "pragma secure_delete = on")
-    tx.script(one.text)
-    tx.run(
+        # Overwrite dropped content: it may be a copy of data that is to be erased later.
+        tx.fetch_all(int, "pragma secure_delete = on")
+    tx.execute_script(item.text)
+    tx.execute(
         "insert into portico_migration (history, number, name, checksum, applied_at) values (?, ?, ?, ?, ?)",
-        [history, one.number, one.name, one.checksum, time.time()],
+        [history, item.number, item.name, item.checksum, time.time()],
     )
     if tx.engine == "sqlite":
-        broken = tx.all(tuple[str, int | None, str, int], "pragma foreign_key_check")
+        # Foreign keys are off during a migration, so they are checked before its commit.
+        broken = tx.fetch_all(tuple[str, int | None, str, int], "pragma foreign_key_check")
         if broken:
-            raise NoParent(table=broken[0][0])
-    return one.name
+            raise ForeignKeyViolation(table=broken[0][0])
+    return item.name

@@ -1,7 +1,7 @@
-"""PostgreSQL: for several processes and machines. Needs psycopg, so it is loaded when such a database is opened.
+"""PostgreSQL engine, for several processes and machines. Imported only when such a database is opened (psycopg).
 
-A few threads have a connection each. A transaction that the server refuses because of others is run again, and so is
-one whose connection was lost before the commit.
+Each thread owns a connection. Transactions are retried after serialization failures, and after a connection loss before
+the commit.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from psycopg.adapt import Loader
 from psycopg.types.string import TextLoader
 
 from portico.store import errors
-from portico.store.connection_pool import CompletionQueue, ThreadPool, TransactionJob, perform
-from portico.store.dialect import for_postgres
+from portico.store.connection_pool import CompletionQueue, ConnectionThreadPool, TransactionJob, run_transaction
+from portico.store.dialect import to_postgres_sql
 from portico.store.errors import StoreError
-from portico.store.event_bus import Route
-from portico.store.postgres_events import PostgresBus
+from portico.store.event_bus import EventTransport
+from portico.store.postgres_events import PostgresEventTransport
 from portico.store.rows import Row
 from portico.store.transaction import Parameters, Transaction
 
-# Without these a connection to a machine that has vanished is waited on for hours. A URL may say otherwise.
+# Without these a connection to a vanished machine blocks for hours. A URL may override them.
 _DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
@@ -36,66 +36,66 @@ _DEFAULTS = {
     "tcp_user_timeout": "30000",
     "application_name": "portico",
 }
-# What we ask is brief: to compile a statement, or to start processes for it, takes longer than the statement does.
+# Our statements are short: compiling or parallelizing them takes longer than running them.
 _SETTINGS = (
     "select set_config('lock_timeout', %s, false), set_config('jit', 'off', false), "
     "set_config('max_parallel_workers_per_gather', '0', false), set_config('random_page_cost', '1.1', false), "
     "set_config('idle_in_transaction_session_timeout', "
     "coalesce(nullif(current_setting('idle_in_transaction_session_timeout'), '0'), %s), false)"
 )
-# A transaction says its statements one after the other. A process that is silent for so long inside of one was stopped,
-# and others wait for what it has locked. When it goes on, its transaction is run again.
-IDLE_SECONDS = 60.0
-_SILENT = "25P03"
+# A process that is idle inside a transaction for this long was suspended, and others wait for its locks. When it
+# resumes, its transaction is retried.
+IDLE_IN_TRANSACTION_TIMEOUT_SECONDS = 60.0
+_SQLSTATE_IDLE_IN_TRANSACTION_TIMEOUT = "25P03"
 _LEVELS = {"serializable": IsolationLevel.SERIALIZABLE, "read committed": IsolationLevel.READ_COMMITTED}
 
 
-class NumberLoader(Loader):
-    """`sum` of a bigint is numeric."""
+class NumericLoader(Loader):
+    """Loads numeric as int or float: the `sum` of a bigint is numeric."""
 
     def load(self, data: Any) -> int | float:
         text = bytes(data)
         return int(text) if text.lstrip(b"-").isdigit() else float(text)
 
 
-# What a server says that is there and cannot serve us now. libpq has no code for it.
-_BUSY = re.compile(
+# Messages of a server that is reachable but cannot serve us now. libpq has no code for them.
+_TOO_MANY_CONNECTIONS = re.compile(
     "too many (clients|connections)|connection slots|starting up|shutting down|in recovery|not currently accepting"
     "|not yet accepting|timeout|closed the connection|reset by peer",
     re.IGNORECASE,
 )
 
 
-class Postgres:
-    """The engine of one database on a server."""
+class PostgresEngine:
+    """Engine of one PostgreSQL database."""
 
-    def __init__(self, url: str, completions: CompletionQueue, *, patience: float, connections: int) -> None:
-        self.patience = 0.0  # until the server has answered once
+    def __init__(self, url: str, completions: CompletionQueue, *, timeout: float, max_connections: int) -> None:
+        self.timeout = 0.0  # until the first connection succeeds, so that opening fails fast
         self._url = url
-        self._most_patience = patience
+        self._timeout = timeout
         self._options: dict[str, Any] = {}
-        self._threads = ThreadPool("portico-postgres", connections, lambda: PostgresConnection(self), completions)
-        self._bus = PostgresBus(self._options, self.submit)
+        self._threads = ConnectionThreadPool(
+            "portico-postgres", max_connections, lambda: PostgresConnection(self), completions
+        )
+        self._bus = PostgresEventTransport(self._options, self.submit)
 
     async def open(self) -> None:
         try:
             self._options.update(_DEFAULTS | psycopg.conninfo.conninfo_to_dict(self._url))
         except psycopg.Error:
-            raise errors.CannotOpen(
-                "This is not the address of a PostgreSQL database: postgresql://user@host/name."
-            ) from None
+            raise errors.DatabaseOpenError("invalid PostgreSQL URL: expected postgresql://user@host/name.") from None
         try:
-            await perform(self.submit, lambda tx: tx.one(int, "select 1"), writes=False)
+            await run_transaction(self.submit, lambda tx: tx.fetch_one(int, "select 1"), is_write=False)
         except errors.ConnectionLost as failure:
-            refused = errors.CannotOpen(str(failure))
-            refused.passing = _BUSY.search(str(failure)) is not None
-            raise refused from failure
-        self.patience = self._most_patience
+            error = errors.DatabaseOpenError(str(failure))
+            error.retryable = _TOO_MANY_CONNECTIONS.search(str(failure)) is not None
+            raise error from failure
+        self.timeout = self._timeout
 
     def submit(self, job: TransactionJob) -> None:
         self._threads.submit(job)
 
-    def route(self) -> Route:
+    def event_transport(self) -> EventTransport:
         return self._bus
 
     async def close(self) -> None:
@@ -105,40 +105,45 @@ class Postgres:
     def connect(self) -> Connection:
         try:
             connection = psycopg.connect(**self._options)
-            connection.adapters.register_loader("numeric", NumberLoader)
+            connection.adapters.register_loader("numeric", NumericLoader)
             for kind in ("json", "jsonb"):
-                connection.adapters.register_loader(kind, TextLoader)  # `rows.py` reads it
-            connection.execute(_SETTINGS, [f"{seconds * 1000:.0f}" for seconds in (self._most_patience, IDLE_SECONDS)])
+                connection.adapters.register_loader(kind, TextLoader)  # `rows.py` decodes it
+            connection.execute(
+                _SETTINGS,
+                [f"{seconds * 1000:.0f}" for seconds in (self._timeout, IDLE_IN_TRANSACTION_TIMEOUT_SECONDS)],
+            )
             connection.commit()
         except psycopg.Error as failure:
-            # What libpq says names the host and the user, never the password.
-            raise errors.ConnectionLost(f"The PostgreSQL server cannot be reached: {str(failure).strip()}") from failure
+            # libpq's message contains the host and the user, never the password.
+            raise errors.ConnectionLost(f"cannot reach the PostgreSQL server: {str(failure).strip()}") from failure
         return connection
 
 
 class PostgresConnection:
-    """One thread's connection, made anew when it is lost."""
+    """Connection of one thread, reopened after a loss."""
 
-    def __init__(self, engine: Postgres) -> None:
+    def __init__(self, engine: PostgresEngine) -> None:
         self._engine = engine
         self._connection: Connection | None = None
 
-    def perform(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
-        until = time.monotonic() + self._engine.patience
-        pause = 0.001
-        while not jobs[0].dropped:
+    def run_jobs(self, jobs: list[TransactionJob], take_queued: Callable[[], TransactionJob | None]) -> None:
+        deadline = time.monotonic() + self._engine.timeout
+        delay = 0.001
+        while not jobs[0].is_cancelled:
             try:
                 return self._attempt(jobs[0])
-            except errors.OutcomeUnknown:
+            # Never retried: the transaction may have been committed, and would then run twice.
+            except errors.CommitOutcomeUnknown:
                 raise
-            except (errors.Conflict, errors.ConnectionLost):
-                if time.monotonic() >= until:
+            except (errors.SerializationConflict, errors.ConnectionLost):
+                if time.monotonic() >= deadline:
                     raise
-            time.sleep(pause * (0.5 + random.random()))
-            pause = min(pause * 2, 0.25)
+            # Jitter: two transactions that conflict must not meet again at the next attempt.
+            time.sleep(delay * (0.5 + random.random()))
+            delay = min(delay * 2, 0.25)
 
-    def rest(self) -> None:
-        """End a transaction that only read: its caller need not wait for that."""
+    def on_idle(self) -> None:
+        """End a read-only transaction after the caller has its result."""
         self._roll_back()
 
     def close(self) -> None:
@@ -150,30 +155,35 @@ class PostgresConnection:
         connection = self._connection = self._connection or self._engine.connect()
         tx = PostgresTransaction(connection, job)
         try:
-            connection.isolation_level = _LEVELS[job.isolation] if job.writes else IsolationLevel.REPEATABLE_READ
-            connection.read_only = not job.writes
-            value = tx.perform(job.fn)
+            connection.isolation_level = _LEVELS[job.isolation] if job.is_write else IsolationLevel.REPEATABLE_READ
+            # A snapshot for the whole function, as SQLite gives it, and an error for a write by mistake.
+            connection.read_only = not job.is_write
+            value = tx.run_function(job.fn)
         except BaseException as failure:
             self._roll_back()
-            if isinstance(tx.failure, errors.Conflict | errors.ConnectionLost) and failure is not tx.failure:
-                raise tx.failure from failure  # whatever the function has made of it
+            if (
+                isinstance(tx.failure, errors.SerializationConflict | errors.ConnectionLost)
+                and failure is not tx.failure
+            ):
+                raise tx.failure from failure  # regardless of how the function handled it
             raise
-        if job.writes:
+        if job.is_write:
             self._commit(connection)
-        job.end(value, events=tx.events)
+        job.complete(value, events=tx.events)
 
     def _commit(self, connection: Connection) -> None:
         try:
             connection.commit()
         except psycopg.Error as failure:
             self._roll_back()
-            explained = explain(failure)
-            # One that was silent for too long was ended before it had said that it commits.
-            if isinstance(explained, errors.ConnectionLost) and failure.sqlstate != _SILENT:
-                raise errors.OutcomeUnknown(
-                    "The PostgreSQL server went away while it was committing. Look whether it has before you try again."
+            error = translate_postgres_error(failure)
+            # A transaction ended for being idle was not committed.
+            if isinstance(error, errors.ConnectionLost) and failure.sqlstate != _SQLSTATE_IDLE_IN_TRANSACTION_TIMEOUT:
+                raise errors.CommitOutcomeUnknown(
+                    "The connection to PostgreSQL was lost during the commit. Check whether it was written "
+                    "before retrying."
                 ) from failure
-            raise explained from failure
+            raise error from failure
 
     def _roll_back(self) -> None:
         if self._connection is not None:
@@ -186,102 +196,115 @@ class PostgresConnection:
 class PostgresTransaction(Transaction):
     engine = "postgresql"
 
-    failures = (psycopg.Error, UnicodeError, StoreError)
+    driver_errors = (psycopg.Error, UnicodeError, StoreError)
 
     def __init__(self, connection: Connection, job: TransactionJob) -> None:
-        super().__init__(job.writes)
+        super().__init__(job.is_write)
         self._connection = connection
         self._job = job
         self._has_begun = False
 
     @property
-    def alive(self) -> bool:
+    def is_active(self) -> bool:
         return not self._connection.closed
 
-    def lock(self, name: str) -> None:
-        self.one(str, "select cast(pg_advisory_xact_lock(hashtextextended(:name, 0)) as text)", {"name": name})
+    def advisory_lock(self, name: str) -> None:
+        self.fetch_one(str, "select cast(pg_advisory_xact_lock(hashtextextended(:name, 0)) as text)", {"name": name})
 
     def now(self) -> float:
-        return self.one(float, "select extract(epoch from clock_timestamp())::double precision")
+        return self.fetch_one(float, "select extract(epoch from clock_timestamp())::double precision")
 
     def analyze(self, *tables: str) -> None:
-        self.run(f"analyze {', '.join(tables)}")
+        self.execute(f"analyze {', '.join(tables)}")
 
-    def _many(self, sql: str, rows: Iterable[Parameters]) -> int:
+    def _execute_many(self, sql: str, rows: Iterable[Parameters]) -> int:
         rows = list(rows)
         if not rows:
             return 0
         with self._connection.cursor() as cursor:
-            cursor.executemany(for_postgres(sql, isinstance(rows[0], Mapping)), rows)
-            self._answered(cursor)
+            cursor.executemany(to_postgres_sql(sql, isinstance(rows[0], Mapping)), rows)
+            self._note_progress(cursor)
             return cursor.rowcount
 
     def _execute(self, sql: str, parameters: Parameters) -> Cursor[Row]:
         if parameters:
-            cursor = self._connection.execute(for_postgres(sql, isinstance(parameters, Mapping)), parameters)
+            cursor = self._connection.execute(to_postgres_sql(sql, isinstance(parameters, Mapping)), parameters)
         else:
-            cursor = self._connection.execute(sql.encode())  # in which nothing is a parameter
-        self._answered(cursor)
+            cursor = self._connection.execute(sql.encode())  # no parameters, so nothing is escaped
+        self._note_progress(cursor)
         return cursor
 
-    def _answered(self, cursor: Cursor[Any]) -> None:
-        """Any statement may have to wait for what others have locked, so the transaction has begun when the first one
-        that changes something was answered. Raises CancelledError if its caller does not wait for it any more."""
-        if not self._has_begun and self._job.dropped:
+    def _note_progress(self, cursor: Cursor[Any]) -> None:
+        """Record that the transaction has begun, with the first statement that changes something.
+
+        Any statement may wait for locks. Raises `CancelledError` if the caller was cancelled before the transaction had
+        begun.
+        """
+        if not self._has_begun and self._job.is_cancelled:
             raise CancelledError
         self._has_begun = self._has_begun or not (cursor.statusmessage or "").startswith("SELECT")
 
-    def _script(self, sql: str, _: Any) -> None:
+    def _execute_script(self, sql: str, _: Any) -> None:
         self._connection.execute(sql.encode())
 
-    def _explain(self, failure: Exception) -> StoreError:
-        return explain(failure)
+    def _translate_error(self, failure: Exception) -> StoreError:
+        return translate_postgres_error(failure)
 
 
-# By SQLSTATE, or its first two letters for a class of them (PostgreSQL 15, appendix A).
-_SAID: dict[str, tuple[type[StoreError], str]] = {
-    "08": (errors.ConnectionLost, "The connection to PostgreSQL was lost: {said}"),
-    "22": (errors.UnfitValue, "The database cannot hold this value: {said}"),
-    _SILENT: (errors.ConnectionLost, "The PostgreSQL server ended the connection: {said}"),
-    "25006": (errors.ReadOnly, "The PostgreSQL server, or this transaction, is for reading only: {said}"),
-    "40": (errors.Conflict, "Others changed the same rows, each time this was tried: {said}"),
-    "53": (errors.ConnectionLost, "The PostgreSQL server has no more to give: {said}"),
-    "53100": (errors.DiskFull, "There is no room on the disk of the PostgreSQL server. Make some, and write again."),
-    "55P03": (errors.Locked, "Another transaction has held the same rows for too long."),
-    "57014": (errors.Locked, "The PostgreSQL server gave up on a statement: {said}"),
-    "57P": (errors.ConnectionLost, "The PostgreSQL server ended the connection: {said}"),
-    "58": (errors.DiskFailed, "The disk of the PostgreSQL server failed: {said}"),
-    "XX001": (errors.Damaged, "The PostgreSQL server found its own data damaged: {said}"),
-    "XX002": (errors.Damaged, "The PostgreSQL server found an index damaged: {said}"),
+# By SQLSTATE, or its prefix for a class (PostgreSQL 15, appendix A).
+_ERRORS_BY_SQLSTATE: dict[str, tuple[type[StoreError], str]] = {
+    "08": (errors.ConnectionLost, "The connection to PostgreSQL was lost: {detail}"),
+    "22": (errors.InvalidValue, "The database cannot hold this value: {detail}"),
+    _SQLSTATE_IDLE_IN_TRANSACTION_TIMEOUT: (
+        errors.ConnectionLost,
+        "The PostgreSQL server ended the connection: {detail}",
+    ),
+    "25006": (errors.ReadOnlyDatabase, "The PostgreSQL server or this transaction is read-only: {detail}"),
+    "40": (errors.SerializationConflict, "Others changed the same rows, on every attempt: {detail}"),
+    "53": (errors.ConnectionLost, "The PostgreSQL server is out of resources: {detail}"),
+    "53100": (errors.DiskFull, "The disk of the PostgreSQL server is full. Free some space and retry."),
+    "55P03": (errors.LockTimeout, "Another transaction held the same rows for too long."),
+    "57014": (errors.LockTimeout, "The PostgreSQL server cancelled a statement: {detail}"),
+    "57P": (errors.ConnectionLost, "The PostgreSQL server ended the connection: {detail}"),
+    "58": (errors.DiskError, "The disk of the PostgreSQL server failed: {detail}"),
+    "XX001": (errors.DatabaseCorrupt, "The PostgreSQL server reports damaged data: {detail}"),
+    "XX002": (errors.DatabaseCorrupt, "The PostgreSQL server reports a damaged index: {detail}"),
 }
 
-_VIOLATED: dict[str, type[errors.Violated]] = {
-    "23505": errors.NotUnique,
-    "23503": errors.NoParent,
-    "23514": errors.CheckFailed,
-    "23502": errors.NotNull,
+_VIOLATIONS_BY_SQLSTATE: dict[str, type[errors.ConstraintViolation]] = {
+    "23505": errors.UniqueViolation,
+    "23503": errors.ForeignKeyViolation,
+    "23514": errors.CheckViolation,
+    "23502": errors.NotNullViolation,
 }
 
 
-def explain(failure: Exception) -> StoreError:
+def translate_postgres_error(failure: Exception) -> StoreError:
+    """Convert an error of the driver into a StoreError."""
     if isinstance(failure, StoreError):
         return failure
     if not isinstance(failure, psycopg.Error) or (isinstance(failure, psycopg.DataError) and not failure.sqlstate):
-        return errors.UnfitValue(f"The database cannot hold this value: {failure}")
+        return errors.InvalidValue(f"The database cannot hold this value: {failure}")
     state = failure.sqlstate
-    if state is None:  # it was said by the driver
+    if state is None:  # raised by the driver
         if isinstance(failure, psycopg.OperationalError):
             return errors.ConnectionLost(f"The connection to PostgreSQL was lost: {failure}")
-        return errors.BadStatement(str(failure))
+        return errors.InvalidStatement(str(failure))
     if state.startswith("23"):
-        return _violated(_VIOLATED.get(state, errors.Violated), failure.diag)
-    kind, words = next((_SAID[state[:n]] for n in (5, 3, 2) if state[:n] in _SAID), (errors.BadStatement, "{said}"))
-    return kind(words.format(said=failure.diag.message_primary or failure))
+        return _constraint_violation(_VIOLATIONS_BY_SQLSTATE.get(state, errors.ConstraintViolation), failure.diag)
+    kind, words = next(
+        (_ERRORS_BY_SQLSTATE[state[:n]] for n in (5, 3, 2) if state[:n] in _ERRORS_BY_SQLSTATE),
+        (errors.InvalidStatement, "{detail}"),
+    )
+    return kind(words.format(detail=failure.diag.message_primary or failure))
 
 
-def _violated(kind: type[errors.Violated], told: Any) -> errors.Violated:
-    """The detail is `Key (owner, name)=(1, x) already exists.`, in the server's language; the values are not ours to
-    show."""
-    key = re.search(r"\(([^()]*)\)=\(", told.message_detail or "")
-    columns = tuple(key[1].split(", ")) if key else tuple(filter(None, [told.column_name]))
-    return kind(table=told.table_name or "", columns=columns, constraint=told.constraint_name or "")
+def _constraint_violation(kind: type[errors.ConstraintViolation], diagnostics: Any) -> errors.ConstraintViolation:
+    """Build the error from the server's diagnostics.
+
+    The detail is `Key (owner, name)=(1, x) already exists.`, possibly localized; only the columns are used, because the
+    values may be confidential.
+    """
+    key = re.search(r"\(([^()]*)\)=\(", diagnostics.message_detail or "")
+    columns = tuple(key[1].split(", ")) if key else tuple(filter(None, [diagnostics.column_name]))
+    return kind(table=diagnostics.table_name or "", columns=columns, constraint=diagnostics.constraint_name or "")

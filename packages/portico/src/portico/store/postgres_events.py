@@ -1,4 +1,4 @@
-"""The bus between processes that share a PostgreSQL database: LISTEN and NOTIFY, on one channel."""
+"""Event transport over PostgreSQL LISTEN and NOTIFY, on one channel."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import psycopg
 from psycopg import AsyncConnection
 
 from portico.rpc.supervision import BackgroundTasks
-from portico.store.connection_pool import TransactionJob, perform
+from portico.store.connection_pool import TransactionJob, run_transaction
 from portico.store.errors import ConnectionLost, StoreError
 from portico.store.transaction import Transaction
 
 log = logging.getLogger("portico")
 
 
-class PostgresBus:
-    """A Route. It sends after the commit, in transactions of its own.
+class PostgresEventTransport:
+    """EventTransport that sends after the commit, in separate transactions.
 
-    Commits that NOTIFY stand in one line on the whole server, each until it is on the disk. Ours need not be on the
-    disk, so they are quick, and those of many transactions go together.
+    PostgreSQL serializes commits that NOTIFY, each until it is on disk. These need no durability, so they use
+    asynchronous commit, and the events of many transactions are sent together.
     """
 
     def __init__(self, options: dict[str, Any], submit: Callable[[TransactionJob], None]) -> None:
@@ -42,18 +42,19 @@ class PostgresBus:
         while self._sending is not None:
             await self._sending
 
-    async def listen(self, hear: Callable[[bytes], None], missed: Callable[[], None]) -> None:
+    async def listen(self, on_packet: Callable[[bytes], None], on_gap: Callable[[], None]) -> None:
         try:
             connection = await self._connect()
         except psycopg.Error as failure:
-            raise ConnectionLost(f"The PostgreSQL server cannot be reached: {str(failure).strip()}") from failure
-        waiting: list[AsyncConnection] = [connection]
+            raise ConnectionLost(f"cannot reach the PostgreSQL server: {str(failure).strip()}") from failure
+        connections: list[AsyncConnection] = [connection]
 
         async def follow() -> None:
             while True:
-                await self._follow(waiting.pop() if waiting else await self._reconnect(), hear)
-                waiting.append(await self._reconnect())
-                missed()
+                await self._follow(connections.pop() if connections else await self._reconnect(), on_packet)
+                connections.append(await self._reconnect())
+                # Notifications sent while the connection was down are lost: subscribers have to read everything.
+                on_gap()
 
         self._supervisor.run("store change listener", follow)
 
@@ -63,18 +64,21 @@ class PostgresBus:
     async def _send(self) -> None:
         try:
             while self._outgoing:
+                # Packets that arrive during a transaction go together into the next one.
                 packets, self._outgoing = self._outgoing, []
-                await perform(self._submit, partial(_notify, packets), writes=True, isolation="read committed")
+                await run_transaction(
+                    self._submit, partial(_notify, packets), is_write=True, isolation="read committed"
+                )
         except StoreError as failure:
-            log.warning("other processes were not told of changes: %s", failure)
+            log.warning("other processes were not notified of changes: %s", failure)
         finally:
             self._sending = None
 
-    async def _follow(self, connection: AsyncConnection, hear: Callable[[bytes], None]) -> None:
+    async def _follow(self, connection: AsyncConnection, on_packet: Callable[[bytes], None]) -> None:
         try:
-            await _receive_until_lost(connection, hear)
+            await _receive_until_lost(connection, on_packet)
         except psycopg.Error as failure:
-            log.warning("changes by other processes are not heard for now: %s", str(failure).strip())
+            log.warning("changes of other processes are not received for now: %s", str(failure).strip())
         finally:
             await connection.close()
 
@@ -85,9 +89,11 @@ class PostgresBus:
             try:
                 return await self._connect()
             except psycopg.Error:
+                # Bounded, so that changes arrive soon after the server is back.
                 pause_seconds = min(pause_seconds * 2, 5.0)
 
     async def _connect(self) -> AsyncConnection:
+        # A dedicated connection: LISTEN belongs to a session, and pooled ones run transactions.
         connection = await psycopg.AsyncConnection.connect(**self._options, autocommit=True)
         try:
             await connection.execute("listen portico")
@@ -97,17 +103,17 @@ class PostgresBus:
         return connection
 
 
-async def _receive_until_lost(connection: AsyncConnection, hear: Callable[[bytes], None]) -> None:
-    """Receive notifications until the connection is lost. psycopg's own generator polls ten times a second."""
+async def _receive_until_lost(connection: AsyncConnection, on_packet: Callable[[bytes], None]) -> None:
+    """Receive notifications until the connection is lost. psycopg's own generator polls ten times per second."""
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[None] = loop.create_future()
-    socket, wire = connection.fileno(), connection.pgconn
+    socket, pgconn = connection.fileno(), connection.pgconn
 
     def receive() -> None:
         try:
-            wire.consume_input()
-            while (notice := wire.notifies()) is not None:
-                hear(notice.extra)
+            pgconn.consume_input()
+            while (notice := pgconn.notifies()) is not None:
+                on_packet(notice.extra)
         except psycopg.Error as failure:
             loop.remove_reader(socket)
             if not lost.done():
@@ -115,12 +121,12 @@ async def _receive_until_lost(connection: AsyncConnection, hear: Callable[[bytes
 
     loop.add_reader(socket, receive)
     try:
-        receive()  # what came with the answer to `listen`
+        receive()  # notifications that arrived with the response to `listen`
         await lost
     finally:
         loop.remove_reader(socket)
 
 
 def _notify(packets: list[bytes], tx: Transaction) -> None:
-    tx.run("set local synchronous_commit = off")
-    tx.many("select pg_notify('portico', ?)", [[packet.decode()] for packet in packets])
+    tx.execute("set local synchronous_commit = off")
+    tx.execute_many("select pg_notify('portico', ?)", [[packet.decode()] for packet in packets])

@@ -1,9 +1,8 @@
-"""Rows to typed values, and values to JSON.
+"""Conversion of rows to typed values, and of values to JSON.
 
-A row becomes a Struct by the names of its columns, a tuple by their order, or anything else when there is one column. A
-bare `tuple` is what the driver gives, which is quicker where there are very many; so are the plain values of a tuple
-that has JSON too.
-What is not a plain value is JSON in its column; `msgspec.Raw` is JSON that is kept as it is, and empty for null.
+A row becomes a Struct by column name, a tuple by position, or any other type if there is one column. A bare `tuple` is
+the driver's row, unchecked, which is faster for many rows; so are the plain values of a tuple that also contains JSON.
+Values that are not plain are JSON in their column; `msgspec.Raw` is JSON that is not decoded, and empty for null.
 """
 
 from __future__ import annotations
@@ -19,25 +18,27 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.protocol.errors import UsageError
-from portico.store.errors import UnfitRow
+from portico.store.errors import RowMismatch
 
 Row = tuple[Any, ...]
 
-_PLAIN = (str, int, float, bytes, datetime, types.NoneType, enum.Enum)
+_PLAIN_TYPES = (str, int, float, bytes, datetime, types.NoneType, enum.Enum)
 
 
-def json_column(value: Any) -> str:
-    """A value for a column that holds JSON."""
+def encode_json_column(value: Any) -> str:
+    """Encode a value for a JSON column."""
     return msgspec.json.encode(value).decode()
 
 
-def decode(kind: Any, columns: tuple[str, ...], rows: list[Row], *, nullable: bool = False) -> list[Any]:
+def decode_rows(kind: Any, columns: tuple[str, ...], rows: list[Row], *, nullable: bool = False) -> list[Any]:
+    """Convert rows to a type. Raises RowMismatch."""
     try:
         return _reader(kind, columns, nullable)(rows)
     except msgspec.DecodeError as failure:
-        raise UnfitRow(f"A row ({', '.join(columns)}) does not fit {_name(kind)}: {failure}") from failure
+        raise RowMismatch(f"A row ({', '.join(columns)}) does not match {_name(kind)}: {failure}") from failure
 
 
+# Reading a type takes longer than converting a row; statements and types are fixed by the code.
 @lru_cache(1024)
 def _reader(kind: Any, columns: tuple[str, ...], nullable: bool) -> Callable[[list[Row]], list[Any]]:
     if isinstance(kind, type) and issubclass(kind, Struct):
@@ -48,25 +49,26 @@ def _reader(kind: Any, columns: tuple[str, ...], nullable: bool) -> Callable[[li
         return _tuple_reader(kind)
     if len(columns) != 1:
         raise UsageError(
-            f"The statement gives {len(columns)} columns ({', '.join(columns)}), and one is a {_name(kind)}."
+            f"The statement returns {len(columns)} columns ({', '.join(columns)}), but {_name(kind)} needs exactly one."
         )
-    open_column = _opener(kind)
-    many = list[kind | None] if nullable else list[kind]
-    if open_column is None:
-        return lambda rows: msgspec.convert([value for (value,) in rows], many, strict=False)
-    return lambda rows: [open_column(value) for (value,) in rows]
+    decode = _column_decoder(kind)
+    list_type = list[kind | None] if nullable else list[kind]
+    if decode is None:
+        # strict=False: SQLite has no booleans and stores them as 0 and 1.
+        return lambda rows: msgspec.convert([value for (value,) in rows], list_type, strict=False)
+    return lambda rows: [decode(value) for (value,) in rows]
 
 
 def _tuple_reader(kind: Any) -> Callable[[list[Row]], list[Any]]:
-    parts = get_args(kind)
-    openers = [] if ... in parts else [_opener(one) for one in parts]
-    if not any(openers):
+    element_types = get_args(kind)
+    decoders = [] if ... in element_types else [_column_decoder(part) for part in element_types]
+    if not any(decoders):
         return lambda rows: msgspec.convert(rows, list[kind], strict=False)
 
     def read(rows: list[Row]) -> list[Any]:
-        # What was JSON fits already, and to look at long lists once more would take as long again.
+        # Decoded JSON is already valid, and checking long lists again would double the time.
         return [
-            tuple([value if opener is None else opener(value) for opener, value in zip(openers, row, strict=True)])
+            tuple([value if decoder is None else decoder(value) for decoder, value in zip(decoders, row, strict=True)])
             for row in rows
         ]
 
@@ -77,24 +79,25 @@ def _struct_reader(kind: type[Struct], columns: tuple[str, ...]) -> Callable[[li
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     unknown = [column for column in columns if column not in fields]
     if unknown:
-        raise UsageError(f"The statement gives {', '.join(unknown)}, and {_name(kind)} has no such field.")
+        raise UsageError(f"The statement returns {', '.join(unknown)}, which {_name(kind)} does not have.")
+    # msgspec converts by encoded names, which differ where a Struct renames its fields.
     names = [fields[column].encode_name for column in columns]
-    openers = [(name, _opener(fields[column].type)) for name, column in zip(names, columns, strict=True)]
-    closed = [(name, opener) for name, opener in openers if opener is not None]
-    many = list[kind]  # type: ignore[valid-type]
+    decoders = [(name, _column_decoder(fields[column].type)) for name, column in zip(names, columns, strict=True)]
+    json_columns = [(name, decoder) for name, decoder in decoders if decoder is not None]
+    list_type = list[kind]  # type: ignore[valid-type]
 
     def read(rows: list[Row]) -> list[Any]:
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        for values in found if closed else ():
-            for name, opener in closed:
-                values[name] = opener(values[name])
-        return msgspec.convert(found, many, strict=False)
+        result = [dict(zip(names, row, strict=True)) for row in rows]
+        for values in result if json_columns else ():
+            for name, decoder in json_columns:
+                values[name] = decoder(values[name])
+        return msgspec.convert(result, list_type, strict=False)
 
     return read
 
 
-def _opener(kind: Any) -> Callable[[Any], Any] | None:
-    """What reads a column of JSON; None for plain values."""
+def _column_decoder(kind: Any) -> Callable[[Any], Any] | None:
+    """Return the decoder of a JSON column, or None for plain values."""
     if kind is Raw:
         return lambda text: Raw() if text is None else Raw(text.encode())
     if _is_plain(kind):
@@ -109,7 +112,7 @@ def _is_plain(kind: Any) -> bool:
         return _is_plain(get_args(kind)[0])
     if origin is Union or origin is types.UnionType:
         return all(map(_is_plain, get_args(kind)))
-    return origin is Literal or kind is None or (isinstance(kind, type) and issubclass(kind, _PLAIN))
+    return origin is Literal or kind is None or (isinstance(kind, type) and issubclass(kind, _PLAIN_TYPES))
 
 
 def _name(kind: Any) -> str:

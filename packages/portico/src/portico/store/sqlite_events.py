@@ -1,10 +1,10 @@
-"""The bus between processes that share an SQLite file: a datagram socket each, in a folder beside the file.
+"""Event transport between processes that share a SQLite file: one datagram socket per process, in a folder next to it.
 
-A process that subscribes binds one; a process that publishes sends to all that are there. Nothing is polled. The socket
-of a process that was killed is removed by the next one that gets no answer from it.
+A subscriber binds a socket; a publisher sends to all of them. Nothing is polled. The socket of a killed process is
+removed by the next process that cannot reach it.
 
-The folder is for one user alone, who can write to the database file as well, so packets need no signature. A folder
-that another user has made, or can write to, is not used.
+The folder is private to one user, who can write to the database file as well, so packets need no signature. A folder
+that belongs to another user, or is writable by others, is not used.
 """
 
 from __future__ import annotations
@@ -20,116 +20,124 @@ from collections.abc import Callable
 
 log = logging.getLogger("portico")
 
-_LONGEST = 65536
-_MOST_AT_ONCE = 64
-_MOST_OWED = 256
-_PATIENCE_SECONDS = 1.0
-_PAUSE_SECONDS = 0.005
+_MAX_DATAGRAM_BYTES = 65536
+_MAX_DATAGRAMS_PER_READ = 64
+# The oldest are dropped for a process that does not read; it finds the changes when it polls.
+_MAX_PENDING_PACKETS = 256
+_SEND_TIMEOUT_SECONDS = 1.0
+_SEND_RETRY_DELAY_SECONDS = 0.005
 
 
-class SqliteBus:
-    """A Route. Where sockets cannot be had, other processes find changes when they look."""
+class SqliteEventTransport:
+    """EventTransport over Unix sockets. Without them, other processes find changes when they poll."""
 
     def __init__(self, path: str) -> None:
         parent, name = os.path.split(os.path.abspath(path))
         self._folder = os.path.join(parent, f"{name}-bus")
         self._name = secrets.token_hex(8)
-        self._ours: socket.socket | None = None
-        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._out.setblocking(False)
-        self._owed: dict[str, deque[bytes]] = {}
-        # The address of a socket has room for a hundred characters; through a descriptor every folder is near.
-        self._near = self._folder
+        self._socket: socket.socket | None = None
+        # A socket without a name: it only sends.
+        self._send_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._send_socket.setblocking(False)
+        self._pending: dict[str, deque[bytes]] = {}
+        # Socket addresses are limited to about a hundred characters; a path through a descriptor is always short.
+        self._short_path = self._folder
         self._parent: int | None = None
         if os.path.isdir("/proc/self/fd"):
             self._parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-            self._near = f"/proc/self/fd/{self._parent}/{name}-bus"
+            self._short_path = f"/proc/self/fd/{self._parent}/{name}-bus"
 
-    async def listen(self, hear: Callable[[bytes], None], missed: Callable[[], None]) -> None:
+    async def listen(self, on_packet: Callable[[bytes], None], on_gap: Callable[[], None]) -> None:
         try:
             self._bind()
         except OSError as failure:
-            log.warning("changes by other processes are not heard at once: %s: %s", self._folder, failure)
+            log.warning("changes of other processes are not received immediately: %s: %s", self._folder, failure)
             return
-        assert self._ours is not None
-        asyncio.get_running_loop().add_reader(self._ours, self._receive, self._ours, hear)
+        assert self._socket is not None
+        asyncio.get_running_loop().add_reader(self._socket, self._receive, self._socket, on_packet)
 
     def _bind(self) -> None:
-        ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        ours.setblocking(False)
+        receive_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        receive_socket.setblocking(False)
         try:
-            # The last process to leave removes the folder, which may be just now.
-            for last in (False, False, True):
+            # The last process to leave removes the folder, possibly at this moment.
+            for is_last in (False, False, True):
                 os.makedirs(self._folder, 0o700, exist_ok=True)
                 if not _is_private(self._folder):
-                    raise PermissionError("it must be a folder of this user, with mode 700")
+                    raise PermissionError("the folder must belong to this user and have mode 700")
                 try:
-                    ours.bind(f"{self._near}/{self._name}")
+                    receive_socket.bind(f"{self._short_path}/{self._name}")
                     break
                 except FileNotFoundError:
-                    if last:
+                    if is_last:
                         raise
         except BaseException:
-            ours.close()
+            receive_socket.close()
             raise
-        self._ours = ours
+        self._socket = receive_socket
 
-    def _receive(self, ours: socket.socket, hear: Callable[[bytes], None]) -> None:
-        for _ in range(_MOST_AT_ONCE):
+    def _receive(self, socket_: socket.socket, on_packet: Callable[[bytes], None]) -> None:
+        # Bounded per call, so that a busy sender does not occupy the event loop.
+        for _ in range(_MAX_DATAGRAMS_PER_READ):
             try:
-                data = ours.recv(_LONGEST)
+                data = socket_.recv(_MAX_DATAGRAM_BYTES)
             except OSError:
                 return
-            hear(data)
+            on_packet(data)
 
     def send(self, packets: list[bytes]) -> None:
         try:
             others = os.listdir(self._folder)
+            # Another user who could create this folder would read the events.
             if others and not _is_private(self._folder):
                 return
         except OSError:
             return  # no process listens
         for other in others:
-            if other in self._owed:
-                self._owed[other].extend(packets)
+            if other in self._pending:
+                self._pending[other].extend(packets)
             elif other != self._name:
-                self._post(other, deque(packets, _MOST_OWED), asyncio.get_running_loop().time() + _PATIENCE_SECONDS)
+                self._send_to(
+                    other,
+                    deque(packets, _MAX_PENDING_PACKETS),
+                    asyncio.get_running_loop().time() + _SEND_TIMEOUT_SECONDS,
+                )
 
-    def _post(self, other: str, owed: deque[bytes], until: float) -> None:
+    def _send_to(self, other: str, pending: deque[bytes], deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        self._owed[other] = owed
+        self._pending[other] = pending
         try:
-            while owed:
-                self._out.sendto(owed[0], f"{self._near}/{other}")
-                owed.popleft()
-        except BlockingIOError:  # it has not read the last ones yet
-            if loop.time() < until:
-                loop.call_later(_PAUSE_SECONDS, self._post, other, owed, until)
+            while pending:
+                self._send_socket.sendto(pending[0], f"{self._short_path}/{other}")
+                pending.popleft()
+        except BlockingIOError:  # its receive buffer is full
+            if loop.time() < deadline:
+                loop.call_later(_SEND_RETRY_DELAY_SECONDS, self._send_to, other, pending, deadline)
                 return
-        except ConnectionRefusedError:  # it was killed
+        except ConnectionRefusedError:  # the process was killed
             _remove(f"{self._folder}/{other}")
         except OSError as failure:
             log.debug("%s: %s", other, failure)
-        del self._owed[other]
+        del self._pending[other]
 
     async def close(self) -> None:
-        if self._ours is not None:
-            asyncio.get_running_loop().remove_reader(self._ours)
-            self._ours.close()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
             _remove(f"{self._folder}/{self._name}")
             try:
                 os.rmdir(self._folder)
             except OSError:
-                pass  # another process is there
-        self._out.close()
+                pass  # other processes still use it
+        self._send_socket.close()
         if self._parent is not None:
             os.close(self._parent)
 
 
 def _is_private(folder: str) -> bool:
-    """Whether no other user can read or write it. A link is none: it may lead to another place by the next moment."""
-    found = os.lstat(folder)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    """Return whether only this user can access the folder. Symbolic links are refused: their target may change."""
+    result = os.lstat(folder)
+    return stat.S_ISDIR(result.st_mode) and result.st_uid == os.geteuid() and not result.st_mode & 0o077
 
 
 def _remove(path: str) -> None:

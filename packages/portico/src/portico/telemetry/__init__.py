@@ -1,4 +1,4 @@
-"""Whether OpenTelemetry is wanted. Nothing of it is imported to find out."""
+"""Decision whether to enable OpenTelemetry, without importing it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,38 @@ else:
 
 log = logging.getLogger("portico")
 
-# One of these says that there is a collector.
-EXPORTING = (
+# Any of these indicates a collector.
+EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_TRACES_EXPORTER",
     "OTEL_METRICS_EXPORTER",
 )
-# Where a program of the user's has set it up by itself.
-_SET_UP = ("opentelemetry.sdk.trace", "opentelemetry.sdk.metrics")
+# Loaded if the user's program has configured OpenTelemetry itself.
+_SDK_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.sdk.metrics")
 
-_told: list[str] = []
+_warned: list[str] = []
 
 
 def start_telemetry(service: str) -> None:
-    """Tell OpenTelemetry of every request, if the environment or the program has set it up; `service`: what this
-    process is called, unless the environment says it. To be called before doors are made; often is no harm."""
-    variable = next((name for name in EXPORTING if os.environ.get(name)), None)
-    if variable is None and not any(name in sys.modules for name in _SET_UP):
+    """Report every request to OpenTelemetry, if the environment or the program has configured it.
+
+    `service` is the service name unless the environment sets one. Call it before dispatchers are created; repeated
+    calls have no effect.
+    """
+    variable = next((name for name in EXPORTER_VARIABLES if os.environ.get(name)), None)
+    if variable is None and not any(name in sys.modules for name in _SDK_MODULES):
         return
-    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or _told:
+    # The variable of the OpenTelemetry specification. After one warning, further servers of the process stay silent.
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or _warned:
         return
     try:
-        opentelemetry.start(service, set_up=variable is not None)
+        opentelemetry.start(service, configure=variable is not None)
     except ImportError as failure:
         _warn(f"{variable} is set, but nothing is exported: {failure}; pip install 'portico[otel]'")
 
 
 def _warn(text: str) -> None:
-    _told.append(text)
+    _warned.append(text)
     log.warning("%s", text)

@@ -1,5 +1,7 @@
-"""How log records look: lines for people, or one JSON object a line for programs. Nothing that a client says can end a
-line, or tell a terminal what to do."""
+"""Log formatters: text lines for users, or one JSON object per line.
+
+Text from clients can neither end a line nor control a terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +12,46 @@ from typing import Any
 
 import msgspec
 
+from portico.text import escape_unprintable
+
 FORMATS = ("text", "json")
-# Where a record of the request log keeps its members.
-MEMBERS = "portico_members"
+# Attribute of a log record that holds the fields of the request log.
+RECORD_FIELDS_ATTRIBUTE = "portico_members"
 
 
-# Before each line of a traceback. No record begins like this, so an exception's text cannot forge one.
+# Prefix of traceback lines. No record begins like this, so an exception's text cannot forge one.
 _CONTINUED = "    | "
 
 
-class TextLines(logging.Formatter):
-    """`time LEVEL logger: message` in one line; then the traceback, indented."""
+class TextFormatter(logging.Formatter):
+    """`time LEVEL logger: message` on one line, followed by the indented traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        members = getattr(record, MEMBERS, None)
+        members = getattr(record, RECORD_FIELDS_ATTRIBUTE, None)
         if members is not None:
-            return as_text(members)
-        # Other handlers expect it there, as the formatter of the standard library sets it.
+            return format_fields(members)
+        # Other handlers expect it, as the standard library's formatter sets it.
         record.message = record.getMessage()
-        lines = [_plain(f"{moment(record.created)} {record.levelname} {record.name}: {record.message}")]
+        lines = [
+            escape_unprintable(f"{format_timestamp(record.created)} {record.levelname} {record.name}: {record.message}")
+        ]
         if record.exc_info:
-            lines += self._indent(self.formatException(record.exc_info))
+            lines += self._indent_lines(self.formatException(record.exc_info))
         if record.stack_info:
-            lines += self._indent(self.formatStack(record.stack_info))
+            lines += self._indent_lines(self.formatStack(record.stack_info))
         return "\n".join(lines)
 
-    def _indent(self, text: str) -> list[str]:
-        return [_CONTINUED + _plain(line) for line in text.split("\n")]
+    def _indent_lines(self, text: str) -> list[str]:
+        return [_CONTINUED + escape_unprintable(line) for line in text.split("\n")]
 
 
-class JsonLines(logging.Formatter):
-    """A JSON object in one line, in which every invisible character is escaped."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, with every invisible character escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        members: dict[str, Any] | None = getattr(record, MEMBERS, None)
+        members: dict[str, Any] | None = getattr(record, RECORD_FIELDS_ATTRIBUTE, None)
         line: dict[str, Any] = {
-            "time": moment(record.created),
+            "time": format_timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
         }
@@ -56,12 +62,13 @@ class JsonLines(logging.Formatter):
             line |= members
         if record.exc_info:
             line["exception"] = _encodable(self.formatException(record.exc_info))
+        # Extra fields of other libraries may hold any object; a log call must not fail because of them.
         text = msgspec.json.encode(line, enc_hook=str).decode()
-        return text if text.isprintable() else "".join(one if one.isprintable() else _unit(one) for one in text)
+        return text if text.isprintable() else "".join(char if char.isprintable() else _unit(char) for char in text)
 
 
 def _encodable(text: str) -> str:
-    """Escape lone surrogates, as in names of files that are not UTF-8: they have no encoding."""
+    """Escape lone surrogates, which cannot be encoded (for example in file names that are not UTF-8)."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -71,34 +78,33 @@ def _unit(char: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def formatter(name: str) -> logging.Formatter:
-    return JsonLines() if name == "json" else TextLines()
+def create_formatter(name: str) -> logging.Formatter:
+    return JsonFormatter() if name == "json" else TextFormatter()
 
 
-def moment(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
+    # Truncated rather than rounded, so that a timestamp is never in the future.
     whole, part = divmod(int(seconds * 1000), 1000)
     return f"{_second(whole)}.{part:03d}Z"
 
 
+# A busy server logs thousands of lines per second, and all of them share this part of the timestamp.
 @lru_cache(maxsize=4)
 def _second(whole: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
 
 
-def as_text(members: dict[str, Any]) -> str:
-    """`time method tool outcome 0.42ms 512B`, and what else there is as `name=value`."""
-    left = dict(members)
-    words = [left.pop("time"), left.pop("method"), left.pop("target", ""), left.pop("outcome")]
-    if "ms" in left:
-        words.append(f"{left.pop('ms'):.2f}ms")
-    words.append(f"{left.pop('bytes')}B")
-    words += [f"{name}={_quoted(str(value))}" for name, value in left.items()]
-    return " ".join(_plain(str(word)) for word in words if word != "")
+def format_fields(members: dict[str, Any]) -> str:
+    """Format `time method tool outcome 0.42ms 512B`, followed by the other fields as `name=value`."""
+    rest = dict(members)
+    # The fields of every line come first, in a fixed order, so that columns can be compared by eye.
+    words = [rest.pop("time"), rest.pop("method"), rest.pop("target", ""), rest.pop("outcome")]
+    if "ms" in rest:
+        words.append(f"{rest.pop('ms'):.2f}ms")
+    words.append(f"{rest.pop('bytes')}B")
+    words += [f"{name}={_quote_value(str(value))}" for name, value in rest.items()]
+    return " ".join(escape_unprintable(str(word)) for word in words if word != "")
 
 
-def _quoted(text: str) -> str:
+def _quote_value(text: str) -> str:
     return f'"{text}"' if " " in text else text
-
-
-def _plain(text: str) -> str:
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

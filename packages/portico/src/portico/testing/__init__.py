@@ -1,1 +1,1 @@
-"""For the tests of servers: a plugin of pytest, which is there wherever Portico is installed."""
+"""Testing tools for servers: a pytest plugin, available wherever Portico is installed."""

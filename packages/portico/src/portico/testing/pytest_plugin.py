@@ -1,7 +1,7 @@
-"""The fixtures, markers and options of the plugin.
+"""Fixtures, markers and options of the pytest plugin.
 
-pytest imports this in every project: nothing is loaded before a test asks for it, and the names of the fixtures begin
-with `portico_`, because many projects have a `client` and a `server` of their own.
+pytest imports this module in every project, so nothing is loaded before a test uses it. Fixture names begin with
+`portico_`, because many projects have their own `client` and `server` fixtures.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import pytest
 from portico._lazy import LazyModule
 
 if TYPE_CHECKING:
-    from portico.client import client as client_module
-    from portico.client import sync_client
+    from portico.client import client as client_module, sync_client
     from portico.client.client import Client
     from portico.client.sync_client import SyncClient
     from portico.protocol import versions
@@ -35,93 +34,104 @@ else:
     importer = LazyModule("portico.transports.importer")
     versions = LazyModule("portico.protocol.versions")
 
-UPDATE = "--update-snapshots"
-SERVER = "portico_server"
+UPDATE_OPTION = "--update-snapshots"
+SERVER_INI = "portico_server"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(SERVER, "the server that portico_client talks to: path/to/file.py:object or module:object")
+    parser.addini(SERVER_INI, "the server that portico_client connects to: path/to/file.py:object or module:object")
     try:
         parser.getgroup("portico").addoption(
-            UPDATE, action="store_true", default=False, help="write the snapshots of contracts anew"
+            UPDATE_OPTION, action="store_true", default=False, help="write the contract snapshots again"
         )
     except ValueError:
-        pass  # another plugin has the same option: then it is meant for both
+        pass  # another plugin defines the same option; it then applies to both
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "revision(*dates): portico_client speaks each of these; none: every revision")
-    config.addinivalue_line("markers", "recording(path): portico_server is what `portico record` has written there")
+    config.addinivalue_line(
+        "markers",
+        "protocol_version(*versions): run the test with portico_client at each of these protocol versions; without "
+        "arguments, at all of them",
+    )
+    config.addinivalue_line("markers", "recording(path): make portico_server replay this recording of `portico record`")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    marker = metafunc.definition.get_closest_marker("revision")
-    if marker is None or "portico_revision" not in metafunc.fixturenames:
+    marker = metafunc.definition.get_closest_marker("protocol_version")
+    # Tests without the client are not repeated per version.
+    if marker is None or "portico_protocol_version" not in metafunc.fixturenames:
         return
-    known = versions.REVISIONS
-    wanted = marker.args or known
-    if unknown := [one for one in wanted if one not in known]:
-        raise pytest.UsageError(f"there is no revision {unknown[0]!r}; there are {', '.join(known)}")
-    metafunc.parametrize("portico_revision", wanted, indirect=True)
+    supported = versions.SUPPORTED_PROTOCOL_VERSIONS
+    protocol_versions = marker.args or supported
+    if unknown := [item for item in protocol_versions if item not in supported]:
+        raise pytest.UsageError(f"unknown protocol version {unknown[0]!r} (expected one of {', '.join(supported)})")
+    metafunc.parametrize("portico_protocol_version", protocol_versions, indirect=True)
 
 
 @pytest.fixture
-def portico_revision(request: pytest.FixtureRequest) -> str | None:
-    """The revision that the client speaks: one of those of `@pytest.mark.revision`, or None for the newest."""
+def portico_protocol_version(request: pytest.FixtureRequest) -> str | None:
+    """Return the client's protocol version: one of `@pytest.mark.protocol_version`, or None for the newest."""
     return getattr(request, "param", None)
 
 
 @pytest.fixture
 def portico_server(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Any:
-    """What the client talks to. A project that has one server says so in its settings, or overrides this fixture."""
+    """Return the server under test. Configure it in the pytest settings, or override this fixture."""
     marker = request.node.get_closest_marker("recording")
     if marker is not None:
-        return replay.Replay.load(request.path.parent / marker.args[0])
-    said = pytestconfig.getini(SERVER)
-    if not said:
+        return replay.ReplayHandler.load(request.path.parent / marker.args[0])
+    ini_value = pytestconfig.getini(SERVER_INI)
+    if not ini_value:
         pytest.fail(
-            "which server? Say portico_server = path/to/file.py:object in the settings of pytest, override the fixture "
-            "portico_server, or mark the test with @pytest.mark.recording(path)",
+            "no server is configured: set portico_server = path/to/file.py:object in the pytest settings, "
+            "override the fixture portico_server, or mark the test with @pytest.mark.recording(path)",
             pytrace=False,
         )
-    file, mark, name = said.partition(".py")
+    # Relative to the pytest root, because tests may run in another directory.
+    file, mark, name = ini_value.partition(".py")
     path = pytestconfig.rootpath / f"{file}.py"
-    return importer.load(f"{path}{name}" if mark and path.exists() else said)
+    return importer.import_server(f"{path}{name}" if mark and path.exists() else ini_value)
 
 
 @pytest.fixture
-def portico_options() -> dict[str, Any]:
-    """More options of the client, such as `elicitation_handler`. To be overridden."""
+def portico_client_options() -> dict[str, Any]:
+    """Return further options of the client, such as `elicitation_handler`. Override this fixture to set them."""
     return {}
 
 
 @pytest.fixture
 def portico_transcript() -> Transcript:
-    """Every message between the client and the server of this test."""
+    """Return the transcript of all messages between the client and the server of this test."""
     return transcript.Transcript()
 
 
 @pytest.fixture
-def _portico_given(
-    portico_revision: str | None, portico_options: dict[str, Any], portico_transcript: Transcript
+def _client_options(
+    portico_protocol_version: str | None, portico_client_options: dict[str, Any], portico_transcript: Transcript
 ) -> dict[str, Any]:
-    return {"revision": portico_revision, "trace": portico_transcript.note, **portico_options}
+    return {
+        "protocol_version": portico_protocol_version,
+        "on_message_bytes": portico_transcript.record,
+        **portico_client_options,
+    }
 
 
-async def _portico_client(portico_server: Any, _portico_given: dict[str, Any]) -> AsyncIterator[Client]:
-    """An open Client of the server, at the revision that the test is marked with."""
-    async with client_module.Client(portico_server, **_portico_given) as client:
+async def _portico_client(portico_server: Any, _client_options: dict[str, Any]) -> AsyncIterator[Client]:
+    """Open a Client of the server at the protocol version of the test."""
+    async with client_module.Client(portico_server, **_client_options) as client:
         yield client
 
 
 def _without_loop() -> None:
     pytest.fail(
-        "portico_client is for async tests, which need pytest-asyncio: install portico[testing]; portico_sync_client "
-        "works without it",
+        "portico_client is for async tests, which need pytest-asyncio: install portico[testing], or use "
+        "portico_sync_client",
         pytrace=False,
     )
 
 
+# Defined either way, so that a missing plugin is explained instead of "fixture not found".
 portico_client: Any
 if importlib.util.find_spec("pytest_asyncio") is not None:
     import pytest_asyncio
@@ -132,9 +142,9 @@ else:
 
 
 @pytest.fixture
-def portico_sync_client(portico_server: Any, _portico_given: dict[str, Any]) -> Iterator[SyncClient]:
-    """The same for tests that are no coroutines."""
-    with sync_client.SyncClient(portico_server, **_portico_given) as client:
+def portico_sync_client(portico_server: Any, _client_options: dict[str, Any]) -> Iterator[SyncClient]:
+    """Open a SyncClient of the server, for tests that are not coroutines."""
+    with sync_client.SyncClient(portico_server, **_client_options) as client:
         yield client
 
 
@@ -142,8 +152,11 @@ def portico_sync_client(portico_server: Any, _portico_given: dict[str, Any]) -> 
 def portico_contract(
     request: pytest.FixtureRequest, portico_server: Any, pytestconfig: pytest.Config
 ) -> ContractSnapshot:
-    """What the server promises now, to be compared with what it promised when the snapshot was made."""
+    """Return the contract snapshot of the server, for comparison with its current contract."""
+    # Next to the test, so that reviews show both together.
     folder = request.path.parent / "__snapshots__"
-    # The snapshot is of the server, not of one run of a test: it has no revision in its name.
+    # The snapshot belongs to the server, not to one run of a test, so its name has no protocol version.
     name = f"{request.path.stem}.{getattr(request.node, 'originalname', None) or request.node.name}.json"
-    return snapshots.ContractSnapshot(portico_server, Path(folder, name), update=bool(pytestconfig.getoption(UPDATE)))
+    return snapshots.ContractSnapshot(
+        portico_server, Path(folder, name), update=bool(pytestconfig.getoption(UPDATE_OPTION))
+    )

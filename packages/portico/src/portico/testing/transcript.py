@@ -1,4 +1,4 @@
-"""What a client and a server have said in one test."""
+"""Transcript of the messages between client and server in one test."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from portico.testing.recording.file import Side, TapeWriter
+from portico.testing.recording.file import Recorder, Sender
 
 
-class TranscriptLine(NamedTuple):
-    """One message, and who sent it."""
+class TranscriptMessage(NamedTuple):
+    """A message and its sender."""
 
-    sender: Side
+    sender: Sender
     message: Any
 
 
-class Transcript(list[TranscriptLine]):
-    """The messages in their order."""
+class Transcript(list[TranscriptMessage]):
+    """The messages in the order in which they were sent."""
 
-    def note(self, way: str, data: bytes) -> None:
-        """What a Client calls for each message: its `trace`."""
-        self.append(TranscriptLine("client" if way == "sent" else "server", msgspec.json.decode(data)))
+    def record(self, direction: str, data: bytes) -> None:
+        """Append a message; use it as the client's message callback."""
+        # The callback reports the direction as seen by the client.
+        self.append(TranscriptMessage("client" if direction == "sent" else "server", msgspec.json.decode(data)))
 
     @property
     def methods(self) -> list[str]:
-        """The methods of requests and notifications, of both sides, in their order."""
+        """Return the methods of all requests and notifications of both sides, in order."""
         return [line.message["method"] for line in self if "method" in line.message]
 
-    def sent(self, method: str) -> list[Any]:
-        """The params of every message of this method, from either side."""
+    def params_of(self, method: str) -> list[Any]:
+        """Return the params of every message with this method, from either side."""
         return [line.message.get("params") for line in self if line.message.get("method") == method]
 
     def save(self, path: str) -> None:
-        """Write it as `portico record` does, for `portico replay` and `@pytest.mark.recording`."""
-        tape = TapeWriter(path)
+        """Write the transcript in the format of `portico record`, for `portico replay` and `@pytest.mark.recording`."""
+        # Redacts secrets, as `portico record` does.
+        recorder = Recorder(path)
         for line in self:
-            tape.write(line.sender, msgspec.json.encode(line.message))
-        tape.close()
+            recorder.write(line.sender, msgspec.json.encode(line.message))
+        recorder.close()

@@ -1,4 +1,4 @@
-"""How long the calls of a connection may take. One timer watches over all: most end long before it goes off."""
+"""Deadlines for the calls of a connection, with one shared timer. Most calls end long before it fires."""
 
 from __future__ import annotations
 
@@ -9,101 +9,101 @@ from types import TracebackType
 from typing import Any
 
 _NEVER = float("inf")
-# The least that a step of closing a connection gets.
+# Minimum time for one step of closing a connection.
 MIN_CLOSING_SECONDS = 0.1
 
-# When connections have to be closed, by the clock of the loop. A command with a time limit sets it.
+# Time by which connections must be closed, on the event loop's clock. Set by commands with a time limit.
 closing_deadline: ContextVar[float | None] = ContextVar("closing_deadline", default=None)
 
 
 def closing_seconds(usual: float) -> float:
-    """Return how long a step of closing a connection may take: the usual time, or less if a deadline is near."""
+    """Return the time for one step of closing a connection: `usual`, or less if the closing deadline is near."""
     deadline = closing_deadline.get()
     if deadline is None:
         return usual
     return min(usual, max(deadline - get_running_loop().time(), MIN_CLOSING_SECONDS))
 
 
-class TimeLimit:
-    """`asyncio.timeout`, without a timer of its own: inside of it is cancelled when its time is over."""
+class Deadline:
+    """Like `asyncio.timeout`, but without a separate timer: cancels the task inside it when its time is up."""
 
-    __slots__ = ("_all", "_before", "_over", "_task", "until")
+    __slots__ = ("_before", "_expired", "_scheduler", "_task", "expires_at")
 
-    def __init__(self, all: TimeLimits, seconds: float | None) -> None:
-        self._all = all
-        # By the clock of the loop; None: never.
-        self.until = None if seconds is None else get_running_loop().time() + seconds
-        self._over = False
+    def __init__(self, scheduler: DeadlineScheduler, seconds: float | None) -> None:
+        self._scheduler = scheduler
+        # On the event loop's clock; None for no deadline.
+        self.expires_at = None if seconds is None else get_running_loop().time() + seconds
+        self._expired = False
 
-    def __enter__(self) -> TimeLimit:
+    def __enter__(self) -> Deadline:
         task = current_task()
         assert task is not None
         self._task: asyncio.Task[Any] = task
         self._before = task.cancelling()
-        all = self._all
-        all.limits.add(self)
-        if self.until is not None and self.until < all.next:
-            all.look_at(self.until)
+        all = self._scheduler
+        all.deadlines.add(self)
+        if self.expires_at is not None and self.expires_at < all.next_check:
+            all.schedule_check(self.expires_at)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._all.limits.discard(self)
-        # The caller may have cancelled the task as well, and then it stays cancelled.
-        if self._over and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+        self._scheduler.deadlines.discard(self)
+        # The caller may have cancelled the task as well; then it stays cancelled.
+        if self._expired and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
             raise TimeoutError from failure
 
     def when(self) -> float | None:
-        return self.until
+        return self.expires_at
 
     def expired(self) -> bool:
-        return self._over
+        return self._expired
 
     def reschedule(self, when: float | None) -> None:
-        if not self._over:
-            self.until = when
-            if when is not None and when < self._all.next:
-                self._all.look_at(when)
+        if not self._expired:
+            self.expires_at = when
+            if when is not None and when < self._scheduler.next_check:
+                self._scheduler.schedule_check(when)
 
     def expire(self) -> None:
-        self._over = True
+        self._expired = True
         self._task.cancel()
 
 
-class TimeLimits:
-    """The limits of calls that are under way."""
+class DeadlineScheduler:
+    """Deadlines of the active calls."""
 
     def __init__(self) -> None:
-        self.limits: set[TimeLimit] = set()
-        # When they are looked at.
-        self.next = _NEVER
+        self.deadlines: set[Deadline] = set()
+        # When deadlines are checked next.
+        self.next_check = _NEVER
         self._timer: asyncio.TimerHandle | None = None
 
-    def limit(self, seconds: float | None) -> TimeLimit:
-        return TimeLimit(self, seconds)
+    def start(self, seconds: float | None) -> Deadline:
+        return Deadline(self, seconds)
 
-    def look_at(self, when: float) -> None:
+    def schedule_check(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.next = when
-        self._timer = get_running_loop().call_at(when, self._look)
+        self.next_check = when
+        self._timer = get_running_loop().call_at(when, self._check)
 
-    def _look(self) -> None:
-        """End those whose time is over, and look again when the next one's is."""
-        # A timer may go off a little early.
-        now = max(get_running_loop().time(), self.next)
-        self._timer, self.next = None, _NEVER
-        timed = [limit for limit in self.limits if limit.until is not None and not limit.expired()]
+    def _check(self) -> None:
+        """Expire the deadlines whose time is up, and schedule the next check."""
+        # A timer may fire slightly early.
+        now = max(get_running_loop().time(), self.next_check)
+        self._timer, self.next_check = None, _NEVER
+        timed = [limit for limit in self.deadlines if limit.expires_at is not None and not limit.expired()]
         for limit in timed:
-            if limit.until <= now:  # type: ignore[operator]
+            if limit.expires_at <= now:  # type: ignore[operator]
                 limit.expire()
-        left = [limit.until for limit in timed if not limit.expired()]
+        left = [limit.expires_at for limit in timed if not limit.expired()]
         if left:
-            self.look_at(min(left))  # type: ignore[type-var, arg-type]
+            self.schedule_check(min(left))  # type: ignore[type-var, arg-type]
 
     def close(self) -> None:
-        """Nothing is under way any more that it would have to look at; a call that still is ends otherwise."""
+        """Cancel the timer. Calls that are still active end by other means."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self.next = None, _NEVER
+        self._timer, self.next_check = None, _NEVER

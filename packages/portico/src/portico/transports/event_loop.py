@@ -1,4 +1,4 @@
-"""The loop a transport runs on, being told to stop, and lifespans that are held open meanwhile."""
+"""Event loops of transports, stop signals, and lifespans."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ log = logging.getLogger("portico")
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it exists."""
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop: uvloop's if installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -25,16 +25,18 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 @contextmanager
-def on_signals(stop: Callable[[], None], numbers: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> Iterator[None]:
-    """SIGTERM and SIGINT ask us to stop, where signals can be had: in the main thread, on systems that have them."""
+def handle_signals(
+    stop: Callable[[], None], signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[None]:
+    """Call `stop` on SIGTERM and SIGINT, where signals are available: in the main thread of a POSIX system."""
     loop = asyncio.get_running_loop()
     handled = []
-    for number in numbers:
+    for number in signals:
         try:
             loop.add_signal_handler(number, stop)
             handled.append(number)
         except (NotImplementedError, ValueError, RuntimeError):
-            log.debug("signals are left alone")
+            log.debug("signal handlers are not available")
     try:
         yield
     finally:
@@ -43,74 +45,74 @@ def on_signals(stop: Callable[[], None], numbers: Sequence[int] = (signal.SIGTER
 
 
 @contextmanager
-def before_signals(ending: Callable[[], None]) -> Iterator[None]:
-    """Be told of SIGTERM and SIGINT besides who handles them: a server that runs us does."""
+def chain_signal_handlers(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` on SIGTERM and SIGINT in addition to existing handlers, such as those of an ASGI server."""
     loop = asyncio.get_running_loop()
     before: dict[int, Any] = {}
 
-    def told(number: int, frame: Any) -> None:
-        loop.call_soon_threadsafe(ending)
+    def handle_signal(number: int, frame: Any) -> None:
+        loop.call_soon_threadsafe(callback)
         handler = before[number]
         if callable(handler):
             handler(number, frame)
         elif handler == signal.SIG_DFL:
-            # It would have ended us, and does.
+            # The default action would have ended the process, so repeat the signal with it.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Where a loop handles it, that has its own way of being told, and is.
-            before[number] = signal.signal(number, told)
+            # A handler installed through the event loop has its own wakeup mechanism and still runs.
+            before[number] = signal.signal(number, handle_signal)
     except ValueError:
-        log.debug("signals are left alone: this is not the main thread")
+        log.debug("signal handlers are not available outside the main thread")
     try:
         yield
     finally:
-        for known, handler in before.items():
-            if signal.getsignal(known) is told:
-                signal.signal(known, handler)
+        for signal_number, handler in before.items():
+            if signal.getsignal(signal_number) is handle_signal:
+                signal.signal(signal_number, handler)
 
 
-def run(serve: Callable[[], Awaitable[None]], lifespan: Lifespan = nullcontext) -> None:
-    """Serve in a loop of our own, inside the lifespan."""
-    # What is there now stays for as long as the process does; the collector need not look at it again.
+def run_with_lifespan(serve: Callable[[], Awaitable[None]], lifespan: Lifespan = nullcontext) -> None:
+    """Run `serve` in a new event loop, inside the lifespan."""
+    # Objects that exist now live as long as the process; exclude them from garbage collection.
     gc.freeze()
 
     async def main() -> None:
         async with lifespan():
             await serve()
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
 
 
-class HeldLifespan:
-    """A lifespan that is entered and left by a task of its own, so that it may be ended by any other one."""
+class LifespanTask:
+    """Lifespan that is entered and exited by its own task, so that any task may end it."""
 
     def __init__(self, lifespan: Lifespan) -> None:
         loop = asyncio.get_running_loop()
-        # Fails with what the lifespan could not be entered for.
+        # Fails with the exception that prevented entering the lifespan.
         self.entered: asyncio.Future[None] = loop.create_future()
-        # What it has yielded.
+        # The value that the lifespan yielded.
         self.value: Any = None
-        self._leaving = asyncio.Event()
-        self.task = loop.create_task(self._hold(lifespan))
+        self._exit_requested = asyncio.Event()
+        self.task = loop.create_task(self._run(lifespan))
 
-    async def _hold(self, lifespan: Lifespan) -> None:
+    async def _run(self, lifespan: Lifespan) -> None:
         try:
             async with lifespan() as self.value:
                 self.entered.set_result(None)
-                await self._leaving.wait()
+                await self._exit_requested.wait()
         except BaseException as failure:
             if self.entered.done():
                 raise
             self.entered.set_exception(failure)
 
-    def end(self) -> None:
-        self._leaving.set()
+    def request_exit(self) -> None:
+        self._exit_requested.set()
 
-    async def leave(self) -> None:
-        """End it, and wait for that. What it raises then is raised here."""
-        self.end()
+    async def exit(self) -> None:
+        """Exit the lifespan and wait for it. Raises what the lifespan raises."""
+        self.request_exit()
         await self.task

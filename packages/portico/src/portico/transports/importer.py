@@ -1,4 +1,4 @@
-"""A Handler by its name: `module:object` or `path/to/file.py:object`."""
+"""Import of servers by name: `module:object` or `path/to/file.py:object`."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from portico.protocol.errors import Error, UsageError
+from portico.protocol.errors import PorticoError, UsageError
 from portico.rpc.tracebacks import package_folders
 
-# Of the user's frames that an error message shows.
+# Frames of user code that an error message shows.
 MAX_FRAMES = 5
 _PACKAGES = ("portico", "portico_gateway", "portico_services", "portico_console")
 
 
-def is_named(target: str) -> bool:
-    """Whether this is how an object is named, and not a command or a URL."""
+def is_import_string(target: str) -> bool:
+    """Return whether a target names an object, as opposed to a command or a URL."""
     place, name = _split(target)
     return bool(name) or _is_file(place)
 
 
-def load(target: str) -> Any:
-    """The server a target names. Without an object it is `server`, or the only server in the module."""
+def import_server(target: str) -> Any:
+    """Return the server that a target names. Without an object name: `server`, or the only server in the module."""
     place, name = _split(target)
     module = _from_file(place) if _is_file(place) else _from_name(place)
-    return _object(module, name, target) if name else _only(module, target)
+    return _object(module, name, target) if name else _find_only_server(module, target)
 
 
-def function(target: str) -> Any:
-    """The function that `module:function` names, not called. Raises UsageError if there is none."""
+def import_function(target: str) -> Any:
+    """Return the function that `module:function` names, without calling it. Raises `UsageError` if it is missing."""
     place, name = _split(target)
-    found: Any = _from_file(place) if _is_file(place) else _from_name(place)
+    result: Any = _from_file(place) if _is_file(place) else _from_name(place)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise UsageError(f"there is no function {name!r} in {place}")
-    return found
+        result = getattr(result, part, None)
+    if not callable(result):
+        raise UsageError(f"function {name!r} not found in {place}")
+    return result
 
 
-def is_server(found: Any) -> bool:
-    """A Server, or anything else that answers Calls and has a beginning and an end."""
-    return callable(found) and hasattr(found, "lifespan") and not isinstance(found, type)
+def is_server(value: Any) -> bool:
+    """Return whether a value is a Server or another handler with a lifespan."""
+    return callable(value) and hasattr(value, "lifespan") and not isinstance(value, type)
 
 
 def _split(target: str) -> tuple[str, str]:
     place, mark, name = target.rpartition(":")
-    # A Windows drive has a colon too.
+    # A Windows drive letter is followed by a colon, too.
     return (place, name) if mark and name.replace(".", "_").isidentifier() and len(place) > 1 else (target, "")
 
 
@@ -61,14 +61,15 @@ def _is_file(place: str) -> bool:
 
 def _from_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
-        raise UsageError(f"there is no file {path}")
+        raise UsageError(f"file not found: {path}")
     name = os.path.splitext(os.path.basename(path))[0]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # As when the file is run by itself: what lies beside it can be imported.
+    # As when the file is run as a script: modules in its folder can be imported.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    # `setdefault`: a file named like an imported module, such as `json.py`, must not replace it.
     sys.modules.setdefault(name, module)
     with _explaining(path):
         spec.loader.exec_module(module)
@@ -76,12 +77,12 @@ def _from_file(path: str) -> ModuleType:
 
 
 class LoadFailed(UsageError):
-    """The user's own file raised an error while it was loaded; `__cause__` is that error."""
+    """An error was raised while the user's file was loaded. `__cause__` is that error."""
 
 
 @contextmanager
 def _explaining(place: str) -> Iterator[None]:
-    """Turn an error in the user's own file into one message with its place there."""
+    """Convert an error in user code to one message with its location."""
     try:
         yield
     except LoadFailed:
@@ -91,9 +92,9 @@ def _explaining(place: str) -> Iterator[None]:
 
 
 def describe_failure(place: str, failure: BaseException) -> str:
-    """Return an error message with the lines of the user's own files that led to the error.
+    """Return an error message with the lines of user code that led to the error.
 
-    Frames of Portico, of importlib and of installed packages are left out: the user cannot change them.
+    Frames of Portico, importlib and installed packages are omitted: the user cannot change them.
     """
     if isinstance(failure, SyntaxError) and failure.lineno is not None:
         *_, last = traceback.format_exception_only(failure)
@@ -103,8 +104,8 @@ def describe_failure(place: str, failure: BaseException) -> str:
         return "\n".join(lines)
     frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if _is_users(frame.filename)]
     message = "".join(traceback.format_exception_only(failure)).strip()
-    if isinstance(failure, Error):
-        # Its class is ours, and the message says everything.
+    if isinstance(failure, PorticoError):
+        # The class is Portico's own, and the message is complete.
         message = str(failure)
     lines = [f"{place} cannot be loaded: {message}"]
     for frame in frames[-MAX_FRAMES:]:
@@ -114,7 +115,7 @@ def describe_failure(place: str, failure: BaseException) -> str:
 
 
 def _is_users(path: str) -> bool:
-    """Return whether a file is the user's own: neither Portico's, nor Python's, nor of an installed package."""
+    """Return whether a file is user code: not part of Portico, Python or an installed package."""
     places = (*package_folders(*_PACKAGES), os.path.dirname(os.__file__) + os.sep)
     return not (path.startswith(("<", *places)) or "site-packages" in path or "dist-packages" in path)
 
@@ -123,6 +124,7 @@ def _from_name(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         kind = "a folder" if os.path.isdir(name) else "neither a file nor a module"
         raise UsageError(f"{name!r} is {kind}: expected path/to/file.py[:object] or module:object")
+    # As `python -m` does: modules of the current directory can be imported.
     sys.path.insert(0, "")
     try:
         with _explaining(name):
@@ -131,31 +133,33 @@ def _from_name(name: str) -> ModuleType:
         missing = failure.__cause__
         absent = missing.name if isinstance(missing, ModuleNotFoundError) else None
         if absent is not None and (name == absent or name.startswith(f"{absent}.")):
-            raise UsageError(f"there is no module {name!r}; a file is given as path/to/file.py") from None
+            raise UsageError(f"module {name!r} not found (for a file, use path/to/file.py)") from None
         raise
 
 
 def _object(module: ModuleType, name: str, target: str) -> Any:
-    found: Any = module
+    result: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if callable(found) and not is_server(found):
-        found = found()
-    if not is_server(found):
+        result = getattr(result, part, None)
+    # A factory: `module:create_server`.
+    if callable(result) and not is_server(result):
+        result = result()
+    if not is_server(result):
         raise UsageError(f"{target} is not a Server{_hint(module)}")
-    return found
+    return result
 
 
-def _only(module: ModuleType, target: str) -> Any:
+def _find_only_server(module: ModuleType, target: str) -> Any:
     preferred = getattr(module, "server", None)
     if is_server(preferred):
         return preferred
-    servers = {id(one): one for one in vars(module).values() if is_server(one)}
+    # By identity, since a module may bind the same server to two names.
+    servers = {id(var): var for var in vars(module).values() if is_server(var)}
     if len(servers) != 1:
         raise UsageError(f"{target} has {len(servers) or 'no'} Servers; name one as {target}:object{_hint(module)}")
     return next(iter(servers.values()))
 
 
 def _hint(module: ModuleType) -> str:
-    names = [name for name, one in vars(module).items() if is_server(one)]
-    return f" (there is {', '.join(names)})" if names else ""
+    names = [name for name, value in vars(module).items() if is_server(value)]
+    return f" (it has {', '.join(names)})" if names else ""

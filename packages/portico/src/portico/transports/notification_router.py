@@ -1,4 +1,4 @@
-"""Calls that hear something before their result: which of them a notification belongs to."""
+"""Routing of notifications to the requests they belong to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from portico.protocol import jsonrpc, notifications
-from portico.protocol import meta as metas
+from portico.protocol import jsonrpc, meta as metas, notifications
 from portico.protocol.errors import InvalidParams
 from portico.protocol.methods import METHODS
 from portico.rpc.call import Call
@@ -16,41 +15,43 @@ from portico.rpc.call import Call
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-class NotifiedCalls:
-    """Those that are under way on one connection."""
+class NotificationRouter:
+    """Active requests of one connection that receive notifications."""
 
     def __init__(self) -> None:
-        # Those that want to hear of their progress, as they were sent, by the token that the server was given.
-        self.progressing: dict[Any, Call] = {}
-        # Those that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
-        self.subscribed: dict[Any, Call] = {}
-        self.listening: list[Call] = []
+        # Calls that requested progress, as sent, keyed by the progress token given to the server.
+        self.by_progress_token: dict[Any, Call] = {}
+        # Subscriptions keyed by request id, and subscriptions of a handshake session, where such ids do not exist.
+        self.by_subscription_id: dict[Any, Call] = {}
+        self.session_listeners: list[Call] = []
 
-    def tell(self, notice: Call) -> bool:
-        """Tell the Call that a notification belongs to, or all that listen in the session. Whether it was one's."""
-        if not (self.progressing or self.subscribed or self.listening):
+    def dispatch(self, notification: Call) -> bool:
+        """Deliver a notification to its Call, or to all listeners of the session. Return whether it belonged to one
+        Call.
+        """
+        if not (self.by_progress_token or self.by_subscription_id or self.session_listeners):
             return False
-        call = self._call_of(notice)
+        call = self._find_call(notification)
         if call is not None:
-            call.reply.emit(notice.method, self._as_asked(notice, call))
+            call.reply.notify(notification.method, self._restore_progress_token(notification, call))
             return True
-        for call in self.listening:
-            call.reply.emit(notice.method, notice.params)
+        for call in self.session_listeners:
+            call.reply.notify(notification.method, notification.params)
         return False
 
-    def _call_of(self, notice: Call) -> Call | None:
-        """The Call that a notification says it belongs to."""
+    def _find_call(self, notice: Call) -> Call | None:
+        """Return the Call that a notification belongs to, or None."""
         try:
             if notice.method == notifications.PROGRESS:
-                return self.progressing.get(METHODS[notice.method].decode(notice.params).progress_token)
-            id = metas.members(notice.params).get(metas.SUBSCRIPTION_ID)
-            return None if isinstance(id, bool) else self.subscribed.get(id)
+                return self.by_progress_token.get(METHODS[notice.method].decode(notice.params).progress_token)
+            id = metas.decode_meta_members(notice.params).get(metas.SUBSCRIPTION_ID_META_KEY)
+            return None if isinstance(id, bool) else self.by_subscription_id.get(id)
         except (InvalidParams, msgspec.DecodeError, RecursionError, TypeError):
             return None
 
-    def _as_asked(self, notice: Call, call: Call) -> Raw:
-        """The params with the progress token that the Call came with."""
-        if notice.method != notifications.PROGRESS or self.progressing.get(call.progress_token) is call:
+    def _restore_progress_token(self, notice: Call, call: Call) -> Raw:
+        """Return the params with the progress token that the original Call used."""
+        if notice.method != notifications.PROGRESS or self.by_progress_token.get(call.progress_token) is call:
             return notice.params
         members: dict[str, Any] = dict(_members.decode(notice.params))
         return Raw(jsonrpc.encode({**members, "progressToken": call.progress_token}))

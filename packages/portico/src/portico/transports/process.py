@@ -1,4 +1,4 @@
-"""A server that is a child process: its pipes, what it writes to stderr, and its end, which is never after ours."""
+"""Servers as child processes: pipes, stderr, and a shutdown that leaves no process behind."""
 
 from __future__ import annotations
 
@@ -14,40 +14,44 @@ from typing import Any
 
 from msgspec import Raw
 
-from portico.protocol.errors import Closed, ConnectFailed, ProtocolError
+from portico.protocol.errors import ConnectError, ConnectionClosed, ProtocolError
 from portico.protocol.jsonrpc import to_line
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
-from portico.transports.base import LONGEST_ANSWER, Duplex, Trace
+from portico.transports.base import MAX_MESSAGE_BYTES, DuplexTransport, TraceCallback
 from portico.transports.deadlines import closing_seconds
-from portico.transports.stdio import Lines
+from portico.transports.stdio import LineDecoder
 from portico.transports.watchdog import watchdog
 
 log = logging.getLogger("portico")
 
-MOST_LAST_LINES = 20
-# A server of ours keeps its things where those of the shell are. (PORTICO_STORE may hold a password.)
-_INHERITED = """
+MAX_STDERR_LINES = 20
+# Separates the reason of a failure from the last stderr lines. A gateway splits its messages here, because only the
+# operator may see the lines: they can contain paths, commands and secrets.
+STDERR_MARKER = "; last lines on stderr:\n"
+# PORTICO_DATA is inherited so that Portico servers use the same data folder. PORTICO_STORE is not: it may contain a
+# password.
+_INHERITED_VARIABLES = """
     HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER
     HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy SSL_CERT_DIR SSL_CERT_FILE NODE_EXTRA_CA_CERTS
     PORTICO_DATA VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
     APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA PATHEXT PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES
     SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR
 """
-_FAMILIES = ("LC_", "XDG_")
-LONGEST_LINE = 2000
-# Its exit status and the ends of its pipes are reported in any order: this long is waited for the rest.
-EXIT_NEWS_SECONDS = 0.25
-# How many bytes of our answers it may leave unread. Our requests wait until there is room.
-MOST_UNREAD = 16 * 1024 * 1024
-# basic/lifecycle, Shutdown: close its input, then ask it to end, then end it.
-SHUTDOWN_SECONDS = 2.0
-# The same for a process that has not answered any request: it has no session to end, and may not read its input at all.
+_INHERITED_PREFIXES = ("LC_", "XDG_")
+MAX_STDERR_LINE_CHARS = 2000
+# The exit status and the ends of the pipes are reported in any order; wait this long for the rest.
+EXIT_STATUS_WAIT_SECONDS = 0.25
+# Bytes of our responses that the server may leave unread. Requests wait until there is room instead.
+MAX_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+# basic/lifecycle, Shutdown: close stdin, then SIGTERM, then SIGKILL.
+SHUTDOWN_TIMEOUT_SECONDS = 2.0
+# For a process that has not answered any request: it has no session to end, and may not read its input at all.
 UNANSWERED_SHUTDOWN_SECONDS = 0.5
 
 
-class ProcessLink(Duplex, asyncio.SubprocessProtocol):
-    """A link to a child process. It has a process group of its own, so that its children end with it."""
+class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
+    """Connection to a child process, which has its own process group so that its children end with it."""
 
     def __init__(
         self,
@@ -56,23 +60,23 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        trace: Trace | None = None,
+        trace: TraceCallback | None = None,
     ) -> None:
         super().__init__(trace)
         self.command = list(command)
         self.name = os.path.basename(self.command[0])
         self.channel = Channel(handler, self._send, drain=self._drain)
         self.exited = asyncio.Event()
-        self._env = {**inherited(), **(env or {})}
+        self._env = {**get_default_environment(), **(env or {})}
         self._cwd = cwd
-        self._lines = Lines(LONGEST_ANSWER)
-        self._error_lines = Lines(64 * 1024)
-        self._stderr: deque[str] = deque(maxlen=MOST_LAST_LINES)
+        self._lines = LineDecoder(MAX_MESSAGE_BYTES)
+        self._stderr_decoder = LineDecoder(64 * 1024)
+        self._stderr: deque[str] = deque(maxlen=MAX_STDERR_LINES)
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: Any = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._unread = 0
+        self._buffered_bytes = 0
         self._ended_pipes: set[int] = set()
         self._was_asked = self._has_answered = False
 
@@ -93,38 +97,38 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
                 **options,
             )
         except OSError as failure:
-            raise ConnectFailed(f"cannot start {self.command[0]!r}: {failure.strerror or failure}") from None
+            raise ConnectError(f"cannot start {self.command[0]!r}: {failure.strerror or failure}") from None
         self._stdin = self._transport.get_pipe_transport(0)
         if sys.platform != "win32":
-            watchdog.watch(self._transport.get_pid())
+            watchdog.add_group(self._transport.get_pid())
 
-    # What it says
+    # Receiving
 
     @property
-    def last_lines(self) -> list[str]:
-        """What it wrote last to stderr."""
+    def stderr_tail(self) -> list[str]:
+        """Return the last lines that the server wrote to stderr."""
         return list(self._stderr)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            for line in self._error_lines.feed(data):
+            for line in self._stderr_decoder.feed(data):
                 text = (line or b"(a very long line)").decode(errors="replace").rstrip()
-                self._stderr.append(text[:LONGEST_LINE])
+                self._stderr.append(text[:MAX_STDERR_LINE_CHARS])
             return
         for line in self._lines.feed(data):
             if line is None:
-                self._fail_all(f"an answer of more than {self._lines.longest} bytes")
+                self._fail_all(f"a response of more than {self._lines.max_line_bytes} bytes")
             else:
-                self.take(line)
+                self.receive(line)
 
-    # What we say
+    # Sending
 
     def _send(self, message: bytes) -> None:
-        """Send a reply; close the connection when more than MOST_UNREAD bytes are unread."""
+        """Send a response. Close the connection if more than `MAX_WRITE_BUFFER_BYTES` are unread."""
         if not self._writable.is_set():
-            self._unread += len(message)
-            if self._unread > MOST_UNREAD:
-                self.channel.close(self._end_error("asks without end, and does not read the answers"))
+            self._buffered_bytes += len(message)
+            if self._buffered_bytes > MAX_WRITE_BUFFER_BYTES:
+                self.channel.close(self._end_error("keeps sending requests but does not read the responses"))
                 self._writable.set()
                 return
         self._write(message)
@@ -135,8 +139,8 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(to_line(message) + b"\n")
 
-    async def _ask(self, id: int, method: str, params: Raw) -> Raw:
-        # Again and again, for the request that goes first may take all the room there is.
+    async def _send_request(self, id: int, method: str, params: Raw) -> Raw:
+        # Check again after each wait: another request may have filled the buffer first.
         while not self._writable.is_set():
             await self._writable.wait()
         self._was_asked = True
@@ -152,71 +156,73 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        self._unread = 0
+        self._buffered_bytes = 0
         self._writable.set()
 
     async def _drain(self) -> None:
         await self._writable.wait()
 
-    # Its end
+    # Shutdown
 
     def pipe_connection_lost(self, fd: int, failure: Exception | None) -> None:
         self._ended_pipes.add(fd)
         if fd == 0:
-            # What waits to be written will not be.
+            # Pending writes will not complete; wake their tasks.
             self._writable.set()
         elif fd == 1 or self.exited.is_set():
-            # It may live on, but it will not answer any more.
-            self._await_end("closed its output")
+            # The process may continue, but it will not respond any more.
+            self._finish_later("closed its output")
 
     def process_exited(self) -> None:
         self.exited.set()
-        self._await_end("")
+        self._finish_later("")
 
-    def _await_end(self, what: str) -> None:
-        """Wait a moment: its status and its last lines may still be on their way, and they say more."""
+    def _finish_later(self, what: str) -> None:
+        """Finish after a short delay: the exit status and the last stderr lines may still arrive and are more
+        informative.
+        """
         if self.exited.is_set() and self._ended_pipes >= {1, 2}:
-            self._over(what)
+            self._finish(what)
         else:
-            asyncio.get_running_loop().call_later(EXIT_NEWS_SECONDS, self._over, what)
+            asyncio.get_running_loop().call_later(EXIT_STATUS_WAIT_SECONDS, self._finish, what)
 
-    def _over(self, what: str) -> None:
+    def _finish(self, what: str) -> None:
         if not self.closed:
             code = self._transport.get_returncode() if self._transport is not None else None
             if self.exited.is_set() and code is not None:
-                what = f"exited with status {code}" if code >= 0 else f"was ended by signal {-code}"
+                what = f"exited with status {code}" if code >= 0 else f"was terminated by signal {-code}"
             self.channel.close(self._end_error(what or "ended"))
-            self.on_gap()
+            self.on_missed_messages()
 
-    def _end_error(self, what: str) -> Closed:
-        """The error that says what became of it, with its last lines on stderr."""
+    def _end_error(self, what: str) -> ConnectionClosed:
+        """Return the error for the end of the process, with its last stderr lines."""
         lines = "\n".join(self._stderr)
-        return Closed(f"{self.name} {what}" + (f"; it said last:\n{lines}" if lines else ""))
+        return ConnectionClosed(f"{self.name} {what}" + (f"{STDERR_MARKER}{lines}" if lines else ""))
 
     async def close(self) -> None:
-        """Close its input, wait, send SIGTERM, wait, kill: the whole group, so that nothing is left behind.
+        """Close stdin, wait, send SIGTERM, wait, and kill the whole process group.
 
         A process that has left every request unanswered gets SIGTERM immediately.
         """
         transport = self._transport
         if transport is None:
             return
-        self.channel.close(Closed("the client was closed"))
+        self.channel.close(ConnectionClosed("the client was closed"))
         if self._stdin is not None:
             self._stdin.close()
         is_responsive = self._has_answered or not self._was_asked
-        if not is_responsive or not await self._ended(SHUTDOWN_SECONDS):
+        if not is_responsive or not await self._wait_exit(SHUTDOWN_TIMEOUT_SECONDS):
             self._signal(signal.SIGTERM)
-            await self._ended(SHUTDOWN_SECONDS if is_responsive else UNANSWERED_SHUTDOWN_SECONDS)
-        # Also when it has ended by itself: its children may not have.
+            await self._wait_exit(SHUTDOWN_TIMEOUT_SECONDS if is_responsive else UNANSWERED_SHUTDOWN_SECONDS)
+        # Also after a normal exit: its children may still be running.
         if self._signal(signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM):
-            await self._ended(SHUTDOWN_SECONDS)
-            await self._group_gone()
+            await self._wait_exit(SHUTDOWN_TIMEOUT_SECONDS)
+            await self._wait_group_exit()
         transport.close()
         if sys.platform != "win32":
-            watchdog.forget(transport.get_pid())
+            watchdog.remove_group(transport.get_pid())
 
-    async def _ended(self, seconds: float) -> bool:
+    async def _wait_exit(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(closing_seconds(seconds)):
                 await self.exited.wait()
@@ -224,15 +230,15 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
             return False
         return True
 
-    async def _group_gone(self) -> None:
-        """Wait until the killed group has ended; not for ever, for its orphans may stay as zombies."""
+    async def _wait_group_exit(self) -> None:
+        """Wait until the killed group has ended, for a limited time: orphans may remain as zombies."""
         for _ in range(50):
             if not self._signal(0):
                 return
             await asyncio.sleep(0.005)
 
     def _signal(self, number: int) -> bool:
-        """Signal the process group. Returns whether it still exists."""
+        """Signal the process group. Return whether it still exists."""
         if self._transport is None:
             return False
         pid = self._transport.get_pid()
@@ -246,20 +252,21 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         return True
 
 
-def inherited() -> dict[str, str]:
-    """What a child gets of our environment: what it takes to run, and none of the secrets that may be in it."""
-    names = _INHERITED.split()
-    return {name: value for name, value in os.environ.items() if name in names or name.startswith(_FAMILIES)}
+def get_default_environment() -> dict[str, str]:
+    """Return the environment variables that a child inherits: those it needs to run, without possible secrets."""
+    names = _INHERITED_VARIABLES.split()
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith(_INHERITED_PREFIXES)}
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
-    """Linux: the kernel ends the child when we die, however we die."""
+    """Return a `preexec_fn` that makes the Linux kernel end the child when this process dies."""
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def apply() -> None:
         prctl(1, signal.SIGTERM)
+        # The parent may have died before `prctl` took effect.
         if os.getppid() != parent:
             os._exit(1)
 

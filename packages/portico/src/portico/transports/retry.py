@@ -1,30 +1,30 @@
-"""Which calls are made again after a failure: those that were not done, or do no harm when they are done twice."""
+"""Retry rules: a failed call is repeated if it was not executed, or if repeating it is harmless."""
 
 from __future__ import annotations
 
-from portico.protocol.errors import BadStatus, Closed, ConnectFailed, Error, SessionLost
+from portico.protocol.errors import ConnectError, ConnectionClosed, HttpStatusError, PorticoError, SessionExpired
 
-# A server that is overwhelmed, or a proxy that cannot reach it.
-_TEMPORARY = frozenset({429, 502, 503, 504})
+# An overloaded server, or a proxy that cannot reach it.
+_RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 
 
-def may_repeat(failure: Error, repeatable: bool) -> bool:
-    # What was never sent, or turned away at the door, was not done.
-    if isinstance(failure, ConnectFailed | SessionLost):
+def is_retryable(failure: PorticoError, idempotent: bool) -> bool:
+    # The request was never sent, or was rejected before execution.
+    if isinstance(failure, ConnectError | SessionExpired):
         return True
-    if isinstance(failure, BadStatus):
-        return repeatable and failure.status in _TEMPORARY
-    return repeatable and isinstance(failure, Closed)
+    if isinstance(failure, HttpStatusError):
+        return idempotent and failure.http_status in _RETRYABLE_STATUSES
+    return idempotent and isinstance(failure, ConnectionClosed)
 
 
-def about(failure: Error, method: str) -> Error:
-    """Every failure says what it is the failure of."""
-    if isinstance(failure, Closed | ConnectFailed) and method not in str(failure):
+def add_method_context(failure: PorticoError, method: str) -> PorticoError:
+    """Return the failure with the method in its message."""
+    if isinstance(failure, ConnectionClosed | ConnectError) and method not in str(failure):
         return type(failure)(f"{method}: {failure}")
     return failure
 
 
-def not_repeated(failure: Error, method: str) -> Error:
-    if not isinstance(failure, Closed):
+def not_retried_error(failure: PorticoError, method: str) -> PorticoError:
+    if not isinstance(failure, ConnectionClosed):
         return failure
-    return type(failure)(f"{method} was not repeated, for it may have been heard: {failure}")
+    return type(failure)(f"{method} was not retried because the server may have executed it: {failure}")

@@ -1,4 +1,4 @@
-"""URLs typed without their scheme: `localhost:8080/mcp`."""
+"""URLs typed without a scheme: `localhost:8080/mcp`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _LOCAL_PATH = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])/\S*")
 
 
 def with_scheme(text: str) -> str:
-    """Return the URL that `host:port/path` stands for; any other text is returned as it is.
+    """Return the URL for `host:port/path`. Any other text is returned unchanged.
 
-    Loopback addresses are reached with http, all others with https: a token must not cross a network in the clear
-    because a scheme was left out.
+    Loopback addresses get http, all others https: a token must not cross a network unencrypted because a scheme was
+    omitted.
     """
-    found = _HOST_AND_PORT.fullmatch(text)
-    if found is None:
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None:
         return f"http://{text}" if _LOCAL_PATH.fullmatch(text) else text
-    host = found["host"].strip("[]").lower()
+    host = match["host"].strip("[]").lower()
     is_local = host in ("localhost", "::1") or host.endswith(".localhost") or re.fullmatch(r"127(\.\d+){3}", host)
     return f"{'http' if is_local else 'https'}://{text}"

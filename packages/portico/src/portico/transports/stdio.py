@@ -1,7 +1,7 @@
-"""stdio: one message a line.
+"""stdio transport: one message per line.
 
-The process's descriptors 0 and 1 are claimed for the protocol: a `print`, or a C library that writes to standard
-output, lands on standard error and can never break the stream.
+The transport claims the file descriptors 0 and 1. A `print`, or a C library that writes to standard output, goes to
+standard error and cannot corrupt the stream.
 """
 
 from __future__ import annotations
@@ -20,79 +20,85 @@ from typing import Any, TypedDict, Unpack
 from portico.protocol import jsonrpc
 from portico.protocol.errors import InvalidRequest, UsageError
 from portico.protocol.jsonrpc import to_line
-from portico.rpc.call import Handler, members
-from portico.rpc.channel import MOST_IN_FLIGHT, Channel
-from portico.rpc.handshake.session import Lifecycle, Session
+from portico.rpc.call import Handler, get_capabilities
+from portico.rpc.channel import MAX_IN_FLIGHT_REQUESTS, Channel
+from portico.rpc.handshake.session import HandshakeSession, LifecycleMode
 from portico.telemetry import start_telemetry
 from portico.transports import event_loop
-from portico.transports.event_loop import Lifespan, on_signals
+from portico.transports.event_loop import Lifespan, handle_signals
 
 log = logging.getLogger("portico")
 
-LONGEST_MESSAGE = 4 * 1024 * 1024
-GRACE_SECONDS = 5.0
-_CHUNK = 64 * 1024
-# Beyond this, log messages and progress are dropped until the client reads again.
-_CONGESTED = 4 * 1024 * 1024
+# The same limit as for HTTP bodies, so that a tool call that works on one transport works on the other.
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+SHUTDOWN_TIMEOUT_SECONDS = 5.0
+_READ_BYTES = 64 * 1024
+# Above this, log messages and progress are dropped until the client reads again.
+_WRITE_HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
-class Lines:
-    """Bytes to lines, with a bound: of a line that is too long nothing is kept, and the next one is served."""
+# Line separators are only `\n`: 2025-11-25 (basic/transports) forbids embedded newlines in messages, and
+# `splitlines` would also split at U+2028, which is legal inside JSON strings.
+class LineDecoder:
+    """Splits bytes into lines, with a length limit. Lines above the limit are discarded, and decoding continues."""
 
-    def __init__(self, longest: int = LONGEST_MESSAGE) -> None:
-        self.longest = longest
+    def __init__(self, max_line_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.max_line_bytes = max_line_bytes
         self._parts: list[bytes] = []
         self._size = 0
         self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines that end in this data. None stands for one that was too long, once, as soon as that is known."""
+        """Return the lines that end in this data. None marks a line above the limit, once, as soon as that is known."""
         head, *rest = data.split(b"\n")
-        found: list[bytes | None] = []
-        self._add(head, found)
+        results: list[bytes | None] = []
+        self._add(head, results)
         for part in rest:
-            self._end(found)
-            self._add(part, found)
-        return found
+            self._end(results)
+            self._add(part, results)
+        return results
 
-    def _add(self, part: bytes, found: list[bytes | None]) -> None:
+    def _add(self, part: bytes, lines: list[bytes | None]) -> None:
         if self._skipping or not part:
             return
         self._size += len(part)
-        if self._size > self.longest:
+        if self._size > self.max_line_bytes:
             self._parts.clear()
             self._skipping = True
-            found.append(None)
+            lines.append(None)
         else:
             self._parts.append(part)
 
-    def _end(self, found: list[bytes | None]) -> None:
+    def _end(self, lines: list[bytes | None]) -> None:
         line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        # Blank lines and a `\r` before the newline, as sent by Windows clients, are harmless.
         if line and not line.isspace():
-            found.append(line)
+            lines.append(line)
         self._parts.clear()
         self._size = 0
         self._skipping = False
 
-    def rest(self) -> list[bytes | None]:
-        """What came after the last newline, at the end of the stream."""
-        found: list[bytes | None] = []
-        self._end(found)
-        return found
+    def flush(self) -> list[bytes | None]:
+        """Return the data after the last newline, at the end of the stream."""
+        results: list[bytes | None] = []
+        self._end(results)
+        return results
 
 
-class Stdio(asyncio.Protocol):
-    """A Channel between two descriptors, and the back-pressure between them."""
+class StdioConnection(asyncio.Protocol):
+    """Channel over two file descriptors, with backpressure between them."""
 
-    def __init__(self, handler: Handler, *, longest: int, most_in_flight: int, lifecycle: Lifecycle) -> None:
-        self.session = Session(handler, lifecycle=lifecycle)
+    def __init__(
+        self, handler: Handler, *, max_message_size: int, max_concurrent_requests: int, lifecycle: LifecycleMode
+    ) -> None:
+        self.session = HandshakeSession(handler, lifecycle=lifecycle)
         self.channel = Channel(
-            handler, self.send, session=self.session, drain=self.drain, most_in_flight=most_in_flight
+            handler, self.send, session=self.session, drain=self.drain, max_in_flight=max_concurrent_requests
         )
-        self.channel.congested = self._is_congested
+        self.channel.is_congested = self._is_congested
         self.ended = asyncio.Event()
         self.broken = False
-        self._lines = Lines(longest)
+        self._lines = LineDecoder(max_message_size)
         self._backlog: deque[bytes | None] = deque()
         self._at_end = False
         self._direct = -1
@@ -101,54 +107,59 @@ class Stdio(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
 
-    def connect(self, reader: Any, writer: Any, direct: int = -1) -> None:
-        """`direct`: the descriptor behind the writer, if writing to it cannot block."""
-        self._reader, self._writer, self._direct = reader, writer, direct
+    def connect(self, reader: Any, writer: Any, direct_fd: int = -1) -> None:
+        """Attach the streams. `direct_fd` is the writer's file descriptor if writing to it cannot block."""
+        self._reader, self._writer, self._direct = reader, writer, direct_fd
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
         self._backlog.extend(self._lines.feed(data))
-        self._pump()
+        self._process_lines()
 
     def eof_received(self) -> None:
         if not self._at_end:
             self._at_end = True
-            self._backlog.extend(self._lines.rest())
-            self._pump()
-            # A client that has said its last word and does not read the answers is not waited for without end.
-            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.ended.set)
+            # The last message may lack its newline, for example in `echo … | server`.
+            self._backlog.extend(self._lines.flush())
+            self._process_lines()
+            # A client that closed its input but does not read the responses must not block the shutdown.
+            asyncio.get_running_loop().call_later(SHUTDOWN_TIMEOUT_SECONDS, self.ended.set)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.eof_received()
 
-    def _pump(self) -> None:
-        """Serve the lines that are there, but never faster than the answers are read."""
+    def _process_lines(self) -> None:
+        """Serve the received lines, but never faster than the responses are read."""
         replies: list[bytes] = []
         size = 0
         while self._backlog and self._writable.is_set():
-            reply = self._take(self._backlog.popleft())
+            reply = self._receive(self._backlog.popleft())
             if reply is not None:
                 replies.append(reply)
                 size += len(reply)
-                if size > _CHUNK:
+                # Responses of one read are written together, but not so many that a pipelining client waits for
+                # all of them.
+                if size > _READ_BYTES:
                     self._write(replies)
                     replies, size = [], 0
         if replies:
             self._write(replies)
         if self._at_end and not self._backlog:
             self.ended.set()
-        self._balance()
+        self._apply_backpressure()
 
-    def _take(self, line: bytes | None) -> bytes | None:
+    def _receive(self, line: bytes | None) -> bytes | None:
         if line is not None:
             return self.channel.receive(line)
-        refusal = InvalidRequest(f"Invalid request: a message is at most {self._lines.longest} bytes long")
-        return jsonrpc.error(None, refusal, self.channel.revision)
+        refusal = InvalidRequest(f"Invalid request: a message must not exceed {self._lines.max_line_bytes} bytes")
+        return jsonrpc.encode_error(None, refusal, self.channel.protocol_version)
 
-    def _balance(self) -> None:
+    def _apply_backpressure(self) -> None:
         if self._reader is None:
             return
+        # Stops reading while the client does not read its responses; the pipe then blocks the client instead of
+        # our memory.
         if self._backlog and not self._at_end:
             self._reader.pause_reading()
         elif not self._at_end and not self._reader.is_reading():
@@ -157,23 +168,23 @@ class Stdio(asyncio.Protocol):
     # Writing
 
     def _write(self, messages: list[bytes]) -> None:
-        self._put(b"\n".join([*map(to_line, messages), b""]))
+        self._write_bytes(b"\n".join([*map(to_line, messages), b""]))
 
     def send(self, message: bytes) -> None:
-        self._put(to_line(message) + b"\n")
+        self._write_bytes(to_line(message) + b"\n")
 
-    def _put(self, data: bytes) -> None:
-        # The pipe may be closing before the loop has told us.
+    def _write_bytes(self, data: bytes) -> None:
+        # The pipe may be closing before the event loop has reported it.
         if self.broken or self._writer.is_closing():
             return
         if self._direct >= 0 and not self._writer.get_write_buffer_size():
-            # Nothing waits to be written, so nothing can be overtaken: at once, without the loop's turn for it.
+            # The write buffer is empty, so no data is overtaken: write immediately, without waiting for the event loop.
             try:
                 data = data[os.write(self._direct, data) :]
             except BlockingIOError:
                 pass
             except OSError:
-                self.reader_gone()
+                self.on_reader_closed()
                 return
             if not data:
                 return
@@ -184,26 +195,26 @@ class Stdio(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-        self._pump()
+        self._process_lines()
 
     async def drain(self) -> None:
         if not self._writable.is_set():
             await self._writable.wait()
 
     def _is_congested(self) -> bool:
-        return not self._writable.is_set() and self._writer.get_write_buffer_size() > _CONGESTED
+        return not self._writable.is_set() and self._writer.get_write_buffer_size() > _WRITE_HIGH_WATER_BYTES
 
-    def reader_gone(self) -> None:
-        """The client does not read our answers any more."""
+    def on_reader_closed(self) -> None:
+        """Handle the end of the client's reading side."""
         self.broken = True
         self._writable.set()
         self.ended.set()
 
 
 class _Output(asyncio.Protocol):
-    """The writing side of the same connection, as the loop sees it."""
+    """Writing side of the same connection, as the event loop's protocol."""
 
-    def __init__(self, stdio: Stdio) -> None:
+    def __init__(self, stdio: StdioConnection) -> None:
         self.stdio = stdio
         self.closed = asyncio.Event()
 
@@ -215,21 +226,22 @@ class _Output(asyncio.Protocol):
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.closed.set()
-        self.stdio.reader_gone()
+        self.stdio.on_reader_closed()
 
 
 class _ThreadReader:
-    """For what a loop cannot wait on: files, terminals, and pipes on Windows."""
+    """Reader for inputs that an event loop cannot poll: files, terminals, and pipes on Windows."""
 
-    def __init__(self, fd: int, protocol: Stdio, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, fd: int, protocol: StdioConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._fd, self._protocol, self._loop = fd, protocol, loop
+        # A thread cannot be interrupted in `os.read`, so it is a daemon and only pauses between reads.
         self._may_read = threading.Event()
         self._may_read.set()
         threading.Thread(target=self._read, name="portico-stdin", daemon=True).start()
 
     def _read(self) -> None:
         try:
-            while data := os.read(self._fd, _CHUNK):
+            while data := os.read(self._fd, _READ_BYTES):
                 self._loop.call_soon_threadsafe(self._protocol.data_received, data)
                 self._may_read.wait()
         except OSError:
@@ -237,7 +249,7 @@ class _ThreadReader:
         try:
             self._loop.call_soon_threadsafe(self._protocol.eof_received)
         except RuntimeError:
-            pass  # the loop has ended before the input
+            pass  # the event loop ended before the input
 
     def pause_reading(self) -> None:
         self._may_read.clear()
@@ -252,8 +264,8 @@ class _ThreadReader:
         self._may_read.set()
 
 
-class _PlainWriter:
-    """Writes at once, to files and terminals."""
+class _BlockingWriter:
+    """Blocking writer for files and terminals."""
 
     def __init__(self, fd: int, output: _Output) -> None:
         self._fd, self._output = fd, output
@@ -276,12 +288,14 @@ class _PlainWriter:
         self._output.connection_lost(None)
 
 
-def claim() -> tuple[int, int]:
-    """Take descriptors 0 and 1 for the protocol; code that uses them from now on gets nothing, and standard error."""
+def claim_stdio() -> tuple[int, int]:
+    """Claim the descriptors 0 and 1 for the protocol. Other code then reads nothing and writes to standard error."""
     try:
         stdin, stdout = os.dup(0), os.dup(1)
     except OSError:
-        raise UsageError("stdio needs an open standard input and output") from None
+        raise UsageError("stdio requires an open standard input and standard output") from None
+    # A library that reads standard input, such as `input()` in user code, would otherwise steal protocol
+    # messages.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -289,18 +303,18 @@ def claim() -> tuple[int, int]:
     return stdin, stdout
 
 
-def _can_wait(fd: int) -> bool:
+def _is_selectable(fd: int) -> bool:
     mode = os.fstat(fd).st_mode
     return sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
 
 
 class StdioOptions(TypedDict, total=False):
-    """The keywords of `serve`, and of `server.run()`, which says what each of them means."""
+    """Keyword arguments of `serve` and `server.run()`, which documents them."""
 
-    longest: int
-    most_in_flight: int
-    lifecycle: Lifecycle
-    grace: float
+    max_message_size: int
+    max_concurrent_requests: int
+    lifecycle: LifecycleMode
+    shutdown_timeout: float
 
 
 async def serve(
@@ -308,46 +322,51 @@ async def serve(
     stdin: int,
     stdout: int,
     *,
-    longest: int = LONGEST_MESSAGE,
-    most_in_flight: int = MOST_IN_FLIGHT,
-    lifecycle: Lifecycle = "auto",
-    grace: float = GRACE_SECONDS,
+    max_message_size: int = MAX_MESSAGE_BYTES,
+    max_concurrent_requests: int = MAX_IN_FLIGHT_REQUESTS,
+    lifecycle: LifecycleMode = "auto",
+    shutdown_timeout: float = SHUTDOWN_TIMEOUT_SECONDS,
 ) -> None:
-    """Serve one client on two descriptors until it goes away."""
-    about = members(handler).info
+    """Serve one client on two file descriptors until it disconnects."""
+    about = get_capabilities(handler).info
     start_telemetry("portico" if about is None else about.name)
-    stdio = Stdio(handler, longest=longest, most_in_flight=most_in_flight, lifecycle=lifecycle)
-    await converse(stdio, stdin, stdout, grace)
+    stdio = StdioConnection(
+        handler, max_message_size=max_message_size, max_concurrent_requests=max_concurrent_requests, lifecycle=lifecycle
+    )
+    await serve_connection(stdio, stdin, stdout, shutdown_timeout)
 
 
-async def converse(stdio: Stdio, stdin: int, stdout: int, grace: float = GRACE_SECONDS) -> None:
-    """Connect it with two descriptors until one of its ends is over."""
+async def serve_connection(
+    stdio: StdioConnection, stdin: int, stdout: int, shutdown_timeout: float = SHUTDOWN_TIMEOUT_SECONDS
+) -> None:
+    """Connect `stdio` with two file descriptors until one of them ends."""
     loop = asyncio.get_running_loop()
     output = _Output(stdio)
-    if _can_wait(stdout):
+    if _is_selectable(stdout):
         writer: Any = (await loop.connect_write_pipe(lambda: output, os.fdopen(stdout, "wb", 0)))[0]
     else:
-        writer = _PlainWriter(stdout, output)
-    direct = stdout if _can_wait(stdout) else -1
+        writer = _BlockingWriter(stdout, output)
+    direct = stdout if _is_selectable(stdout) else -1
     stdio.connect(None, writer, direct)
-    # Before the first message can be answered, so that a client that has an answer may send a signal.
-    with on_signals(stdio.ended.set), _parent(stdio, loop):
-        if _can_wait(stdin):
+    # Before the first message is answered: a client may send a signal as soon as it has a response.
+    with handle_signals(stdio.ended.set), _watch_parent(stdio, loop):
+        if _is_selectable(stdin):
             reader: Any = (await loop.connect_read_pipe(lambda: stdio, os.fdopen(stdin, "rb", 0)))[0]
         else:
             reader = _ThreadReader(stdin, stdio, loop)
         stdio.connect(reader, writer, direct)
         await stdio.ended.wait()
-        await _finish(stdio, 0 if stdio.broken else grace)
+        # With a broken pipe no response can be delivered, so waiting for the calls would be pointless.
+        await _drain_calls(stdio, 0 if stdio.broken else shutdown_timeout)
     reader.close()
     writer.close()
-    await _within(1.0, output.closed)
+    await _wait_until(1.0, output.closed)
 
 
-async def _finish(stdio: Stdio, grace: float) -> None:
-    """Give the calls in flight a moment; a second signal, or a client that does not read, takes it away again."""
+async def _drain_calls(stdio: StdioConnection, shutdown_timeout: float) -> None:
+    """Wait for the active calls until the timeout, a second signal, or the client no longer reads."""
     stdio.ended.clear()
-    finishing = asyncio.ensure_future(stdio.channel.end(grace))
+    finishing = asyncio.ensure_future(stdio.channel.shutdown(shutdown_timeout))
     hurry = asyncio.ensure_future(stdio.ended.wait())
     await asyncio.wait({finishing, hurry}, return_when=asyncio.FIRST_COMPLETED)
     stdio.channel.close()
@@ -356,7 +375,7 @@ async def _finish(stdio: Stdio, grace: float) -> None:
     await finishing
 
 
-async def _within(seconds: float, event: asyncio.Event) -> None:
+async def _wait_until(seconds: float, event: asyncio.Event) -> None:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -365,10 +384,11 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 
 @contextmanager
-def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """A dead parent ends us, even when another process still holds the other end of our input."""
+def _watch_parent(stdio: StdioConnection, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Stop when the parent process dies, even if another process still holds the other end of our input."""
     try:
         parent = os.getppid()
+        # A parent of 1 means that the parent died already, or that this is a container's first child.
         watched = os.pidfd_open(parent) if parent > 1 else -1
     except (AttributeError, OSError):
         watched = -1
@@ -384,6 +404,6 @@ def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 def run(handler: Handler, lifespan: Lifespan = nullcontext, **options: Unpack[StdioOptions]) -> None:
-    """Serve the process's own standard input and output."""
-    stdin, stdout = claim()
-    event_loop.run(lambda: serve(handler, stdin, stdout, **options), lifespan)
+    """Serve the standard input and output of this process."""
+    stdin, stdout = claim_stdio()
+    event_loop.run_with_lifespan(lambda: serve(handler, stdin, stdout, **options), lifespan)

@@ -1,4 +1,4 @@
-"""What a client can be pointed at: a URL, a command, an object in a module, an entry of an mcp.json, or a Handler."""
+"""Targets of a client: a URL, a command, an object in a module, an entry of an mcp.json, or a Handler."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.compat.fastmcp.config_file import source_in
+from portico.compat.fastmcp.config_file import deployment_in, source_in
 from portico.protocol.errors import UsageError
 from portico.rpc.call import Handler
 from portico.transports import importer
 from portico.transports.short_urls import with_scheme
 
-# `${NAME}`, `${NAME:-default}` and `${env:NAME}`; `${file:PATH}`.
+# Supported references: `${NAME}`, `${NAME:-default}`, `${env:NAME}` and `${file:PATH}`.
 _REFERENCE = re.compile(r"\$\{(?:file:([^}]+)|(?:env:)?(\w+)(?::-([^}]*))?)\}")
 MAX_SECRET_CHARS = 64 * 1024
-# The tables of a gateway file, which are in no mcp.json.
+# Tables that identify a gateway file. They do not occur in an mcp.json.
 _GATEWAY_TABLES = ("gateway", "upstream", "view")
 
 
@@ -28,47 +29,50 @@ class MissingValue(UsageError):
     """A configuration refers to an environment variable that is not set, or to a file that cannot be read."""
 
 
-class Here(Struct, frozen=True):
-    """A Handler in this process."""
+class InProcessTarget(Struct, frozen=True):
+    """Handler in this process."""
 
     handler: Handler
 
     @property
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return ""
 
 
-class Command(Struct, frozen=True):
-    """A child process."""
+class CommandTarget(Struct, frozen=True):
+    """Command that starts a server as a child process."""
 
     words: tuple[str, ...]
     env: dict[str, str] | None = None
     cwd: str | None = None
 
     @property
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return shlex.join(self.words)
 
 
-class Url(Struct, frozen=True):
-    """A server that is running already, at a URL."""
+class UrlTarget(Struct, frozen=True):
+    """Server that is already running, at a URL."""
 
     url: str
     headers: dict[str, str]
-    # What an mcp.json may insist on: the transport of 2024-11-05.
+    # Whether an mcp.json requires the HTTP+SSE transport of 2024-11-05.
     sse: bool = False
 
     @property
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return self.url
 
 
-Target = Here | Command | Url
+Target = InProcessTarget | CommandTarget | UrlTarget
 
 
 def configuration_kind(value: Any) -> Literal["gateway", "several"] | None:
-    """Return "gateway" for the path of a gateway file, "several" for a configuration of several servers of which none
-    is named, and None for every other target."""
+    """Return the kind of a configuration.
+
+    "gateway" is the path of a gateway file, "several" a configuration with several servers of which none is named. All
+    other targets give None.
+    """
     is_file = isinstance(value, str) and " " not in value.strip()
     if is_file and value.strip().endswith(".toml"):
         return "gateway"
@@ -92,136 +96,145 @@ def _servers_in(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def server_entries(configuration: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a configuration by name, without the disabled ones. Raises UsageError."""
+    """Return the enabled entries of a configuration by name. Raises `UsageError` if an entry is not an object."""
     entries: dict[str, Mapping[str, Any]] = {}
     for name, entry in (_servers_in(configuration) or {}).items():
         if not isinstance(entry, Mapping):
-            raise UsageError(f"the entry of {name!r} is no object")
+            raise UsageError(f"the entry {name!r} must be an object")
         if entry.get("disabled") is not True:
             entries[str(name)] = entry
     return entries
 
 
-def target_of(
+def parse_target(
     value: Any,
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Target:
-    """Tell what a target is by its shape. What was given beside it is added to what it says itself."""
-    found = _read(value)
-    if headers and not isinstance(found, Url):
-        raise UsageError("headers are for servers at a URL; this one is not")
-    if (env or cwd) and not isinstance(found, Command):
-        raise UsageError("env and cwd are for commands; this server is not started by us")
-    if isinstance(found, Command):
-        both = {**(found.env or {}), **(env or {})}
-        return Command(found.words, both or None, cwd or found.cwd)
-    if isinstance(found, Url):
-        return Url(found.url, {**found.headers, **(headers or {})}, found.sse)
-    return found
+    """Determine the kind of a target from its form, and add the given options to it."""
+    result = _parse_value(value)
+    if headers and not isinstance(result, UrlTarget):
+        raise UsageError("headers can only be set for a server at a URL")
+    if (env or cwd) and not isinstance(result, CommandTarget):
+        raise UsageError("env and cwd can only be set for a command")
+    if isinstance(result, CommandTarget):
+        both = {**(result.env or {}), **(env or {})}
+        return CommandTarget(result.words, both or None, cwd or result.cwd)
+    if isinstance(result, UrlTarget):
+        return UrlTarget(result.url, {**result.headers, **(headers or {})}, result.sse)
+    return result
 
 
-def _read(value: Any) -> Target:
+def _parse_value(value: Any) -> Target:
     if isinstance(value, str):
-        return _from_text(value)
+        return _parse_string(value)
     if isinstance(value, os.PathLike):
-        return Here(importer.load(os.fspath(value)))
+        return InProcessTarget(importer.import_server(os.fspath(value)))
     if isinstance(value, Mapping):
-        return _from_entry(_entry(value, "the configuration", ""))
+        return _parse_entry(_select_entry(value, "the configuration", ""))
     if isinstance(value, Sequence) and value and all(isinstance(word, str) for word in value):
-        return Command(tuple(value))
+        return CommandTarget(tuple(value))
     if callable(value):
-        return Here(value)
+        return InProcessTarget(value)
     raise UsageError(
-        f"cannot talk to {value!r}: not a URL, a command, a module:object, an mcp.json entry, a Server or a Handler"
+        f"cannot connect to {value!r}: expected a URL, a command, a module:object, an mcp.json entry, a Server "
+        "or a Handler"
     )
 
 
-def _from_text(text: str) -> Target:
+def _parse_string(text: str) -> Target:
     text = with_scheme(text.strip())
     if re.match(r"https?://", text, re.IGNORECASE):
-        return Url(text, {})
+        return UrlTarget(text, {})
     if not text:
-        raise UsageError("cannot talk to an empty target")
+        raise UsageError("the target must not be empty")
+    # `mcp.json:name` selects one server of a file.
     path, _, name = text.partition(".json")
     if " " not in text and (text.endswith(".json") or name.startswith(":")):
-        return _from_file(f"{path}.json", name.removeprefix(":"))
-    # A colon could be part of a command's word; a command that is only one word has none.
-    if " " not in text and importer.is_named(text):
-        return Here(importer.load(text))
+        return _parse_config_file(f"{path}.json", name.removeprefix(":"))
+    # The argument of a command may contain a colon; a command of a single word does not.
+    if " " not in text and importer.is_import_string(text):
+        return InProcessTarget(importer.import_server(text))
     try:
-        return Command(tuple(shlex.split(text)))
+        return CommandTarget(tuple(shlex.split(text)))
     except ValueError as failure:
-        raise UsageError(f"the command {text!r} cannot be read: {failure}") from None
+        raise UsageError(f"invalid command {text!r}: {failure}") from None
 
 
-def _from_file(path: str, name: str) -> Target:
+def _parse_config_file(path: str, name: str) -> Target:
     document = read_configuration(path)
     source = source_in(document, path)
-    if source is not None:
-        return Here(importer.load(source))
-    return _from_entry(_entry(document, path, name))
+    deployment = deployment_in(document, path)
+    if source is None or deployment is None:
+        return _parse_entry(_select_entry(document, path, name))
+    if deployment.needs_process:
+        # The deployment of the file sets an environment or a working directory, which are global to a process.
+        return CommandTarget((sys.executable, "-m", "portico", "serve", os.path.abspath(path), "--transport", "stdio"))
+    return InProcessTarget(importer.import_server(source))
 
 
 def read_configuration(path: str) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises UsageError if there is none."""
+    """Return the object in a JSON file. Raises `UsageError` if it cannot be read or is not an object."""
     try:
         with open(path, encoding="utf-8") as file:
-            said = json.load(file)
+            configuration = json.load(file)
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
+        raise UsageError(f"file not found: {path}") from None
     except (OSError, ValueError) as failure:
-        raise UsageError(f"{path} cannot be read: {failure}") from None
-    if not isinstance(said, dict):
-        raise UsageError(f"{path} is no configuration: it holds no object")
-    return said
+        raise UsageError(f"cannot read {path}: {failure}") from None
+    if not isinstance(configuration, dict):
+        raise UsageError(f"{path} must contain a JSON object")
+    return configuration
 
 
-def _entry(said: Mapping[str, Any], where: str, name: str) -> Mapping[str, Any]:
-    """Return one of the servers of a configuration, or the entry itself."""
-    servers = _servers_in(said)
+def _select_entry(config: Mapping[str, Any], where: str, name: str) -> Mapping[str, Any]:
+    """Return one of the servers of a configuration, or the configuration itself if it is a single entry."""
+    servers = _servers_in(config)
     if servers is None:
-        return said
+        return config
     names = ", ".join(map(str, servers)) or "none"
     if name and name not in servers:
-        raise UsageError(f"{where} has no server {name!r}; it has {names}")
+        raise UsageError(f"{where} has no server {name!r} (expected one of {names})")
     if not name and len(servers) != 1:
-        raise UsageError(f"{where} has {len(servers)} servers: say which one ({names})")
+        raise UsageError(f"{where} has {len(servers)} servers; name one of them ({names})")
     entry = servers[name] if name else next(iter(servers.values()))
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where}: the entry of {name!r} is no object")
+        raise UsageError(f"{where}: the entry {name!r} must be an object")
     return entry
 
 
-def _from_entry(entry: Mapping[str, Any]) -> Target:
+def _parse_entry(entry: Mapping[str, Any]) -> Target:
     if isinstance(entry.get("url"), str):
+        # Clients disagree on the key: VS Code and Claude write `type`, FastMCP writes `transport`.
         kind = entry.get("type", entry.get("transport"))
-        return Url(_filled(entry["url"]), _texts(entry.get("headers"), "headers"), kind == "sse")
+        return UrlTarget(_expand_variables(entry["url"]), _string_dict(entry.get("headers"), "headers"), kind == "sse")
     if isinstance(entry.get("command"), str):
         args, cwd = entry.get("args") or [], entry.get("cwd")
         if not isinstance(args, list) or not all(isinstance(word, str) for word in args):
-            raise UsageError("`args` of a server's entry is a list of texts")
+            raise UsageError("`args` of a server entry must be a list of strings")
         if cwd is not None and not isinstance(cwd, str):
-            raise UsageError("`cwd` of a server's entry is a text")
+            raise UsageError("`cwd` of a server entry must be a string")
         words = [entry["command"], *args]
-        return Command(
-            tuple(map(_filled, words)), _texts(entry.get("env"), "env") or None, _filled(cwd) if cwd else None
+        return CommandTarget(
+            tuple(map(_expand_variables, words)),
+            _string_dict(entry.get("env"), "env") or None,
+            _expand_variables(cwd) if cwd else None,
         )
-    raise UsageError("a server's entry has a `command` or a `url`")
+    raise UsageError("a server entry must have a `command` or a `url`")
 
 
-def _texts(said: Any, what: str) -> dict[str, str]:
-    if said is None:
+def _string_dict(table: Any, what: str) -> dict[str, str]:
+    if table is None:
         return {}
-    if not isinstance(said, Mapping) or not all(isinstance(value, str) for value in said.values()):
-        raise UsageError(f"`{what}` of a server's entry is an object of texts")
-    return {str(name): _filled(value) for name, value in said.items()}
+    if not isinstance(table, Mapping) or not all(isinstance(value, str) for value in table.values()):
+        raise UsageError(f"`{what}` of a server entry must be an object with string values")
+    return {str(name): _expand_variables(value) for name, value in table.items()}
 
 
-def _filled(text: str) -> str:
-    """Replace the references in a text by what the environment and files have. Raises MissingValue."""
+def _expand_variables(text: str) -> str:
+    """Replace the references in a text with values of the environment and of files. Raises `MissingValue`."""
     return _REFERENCE.sub(_value_of, text)
 
 
@@ -229,15 +242,16 @@ def _value_of(reference: re.Match[str]) -> str:
     path, name, default = reference.groups()
     if path is not None:
         return read_secret("file", path.strip())
+    # `${NAME:-default}`: unlike in a shell, a variable that is set but empty is used as it is.
     if default is not None and name not in os.environ:
         return default
     return read_secret("env", name)
 
 
 def read_secret(kind: str, name: str) -> str:
-    """Return the value of an environment variable ("env") or the text of a small file ("file").
+    """Return the value of an environment variable ("env") or the contents of a small file ("file").
 
-    Raises MissingValue if it is not set or cannot be read.
+    Raises `MissingValue` if it is not set or cannot be read.
     """
     if kind == "env":
         value = os.environ.get(name)
@@ -246,6 +260,8 @@ def read_secret(kind: str, name: str) -> str:
         return value
     try:
         with open(os.path.expanduser(name), encoding="utf-8") as file:
+            # Limited, because a device such as /dev/zero would never end; stripped, because editors end files
+            # with a newline.
             return file.read(MAX_SECRET_CHARS).strip()
     except (OSError, ValueError):
-        raise MissingValue(f"the file {name} cannot be read") from None
+        raise MissingValue(f"cannot read the file {name}") from None

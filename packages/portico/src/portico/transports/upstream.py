@@ -1,6 +1,6 @@
-"""The way to one server, as a Handler: found, greeted, and made again when it breaks.
+"""Connection to one server, as a Handler: opened, negotiated, and reopened when it breaks.
 
-It lives below both the client, which is a façade over it, and the server, which mounts it.
+Both the client, which wraps it, and the server, which mounts it, build on this module.
 """
 
 from __future__ import annotations
@@ -20,63 +20,66 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.protocol import jsonrpc, notifications
-from portico.protocol.capabilities import undeclared as undeclared_by
+from portico.protocol.capabilities import unsupported_methods as undeclared_by
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import (
-    BadStatus,
-    Closed,
-    Error,
+    ConnectionClosed,
     HeaderMismatch,
+    HttpStatusError,
     InvalidRequest,
     MethodNotFound,
+    PorticoError,
     ProtocolError,
-    SessionLost,
-    TimedOut,
+    RequestTimeout,
+    SessionExpired,
     TransportError,
     UsageError,
 )
 from portico.protocol.meta import Implementation
-from portico.protocol.methods import LASTING
-from portico.protocol.subscriptions import AcknowledgedParams, Filter, ListenParams
+from portico.protocol.methods import LONG_LIVED_METHODS
+from portico.protocol.subscriptions import (
+    SubscriptionFilter,
+    SubscriptionsAcknowledgedParams,
+    SubscriptionsListenParams,
+)
 from portico.protocol.tools import ListToolsResult
-from portico.protocol.versions import LATEST, MODERN, Revision
-from portico.rpc.call import Call, Listening, members
-from portico.rpc.observers import OBSERVERS, ask_observed, close_session
-from portico.rpc.trace_context import carried_on
+from portico.protocol.versions import FIRST_MODERN_VERSION, LATEST_PROTOCOL_VERSION, ProtocolVersion
+from portico.rpc.call import Call, CallbackReply, get_capabilities
+from portico.rpc.observers import OBSERVERS, notify_session_closed, send_observed
+from portico.rpc.trace_context import propagate_trace_context
 from portico.telemetry import start_telemetry
-from portico.transports.base import Link, MemoryLink, Trace
-from portico.transports.deadlines import TimeLimit, TimeLimits
-from portico.transports.event_loop import HeldLifespan
-from portico.transports.handshake import ClientIdentity, Greeting, discover, means_handshake_server
-from portico.transports.http_client.base import RequestSender
-from portico.transports.http_client.pool import Pool
-from portico.transports.http_client.sse import HttpSse
-from portico.transports.http_client.streamable_http import BegunCall, StreamableHttp
-from portico.transports.http_client.timeouts import suspendable
-from portico.transports.located import located
-from portico.transports.notification_router import NotifiedCalls
-from portico.transports.process import ProcessLink
-from portico.transports.request_meta import RequestEnvelope, without_envelope
-from portico.transports.retry import about, may_repeat, not_repeated
-from portico.transports.targets import Command, Here, Target, Url
-from portico.transports.version_discovery import Introduction, remember
+from portico.transports.base import ClientTransport, InMemoryTransport, TraceCallback
+from portico.transports.deadlines import Deadline, DeadlineScheduler
+from portico.transports.event_loop import LifespanTask
+from portico.transports.handshake import ClientIdentity, ServerHandshake, discover, indicates_handshake_server
+from portico.transports.http_client.base import AuthenticatedTransport
+from portico.transports.http_client.pool import HttpConnectionPool
+from portico.transports.http_client.sse import SseTransport
+from portico.transports.http_client.streamable_http import PendingHttpCall, StreamableHttpTransport
+from portico.transports.http_client.timeouts import make_suspendable
+from portico.transports.notification_router import NotificationRouter
+from portico.transports.process import ProcessTransport
+from portico.transports.request_meta import RequestMetaEncoder, strip_connection_meta
+from portico.transports.retry import add_method_context, is_retryable, not_retried_error
+from portico.transports.targets import CommandTarget, InProcessTarget, Target, UrlTarget
+from portico.transports.version_discovery import VersionDiscovery, cache_server_kind
 
 log = logging.getLogger("portico")
 
-TIMEOUT_SECONDS = 60.0
-RETRIES = 4
-# The pause before the first retry; it doubles each time.
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
-# How long is waited at most before a retry that the server itself has put off.
-LONGEST_WAIT_SECONDS = 60.0
-# What servers of the handshake answer to a request without one.
-_WITHOUT_SESSION = frozenset({InvalidRequest.code, -32000, -32001})
+DEFAULT_TIMEOUT_SECONDS = 60.0
+DEFAULT_RETRIES = 4
+# Exponential backoff between retries.
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
+# Longest delay requested by a server (Retry-After) that is honored.
+MAX_RETRY_AFTER_SECONDS = 60.0
+# Codes with which handshake servers answer a request without a session.
+_MISSING_SESSION_CODES = frozenset({InvalidRequest.code, -32000, -32001})
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def _answer_ping(call: Call) -> Any:
-    """The answer of a client that has no handlers: it is there, and no more."""
+    """Answer `ping`, as a client without handlers does. Reject all other requests."""
     if call.id is None:
         return None
     if call.method == "ping":
@@ -84,12 +87,29 @@ def _answer_ping(call: Call) -> Any:
     raise MethodNotFound(f"Method not found: {call.method}")
 
 
-async def _nothing_to_do() -> None:
-    """Where the new connection has nothing to be told."""
+def fill_missing_uri(call: Call, result: Raw) -> Raw:
+    """Return the result of `resources/read` with the requested URI in contents that lack one.
+
+    Every protocol version requires a `uri`, but some servers omit it. The requested URI is correct in that case, and
+    clients reject the contents without it.
+    """
+    if b'"uri"' in bytes(result):
+        return result
+    try:
+        inside: dict[str, Any] = msgspec.json.decode(result)
+        params = msgspec.json.decode(call.params)
+        contents = [{"uri": params["uri"], **item} for item in inside["contents"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return result  # not a valid result; it is rejected later
+    return Raw(jsonrpc.encode({**inside, "contents": contents}))
 
 
-class _Incoming:
-    """The Handler of what a server sends besides results. Notifications are taken at once, in their order."""
+async def _noop() -> None:
+    """Do nothing after a reconnect."""
+
+
+class _IncomingHandler:
+    """Handler of the messages that a server sends besides results. Notifications are handled immediately, in order."""
 
     def __init__(self, start: Callable[[Call], Any]) -> None:
         self.start = start
@@ -100,87 +120,91 @@ class _Incoming:
 
 
 class Upstream:
-    """A Handler over a connection that is opened again when the server ended, was restarted, or has forgotten us.
+    """Handler that forwards calls to a server and reconnects when the server exited, restarted, or lost the session.
 
-    `answer` gets what the server asks, and the notifications that belong to no Call. It returns a result, or a
-    coroutine that comes to one.
+    `client_handler` receives the server's requests, and notifications that belong to no Call. It returns a result or a
+    coroutine.
     """
 
     def __init__(
         self,
         target: Target,
-        answer: Callable[[Call], Any] = _answer_ping,
+        client_handler: Callable[[Call], Any] = _answer_ping,
         identity: ClientIdentity | None = None,
         *,
-        revision: Revision | None = None,
-        undeclared: bool = False,
-        timeout: float | None = TIMEOUT_SECONDS,
-        retries: int = RETRIES,
-        longest_wait: float = LONGEST_WAIT_SECONDS,
-        auth: RequestSender | None = None,
-        pool: Callable[[], Pool] = Pool,
+        protocol_version: ProtocolVersion | None = None,
+        ignore_capabilities: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+        retries: int = DEFAULT_RETRIES,
+        max_retry_after: float = MAX_RETRY_AFTER_SECONDS,
+        auth: AuthenticatedTransport | None = None,
+        pool_factory: Callable[[], HttpConnectionPool] = HttpConnectionPool,
         principal: Any = None,
-        trace: Trace | None = None,
-        on_reopened: Callable[[], Awaitable[None]] = _nothing_to_do,
-        on_gap: Callable[[], None] = lambda: None,
+        trace: TraceCallback | None = None,
+        on_reconnected: Callable[[], Awaitable[None]] = _noop,
+        on_missed_messages: Callable[[], None] = lambda: None,
         shown_as: str | None = None,
     ) -> None:
         self.target = target
-        # What errors call the server, if its address is not for those who read them.
-        self._shown_as = shown_as
-        self.identity = identity or ClientIdentity(Implementation("portico", "0"))
-        self._pinned = revision
-        self._asks_undeclared = undeclared
+        # Name of the server in error messages, if its address must not appear in them.
+        self._display_name = shown_as
+        self.client_identity = identity or ClientIdentity(Implementation("portico", "0"))
+        self._protocol_version = protocol_version
+        self._ignore_capabilities = ignore_capabilities
         self._timeout = timeout
         self._retries = retries
-        self._longest_wait = longest_wait
-        self._answer = answer
-        self._incoming = _Incoming(self._receive)
+        self._max_retry_after = max_retry_after
+        self._client_handler = client_handler
+        self._incoming = _IncomingHandler(self._receive)
         self._auth = auth
-        # Makes the connections of a link over HTTP.
-        self.pool = pool
+        # Creates the connection pool of an HTTP transport.
+        self.pool_factory = pool_factory
         self._principal = principal
         self._trace = trace
-        self._on_reopened = on_reopened
-        self._on_gap = on_gap
-        self._link: Link | None = None
-        self.name = Link.name
-        self._mending = asyncio.Lock()
-        # Set unless the connection is to be open, whatever is under way.
+        self._notify_reconnected = on_reconnected
+        self._on_gap = on_missed_messages
+        self._link: ClientTransport | None = None
+        self.name = ClientTransport.name
+        self._reconnect_lock = asyncio.Lock()
+        # Set unless the connection is meant to be open.
         self._closing = asyncio.Event()
-        # Since when there is something to be closed.
+        # When the connection was opened.
         self._opened: float | None = None
         self._closing.set()
-        self._notified = NotifiedCalls()
-        # Set when a session is over: a Call that listened in it has to begin anew.
+        self._notification_router = NotificationRouter()
+        # Set when a session has ended: a Call that listens in it has to subscribe again.
         self._session_over = asyncio.Event()
-        # The deadlines of the calls under way, and how many questions suspend them.
-        self._time_limits = TimeLimits()
-        self._unhurried = 0
-        # The server in this process, if that is what the target is.
-        self._host: HeldLifespan | None = None
-        self._introduction = Introduction(target, self.identity, revision, timeout, lambda: self.link, self._replace)
-        self._greet_with(Greeting(revision or LATEST))
+        # Deadlines of the active calls, and the number of active pauses.
+        self._deadlines = DeadlineScheduler()
+        self._timeout_pauses = 0
+        # Lifespan of the server, if it runs in this process.
+        self._host: LifespanTask | None = None
+        self._version_discovery = VersionDiscovery(
+            target, self.client_identity, protocol_version, timeout, lambda: self.transport, self._replace
+        )
+        self._set_handshake(ServerHandshake(protocol_version or LATEST_PROTOCOL_VERSION))
 
-    def _greet_with(self, greeting: Greeting) -> None:
-        self.greeting = greeting
-        self.modern = greeting.revision >= MODERN
-        # The methods that are not sent, because the server has not declared what they need; and what that is.
-        self._undeclared = {} if self._asks_undeclared else undeclared_by(greeting.capabilities, greeting.revision)
-        self._envelope = RequestEnvelope(self.identity, greeting.revision)
+    def _set_handshake(self, greeting: ServerHandshake) -> None:
+        self.handshake = greeting
+        self.modern = greeting.protocol_version >= FIRST_MODERN_VERSION
+        # Methods that are not sent because the server does not declare the capability they need, with that capability.
+        self._unsupported_methods = (
+            {} if self._ignore_capabilities else undeclared_by(greeting.capabilities, greeting.protocol_version)
+        )
+        self._request_meta = RequestMetaEncoder(self.client_identity, greeting.protocol_version)
 
     def set_log_level(self, level: Any) -> None:
-        self.identity.log_level = level
-        self._envelope = RequestEnvelope(self.identity, self.greeting.revision)
+        self.client_identity.log_level = level
+        self._request_meta = RequestMetaEncoder(self.client_identity, self.handshake.protocol_version)
 
-    def set_trace(self, trace: Trace | None) -> None:
-        """Show every message to another function, or to none, from now on."""
+    def set_trace(self, trace: TraceCallback | None) -> None:
+        """Pass every message to another function from now on, or to none."""
         self._trace = trace
         if self._link is not None:
             self._link.set_trace(trace)
 
     @property
-    def link(self) -> Link:
+    def transport(self) -> ClientTransport:
         if self._link is None:
             raise UsageError("the client is not open: use it inside `async with`")
         return self._link
@@ -189,11 +213,11 @@ class Upstream:
     def is_open(self) -> bool:
         return not self._closing.is_set()
 
-    # Opening and closing, from any task
+    # Opening and closing. Both may be called from any task.
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """The time in which a server that has it mounted may use it."""
+        """Open the connection for the lifespan of a server that mounts it."""
         await self.open()
         try:
             yield
@@ -201,12 +225,12 @@ class Upstream:
             await self.close()
 
     async def open(self) -> None:
-        start_telemetry(self.identity.info.name)
+        start_telemetry(self.client_identity.info.name)
         await self._enter_lifespan()
         self._closing.clear()
         try:
-            async with self._mending:
-                await self._establish()
+            async with self._reconnect_lock:
+                await self._connect_and_negotiate()
         except BaseException:
             await self.close()
             raise
@@ -216,65 +240,67 @@ class Upstream:
         self._closing.set()
         opened, self._opened = self._opened, None
         if OBSERVERS and opened is not None:
-            over_http = isinstance(self.target, Url)
-            close_session(self.name, self.greeting.revision, over_http, time.monotonic() - opened)
+            over_http = isinstance(self.target, UrlTarget)
+            notify_session_closed(self.name, self.handshake.protocol_version, over_http, time.monotonic() - opened)
         self._end_session()
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        transport, self._link = self._link, None
+        if transport is not None:
+            await transport.close()
         if self._auth is not None:
             await self._auth.close()
         host, self._host = self._host, None
         if host is not None:
-            await host.leave()
-        self._time_limits.close()
+            await host.exit()
+        self._deadlines.close()
 
     async def _enter_lifespan(self) -> None:
-        """A server in this process lives as long as the connection to it."""
-        if not isinstance(self.target, Here):
+        """Enter the lifespan of a server in this process. It ends with the connection."""
+        if not isinstance(self.target, InProcessTarget):
             return
-        self._host = HeldLifespan(members(self.target.handler).lifespan)
+        self._host = LifespanTask(get_capabilities(self.target.handler).lifespan)
         try:
             await self._host.entered
         except BaseException:
             self._host = None
             raise
 
-    async def _establish(self) -> None:
+    async def _connect_and_negotiate(self) -> None:
         try:
             await self._connect()
-            self._greet_with(await self._introduction.greet())
-        except Error:
+            self._set_handshake(await self._version_discovery.negotiate())
+        except PorticoError:
             if self._closing.is_set():
-                raise Closed("the client was closed") from None
+                raise ConnectionClosed("the client was closed") from None
             raise
         if self.modern:
-            self.link.set_revision(self.greeting.revision)
+            self.transport.set_protocol_version(self.handshake.protocol_version)
 
-    async def _connect(self, kind: type[StreamableHttp | HttpSse] = StreamableHttp) -> Link:
+    async def _connect(
+        self, kind: type[StreamableHttpTransport | SseTransport] = StreamableHttpTransport
+    ) -> ClientTransport:
         target, trace = self.target, self._trace
-        link: Link
-        if isinstance(target, Here):
-            link = MemoryLink(target.handler, self._incoming, principal=self._principal, trace=trace)
-        elif isinstance(target, Command):
-            link = ProcessLink(target.words, self._incoming, env=target.env, cwd=target.cwd, trace=trace)
+        transport: ClientTransport
+        if isinstance(target, InProcessTarget):
+            transport = InMemoryTransport(target.handler, self._incoming, principal=self._principal, trace=trace)
+        elif isinstance(target, CommandTarget):
+            transport = ProcessTransport(target.words, self._incoming, env=target.env, cwd=target.cwd, trace=trace)
         else:
-            kind = HttpSse if target.sse else kind
-            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self.pool()}
-            link = kind(target.url, self._incoming, trace=trace, **options)
-        link.on_gap = self._gap
-        self._link, self.name = link, link.name
-        if self._shown_as is not None:
-            link.name = self._shown_as
-        await link.start()
+            kind = SseTransport if target.sse else kind
+            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self.pool_factory()}
+            transport = kind(target.url, self._incoming, trace=trace, **options)
+        transport.on_missed_messages = self._on_missed_messages
+        self._link, self.name = transport, transport.name
+        if self._display_name is not None:
+            transport.name = self._display_name
+        await transport.start()
         if self._closing.is_set():
-            # It was closed meanwhile, when there may have been nothing to close yet.
+            # `close` was called while the transport started, when there was nothing to close yet.
             self._link = None
-            await link.close()
-            raise Closed("the client was closed")
-        return link
+            await transport.close()
+            raise ConnectionClosed("the client was closed")
+        return transport
 
-    def _gap(self) -> None:
+    def _on_missed_messages(self) -> None:
         if self._link is not None and self._link.closed:
             self._end_session()
         self._on_gap()
@@ -283,281 +309,327 @@ class Upstream:
         self._session_over.set()
         self._session_over = asyncio.Event()
 
-    async def _replace(self, kind: type[StreamableHttp | HttpSse] = StreamableHttp) -> Link:
+    async def _replace(
+        self, kind: type[StreamableHttpTransport | SseTransport] = StreamableHttpTransport
+    ) -> ClientTransport:
         if self._link is not None:
             await self._link.close()
         return await self._connect(kind)
 
-    # Answering a Call: as a Handler, and with the wishes of a client
+    # Handling calls, as a Handler and for the client
 
     async def __call__(self, call: Call) -> Any:
-        """The result of a Call, as the server gave it. A tool's call is not repeated when the connection breaks."""
+        """Return the result of a Call, as the server sent it. `tools/call` is not repeated if the connection breaks."""
         if call.id is None:
-            return await (await self.alive())(call)
-        call = carried_on(without_envelope(call))
-        if call.method in LASTING:
+            return await (await self.ensure_connected())(call)
+        call = propagate_trace_context(strip_connection_meta(call))
+        if call.method in LONG_LIVED_METHODS:
             return await self._listen(call)
         if call.method == "tools/list":
             return await self._list_tools(call)
         try:
-            # What waits for the end of a task waits as long as that takes.
+            # `tasks/result` waits for the end of a task, however long that takes.
             seconds = self._timeout if call.method != "tasks/result" else None
-            return await self.ask(call, seconds, call.method != "tools/call")
+            return await self.request(call, seconds, call.method != "tools/call")
         except HeaderMismatch:
             if call.method != "tools/call":
                 raise
-            # The headers follow the tools' schemas, which have to be known first (2026-07-28, basic/transports).
+            # The headers depend on the tools' schemas, so the tools have to be listed first (2026-07-28,
+            # basic/transports).
             await self._list_tools(Call(method="tools/list", params=Raw(b"{}"), id=0))
-            return await self.ask(call, self._timeout, False)
+            return await self.request(call, self._timeout, False)
 
-    def begin(self, call: Call, name: str, params: bytes) -> BegunCall | None:
-        """Send a tool's call with these params, which have no `_meta`, by the shortest way; None where it is not open.
+    def begin_tool_call(self, call: Call, name: str, params: bytes) -> PendingHttpCall | None:
+        """Send a tool call on the fast path. Return None if the fast path is not available.
 
-        For those who pass on many calls. What is begun is to be waited for with `finish`.
+        Intended for gateways that forward many calls. `params` must not contain `_meta`. The caller has to await
+        `finish_tool_call`.
         """
-        link = self._link
-        if type(link) is not StreamableHttp or not self.modern or self._auth is not None:
+        transport = self._link
+        if type(transport) is not StreamableHttpTransport or not self.modern or self._auth is not None:
             return None
-        if link.channel.closed or self._mending.locked() or call.progress_token is not None:
+        # A call with a progress token needs an entry in the notification router, which the regular path makes.
+        if transport.channel.closed or self._reconnect_lock.locked() or call.progress_token is not None:
             return None
-        return link.begin(call, name, b'%b,"_meta":%b}' % (params[:-1], self._envelope.of(call)))
+        return transport.begin_tool_call(
+            call, name, b'%b,"_meta":%b}' % (params[:-1], self._request_meta.encode_for(call))
+        )
 
-    async def finish(self, begun: BegunCall, params: Raw) -> Raw:
-        """The result of a call that was begun with these params."""
-        link, response = begun.link, None
+    async def finish_tool_call(self, pending: PendingHttpCall, params: Raw) -> Raw:
+        """Return the result of a call that `begin_tool_call` sent with these params."""
+        transport, response = pending.transport, None
         try:
-            with TimeLimit(self._time_limits, self._timeout):
-                response = await begun.answer
-                result = link.result_at_hand(begun, response)
-                return await link.result_later(begun, response) if result is None else result
+            with Deadline(self._deadlines, self._timeout):
+                response = await pending.response
+                result = transport.result_if_complete(pending, response)
+                return await transport.wait_result(pending, response) if result is None else result
         except HeaderMismatch:
             pass
         except (TransportError, ProtocolError) as failure:
-            await self._reason_to_repeat(link, begun.call.method, link.named(failure), 0, False)
+            # Raises unless the server was renegotiated: the tool may have run, so the call is never repeated
+            # otherwise.
+            await self._check_retry(transport, pending.call.method, transport.add_server_context(failure), 0, False)
         except TimeoutError:
-            raise TimedOut(f"{self.name}: tools/call was not answered within {self._timeout:g} s{link.hint}") from None
+            raise RequestTimeout(
+                f"{self.name}: tools/call was not answered within {self._timeout:g} s{transport.timeout_hint}"
+            ) from None
         finally:
+            # Also when this task is cancelled: the connection has an unread response and must not return to the
+            # pool.
             if response is None:
-                link.lose(begun)
-        # It was turned away at the door, so it is sent again, with ceremony.
-        return await self.__call__(replace(begun.call, params=params, read=None))  # type: ignore[no-any-return]
+                transport.abandon(pending)
+        # The server rejected the request before executing it, so repeat it on the regular path.
+        return await self.__call__(replace(pending.call, params=params, read=None))  # type: ignore[no-any-return]
 
     async def _list_tools(self, call: Call) -> Raw:
-        """A page of the tools, without those that cannot be called over this transport."""
-        result = await self.ask(call, self._timeout, True)
+        """Return a page of tools, without those that cannot be called over this transport."""
+        result = await self.request(call, self._timeout, True)
         try:
             page = msgspec.json.decode(result, type=ListToolsResult)
         except (msgspec.DecodeError, RecursionError):
             return result
-        usable = self.link.usable_tools(page.tools)
+        usable = self.transport.filter_callable_tools(page.tools)
         if len(usable) == len(page.tools):
             return result
         return Raw(jsonrpc.encode({**_members.decode(result), "tools": usable}))
 
-    async def ask(self, call: Call, timeout: float | None, repeatable: bool, *, observed: bool = False) -> Raw:
-        """`repeatable`: asking twice does no harm, so it is asked again when the server may not have heard it."""
+    async def request(self, call: Call, timeout: float | None, idempotent: bool, *, observed: bool = False) -> Raw:
+        """Send a request and return its result.
+
+        An `idempotent` request is repeated if the connection breaks, even though the server may have received it.
+        """
         if OBSERVERS and not observed:
-            ask = partial(self.ask, timeout=timeout, repeatable=repeatable, observed=True)
-            return cast("Raw", await ask_observed(call, self.name, ask))
+            ask = partial(self.request, timeout=timeout, idempotent=idempotent, observed=True)
+            return cast("Raw", await send_observed(call, self.name, ask))
         reached = False
         tries = 0
         try:
-            # One without an end is none that could be suspended.
-            limit = TimeLimit(self._time_limits if timeout is not None else TimeLimits(), timeout)
-            with limit if self._auth is None else suspendable(limit):
+            # A deadline without an end cannot be paused, so it is not registered.
+            limit = Deadline(self._deadlines if timeout is not None else DeadlineScheduler(), timeout)
+            with limit if self._auth is None else make_suspendable(limit):
                 while True:
-                    link = self._link
+                    transport = self._link
                     try:
-                        if link is None or link.channel.closed or self._mending.locked():
-                            link = None
-                            link = await self.alive()
+                        # While another request reconnects, this one has to wait: the new connection is not
+                        # negotiated yet.
+                        if transport is None or transport.channel.closed or self._reconnect_lock.locked():
+                            transport = None
+                            transport = await self.ensure_connected()
                         reached = True
-                        said = await self.send(link, call)
-                        return said if call.method != "resources/read" else located(call, said)
+                        result = await self.send(transport, call)
+                        return result if call.method != "resources/read" else fill_missing_uri(call, result)
                     except (TransportError, ProtocolError) as failure:
-                        reason = await self._reason_to_repeat(link, call.method, failure, tries, repeatable)
+                        reason = await self._check_retry(transport, call.method, failure, tries, idempotent)
                         reached = False
                     tries += 1
                     if reason is not None:
-                        await self._pause(link, call.method, reason, tries, limit)
+                        await self._back_off(transport, call.method, reason, tries, limit)
         except TransportError:
             raise
         except TimeoutError:
-            what = f"{call.method}: it could not be reached again in time"
+            what = f"{call.method}: could not reconnect in time"
             if reached and self._link is not None:
-                what = f"{call.method} was not answered within {timeout:g} s{self._link.hint}"
-            raise TimedOut(f"{self.name}: {what}") from None
+                what = f"{call.method} was not answered within {timeout:g} s{self._link.timeout_hint}"
+            raise RequestTimeout(f"{self.name}: {what}") from None
 
     @contextlib.contextmanager
-    def unhurried(self) -> Iterator[None]:
-        """While a person is asked on behalf of a call, no call under way runs out of time; then each begins anew."""
-        self._unhurried += 1
-        self._set_limits(None)
+    def pause_timeouts(self) -> Iterator[None]:
+        """Pause the timeouts of all active calls while a user answers a request of the server, then restart them."""
+        self._timeout_pauses += 1
+        self._reschedule_deadlines(None)
         try:
             yield
         finally:
-            self._unhurried -= 1
-            if not self._unhurried and self._timeout is not None:
-                self._set_limits(asyncio.get_running_loop().time() + self._timeout)
+            self._timeout_pauses -= 1
+            if not self._timeout_pauses and self._timeout is not None:
+                self._reschedule_deadlines(asyncio.get_running_loop().time() + self._timeout)
 
-    def _set_limits(self, when: float | None) -> None:
-        for limit in list(self._time_limits.limits):
+    def _reschedule_deadlines(self, when: float | None) -> None:
+        for limit in list(self._deadlines.deadlines):
             limit.reschedule(when)
 
-    def send(self, link: Link, call: Call) -> Awaitable[Raw]:
-        """One Call over one link. What the server has not declared is not asked of it (basic/lifecycle, Operation)."""
-        if call.method in self._undeclared:
+    def send(self, transport: ClientTransport, call: Call) -> Awaitable[Raw]:
+        """Send one Call over one transport. Raises `MethodNotFound` for capabilities that the server does not declare
+        (basic/lifecycle, Operation).
+        """
+        if call.method in self._unsupported_methods:
             raise MethodNotFound(
-                f"{link.name} does not declare {self._undeclared[call.method]}, so it is not asked for {call.method}; "
-                "with undeclared=True it is asked all the same"
+                f"{transport.name} does not declare {self._unsupported_methods[call.method]}, which {call.method} "
+                "requires; pass ignore_capabilities=True to send it anyway"
             )
-        id, token = link.new_id(), call.progress_token
-        if token in self._notified.progressing:
-            # Two callers of ours chose the same; the server has to tell them apart.
+        id, token = transport.new_id(), call.progress_token
+        if token in self._notification_router.by_progress_token:
+            # Two callers chose the same token; make it unique for the server.
             token = f"{token}-{id}"
-        revision = self.greeting.revision if self.modern else None
+        revision = self.handshake.protocol_version if self.modern else None
         sent = Call(
             method=call.method,
-            params=self._envelope.put(call, token),
+            params=self._request_meta.add_to_params(call, token),
             id=id,
-            revision=revision,
+            protocol_version=revision,
             progress_token=call.progress_token,
-            # The Call may go on after this answer: in another round, or at the server that it came to.
-            reply=Listening(call.reply.emit),
+            # The original Call may continue after this response: in another round, or at the server that received it.
+            reply=CallbackReply(call.reply.notify),
         )
-        if token is None and call.method not in LASTING:
-            return link(sent)
-        notified = self._notified
-        known, key = (notified.progressing, token) if token is not None else (notified.subscribed, id)
-        return self._send_listening(link, sent, known, key)
+        if token is None and call.method not in LONG_LIVED_METHODS:
+            return transport(sent)
+        notified = self._notification_router
+        registry, key = (notified.by_progress_token, token) if token is not None else (notified.by_subscription_id, id)
+        return self._send_with_notifications(transport, sent, registry, key)
 
-    async def _send_listening(self, link: Link, sent: Call, known: dict[Any, Call], key: Any) -> Raw:
-        """What the server sends before the result, and says to belong to it, goes to the Call."""
-        known[key] = sent
+    async def _send_with_notifications(
+        self, transport: ClientTransport, sent: Call, registry: dict[Any, Call], key: Any
+    ) -> Raw:
+        """Send a request that receives notifications before its result."""
+        registry[key] = sent
         try:
-            return await link(sent)  # type: ignore[no-any-return]
+            return await transport(sent)  # type: ignore[no-any-return]
         finally:
-            del known[key]
+            del registry[key]
 
-    async def _reason_to_repeat(
-        self, link: Link | None, method: str, failure: Error, tries: int, repeatable: bool
-    ) -> Error | None:
-        """Raises the failure if it is final. None: the server was greeted anew, and can be asked again at once."""
+    async def _check_retry(
+        self, transport: ClientTransport | None, method: str, failure: PorticoError, tries: int, repeatable: bool
+    ) -> PorticoError | None:
+        """Raise the failure if it is final. Return None if the server was renegotiated and can be retried now."""
         if self._closing.is_set():
-            raise Closed(f"the client was closed ({method})") from None
-        if link is not None and not tries and await self._has_changed(link, failure):
+            raise ConnectionClosed(f"the client was closed ({method})") from None
+        if transport is not None and not tries and await self._renegotiate_after(transport, failure):
             return None
-        if link is not None and isinstance(failure, SessionLost):
-            link.channel.close(failure)
-        if not may_repeat(failure, repeatable or link is None):
-            raise not_repeated(failure, method) from None
+        if transport is not None and isinstance(failure, SessionExpired):
+            transport.channel.close(failure)
+        if not is_retryable(failure, repeatable or transport is None):
+            raise not_retried_error(failure, method) from None
         return failure
 
-    async def _pause(self, link: Link | None, method: str, reason: Error, tries: int, limit: TimeLimit) -> None:
-        """Wait before the next try, or raise the reason of this one if there will be none."""
-        seconds = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
+    async def _back_off(
+        self, transport: ClientTransport | None, method: str, reason: PorticoError, tries: int, limit: Deadline
+    ) -> None:
+        """Wait before the next attempt. Raises `reason` if there is none."""
+        seconds = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
+        # Jitter spreads the retries of many clients after an outage.
         wish: float = getattr(reason, "retry_after", None) or 0.0
         seconds = max(seconds, wish)
-        until = limit.until
-        late = wish > self._longest_wait or (until is not None and asyncio.get_running_loop().time() + seconds >= until)
-        if tries > self._retries or late or isinstance(link, MemoryLink):
-            raise about(reason, method)
-        log.debug("%s; %s is asked again in %.2f s", reason, method, seconds)
+        until = limit.expires_at
+        late = wish > self._max_retry_after or (
+            until is not None and asyncio.get_running_loop().time() + seconds >= until
+        )
+        # A server in this process does not recover by waiting.
+        if tries > self._retries or late or isinstance(transport, InMemoryTransport):
+            raise add_method_context(reason, method)
+        log.debug("%s; retrying %s in %.2f s", reason, method, seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
-                raise Closed("the client was closed")
+                raise ConnectionClosed("the client was closed")
 
-    async def alive(self) -> Link:
-        """The link, made again first if it is broken. Nothing is sent before the two sides have greeted each other."""
-        link = self.link
-        return await self._reopen(link) if link.closed or self._mending.locked() else link
+    async def ensure_connected(self) -> ClientTransport:
+        """Return the transport, reconnecting first if it is broken. Nothing is sent before negotiation completes."""
+        transport = self.transport
+        return await self._reconnect(transport) if transport.closed or self._reconnect_lock.locked() else transport
 
-    async def should_retry(self, link: Link | None, failure: Error, *, patient: bool) -> bool:
-        """Whether to retry after `failure`: the server changed its era, or the failure is temporary."""
-        if link is not None and await self._has_changed(link, failure):
+    async def should_retry(
+        self, transport: ClientTransport | None, failure: PorticoError, *, retry_temporary: bool
+    ) -> bool:
+        """Return whether to retry after `failure`: the server changed its protocol version, or the failure is
+        temporary.
+        """
+        if transport is not None and await self._renegotiate_after(transport, failure):
             return True
-        return patient and (may_repeat(failure, True) or isinstance(failure, TimedOut))
+        return retry_temporary and (is_retryable(failure, True) or isinstance(failure, RequestTimeout))
 
-    async def _has_changed(self, link: Link, failure: Error) -> bool:
-        """Whether a server that refuses a request is of another era by now: if so, it has been greeted anew."""
-        return self._suggests_other_era(failure) and await self._greeted_anew(link)
+    async def _renegotiate_after(self, transport: ClientTransport, failure: PorticoError) -> bool:
+        """Renegotiate if the failure suggests a changed protocol version. Return whether the version changed."""
+        return self._suggests_version_change(failure) and await self._renegotiate(transport)
 
-    def _suggests_other_era(self, failure: Error) -> bool:
-        """Whether this is how a server answers a request of the other era."""
-        if self._pinned is not None or not isinstance(self.target, Url):
+    def _suggests_version_change(self, failure: PorticoError) -> bool:
+        """Return whether a failure is typical of a server with another kind of protocol version."""
+        # A pinned version is never changed, and a process cannot be upgraded while its pipe is open.
+        if self._protocol_version is not None or not isinstance(self.target, UrlTarget):
             return False
         if not self.modern:
-            return isinstance(failure, ProtocolError) and failure.status in (400, 404)
-        if isinstance(failure, BadStatus):
-            return failure.status in (400, 404, 405, 406)
-        return isinstance(failure, ProtocolError) and failure.status == 400 and failure.code in _WITHOUT_SESSION
+            return isinstance(failure, ProtocolError) and failure.http_status in (400, 404)
+        if isinstance(failure, HttpStatusError):
+            return failure.http_status in (400, 404, 405, 406)
+        return (
+            isinstance(failure, ProtocolError) and failure.http_status == 400 and failure.code in _MISSING_SESSION_CODES
+        )
 
-    async def _greeted_anew(self, link: Link) -> bool:
-        """Asked on the link there is: other requests may be under way on it."""
+    async def _renegotiate(self, transport: ClientTransport) -> bool:
+        """Query the server's protocol version on the existing connection, on which other requests may be active."""
         try:
-            modern = await discover(link, self.identity, self._timeout) is not None
-        except (ProtocolError, BadStatus) as failure:
-            modern = not means_handshake_server(failure)
+            modern = await discover(transport, self.client_identity, self._timeout) is not None
+        except (ProtocolError, HttpStatusError) as failure:
+            modern = not indicates_handshake_server(failure)
         except TransportError:
             return False
         if modern == self.modern:
             return False
-        remember(self.target, modern=None)
-        await self._reopen(link, anyway=True)
+        # The cached kind of this server was wrong, and the negotiation below must not use it.
+        cache_server_kind(self.target, modern=None)
+        await self._reconnect(transport, force=True)
         return True
 
-    async def _reopen(self, broken: Link, *, anyway: bool = False) -> Link:
-        async with self._mending:
+    async def _reconnect(self, broken: ClientTransport, *, force: bool = False) -> ClientTransport:
+        async with self._reconnect_lock:
             if self._closing.is_set():
-                raise Closed("the client was closed")
-            link = self.link
-            # Another request may have mended it meanwhile; or tried, and given up.
-            if not link.closed and not (anyway and link is broken):
-                return link
-            await link.close()
+                raise ConnectionClosed("the client was closed")
+            transport = self.transport
+            # Another request may have reconnected in the meantime.
+            if not transport.closed and not (force and transport is broken):
+                return transport
+            await transport.close()
             try:
-                await self._establish()
+                await self._connect_and_negotiate()
             except BaseException as failure:
                 if self._link is not None:
                     self._link.channel.close(failure if isinstance(failure, Exception) else None)
                 raise
         self._end_session()
-        await self._on_reopened()
-        return self.link
+        await self._notify_reconnected()
+        return self.transport
 
-    # What the server sends besides results
+    # Server messages other than results
 
     def _receive(self, notice: Call) -> Any:
-        if notice.id is None and self._notified.tell(notice):
+        if notice.id is None and self._notification_router.dispatch(notice):
             return None
-        return self._answer(notice)
+        return self._client_handler(notice)
 
     async def _listen(self, call: Call) -> Any:
-        """`subscriptions/listen` on every revision. A session has no such request: there the Call hears everything."""
-        link = await self.alive()
+        """Implement `subscriptions/listen` for every version. In a handshake session, the Call receives all
+        notifications.
+        """
+        transport = await self.ensure_connected()
         if self.modern:
-            return await self.send(link, call)
+            return await self.send(transport, call)
         over = self._session_over
-        wanted = msgspec.json.decode(call.params, type=ListenParams).notifications
-        uris = wanted.resource_subscriptions or []
-        if "resources/subscribe" in self._undeclared:
+        listen_filter = msgspec.json.decode(call.params, type=SubscriptionsListenParams).notifications
+        uris = listen_filter.resource_subscriptions or []
+        if "resources/subscribe" in self._unsupported_methods:
             uris = []
-        self._notified.listening.append(call)
+        # Before the subscriptions are sent: the first notification may arrive together with a response.
+        self._notification_router.session_listeners.append(call)
         try:
             for uri in uris:
-                await self.ask(_subscription("resources/subscribe", uri), self._timeout, True)
-            honoured = Filter(
-                wanted.tools_list_changed, wanted.prompts_list_changed, wanted.resources_list_changed, uris or None
+                await self.request(_subscription("resources/subscribe", uri), self._timeout, True)
+            honoured = SubscriptionFilter(
+                listen_filter.tools_list_changed,
+                listen_filter.prompts_list_changed,
+                listen_filter.resources_list_changed,
+                uris or None,
             )
-            call.reply.emit(notifications.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
+            call.reply.notify(
+                notifications.SUBSCRIPTIONS_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(notifications=honoured)
+            )
             await over.wait()
         finally:
-            self._notified.listening.remove(call)
-            for uri in uris if self.is_open and not link.closed and link is self._link else ():
-                with contextlib.suppress(Error):
-                    await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
-        raise Closed("the client was closed" if self._closing.is_set() else f"{self.name} has ended the session")
+            self._notification_router.session_listeners.remove(call)
+            # Unsubscribe only on the connection that subscribed; a new session does not know these
+            # subscriptions.
+            for uri in uris if self.is_open and not transport.closed and transport is self._link else ():
+                with contextlib.suppress(PorticoError):
+                    await self.request(_subscription("resources/unsubscribe", uri), self._timeout, False)
+        raise ConnectionClosed("the client was closed" if self._closing.is_set() else f"{self.name} ended the session")
 
 
 def _subscription(method: str, uri: str) -> Call:

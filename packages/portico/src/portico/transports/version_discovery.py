@@ -1,4 +1,4 @@
-"""Finding out which revision a server speaks: what is asked, in which order, and what an odd answer means."""
+"""Discovery of the protocol version of a server: the order of the requests, and the meaning of unusual responses."""
 
 from __future__ import annotations
 
@@ -9,111 +9,120 @@ from typing import Any
 
 from msgspec import Raw
 
-from portico.protocol.errors import BadStatus, Closed, Error, ProtocolError, TimedOut, UnsupportedVersion, from_wire
-from portico.protocol.versions import HANDSHAKE, MODERN, Revision
-from portico.transports.base import Link
+from portico.caching import LruCache
+from portico.protocol.errors import (
+    ConnectionClosed,
+    HttpStatusError,
+    PorticoError,
+    ProtocolError,
+    RequestTimeout,
+    UnsupportedProtocolVersion,
+    error_from_response,
+)
+from portico.protocol.versions import FIRST_MODERN_VERSION, HANDSHAKE_VERSIONS, ProtocolVersion
+from portico.transports.base import ClientTransport
 from portico.transports.handshake import (
     ClientIdentity,
-    Greeting,
+    ServerHandshake,
     accept_handshake,
     ask_for_handshake,
     discover,
+    indicates_handshake_server,
+    indicates_modern_server,
     initialize,
-    is_modern,
-    means_handshake_server,
 )
-from portico.transports.http_client.sse import HttpSse
-from portico.transports.http_client.streamable_http import StreamableHttp
-from portico.transports.targets import Command, Here, Target, Url
+from portico.transports.http_client.sse import SseTransport
+from portico.transports.http_client.streamable_http import StreamableHttpTransport
+from portico.transports.targets import CommandTarget, InProcessTarget, Target, UrlTarget
 
 log = logging.getLogger("portico")
 
-# How long a child process that may never have heard of the newest revision may take to answer the first question.
-PROBE_SECONDS = 10.0
+# Time for a child process, which may not know `server/discover`, to respond before `initialize` is sent as well.
+DISCOVER_TIMEOUT_SECONDS = 10.0
 
-# Whether a server speaks the newest revision is a property of the server, so it is asked once in a process.
-_remembered: dict[str, bool] = {}
-_MOST_REMEMBERED = 256
+# Whether a server supports 2026-07-28 does not depend on the connection, so it is cached per process.
+_modern_by_target: LruCache[str, bool] = LruCache(256)
 
 
-class Introduction:
-    """Greets one server, in the newest revision first unless one was asked for.
+class VersionDiscovery:
+    """Negotiates with one server, with the newest version first unless a version is pinned.
 
-    `link` gives the connection there is, and `replace` makes another, perhaps by the older transport.
+    `get_transport` returns the current connection, and `reconnect` opens another one, possibly with the older
+    transport.
     """
 
     def __init__(
         self,
         target: Target,
         identity: ClientIdentity,
-        pinned: Revision | None,
+        protocol_version: ProtocolVersion | None,
         timeout: float | None,
-        link: Callable[[], Link],
-        replace: Callable[..., Awaitable[Link]],
+        get_transport: Callable[[], ClientTransport],
+        reconnect: Callable[..., Awaitable[ClientTransport]],
     ) -> None:
         self._target = target
         self._identity = identity
-        self._pinned = pinned
+        self._pinned = protocol_version
         self._timeout = timeout
-        self._link = link
-        self._replace = replace
+        self._link = get_transport
+        self._replace = reconnect
 
-    async def greet(self) -> Greeting:
-        if self._pinned in HANDSHAKE:
-            return await self._shake_hands(self._pinned)
-        known = _remembered.get(self._target.key) if self._pinned is None else None
-        if known is not False:
+    async def negotiate(self) -> ServerHandshake:
+        if self._pinned in HANDSHAKE_VERSIONS:
+            return await self._initialize(self._pinned)
+        is_modern = _modern_by_target.get(self._target.cache_key) if self._pinned is None else None
+        if is_modern is not False:
             greeting = await self._discover()
             if greeting is not None:
-                remember(self._target, modern=greeting.revision >= MODERN)
+                cache_server_kind(self._target, modern=greeting.protocol_version >= FIRST_MODERN_VERSION)
                 return greeting
             if self._pinned is not None:
-                raise self._not_spoken("")
+                raise self._unsupported_version_error("")
         try:
-            greeting = await self._shake_hands(None)
-        except (ProtocolError, BadStatus) as failure:
-            if known is not False:
-                return await self._greet_late(failure)
-            # It was restarted as something newer.
-            remember(self._target, modern=None)
-            if self._link().closed or isinstance(self._link(), HttpSse):
+            greeting = await self._initialize(None)
+        except (ProtocolError, HttpStatusError) as failure:
+            if is_modern is not False:
+                return await self._retry_discover(failure)
+            # The server was replaced by a newer version.
+            cache_server_kind(self._target, modern=None)
+            if self._link().closed or isinstance(self._link(), SseTransport):
                 await self._replace()
-            return await self.greet()
-        remember(self._target, modern=False)
+            return await self.negotiate()
+        cache_server_kind(self._target, modern=False)
         return greeting
 
-    async def _greet_late(self, failure: ProtocolError | BadStatus) -> Greeting:
-        """A program that was slow to start has heard the first question by now, and may be of the newest revision."""
-        if not isinstance(self._target, Command) or self._link().closed:
+    async def _retry_discover(self, failure: ProtocolError | HttpStatusError) -> ServerHandshake:
+        """Repeat `server/discover`: a slow child process has started by now and may support the newest version."""
+        if not isinstance(self._target, CommandTarget) or self._link().closed:
             raise failure
         try:
             greeting = await discover(self._link(), self._identity, self._timeout)
-        except Error:
+        except PorticoError:
             greeting = None
         if greeting is None:
             raise failure
-        remember(self._target, modern=True)
+        cache_server_kind(self._target, modern=True)
         return greeting
 
-    async def _discover(self) -> Greeting | None:
-        """Return what the server answers, or None for a server of the handshake: then there is a connection for it."""
-        if isinstance(self._target, Url) and self._target.sse:
+    async def _discover(self) -> ServerHandshake | None:
+        """Send `server/discover`. Return None for a handshake server; a connection for the handshake is then open."""
+        if isinstance(self._target, UrlTarget) and self._target.sse:
             return None
-        sure = self._pinned is not None or isinstance(self._target, Here)
+        sure = self._pinned is not None or isinstance(self._target, InProcessTarget)
         try:
-            if not isinstance(self._target, Command) or sure:
+            if not isinstance(self._target, CommandTarget) or sure:
                 return await discover(self._link(), self._identity, self._timeout)
             result = await self._probe_child()
             if not isinstance(result, asyncio.Future):
                 return result
-        except (ProtocolError, BadStatus) as failure:
-            if self._pinned is not None and means_handshake_server(failure):
-                raise self._not_spoken(f": {failure}") from failure
-            if sure or not means_handshake_server(failure):
+        except (ProtocolError, HttpStatusError) as failure:
+            if self._pinned is not None and indicates_handshake_server(failure):
+                raise self._unsupported_version_error(f": {failure}") from failure
+            if sure or not indicates_handshake_server(failure):
                 raise
-        except (Closed, TimedOut):
-            # Silence and an exit are answers only a child process can give; elsewhere they say nothing.
-            if sure or not isinstance(self._target, Command):
+        except (ConnectionClosed, RequestTimeout):
+            # Silence or an exit is only conclusive for a child process. Over a network it may be a failure.
+            if sure or not isinstance(self._target, CommandTarget):
                 raise
         else:
             return await self._accept(result)
@@ -121,27 +130,28 @@ class Introduction:
             await self._replace()
         return None
 
-    async def _accept(self, handshake: asyncio.Future[Raw]) -> Greeting:
+    async def _accept(self, handshake: asyncio.Future[Raw]) -> ServerHandshake:
         try:
             return await accept_handshake(self._link(), await handshake)
         except ProtocolError as failure:
-            return await self._greet_late(failure)
+            return await self._retry_discover(failure)
 
-    async def _probe_child(self) -> Greeting | asyncio.Future[Raw] | None:
-        """Ask a child process, which may be slow to start, or may ignore a request that it does not know.
+    async def _probe_child(self) -> ServerHandshake | asyncio.Future[Raw] | None:
+        """Probe a child process, which may start slowly or ignore unknown requests.
 
-        After PROBE_SECONDS of silence `initialize` is sent as well. A process that only started late answers both in
-        their order, so it is spoken to in the newest revision. If it ignores the first request, what the second comes
-        to is returned.
+        After `DISCOVER_TIMEOUT_SECONDS` of silence `initialize` is sent as well. A process that only started slowly
+        answers both in order, so the newest version is used. If it ignores the first request, the pending handshake is
+        returned.
         """
-        link = self._link()
-        probe = asyncio.ensure_future(discover(link, self._identity, self._timeout))
+        transport = self._link()
+        probe = asyncio.ensure_future(discover(transport, self._identity, self._timeout))
         handshake: asyncio.Future[Raw] | None = None
         try:
-            await asyncio.wait({probe}, timeout=PROBE_SECONDS)
+            await asyncio.wait({probe}, timeout=DISCOVER_TIMEOUT_SECONDS)
             if not probe.done():
-                handshake = asyncio.ensure_future(ask_for_handshake(link, self._identity, None, self._timeout))
-                # 2025-11-25, basic/utilities/cancellation: `initialize` must not be cancelled, so it may outlive us.
+                handshake = asyncio.ensure_future(ask_for_handshake(transport, self._identity, None, self._timeout))
+                # 2025-11-25, basic/utilities/cancellation: `initialize` must not be cancelled, so it may outlive this
+                # coroutine.
                 handshake.add_done_callback(_ignore_result)
                 await asyncio.wait({probe, handshake}, return_when=asyncio.FIRST_COMPLETED)
             if handshake is not None and (not probe.done() or probe.exception() or probe.result() is None):
@@ -155,22 +165,25 @@ class Introduction:
             probe.add_done_callback(_ignore_result)
             probe.cancel()
 
-    def _not_spoken(self, why: str) -> ProtocolError:
-        """The revision that was asked for is spoken, or none is."""
-        return from_wire(UnsupportedVersion.code, f"{self._link().name} does not speak {self._pinned}{why}")
+    def _unsupported_version_error(self, why: str) -> ProtocolError:
+        """Return the error for a pinned version that the server does not support."""
+        return error_from_response(
+            UnsupportedProtocolVersion.code,
+            (f"{self._link().name} does not support the protocol version {self._pinned}{why}"),
+        )
 
-    async def _shake_hands(self, revision: Revision | None) -> Greeting:
+    async def _initialize(self, revision: ProtocolVersion | None) -> ServerHandshake:
         try:
             return await initialize(self._link(), self._identity, revision, self._timeout)
-        except (ProtocolError, BadStatus) as failure:
-            # 2025-03-26, basic/transports: only these say that the server may be of the transport before.
-            if not isinstance(self._link(), StreamableHttp) or failure.status not in (400, 404, 405):
+        except (ProtocolError, HttpStatusError) as failure:
+            # 2025-03-26, basic/transports: only these statuses indicate a server with the HTTP+SSE transport.
+            if not isinstance(self._link(), StreamableHttpTransport) or failure.http_status not in (400, 404, 405):
                 raise
-            if is_modern(failure):
+            if indicates_modern_server(failure):
                 raise
             try:
-                await self._replace(HttpSse)
-            except Error as other:
+                await self._replace(SseTransport)
+            except PorticoError as other:
                 log.debug("%s", other)
                 raise failure from None
             return await initialize(self._link(), self._identity, revision, self._timeout)
@@ -181,13 +194,11 @@ def _ignore_result(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-def remember(target: Target, *, modern: bool | None) -> None:
-    """Whether a server speaks the newest revision; None: it has to be asked again."""
-    if isinstance(target, Here):
+def cache_server_kind(target: Target, *, modern: bool | None) -> None:
+    """Cache whether a server supports the newest version. None clears the entry."""
+    if isinstance(target, InProcessTarget):
         return
-    if len(_remembered) >= _MOST_REMEMBERED:
-        _remembered.clear()
     if modern is None:
-        _remembered.pop(target.key, None)
+        _modern_by_target.pop(target.cache_key, None)
     else:
-        _remembered[target.key] = modern
+        _modern_by_target[target.cache_key] = modern

@@ -3,7 +3,7 @@
 import { button, fill, fresh, h, plain } from "../dom.js";
 import { within } from "../service.js";
 
-const COLOURS = { __proto__: null, allow: "good", deny: "bad", need: "warn", ask: "warn" };
+const COLOURS = { __proto__: null, allow: "good", deny: "bad", insufficient_scope: "warn", confirm: "warn" };
 
 export function view(place, app) {
   const field = (label, hint = "", value = "") => {
@@ -11,12 +11,12 @@ export function view(place, app) {
     const input = h("input", { type: "text", class: "wide", id, placeholder: hint, value, autocomplete: "off", spellcheck: "false" });
     return { input, element: h("div", { class: "field" }, h("label", { for: id }, label), input) };
   };
-  const who = field("Who", "anna@example.org", app.principal?.id ?? "");
-  const scopes = field("Scopes, with spaces between them", "tools:read", (app.principal?.scopes ?? []).join(" "));
-  const groups = field("Groups, with spaces between them", "engineers", (app.principal?.groups ?? []).join(" "));
+  const who = field("Principal", "anna@example.org", app.principal?.id ?? "");
+  const scopes = field("Scopes (space-separated)", "tools:read", (app.principal?.scopes ?? []).join(" "));
+  const groups = field("Groups (space-separated)", "engineers", (app.principal?.groups ?? []).join(" "));
   const kind = h("select", { "aria-label": "Kind" }, ["tool", "resource", "prompt"].map((one) => h("option", { value: one }, one)));
   const name = field("Name", "delete_task");
-  const args = field("Arguments, as JSON", "{}");
+  const args = field("Arguments (JSON)", "{}");
   const answer = h("div", { "aria-live": "polite" });
   const list = (text) => text.split(/[\s,]+/).filter(Boolean);
   const principal = () => (who.input.value.trim() ? { id: who.input.value.trim(), scopes: scopes.input.value.trim() ? list(scopes.input.value) : null, groups: list(groups.input.value) } : null);
@@ -28,12 +28,12 @@ export function view(place, app) {
       fill(answer, h("div", { class: "card" }, h("p", {}, h("span", { class: `badge ${COLOURS[said.outcome] ?? ""}` }, plain(said.outcome, 20)), " ", plain(said.says ?? "", 300)), h("ol", {}, (said.why ?? []).map((line) => h("li", {}, plain(line, 600))))));
     });
   };
-  fill(place, h("div", { class: "page" }, h("h1", {}, "Who may"),
-    h("div", { class: "card" }, h("h2", {}, "Somebody"), who.element, scopes.element, groups.element, h("div", { class: "row" }, button("See what they see", () => {
+  fill(place, h("div", { class: "page" }, h("h1", {}, "Access policy"),
+    h("div", { class: "card" }, h("h2", {}, "Impersonate a principal"), who.element, scopes.element, groups.element, h("div", { class: "row" }, button("View as principal", () => {
       const chosen = principal();
       app.viewAs(chosen ?? undefined);
       location.hash = "#/self/tools";
-    })), h("p", { class: "about" }, "Tools, resources and prompts are then listed, and called, as theirs.")),
-    h("form", { class: "card", on: { submit: explain } }, h("h2", {}, "May they?"), h("div", { class: "row" }, kind), name.element, args.element, h("div", {}, h("button", { type: "submit", class: "primary" }, "Explain"))), answer));
+    })), h("p", { class: "about" }, "Lists tools, resources and prompts, and makes calls, as this principal.")),
+    h("form", { class: "card", on: { submit: explain } }, h("h2", {}, "Explain a decision"), h("div", { class: "row" }, kind), name.element, args.element, h("div", {}, h("button", { type: "submit", class: "primary" }, "Explain"))), answer));
   return { refresh() {}, go() {} };
 }

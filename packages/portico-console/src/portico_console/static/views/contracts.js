@@ -22,8 +22,8 @@ export function view(place, app) {
   });
   file.addEventListener("change", compare);
   fill(place, h("div", { class: "page" }, h("h1", {}, "Contracts"), weights,
-    offers(app, "contracts", "diff") ? h("div", { class: "card" }, h("h2", {}, "Against a lock file"), h("p", { class: "about" }, "A file that portico contracts lock wrote, or a list of tools that was saved."), h("label", { for: "lock-file" }, "Lock file"), file, diff) : undefined,
-    offers(app, "contracts", "lint") ? h("div", { class: "card" }, h("div", { class: "row apart" }, h("h2", {}, "Findings"), button("Look at all tools", () => lintAll(app, lint), { class: "small" })), lint) : undefined));
+    offers(app, "contracts", "diff") ? h("div", { class: "card" }, h("h2", {}, "Compare with a lock file"), h("p", { class: "about" }, "Select a file written by portico contracts lock, or a saved tools/list result."), h("label", { for: "lock-file" }, "Lock file"), file, diff) : undefined,
+    offers(app, "contracts", "lint") ? h("div", { class: "card" }, h("div", { class: "row apart" }, h("h2", {}, "Findings"), button("Lint all tools", () => lintAll(app, lint), { class: "small" })), lint) : undefined));
   const load = () => within(weights, async () => fill(weights, await weigh(app)));
   load();
   return { refresh: load, go() {} };
@@ -38,8 +38,8 @@ async function weigh(app) {
     line.style.width = `${(tokens / top) * 160}px`;
     return line;
   };
-  return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for a model to know them all"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens for one, on average")),
-    makeTable(rows, { caption: "Heaviest first", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "Share", (_, row) => bar(row.tokens)]] })];
+  return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for all tool definitions"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens per tool (average)")),
+    makeTable(rows, { caption: "Sorted by token count", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "Share", (_, row) => bar(row.tokens)]] })];
 }
 
 const figure = (value, text) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text));
@@ -47,7 +47,7 @@ const figure = (value, text) => h("div", {}, h("div", { class: "figure-big" }, v
 function showDiff(said) {
   return [h("p", {}, h("span", { class: `badge ${LEVELS[said.level] ?? ""}` }, plain(said.level, 20)), ` ${said.changes.length} ${said.changes.length === 1 ? "change" : "changes"}`),
     said.changes.length ? makeTable(said.changes) : undefined,
-    said.migration ? h("details", {}, h("summary", {}, "What callers have to do"), h("pre", {}, plain(said.migration, 20000))) : undefined];
+    said.migration ? h("details", {}, h("summary", {}, "Migration guide"), h("pre", {}, plain(said.migration, 20000))) : undefined];
 }
 
 async function lintAll(app, place) {
@@ -57,7 +57,7 @@ async function lintAll(app, place) {
     const findings = [];
     let done = 0;
     const total = queue.length;
-    const bar = h("progress", { max: total, "aria-label": "Looking" });
+    const bar = h("progress", { max: total, "aria-label": "Linting" });
     fill(place, bar);
     const work = async () => {
       for (let name = queue.shift(); name !== undefined; name = queue.shift()) {
@@ -70,7 +70,7 @@ async function lintAll(app, place) {
     // Recommendations are advice: tools that have nothing else are in order.
     const faults = findings.filter((one) => one.severity !== "recommendation");
     fill(place,
-      faults.length ? null : h("p", {}, h("span", { class: "badge good" }, "nothing"), ` ${number(total)} tools, and nothing to say against them`),
+      faults.length ? null : h("p", {}, h("span", { class: "badge good" }, "no findings"), ` ${number(total)} tools checked`),
       findings.length ? makeTable(findings) : null);
   });
 }

@@ -8,11 +8,11 @@ const COLOURS = { __proto__: null, completed: "good", failed: "bad", cancelled: 
 
 export function view(place, app) {
   const body = h("div", { class: "stack" });
-  const status = h("select", { "aria-label": "Which of them" }, ["", "queued", "running", "waiting", "completed", "failed", "cancelled"].map((one) => h("option", { value: one }, one || "all")));
-  fill(place, sheet("Running tasks", status, body));
+  const status = h("select", { "aria-label": "Status" }, ["", "queued", "running", "waiting", "completed", "failed", "cancelled"].map((one) => h("option", { value: one }, one || "all")));
+  fill(place, sheet("Tasks", status, body));
   const load = () => within(body, async () => {
     const { jobs } = await app.call("jobs", { limit: 200, ...(status.value ? { status: status.value } : {}) });
-    fill(body, jobs.length ? jobs.map((job) => row(app, job, load)) : empty("No tasks", "A tool that may run as a task, called as one, is here while it runs and for a while after."));
+    fill(body, jobs.length ? jobs.map((job) => row(app, job, load)) : empty("No tasks", "Tools called as tasks are listed here while they run and until their TTL expires."));
   });
   status.addEventListener("change", load);
   const again = setInterval(() => document.hidden || body.contains(document.activeElement) || load(), 1500);
@@ -27,7 +27,7 @@ function row(app, job, load) {
   const act = (tool, said) => async () => {
     try {
       const { changed } = await app.call(tool, { id: job.id });
-      say(changed ? said : "It was over already");
+      say(changed ? said : "The task had already finished");
       load();
     } catch (why) {
       say(why.message, "bad");
@@ -36,7 +36,7 @@ function row(app, job, load) {
   const running = !["completed", "failed", "cancelled"].includes(job.status);
   return h("article", { class: "card" }, h("div", { class: "row apart" },
     h("div", { class: "row" }, h("h2", { class: "name" }, plain(job.tool, 120)), h("span", { class: `badge ${COLOURS[job.status] ?? ""}` }, plain(job.status, 30)), h("span", { class: "quiet" }, when(job.created_at))),
-    h("div", { class: "row" }, button("Open", () => open(app, job.id), { class: "small" }), running ? button("Cancel", act("cancel_job", "Cancelled"), { class: "small danger" }) : undefined, job.status === "failed" || job.status === "cancelled" ? button("Try again", act("retry_job", "Begun again"), { class: "small" }) : undefined)),
+    h("div", { class: "row" }, button("Open", () => open(app, job.id), { class: "small" }), running ? button("Cancel", act("cancel_job", "Cancelled"), { class: "small danger" }) : undefined, job.status === "failed" || job.status === "cancelled" ? button("Retry", act("retry_job", "Task requeued"), { class: "small" }) : undefined)),
   running ? bar : undefined, message ? h("p", { class: "quiet" }, plain(message, 400)) : undefined);
 }
 

@@ -12,14 +12,14 @@ export function view(place, app) {
   const found = h("div", { "aria-live": "polite" });
   const look = (event) => {
     event.preventDefault();
-    fill(found, h("p", { class: "quiet" }, "Asking…"));
+    fill(found, h("p", { class: "quiet" }, "Fetching…"));
     within(found, async () => {
       const chain = await app.call("oauth_chain", { url: field.value.trim() });
-      fill(found, h("div", { class: "stack" }, h("p", {}, h("span", { class: `badge ${chain.ok ? "good" : "bad"}` }, chain.ok ? "A client can find its way" : "A client cannot find its way")), h("ol", { class: "steps" }, chain.steps.map(step))));
+      fill(found, h("div", { class: "stack" }, h("p", {}, h("span", { class: `badge ${chain.ok ? "good" : "bad"}` }, chain.ok ? "Discovery succeeded" : "Discovery failed")), h("ol", { class: "steps" }, chain.steps.map(step))));
     });
   };
-  fill(place, h("div", { class: "page" }, h("h1", {}, "Login, step by step"), h("p", { class: "lead quiet" }, "What a client reads before it can log in: the refusal, the two metadata documents, what the authorization server can do. Nothing is changed there."),
-    h("form", { class: "card", on: { submit: look } }, h("label", { for: "chain-url" }, "Address of the server"), field, h("div", {}, h("button", { type: "submit", class: "primary" }, "Look"))), found));
+  fill(place, h("div", { class: "page" }, h("h1", {}, "OAuth debugger"), h("p", { class: "lead quiet" }, "Follows the discovery a client performs before login: the 401 challenge, protected resource metadata and authorization server metadata. Read-only."),
+    h("form", { class: "card", on: { submit: look } }, h("label", { for: "chain-url" }, "Server URL"), field, h("div", {}, h("button", { type: "submit", class: "primary" }, "Run discovery"))), found));
   return { refresh() {}, go() {} };
 }
 

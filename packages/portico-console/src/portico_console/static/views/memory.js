@@ -7,7 +7,7 @@ import { offers, use, within } from "../service.js";
 const PAGE = 50;
 
 export function view(place, app, rest) {
-  const query = h("input", { type: "search", class: "wide", placeholder: "What do you want to remember?", "aria-label": "Search the memories" });
+  const query = h("input", { type: "search", class: "wide", placeholder: "Search memories", "aria-label": "Search memories" });
   const filter = h("input", { type: "text", class: "wide mono", placeholder: "ns:decisions  tag:database  thread:set-up  since:7d  project:*", value: "project:*", "aria-label": "Filter", autocomplete: "off", spellcheck: "false" });
   const found = h("div", { class: "stack" });
   const aside = h("div", { class: "stack" });
@@ -42,16 +42,16 @@ export function view(place, app, rest) {
 
   function draw(said) {
     bar.press(way);
-    if (!memories.length) return void fill(found, empty("Nothing found", query.value || filter.value ? "Try fewer words, or another filter." : "Nothing has been captured yet."));
+    if (!memories.length) return void fill(found, empty("No results", query.value || filter.value ? "Try fewer words or a different filter." : "No memories captured yet."));
     const note = said?.note ? h("p", { class: "quiet" }, plain(said.note, 400)) : undefined;
     if (way === 2) return void fill(found, makeGraph(memories, (id) => open(id)), entities(app, (name) => { query.value = name; way = 0; search(); }));
     if (way === 1) return void fill(found, note, timeline());
-    fill(found, note, h("div", { class: "card" }, memories.map(row)), cursor ? button("More", () => search(true)) : undefined);
+    fill(found, note, h("div", { class: "card" }, memories.map(row)), cursor ? button("Load more", () => search(true)) : undefined);
   }
 
   function timeline() {
     const days = Map.groupBy([...memories].sort((a, b) => (a.at < b.at ? 1 : -1)), (one) => String(one.at).slice(0, 10));
-    return h("div", { class: "stack" }, [...days].map(([day, ones]) => h("section", { class: "stack" }, h("h2", {}, plain(day, 20)), h("div", { class: "timeline" }, ones.map(row)))), cursor ? button("More", () => search(true)) : undefined);
+    return h("div", { class: "stack" }, [...days].map(([day, ones]) => h("section", { class: "stack" }, h("h2", {}, plain(day, 20)), h("div", { class: "timeline" }, ones.map(row)))), cursor ? button("Load more", () => search(true)) : undefined);
   }
 
   const words = () => query.value.toLowerCase().split(/\W+/).filter((word) => word.length > 2);
@@ -81,7 +81,7 @@ function why(one, words) {
   inner.style.width = `${Math.max(3, Math.min(100, one.score * 100))}%`;
   const whole = [one.content, one.tags, one.thread, one.namespace].join(" ").toLowerCase();
   const there = words.filter((word) => whole.includes(word));
-  const text = `${one.match === "weak" ? "weak" : "strong"}${there.length ? `: ${there.join(", ")}` : words.length ? ": in other words" : ""}`;
+  const text = `${one.match === "weak" ? "weak" : "strong"}${there.length ? `: ${there.join(", ")}` : words.length ? ": semantic match" : ""}`;
   return h("span", { class: "row", title: `Score ${one.score}` }, h("span", { class: "meter", "aria-hidden": "true" }, inner), h("span", {}, one.score.toFixed(2)), h("span", {}, plain(text, 80)));
 }
 
@@ -106,21 +106,21 @@ async function openMemory(app, id, changed) {
     const past = h("div", { class: "stack" });
     const done = (what) => { say(what); dialog.close(); changed(); };
     const keep = () => within(past, async () => {
-      await use(app, "memory", "update", { memory_id: id, content: text.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean), expected_version: one.version, reason: "changed in the console" });
-      done("Changed");
+      await use(app, "memory", "update", { memory_id: id, content: text.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean), expected_version: one.version, reason: "edited in the console" });
+      done("Saved");
     });
     const drop = async () => {
-      if (await ask("Delete this memory", "It can be restored for a while.", "Delete")) await within(past, async () => { await use(app, "memory", "delete", { memory_id: id, reason: "deleted in the console" }); done("Deleted"); });
+      if (await ask("Delete this memory", "Deleted memories can be restored for a limited time.", "Delete")) await within(past, async () => { await use(app, "memory", "delete", { memory_id: id, reason: "deleted in the console" }); done("Deleted"); });
     };
-    fill(body, h("label", { for: "memory-text" }, "Content"), text, h("label", { for: "memory-tags" }, "Tags, with commas between them"), tags,
+    fill(body, h("label", { for: "memory-text" }, "Content"), text, h("label", { for: "memory-tags" }, "Tags (comma-separated)"), tags,
       facts(["namespace", "domain", "thread", "author", "source", "project", "branch", "status", "version", "at", "urn"].map((key) => [key, one[key]])),
-      h("div", { class: "row" }, offers(app, "memory", "update") ? button("Keep the changes", keep, { class: "primary" }) : undefined, offers(app, "memory", "delete") ? button("Delete", drop, { class: "danger" }) : undefined,
+      h("div", { class: "row" }, offers(app, "memory", "update") ? button("Save changes", keep, { class: "primary" }) : undefined, offers(app, "memory", "delete") ? button("Delete", drop, { class: "danger" }) : undefined,
         offers(app, "memory", "history") ? button("History", () => within(past, async () => fill(past, history(await use(app, "memory", "history", { memory_id: id }))))) : undefined), past);
   });
 }
 
 const history = (said) => h("div", { class: "timeline" }, said.changes.map((one) => h("div", {}, h("strong", {}, plain(one.change, 40)), " ", when(one.at), one.who ? ` by ${plain(one.who, 60)}` : "", one.reason ? h("p", { class: "about" }, plain(one.reason, 400)) : undefined,
-  one.content ? h("p", { class: "text" }, h("span", { class: "quiet" }, "before: "), plain(one.content, 1000)) : undefined)));
+  one.content ? h("p", { class: "text" }, h("span", { class: "quiet" }, "previous: "), plain(one.content, 1000)) : undefined)));
 
 async function capture(app, changed) {
   const { namespaces = [] } = await use(app, "memory", "namespaces").catch(() => ({}));
@@ -128,11 +128,11 @@ async function capture(app, changed) {
   const kind = h("select", { id: "new-kind" }, namespaces.filter((one) => one.writable !== false).map((one) => h("option", { value: one.name }, plain(`${one.name}: ${one.about}`, 80))));
   const tags = h("input", { type: "text", class: "wide", id: "new-tags" });
   const problem = h("div", {});
-  const dialog = show("New memory", h("label", { for: "new-memory" }, "What is to be remembered"), text, h("label", { for: "new-kind" }, "Kind"), kind, h("label", { for: "new-tags" }, "Tags, with commas between them"), tags, problem,
-    h("div", { class: "row end" }, button("Remember it", () => within(problem, async () => {
+  const dialog = show("New memory", h("label", { for: "new-memory" }, "Content"), text, h("label", { for: "new-kind" }, "Namespace"), kind, h("label", { for: "new-tags" }, "Tags (comma-separated)"), tags, problem,
+    h("div", { class: "row end" }, button("Save memory", () => within(problem, async () => {
       await use(app, "memory", "capture", { content: text.value, namespace: kind.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean) });
       dialog.close();
-      say("Remembered");
+      say("Memory saved");
       changed();
     }), { class: "primary" })));
 }
@@ -142,7 +142,7 @@ function entities(app, choose) {
   const box = h("div", { class: "row" });
   if (offers(app, "memory", "graph")) within(box, async () => {
     const { nodes = [] } = await use(app, "memory", "graph", { operation: "entities", limit: 60 });
-    fill(box, nodes.length ? h("span", { class: "quiet" }, "They speak of") : undefined, nodes.map((node) => button(`${plain(node.name, 50)} ${node.mentions ?? ""}`, () => choose(node.name), { class: "badge" })));
+    fill(box, nodes.length ? h("span", { class: "quiet" }, "Entities") : undefined, nodes.map((node) => button(`${plain(node.name, 50)} ${node.mentions ?? ""}`, () => choose(node.name), { class: "badge" })));
   });
   return box;
 }

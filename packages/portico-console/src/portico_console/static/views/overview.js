@@ -10,11 +10,11 @@ const ms = (seconds) => span(seconds * 1000);
 
 export function view(place, app) {
   const figures = h("div", { class: "figures card" });
-  const calls = makePlot({ title: "Calls a second", series: [{ name: "calls", key: "rate", colour: "--accent" }, { name: "errors", key: "errors", colour: "--bad" }], format: (value) => (value >= 100 ? number(Math.round(value)) : String(Math.round(value * 10) / 10)) });
-  const times = makePlot({ title: "Time of a call", series: [{ name: "p50", key: "p50", colour: "--good" }, { name: "p95", key: "p95", colour: "--warn" }, { name: "p99", key: "p99", colour: "--bad" }], format: ms });
+  const calls = makePlot({ title: "Requests per second", series: [{ name: "calls", key: "rate", colour: "--accent" }, { name: "errors", key: "errors", colour: "--bad" }], format: (value) => (value >= 100 ? number(Math.round(value)) : String(Math.round(value * 10) / 10)) });
+  const times = makePlot({ title: "Latency", series: [{ name: "p50", key: "p50", colour: "--good" }, { name: "p95", key: "p95", colour: "--warn" }, { name: "p99", key: "p99", colour: "--bad" }], format: ms });
   const tools = h("div", { class: "card" });
   let points = [];
-  fill(place, h("div", { class: "page" }, h("h1", {}, "Calls and times"), figures, h("div", { class: "cards wide-cards" }, calls.element, times.element), tools));
+  fill(place, h("div", { class: "page" }, h("h1", {}, "Metrics"), figures, h("div", { class: "cards wide-cards" }, calls.element, times.element), tools));
 
   function take(metrics) {
     points.push({ at: metrics.at, rate: metrics.rate, errors: metrics.error_rate, p50: metrics.p50, p95: metrics.p95, p99: metrics.p99 });
@@ -25,12 +25,12 @@ export function view(place, app) {
   function draw(metrics) {
     calls.set(points);
     times.set(points);
-    fill(figures, [[number(metrics.calls), "calls since it was started"], [number(metrics.errors), "errors"], [number(metrics.in_flight), "in flight"], [metrics.p50 ? ms(metrics.p50) : "–", "p50"], [metrics.p99 ? ms(metrics.p99) : "–", "p99"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
+    fill(figures, [[number(metrics.calls), "calls since start"], [number(metrics.errors), "errors"], [number(metrics.in_flight), "in flight"], [metrics.p50 ? ms(metrics.p50) : "–", "p50"], [metrics.p99 ? ms(metrics.p99) : "–", "p99"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
     const rows = [...(metrics.tools ?? [])].sort((a, b) => b.errors - a.errors || b.calls - a.calls);
     const time = (value) => (value === null || value === undefined ? "–" : ms(value));
     // A table that a person has tabbed into is left as it is until they leave it.
     if (tools.contains(document.activeElement)) return;
-    fill(tools, h("h2", {}, "By tool"), rows.length ? makeTable(rows, { caption: "Most errors first", columns: [["name", "Name", (value, row) => plain(value || row.method, 120)], ["calls", "Calls"], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["rate", "A second", (value) => (value ? value.toFixed(1) : "0")], ["p50", "p50", time], ["p95", "p95", time], ["p99", "p99", time]] }) : h("p", { class: "quiet" }, "Nothing has been called yet."));
+    fill(tools, h("h2", {}, "By tool"), rows.length ? makeTable(rows, { caption: "Sorted by errors", columns: [["name", "Name", (value, row) => plain(value || row.method, 120)], ["calls", "Calls"], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["rate", "Per second", (value) => (value ? value.toFixed(1) : "0")], ["p50", "p50", time], ["p95", "p95", time], ["p99", "p99", time]] }) : h("p", { class: "quiet" }, "No calls yet."));
   }
 
   within(figures, async () => {

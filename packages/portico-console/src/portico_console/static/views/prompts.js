@@ -7,7 +7,7 @@ import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
 
 export function view(place, app, rest) {
   const list = makeList({ label: "Prompts", choose: (prompt) => app.goto("prompts", prompt.name) });
-  const { detail, choose, leave } = split(place, list, "The prompt");
+  const { detail, choose, leave } = split(place, list, "Prompt");
   let prompts = [];
   let wanted = rest;
   const opened = new Map();
@@ -15,7 +15,7 @@ export function view(place, app, rest) {
   function show(name) {
     choose(name);
     const prompt = prompts.find((one) => one.name === name);
-    if (!prompt) return void fill(detail, empty("Prompts", prompts.length ? "Choose one on the left." : "This server offers none."));
+    if (!prompt) return void fill(detail, empty("Prompts", prompts.length ? "Select a prompt." : "This server has no prompts."));
     list.select(prompt);
     if (!opened.has(name)) opened.set(name, makePrompt(app, prompt, wanted[1] === "saved" ? app.given : undefined));
     fill(detail, button("← All prompts", () => app.goto("prompts"), { class: "back small" }), opened.get(name));
@@ -57,8 +57,8 @@ function makePrompt(app, prompt, given = {}) {
     return undefined;
   };
   return [h("h1", { tabindex: "-1" }, plain(prompt.title ?? prompt.name, 200)), prompt.description ? lead(prompt.description) : undefined,
-    h("form", { class: "card", on: { submit } }, fields.length ? fields.map(([, field]) => field.element) : h("p", { class: "about" }, "It takes no arguments."),
-      h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, "Get it"), app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request))), runs.element];
+    h("form", { class: "card", on: { submit } }, fields.length ? fields.map(([, field]) => field.element) : h("p", { class: "about" }, "No arguments."),
+      h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, "Get prompt"), app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request))), runs.element];
 }
 
 const showMessages = (result) => h("div", { class: "stack" }, result.description ? h("p", { class: "about" }, plain(result.description, 2000)) : undefined,

@@ -8,14 +8,14 @@ import { completing } from "./prompts.js";
 
 export function view(place, app, rest) {
   const list = makeList({ label: "Resources", choose: (one) => app.goto("resources", one.uri ?? one.uriTemplate) });
-  const { detail, choose, leave } = split(place, list, "The resource");
+  const { detail, choose, leave } = split(place, list, "Resource");
   let all = [];
   let wanted = rest;
   const runs = new Map();
 
   function show(uri) {
     choose(uri);
-    if (!uri) return void fill(detail, all.length ? empty("Resources", "Choose one on the left. A template has places to fill in.") : empty("No resources", "This server lists none; one can still be read by its address."), direct());
+    if (!uri) return void fill(detail, all.length ? empty("Resources", "Select a resource or a template.") : empty("No resources", "This server lists no resources. You can still read one by URI."), direct());
     // An address that is not listed can be read too: a link in a result leads here.
     const one = all.find((item) => (item.uri ?? item.uriTemplate) === uri) ?? { uri, name: uri };
     list.select(one);
@@ -31,10 +31,10 @@ export function view(place, app, rest) {
     return h("div", { class: "row" }, button("Read", () => read(uri(), kept), { class: "primary" }), subscription(uri), app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request));
   };
 
-  const subscription = (uri) => app.target.capabilities?.resources?.subscribe ? button("Tell me of changes", async () => {
+  const subscription = (uri) => app.target.capabilities?.resources?.subscribe ? button("Subscribe", async () => {
     try {
       await app.call("subscribe", { target: app.target.id, uri: uri() });
-      say("You will hear of changes");
+      say("Subscribed");
     } catch (why) {
       say(why.message, "bad");
     }
@@ -55,7 +55,7 @@ export function view(place, app, rest) {
   }
 
   function direct() {
-    const field = h("input", { type: "text", class: "wide mono", "aria-label": "Address of a resource", placeholder: "scheme://…", autocomplete: "off" });
+    const field = h("input", { type: "text", class: "wide mono", "aria-label": "Resource URI", placeholder: "scheme://…", autocomplete: "off" });
     return h("form", { class: "row", on: { submit: (event) => { event.preventDefault(); if (field.value) app.goto("resources", field.value); } } }, field, h("button", { type: "submit" }, "Open"));
   }
 
@@ -72,7 +72,7 @@ export function view(place, app, rest) {
 
   load();
   return {
-    refresh: () => { load(); say("Something has changed"); },
+    refresh: () => { load(); say("Resources updated"); },
     go(next) { wanted = next; show(next[0]); detail.querySelector("h1")?.focus(); },
     leave,
   };

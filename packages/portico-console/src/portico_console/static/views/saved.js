@@ -10,7 +10,7 @@ export function view(place, app) {
   fill(place, sheet("Saved calls", undefined, list));
   const load = () => within(list, async () => {
     const { saved } = await app.call("list_saved");
-    fill(list, saved.length ? saved.map(row) : empty("Nothing is saved yet", "Save a call beside its Run button, and it is here the next time."));
+    fill(list, saved.length ? saved.map(row) : empty("No saved calls", "Use Save next to Run to keep a call here."));
   });
   const row = (one) => h("div", { class: "card" }, h("div", { class: "row apart" },
     h("div", {}, h("h2", {}, plain(one.title, 120)), h("p", { class: "quiet" }, h("code", { class: "breakable" }, plain(one.name, 200)), " · ", when(one.at))),
@@ -19,7 +19,7 @@ export function view(place, app) {
       const known = app.targets.some((target) => target.id === one.target) ? one.target : app.target.id;
       location.hash = `#/${encodeURIComponent(known)}/${PLACES[one.method] ?? "tools"}/${encodeURIComponent(one.name)}/saved`;
     }, { class: "primary" }), button("Delete", async () => {
-      if (!(await ask("Delete it", `“${plain(one.title, 100)}” will be gone.`, "Delete"))) return;
+      if (!(await ask("Delete saved call", `Delete “${plain(one.title, 100)}”?`, "Delete"))) return;
       await within(list, () => app.call("delete_saved", { id: one.id }));
       say("Deleted");
       load();

@@ -7,7 +7,7 @@ import { showResult } from "../results.js";
 import { copyMenu, makeRun, makeRuns, saveButton } from "../run.js";
 import { makeTree } from "../tree.js";
 
-const HINTS = [["readOnlyHint", true, "reads only", "good"], ["destructiveHint", true, "can destroy", "bad"], ["idempotentHint", true, "can be repeated", ""], ["openWorldHint", true, "reaches outside", "warn"]];
+const HINTS = [["readOnlyHint", true, "read-only", "good"], ["destructiveHint", true, "destructive", "bad"], ["idempotentHint", true, "idempotent", ""], ["openWorldHint", true, "open world", "warn"]];
 
 /** The page of an app that a tool names; by the older name too, as hosts have to. */
 function pageOf(tool) {
@@ -29,7 +29,7 @@ function appTools(tools, owners, name) {
 
 export function view(place, app, rest) {
   const list = makeList({ label: "Tools", choose: (tool) => app.goto("tools", tool.name) });
-  const { detail, choose, leave } = split(place, list, "The tool");
+  const { detail, choose, leave } = split(place, list, "Tool");
   // What was typed and what came of it stays while another tool is looked at.
   const opened = new Map();
   let current;
@@ -50,7 +50,7 @@ export function view(place, app, rest) {
     await current?.runs.leave();
     if (mine !== turn) return;
     current = next;
-    fill(detail, next ? [button("← All tools", () => app.goto("tools"), { class: "back small" }), next.elements] : name ? empty("There is no such tool", plain(name)) : instructions(app));
+    fill(detail, next ? [button("← All tools", () => app.goto("tools"), { class: "back small" }), next.elements] : name ? empty("Tool not found", plain(name)) : instructions(app));
   }
 
   function makeOnce(tool, given) {
@@ -69,8 +69,8 @@ export function view(place, app, rest) {
       tools = answer.items;
       weights = answer.weights ?? {};
       owners = answer.owners ?? {};
-      list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, badge: isFor(tool, "model") ? undefined : "for apps", value: tool })));
-      if (!tools.length) return void fill(detail, empty("No tools", "This server offers none."));
+      list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, badge: isFor(tool, "model") ? undefined : "app only", value: tool })));
+      if (!tools.length) return void fill(detail, empty("No tools", "This server has no tools."));
       await show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
       if (wanted[0] && document.activeElement === document.body) detail.querySelector("h1")?.focus();
     } catch (why) {
@@ -80,7 +80,7 @@ export function view(place, app, rest) {
 
   load();
   return {
-    refresh: () => { load(); say("The list of tools is new"); },
+    refresh: () => { load(); say("Tool list updated"); },
     async go(next) {
       wanted = next;
       await show(next[0], next[1] === "saved" ? app.given : undefined);
@@ -94,15 +94,15 @@ export function view(place, app, rest) {
 }
 
 function instructions(app) {
-  const { server, instructions: text, revision } = app.target;
+  const { server, instructions: text, protocol_version: revision } = app.target;
   return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
-    lead(text ?? "Choose a tool on the left. Type / to filter, Ctrl-K to go anywhere.", 2000),
-    facts([["Version", server?.version], ["Revision", revision], ["Opened as", app.target.spec]])];
+    lead(text ?? "Select a tool. Press / to filter, Ctrl-K for the command palette.", 2000),
+    facts([["Version", server?.version], ["Protocol version", revision], ["Target", app.target.spec]])];
 }
 
 function makeTool(app, tool, weight, given, runs, tools) {
   const form = makeForm(tool.inputSchema ?? {}, { value: given });
-  const anyway = button("Send it anyway", () => start(form.read()), { hidden: true });
+  const anyway = button("Send anyway", () => start(form.read()), { hidden: true });
   const request = () => {
     const args = form.read();
     return args === undefined ? undefined : { target: app.target.id, method: "tools/call", name: tool.name, arguments: args };
@@ -118,7 +118,7 @@ function makeTool(app, tool, weight, given, runs, tools) {
     const uri = pageOf(tool);
     if (uri) {
       beside = import("../apps.js").then(({ makeApp }) => makeApp(app, { where, uri, tool, args, tools }))
-        .catch(() => ({ element: h("p", { role: "alert" }, "The app cannot be loaded."), over() {}, end() {} }));
+        .catch(() => ({ element: h("p", { role: "alert" }, "Failed to load the app."), over() {}, end() {} }));
       beside.then((one) => run.element.append(one.element));
       run.leave = () => beside.then((one) => one.end());
     }
@@ -129,7 +129,7 @@ function makeTool(app, tool, weight, given, runs, tools) {
     const wrong = form.problems();
     if (form.read() === undefined) return;
     anyway.hidden = !wrong.length;
-    if (wrong.length) say(`${wrong.length} ${wrong.length === 1 ? "thing does" : "things do"} not fit the schema`, "bad");
+    if (wrong.length) say(`${wrong.length} schema ${wrong.length === 1 ? "violation" : "violations"}`, "bad");
     else start(form.read());
   }
 
@@ -146,12 +146,12 @@ function makeTool(app, tool, weight, given, runs, tools) {
     runs,
     elements: [
       h("div", { class: "stack" }, h("h1", { tabindex: "-1" }, plain(tool.title ?? tool.name, 200)),
-        h("div", { class: "row" }, tool.title && tool.title !== tool.name ? h("code", { class: "breakable" }, plain(tool.name, 200)) : undefined, hints, weight ? h("span", { class: "badge", title: "What it costs a model to know it" }, `${number(weight)} tokens`) : undefined,
-          button("Contract", () => contract(tool), { class: "plain small" }))),
+        h("div", { class: "row" }, tool.title && tool.title !== tool.name ? h("code", { class: "breakable" }, plain(tool.name, 200)) : undefined, hints, weight ? h("span", { class: "badge", title: "Estimated tokens of the definition" }, `${number(weight)} tokens`) : undefined,
+          button("Definition", () => contract(tool), { class: "plain small" }))),
       tool.description ? lead(tool.description) : undefined, box, runs.element],
   };
 }
 
 function contract(tool) {
-  show("Contract", h("div", { class: "stack" }, makeTree(tool, { label: plain(tool.name, 80), open: 2 })));
+  show("Definition", h("div", { class: "stack" }, makeTree(tool, { label: plain(tool.name, 80), open: 2 })));
 }

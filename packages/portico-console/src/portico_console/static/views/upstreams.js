@@ -9,9 +9,9 @@ export function view(place, app) {
   fill(place, sheet("Upstreams", undefined, body));
   const draw = (said) => {
     const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.key));
-    fill(body, said.upstreams.length ? h("div", { class: "cards" }, said.upstreams.map((one) => card(one, open))) : empty("No upstreams", "This gateway has none."),
-      said.held?.length ? h("div", { class: "card" }, h("h2", {}, "Held back"), h("p", { class: "about" }, "Tools that changed since they were approved, or come from elsewhere than before. portico pins shows and approves them."), makeTable(said.held.map((one) => (typeof one === "object" ? one : { name: one })))) : undefined,
-      said.clashes?.length ? h("div", { class: "card" }, h("h2", {}, "Names that two of them have"), makeTable(said.clashes.map((one) => (typeof one === "object" ? one : { name: one })))) : undefined);
+    fill(body, said.upstreams.length ? h("div", { class: "cards" }, said.upstreams.map((one) => card(one, open))) : empty("No upstreams", "No upstreams configured."),
+      said.held?.length ? h("div", { class: "card" }, h("h2", {}, "Awaiting approval"), h("p", { class: "about" }, "Tool definitions that are new or changed since approval. Review and approve them with portico pins."), makeTable(said.held.map((one) => (typeof one === "object" ? one : { name: one })))) : undefined,
+      said.clashes?.length ? h("div", { class: "card" }, h("h2", {}, "Name conflicts"), makeTable(said.clashes.map((one) => (typeof one === "object" ? one : { name: one })))) : undefined);
   };
   within(body, async () => draw(await app.call("upstreams")));
   const off = app.on("upstreams", draw);
@@ -20,10 +20,10 @@ export function view(place, app) {
 
 function card(one, open) {
   const colour = one.up ? "good" : one.state === "not tried" ? "" : one.retry_after ? "warn" : "bad";
-  const known = [["Revision", one.revision], ["Offers", `${number(one.tools ?? 0)} tools, ${number(one.resources ?? 0)} resources, ${number(one.prompts ?? 0)} prompts`], ["Calls", `${number(one.calls ?? 0)}, ${number(one.errors ?? 0)} with an error`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
-    ["Next try", !one.up && one.retry_after ? `in ${span(one.retry_after * 1000)}` : undefined]];
+  const known = [["Protocol version", one.revision], ["Components", `${number(one.tools ?? 0)} tools, ${number(one.resources ?? 0)} resources, ${number(one.prompts ?? 0)} prompts`], ["Calls", `${number(one.calls ?? 0)} (${number(one.errors ?? 0)} errors)`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
+    ["Next retry", !one.up && one.retry_after ? `in ${span(one.retry_after * 1000)}` : undefined]];
   return h("article", { class: "card" }, h("div", { class: "row apart" }, h("h2", { class: "row name" }, h("span", { class: `dot ${colour}` }), plain(one.alias, 80)), h("span", { class: `badge ${colour}` }, plain(one.up ? one.state ?? "up" : one.state ?? "away", 30))),
     one.error ? h("p", { class: "problem" }, plain(one.error, 400)) : undefined,
-    facts([...known, [one.up ? "Up since" : "Away since", one.since ? when(one.since) : undefined]]),
-    one.stderr?.length ? h("details", { open: open.has(one.alias), data: { key: one.alias } }, h("summary", {}, "What it wrote last"), h("pre", { class: "loglines", tabindex: "0" }, one.stderr.slice(-100).map((line) => plain(line, 600)).join("\n"))) : undefined);
+    facts([...known, [one.up ? "Up since" : "Down since", one.since ? when(one.since) : undefined]]),
+    one.stderr?.length ? h("details", { open: open.has(one.alias), data: { key: one.alias } }, h("summary", {}, "Recent stderr"), h("pre", { class: "loglines", tabindex: "0" }, one.stderr.slice(-100).map((line) => plain(line, 600)).join("\n"))) : undefined);
 }

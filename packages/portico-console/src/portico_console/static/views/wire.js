@@ -9,19 +9,19 @@ const MOST_TRIPS = 400;
 export function view(place, app, rest) {
   const trips = new Map();
   const list = h("div", { class: "trips" });
-  const find = h("input", { type: "search", placeholder: "Filter by method, name or text", "aria-label": "Filter the messages", class: "grow-1" });
-  const hop = h("select", { "aria-label": "Which hop" }, [["", "All hops"], ["client", "Clients"], ["target", "This page"], ["upstream", "Upstreams"]].map(([value, text]) => h("option", { value }, text)));
+  const find = h("input", { type: "search", placeholder: "Filter by method, name or text", "aria-label": "Filter messages", class: "grow-1" });
+  const hop = h("select", { "aria-label": "Connection" }, [["", "All connections"], ["client", "Clients"], ["target", "Console"], ["upstream", "Upstreams"]].map(([value, text]) => h("option", { value }, text)));
   const errors = h("input", { type: "checkbox", id: "only-errors" });
   const count = h("span", { class: "quiet", role: "status" });
-  const note = h("p", { class: "quiet", hidden: true }, "Of the worker that has this console: what clients say to the others is not here.");
+  const note = h("p", { class: "quiet", hidden: true }, "Shows traffic of the worker that serves this console only.");
   let paused = false;
   const hold = button("Pause", () => {
     paused = !paused;
-    hold.textContent = paused ? "Go on" : "Pause";
+    hold.textContent = paused ? "Resume" : "Pause";
     if (!paused) draw();
   });
-  fill(place, sheet("Messages", [hold, exporter(app), button("Clear", async () => {
-    if (!(await ask("Clear the messages", "Those that were recorded are forgotten.", "Clear"))) return;
+  fill(place, sheet("Traffic", [hold, exporter(app), button("Clear", async () => {
+    if (!(await ask("Clear messages", "All recorded messages are deleted.", "Clear"))) return;
     await within(list, () => app.call("clear_wire"));
     trips.clear();
     draw();
@@ -43,8 +43,8 @@ export function view(place, app, rest) {
   const draw = () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = [...trips.values()].filter((trip) => (!errors.checked || trip.failed) && (!hop.value || trip.messages[0].hop === hop.value) && words.every((word) => trip.sought.includes(word))).reverse();
-    count.textContent = shown.length === trips.size ? `${trips.size} round trips` : `${shown.length} of ${trips.size} round trips`;
-    if (!shown.length) return void fill(list, empty("No messages", trips.size ? "None fits the filter." : "They appear here as soon as something is said: run a tool, or let a client speak."));
+    count.textContent = shown.length === trips.size ? `${trips.size} exchanges` : `${shown.length} of ${trips.size} exchanges`;
+    if (!shown.length) return void fill(list, empty("No messages", trips.size ? "No messages match the filter." : "Messages appear here as they are sent. Run a tool or connect a client."));
     const open = new Set([...list.querySelectorAll("details.trip[open]")].map((one) => one.dataset.key));
     for (const trip of shown) trip.element ??= makeTrip(app, trip, open.has(trip.key));
     // Only what is new is moved in, so what a person reads stays where it is.
@@ -109,7 +109,7 @@ function makeMessage(app, message) {
       fill(body, h("pre", {}, visible(text.slice(0, 20000))));
     }
   };
-  if (message.cut) fill(body, button(`Show it: ${size(message.size)}`, () => within(body, async () => drawBody((await app.call("wire_message", { id: message.id })).text)), { class: "small" }));
+  if (message.cut) fill(body, button(`Show message (${size(message.size)})`, () => within(body, async () => drawBody((await app.call("wire_message", { id: message.id })).text)), { class: "small" }));
   else drawBody(message.text);
   const headers = message.http?.headers?.length ? h("details", { class: "headers" }, h("summary", {}, `${plain(message.http.method ?? "", 10)} ${plain(message.http.path ?? "", 100)} ${message.status ?? ""} · ${message.http.headers.length} headers`),
     message.http.headers.map(([name, value]) => h("div", {}, plain(name, 80), ": ", plain(value, 600)))) : undefined;
@@ -117,7 +117,7 @@ function makeMessage(app, message) {
 }
 
 function exporter(app) {
-  const select = h("select", { "aria-label": "Export the messages as" }, h("option", { value: "" }, "Export…"), [["transcript", "Transcript to replay"], ["jsonl", "JSON lines"], ["text", "Text"]].map(([value, text]) => h("option", { value }, text)));
+  const select = h("select", { "aria-label": "Export messages as" }, h("option", { value: "" }, "Export…"), [["transcript", "Replay transcript"], ["jsonl", "JSON lines"], ["text", "Text"]].map(([value, text]) => h("option", { value }, text)));
   select.addEventListener("change", async () => {
     const form = select.value;
     select.value = "";

@@ -1,1 +1,1 @@
-"""Typed clients, written from what tools promise. Names and words are the server's: none of them becomes code."""
+"""Generators of typed clients. Names and texts of a server are escaped: none of them becomes code."""

@@ -1,4 +1,4 @@
-"""Time and chance in the jail, for scripts that must be able to be run again: both come from the server."""
+"""Deterministic time and randomness in the sandbox, so that scripts can be replayed. Both come from the server."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# A clock that is looked at moves on, so that a loop that only looks at it comes to an end.
+# Reading the clock advances it, so that a loop that only polls the time terminates.
 TICK_SECONDS = 1e-6
 
 
 class ScriptClock:
-    """The time as the server last told it."""
+    """The time that the server last reported."""
 
     def __init__(self, at: float) -> None:
         self._begun = self._now = at
 
-    def set(self, at: float) -> None:
+    def advance_to(self, at: float) -> None:
+        # Never backwards: reading the clock has advanced it, possibly beyond the time of the next answer.
         self._now = max(self._now, at)
 
     def time(self) -> float:
@@ -31,46 +32,48 @@ class ScriptClock:
 
     def sleep(self, seconds: float) -> None:
         _sleep(seconds)
-        self.set(self._now + seconds)
+        self.advance_to(self._now + seconds)
 
     def install(self) -> None:
-        """In the place of every clock that Python has."""
+        """Replace every clock of the standard library with this one."""
+        # Saved before they are replaced below.
         local, written = time.localtime, time.strftime
 
-        def at(known: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda seconds=None: known(self.time() if seconds is None else seconds)
+        def at(function: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda seconds=None: function(self.time() if seconds is None else seconds)
 
         def write(form: str, when: Any = None) -> str:
             return written(form, local(self.time()) if when is None else when)
 
         for name in ("localtime", "gmtime", "ctime"):
             setattr(time, name, at(getattr(time, name)))
-        _put(time, sleep=self.sleep, time=self.time, time_ns=lambda: int(self.time() * 1e9), strftime=write)
+        _patch_module(time, sleep=self.sleep, time=self.time, time_ns=lambda: int(self.time() * 1e9), strftime=write)
         for name in ("monotonic", "perf_counter"):
-            _put(time, **{name: self.monotonic, f"{name}_ns": lambda: int(self.monotonic() * 1e9)})
-        _put(datetimes, datetime=_datetime_by(self))
+            _patch_module(time, **{name: self.monotonic, f"{name}_ns": lambda: int(self.monotonic() * 1e9)})
+        _patch_module(datetimes, datetime=_clock_datetime(self))
 
 
 _sleep = time.sleep
-_Datetime = datetimes.datetime
+_RealDatetime = datetimes.datetime
 
 
-def _put(module: Any, **members: Any) -> None:
+def _patch_module(module: Any, **members: Any) -> None:
     for name, member in members.items():
         setattr(module, name, member)
 
 
-def _datetime_by(clock: ScriptClock) -> type:
-    """`datetime` by this clock: the one of C looks at another."""
+def _clock_datetime(clock: ScriptClock) -> type:
+    """Return a `datetime` class that uses this clock; the C implementation reads the system clock."""
 
+    # `isinstance` checks must accept real datetimes, such as those created by C code.
     class DatetimeKind(type):
         def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, _Datetime)
+            return isinstance(instance, _RealDatetime)
 
         def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, _Datetime)
+            return issubclass(subclass, _RealDatetime)
 
-    class Clocked(_Datetime, metaclass=DatetimeKind):
+    class Clocked(_RealDatetime, metaclass=DatetimeKind):
         @classmethod
         def now(cls, tz: datetimes.tzinfo | None = None) -> Any:
             return cls.fromtimestamp(clock.time(), tz)
@@ -88,8 +91,9 @@ def _datetime_by(clock: ScriptClock) -> type:
     return Clocked
 
 
-def install_chance(seed: str) -> None:
-    """All that is random here comes from one seed."""
+def seed_random(seed: str) -> None:
+    """Derive all randomness in this process from one seed."""
+    # One source for everything: the order in which modules ask for randomness is the same in every replay.
     source = random.Random(seed)
     random.seed(source.getrandbits(64))
 
@@ -100,9 +104,9 @@ def install_chance(seed: str) -> None:
     Seeded.__name__ = Seeded.__qualname__ = "Random"
     own = Seeded()
     for name in dir(random):
-        # The functions of the module are methods of one of these.
+        # The functions of the module are bound methods of one hidden instance.
         if getattr(getattr(random, name), "__self__", None) is random._inst:
             setattr(random, name, getattr(own, name))
     bytes_of = lambda size, flags=0: source.randbytes(size)  # noqa: E731
-    _put(random, Random=Seeded, _inst=own, _urandom=bytes_of)
-    _put(os, urandom=bytes_of, getrandom=bytes_of)
+    _patch_module(random, Random=Seeded, _inst=own, _urandom=bytes_of)
+    _patch_module(os, urandom=bytes_of, getrandom=bytes_of)

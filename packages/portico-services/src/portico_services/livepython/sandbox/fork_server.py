@@ -1,10 +1,10 @@
-"""The process that workers come from. It has loaded Python once, and each worker is a copy of it.
+"""Process that workers are forked from. It has Python loaded once, and each worker is a copy of it.
 
-It runs no code of clients and talks to the server alone: one line of JSON and two descriptors for each worker that is
-wanted; back come its process as a descriptor, and in the end what became of it. When the server goes away, however it
-goes, the fork server ends, and with it every worker.
+It runs no client code and communicates only with the server: one line of JSON and two descriptors for each requested
+worker; it returns the worker's pidfd and eventually its exit status. When the server goes away for any reason, the fork
+server ends, and with it every worker.
 
-    → {"limits": {…}, "readable": […], "projects": […], "preload": […], "jailed": true}
+    → {"limits": {…}, "readable": […], "projects": […], "preload": […], "sandboxed": true}
     ← {"up": "3.12.1", "directory": "/…", "packages": […]}
     → {"worker": 1}                             + the worker's end of its channel, and of its output
     ← {"worker": 1, "pid": 4711}                + its pidfd
@@ -30,25 +30,25 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from portico_services.livepython.sandbox import framing, landlock, project_imports, rescue, scratch_dir
-from portico_services.livepython.sandbox.interpreter import LONGEST_INTEGER, Interpreter
-from portico_services.livepython.sandbox.limits import LARGEST, PART, Limits
+from portico_services.livepython.sandbox.interpreter import MAX_INTEGER_DIGITS, Interpreter
+from portico_services.livepython.sandbox.limits import MAX_SESSION_BYTES, SESSION_CHUNK_BYTES, SandboxLimits
 from portico_services.livepython.sandbox.name_resolution import InspectionError
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 
-# What runs in a worker: it answers what it is asked, one question at a time, until it is ended.
+# Code that runs in a worker: it handles one request at a time until it is ended.
 
-# Where things are in a worker: standard input is empty, the two outputs are one pipe, and this is the server.
-CHANNEL = 3
-# In its last moment; the server waits for all of them a little longer.
-SECONDS_FOR_A_NAME = 1.0
+# Descriptors of a worker: standard input is empty, both outputs share a pipe, and this one is the server.
+CHANNEL_FD = 3
+# Time per name when a session is rescued; the server's total timeout is a little longer.
+RESCUE_SECONDS_PER_NAME = 1.0
 
 
-def take_descriptors(channel: int, output: int) -> None:
-    """Keep these two and close everything else, whatever it was."""
+def keep_descriptors(channel: int, output: int) -> None:
+    """Keep these two descriptors and close all others."""
     null = os.open(os.devnull, os.O_RDWR)
-    for source, place in ((null, 0), (output, 1), (output, 2), (channel, CHANNEL)):
+    for source, place in ((null, 0), (output, 1), (output, 2), (channel, CHANNEL_FD)):
         os.dup2(source, place, inheritable=False)
-    os.closerange(CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(CHANNEL_FD + 1, os.sysconf("SC_OPEN_MAX"))
     for name, place, mode in (("stdin", 0, "rb"), ("stdout", 1, "wb"), ("stderr", 2, "wb")):
         stream = _text(place, mode)
         setattr(sys, name, stream)
@@ -56,216 +56,222 @@ def take_descriptors(channel: int, output: int) -> None:
 
 
 def _text(descriptor: int, mode: str) -> io.TextIOWrapper:
-    """Line by line, so that of code that is stopped we have at least what it had said."""
+    """Open a descriptor as a line-buffered text stream, so that output of interrupted code is not lost."""
     file: Any = open(descriptor, mode, closefd=False)  # noqa: SIM115
     return io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
-def settle(environment: Mapping[str, str], readable: list[str]) -> None:
-    """The surroundings that code in the jail sees."""
+def set_up_environment(environment: Mapping[str, str], readable: list[str]) -> None:
+    """Set the environment variables and `sys.path` that code in the sandbox sees."""
     os.environ.clear()
     os.environ.update(environment)
     inside = tuple(path.rstrip(os.sep) + os.sep for path in readable)
     sys.path[:] = [path for path in sys.path if f"{path}{os.sep}".startswith(inside)]
     sys.argv[:] = [""]
     sys.dont_write_bytecode = True
-    sys.set_int_max_str_digits(LONGEST_INTEGER)
+    sys.set_int_max_str_digits(MAX_INTEGER_DIGITS)
 
 
 def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
-    """Say that all is ready, then answer until the server hangs up."""
+    """Announce that the worker is ready, then handle requests until the server hangs up."""
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        # The server sends this when time is up. Outside of an answer there is nothing to interrupt.
-        if image.is_answering(frame):
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        # Sent by the server on a timeout. Outside of a request there is nothing to interrupt.
+        if image.is_handling(frame):
             raise KeyboardInterrupt
 
-    say(framing.READY, "result", dict(greeting))
+    send_message(framing.READY_ID, "result", dict(greeting))
     while True:
-        # Whatever code has done to them. An interrupt that it held back comes now, and interrupts nothing.
-        signal.signal(signal.SIGINT, interrupted)
+        # Reinstall the handlers, since code may have changed them. A blocked interrupt arrives now and has no effect.
+        signal.signal(signal.SIGINT, on_interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
-        rescue.prepare(lambda: hand_over(image))
-        # Whatever code has done to it.
-        os.set_blocking(CHANNEL, True)
-        asked = framing.read(CHANNEL)
-        if asked is None:
+        rescue.install_handler(lambda: send_session_names(image))
+        # Code may have changed this, too.
+        os.set_blocking(CHANNEL_FD, True)
+        command = framing.read_frame(CHANNEL_FD)
+        if command is None:
             return
-        request = loads(asked)
-        image.asked = request["id"]
+        request = loads(command)
+        image.pending_requests = request["id"]
         try:
-            outcome: tuple[str, Any] = ("result", image.answer(request["op"], request["arguments"]))
+            outcome: tuple[str, Any] = ("result", image.handle(request["op"], request["arguments"]))
         except InspectionError as refusal:
             outcome = (refusal.member, str(refusal))
         except KeyboardInterrupt:
-            # Time was up while it was being told what had gone wrong.
+            # The timeout struck while an exception was being formatted.
             outcome = ("refusal", "KeyboardInterrupt")
-        flush()
-        say(request["id"], *outcome)
+        flush_output()
+        send_message(request["id"], *outcome)
 
 
-def hand_over(image: Interpreter) -> None:
-    """The names of a session in parts, and then what is to be said of them; an empty part if there is nothing to give.
-    An answer that is on its way is not cut in two."""
-    if not image.is_answering(sys._getframe(), rescue=True):
+def send_session_names(image: Interpreter) -> None:
+    """Send the names of a session in chunks, then the report about them; an empty chunk if there is nothing to send.
+
+    A reply that is being written is not interrupted.
+    """
+    if not image.is_handling(sys._getframe(), rescue=True):
         return
     try:
-        about = image.save(LARGEST, SECONDS_FOR_A_NAME)
+        about = image.save(MAX_SESSION_BYTES, RESCUE_SECONDS_PER_NAME)
     except InspectionError:
-        # They are too large.
-        say(image.asked, "rescued", "")
+        # The names are too large.
+        send_message(image.pending_requests, "rescued", "")
         return
-    for at in range(0, about["size"], PART):
-        say(image.asked, "rescued", image.saved_part(at, PART)["data"])
-    say(image.asked, "result", about)
+    for at in range(0, about["size"], SESSION_CHUNK_BYTES):
+        send_message(image.pending_requests, "rescued", image.saved_part(at, SESSION_CHUNK_BYTES)["data"])
+    send_message(image.pending_requests, "result", about)
 
 
-def say(id: int, member: str, value: Any) -> None:
-    framing.write(CHANNEL, framing.encode({"id": id, member: value}))
+def send_message(id: int, member: str, value: Any) -> None:
+    framing.write_frame(CHANNEL_FD, framing.encode_json({"id": id, member: value}))
 
 
-def flush() -> None:
-    """Before the answer, all that was printed: the server does not wait for more."""
+def flush_output() -> None:
+    """Flush all printed output before the reply: the server does not wait for more."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            continue  # it was closed, or something else was put in its place
+            continue  # it was closed, or replaced by another object
 
 
-LONGEST_LINE = 1 << 16
+MAX_LINE_BYTES = 1 << 16
 
-# What most code begins with: loaded here, it costs a worker neither time nor memory of its own.
-_STAPLES = """
+# Commonly used modules: loaded here, their import time and memory are shared by all workers.
+_PRELOADED_MODULES = """
 collections dataclasses datetime decimal enum fractions functools itertools json math operator os pathlib pprint
 random re statistics string textwrap time typing
 """
 
 
 class ForkServer:
-    """Makes workers, and tells of their end."""
+    """Forks workers and reports their exit."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.poll = select.epoll()
         self.poll.register(control, select.EPOLLIN)
-        # By their pidfd: the number that the server gave them, and their process.
+        # Worker number and pid, by pidfd.
         self.workers: dict[int, tuple[int, int]] = {}
-        # The processes that clean up after a worker, also by their pidfd.
+        # The processes that clean up after a worker, by pidfd.
         self.cleaners: dict[int, int] = {}
-        setup = json.loads(control.recv(LONGEST_LINE))
-        self.limits = Limits(**setup["limits"])
-        self.jailed: bool = setup["jailed"]
+        setup = json.loads(control.recv(MAX_LINE_BYTES))
+        self.limits = SandboxLimits(**setup["limits"])
+        self.sandboxed: bool = setup["sandboxed"]
         self.projects: list[str] = setup["projects"]
-        packages = project_imports.find(self.projects, sys.path)
+        packages = project_imports.find_packages(self.projects, sys.path)
         if packages:
             sys.meta_path.insert(0, project_imports.ProjectFinder(packages))
-        self.readable = landlock.installation([*setup["readable"], *packages.values()])
-        for name in (*_STAPLES.split(), *setup["preload"]):
+        self.readable = landlock.python_directories([*setup["readable"], *packages.values()])
+        for name in (*_PRELOADED_MODULES.split(), *setup["preload"]):
             importlib.import_module(name)
-        # What is here now is shared with every worker as long as it is not written to; the garbage collector would.
+        # Memory is shared with the workers until it is written to, which the garbage collector would do to all objects.
         gc.collect()
         gc.freeze()
         self.directory = tempfile.mkdtemp(prefix="portico-live-")
-        # Found for us; a worker has one of its own.
+        # Cached for this process; a worker has its own directory.
         tempfile.tempdir = None
-        self._say({"up": platform.python_version(), "directory": self.directory, "packages": sorted(packages)})
+        self._send({"up": platform.python_version(), "directory": self.directory, "packages": sorted(packages)})
 
     def run(self) -> None:
         while True:
             for descriptor, _ in self.poll.poll():
                 if descriptor in self.workers:
-                    self._bury(descriptor)
+                    self._reap(descriptor)
                 elif descriptor in self.cleaners:
                     os.waitpid(self.cleaners.pop(descriptor), 0)
-                    self._forget(descriptor)
-                elif not self._order():
+                    self._remove_worker(descriptor)
+                elif not self._handle_command():
                     return
 
-    def _order(self) -> bool:
-        """One worker. False when the server has gone."""
-        line, descriptors, _, _ = socket.recv_fds(self.control, LONGEST_LINE, 2)
+    def _handle_command(self) -> bool:
+        """Start one worker. Return False when the server has gone."""
+        line, descriptors, _, _ = socket.recv_fds(self.control, MAX_LINE_BYTES, 2)
         if not line:
             return False
         number = json.loads(line)["worker"]
         channel, output = descriptors
-        home = self._home(number)
+        home = self._create_scratch_dir(number)
         os.mkdir(home, 0o700)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become(home, channel, output, parent)
+            self._run_worker(home, channel, output, parent)
         os.close(channel)
         os.close(output)
         process = os.pidfd_open(pid)
         self.workers[process] = number, pid
         self.poll.register(process, select.EPOLLIN)
-        self._say({"worker": number, "pid": pid}, [process])
+        self._send({"worker": number, "pid": pid}, [process])
         return True
 
-    def _home(self, number: int) -> str:
+    def _create_scratch_dir(self, number: int) -> str:
         return os.path.join(self.directory, str(number))
 
-    def _become(self, home: str, channel: int, output: int, parent: int) -> NoReturn:
-        """In the copy: give up what is the fork server's, lock the door, and only then listen."""
+    def _run_worker(self, home: str, channel: int, output: int, parent: int) -> NoReturn:
+        """Run the worker in the forked child: drop inherited descriptors, enter the sandbox, then serve requests."""
+        # Saved now: code in the worker could replace `os._exit`.
         leave = os._exit
         try:
             self.poll.close()
             self.control.detach()
-            take_descriptors(channel, output)
+            keep_descriptors(channel, output)
             try:
-                landlock.settle(home, self.limits, parent)
-                report = landlock.lock(home, self.readable, self.limits) if self.jailed else {}
+                landlock.prepare_process(home, self.limits, parent)
+                report = landlock.lock_down(home, self.readable, self.limits) if self.sandboxed else {}
             except (SandboxUnavailable, OSError) as reason:
-                say(framing.READY, "refusal", str(reason))
+                send_message(framing.READY_ID, "refusal", str(reason))
                 leave(1)
-            settle({**os.environ, "HOME": home, "TMPDIR": home, "MPLCONFIGDIR": home}, self.readable)
+            set_up_environment({**os.environ, "HOME": home, "TMPDIR": home, "MPLCONFIGDIR": home}, self.readable)
             serve(self._image(), report)
             leave(0)
         finally:
-            # Whatever was raised is not printed: the server sees that the channel has ended.
+            # Exceptions are not printed: the server notices the end of the channel.
             leave(2)
 
     def _image(self) -> Interpreter:
-        """It runs scripts where that was loaded: half of it is asyncio, which most have no use for."""
+        """Create the interpreter, with support for scripts if that module was preloaded.
+
+        It is optional because it imports asyncio, which most sessions do not need.
+        """
         image = Interpreter(limits=self.limits, projects=self.projects)
-        script = sys.modules.get(framing.SCRIPT)
+        script = sys.modules.get(framing.SCRIPT_MODULE)
         if script is not None:
-            image.add_operation("run_script", script.run)
+            image.add_operation("run_script", script.run_script)
             script.warm_up()
         return image
 
-    def _bury(self, process: int) -> None:
+    def _reap(self, process: int) -> None:
         number, pid = self.workers.pop(process)
-        # Its number is still its own, so that this cannot meet another group.
+        # The pid is not reaped yet, so this cannot hit another process group.
         try:
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
         _, status = os.waitpid(pid, 0)
-        self._forget(process)
-        self._say({"gone": number, "status": os.waitstatus_to_exitcode(status)})
-        self._clean(self._home(number))
+        self._remove_worker(process)
+        self._send({"gone": number, "status": os.waitstatus_to_exitcode(status)})
+        self._clean_scratch(self._create_scratch_dir(number))
 
-    def _forget(self, process: int) -> None:
+    def _remove_worker(self, process: int) -> None:
         self.poll.unregister(process)
         os.close(process)
 
-    def _clean(self, home: str) -> None:
-        """Most leave nothing behind. What others leave can take long to remove, and a client may want a worker."""
+    def _clean_scratch(self, home: str) -> None:
+        """Remove the scratch directory. If it is not empty, a child process does so, since that can take long."""
         try:
             os.rmdir(home)
         except OSError:
             pid = os.fork()
             if pid == 0:
-                scratch_dir.remove(home)
+                scratch_dir.remove_tree(home)
                 os._exit(0)
             cleaner = os.pidfd_open(pid)
             self.cleaners[cleaner] = pid
             self.poll.register(cleaner, select.EPOLLIN)
 
     def close(self) -> None:
-        """The end of every worker, and of what they have written. The disk is not waited for."""
+        """Kill every worker and remove their files, without waiting for the disk."""
         everybody = {process: pid for process, (_, pid) in self.workers.items()} | self.cleaners
         for process, pid in everybody.items():
             signal.pidfd_send_signal(process, signal.SIGKILL)
@@ -275,11 +281,11 @@ class ForkServer:
                 os.rmdir(os.path.join(self.directory, name))
             except OSError:
                 if os.fork() == 0:
-                    scratch_dir.remove(self.directory)
+                    scratch_dir.remove_tree(self.directory)
                 os._exit(0)
         os.rmdir(self.directory)
 
-    def _say(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+    def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         line = json.dumps(message).encode() + b"\n"
         if descriptors:
             socket.send_fds(self.control, [line], descriptors)
@@ -288,7 +294,7 @@ class ForkServer:
 
 
 def main(descriptor: int) -> None:
-    # The terminal's ^C is for the server, which will tell us.
+    # Ctrl-C in the terminal is handled by the server, which then closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = ForkServer(socket.socket(fileno=descriptor))
     try:
@@ -296,5 +302,5 @@ def main(descriptor: int) -> None:
     except (BrokenPipeError, ConnectionResetError):
         pass  # the server has gone
     finally:
-        # Not in a copy, which ends in `_become`.
+        # Never reached in a forked worker, which exits in `_run_worker`.
         server.close()

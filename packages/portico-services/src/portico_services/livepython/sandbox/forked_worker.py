@@ -1,4 +1,4 @@
-"""Workers in the jail: copies of a process that has Python loaded, with the server's ends of their descriptors."""
+"""Sandboxed workers forked from a process with Python loaded, seen from the server."""
 
 from __future__ import annotations
 
@@ -16,25 +16,20 @@ from typing import Any
 import portico
 import portico_services
 from portico_services.livepython.sandbox import scratch_dir
-from portico_services.livepython.sandbox.limits import Limits
-from portico_services.livepython.sandbox.rescue import SIGNAL as RESCUE
+from portico_services.livepython.sandbox.limits import SandboxLimits
+from portico_services.livepython.sandbox.rescue import RESCUE_SIGNAL as RESCUE
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
-from portico_services.livepython.sandbox.worker import REPLY_SECONDS, PythonWorker, WorkerEnded
+from portico_services.livepython.sandbox.worker import REPLY_TIMEOUT_SECONDS, PythonWorker, WorkerEnded
 
-CHUNK = 1 << 16
-# How long we wait to hear what became of a worker.
-CLOSE_SECONDS = 0.5
+# The default capacity of a pipe on Linux: one read empties it.
+CHUNK_BYTES = 1 << 16
+# How long to wait for the exit status of a worker.
+CLOSE_TIMEOUT_SECONDS = 0.5
 
-# The packages may be installed in different folders.
-_SOURCES = "\n".join({str(Path(str(package.__file__)).parent.parent): "" for package in (portico, portico_services)})
-# Our code, then nothing of where it came from: the path is for the modules of that Python alone.
-_BEGIN = (
-    "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "
-    "from portico_services.livepython.sandbox import fork_server; "
-    "del sys.path[: len(sources)]; fork_server.main(int(sys.argv[2]))"
-)
+# The packages may be installed in different directories.
+SOURCES = "\n".join({str(Path(str(package.__file__)).parent.parent): "" for package in (portico, portico_services)})
 
-# All that code can see of an environment. Libraries of numbers start threads by the number of processors if not told.
+# The complete environment of sandboxed code. Numeric libraries would otherwise start one thread per CPU.
 ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PATH": "/usr/bin:/bin",
@@ -49,47 +44,64 @@ ENVIRONMENT = {
 }
 
 
-class Forked:
-    """The server's ends of one worker."""
+def program(call: str) -> str:
+    """Return a program that imports a module of this package, with SOURCES as its first argument, and calls it.
 
-    prints = False
+    The import path is restored afterwards, so that code sees only the modules of its own Python.
+    """
+    return (
+        "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "
+        f"from portico_services.livepython.sandbox import {call.partition('.')[0]}; "
+        f"del sys.path[: len(sources)]; {call}"
+    )
 
-    def __init__(self, channel: socket.socket, output: int, home: str, *, jailed: bool = True) -> None:
+
+_FORK_SERVER = program("fork_server.main(int(sys.argv[2]))")
+
+
+class ForkedProcess:
+    """The server's descriptors of one worker."""
+
+    output_in_messages = False
+
+    def __init__(self, channel: socket.socket, output: int, home: str, *, sandboxed: bool = True) -> None:
         self.scratch = home
-        self._jailed = jailed
-        # How long it had run when its files were last counted.
+        self._sandboxed = sandboxed
+        # CPU time of the worker when its files were last counted.
         self._counted_at: int | None = None
         self.pid = 0
         self._process = -1
         self._channel = channel
         self._output = output
         self._unsent = b""
-        # Whether it is told when more can be sent.
+        # Whether a writer is registered with the event loop.
         self._waits = False
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[int] = self._loop.create_future()
         channel.setblocking(False)
         os.set_blocking(output, False)
 
-    def begun(self, pid: int, process: int) -> None:
+    def set_process(self, pid: int, process: int) -> None:
         self.pid, self._process = pid, process
 
-    def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
+    def listen(
+        self, on_packet: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]
+    ) -> None:
         def channel_readable() -> None:
             try:
-                data = self._channel.recv(CHUNK)
+                data = self._channel.recv(CHUNK_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
             if data:
-                hear(data)
+                on_packet(data)
             else:
                 self._loop.remove_reader(self._channel.fileno())
                 end()
 
         def output_readable() -> None:
-            data = self._read(CHUNK)
+            data = self._read(CHUNK_BYTES)
             if data:
                 print(data)
             elif data is not None:
@@ -99,7 +111,7 @@ class Forked:
         self._loop.add_reader(self._output, output_readable)
 
     def _read(self, most: int) -> bytes | None:
-        """None: nothing there. Empty: nothing any more."""
+        """Read output. Return None if none is available, and empty bytes at the end of the stream."""
         if self._output < 0:
             return None
         try:
@@ -107,14 +119,16 @@ class Forked:
         except BlockingIOError:
             return None
 
-    def rest(self, most: int) -> bytes:
+    def drain(self, most: int) -> bytes:
         parts: list[bytes] = []
-        while most > 0 and (data := self._read(CHUNK)):
+        # The limit is checked per chunk: a worker could otherwise print for as long as it is drained.
+        while most > 0 and (data := self._read(CHUNK_BYTES)):
             parts.append(data)
             most -= len(data)
         return b"".join(parts)
 
     def send(self, data: bytes) -> None:
+        # Without blocking: a worker that does not read its channel must not stall the event loop of the server.
         self._unsent += data
         self._flush()
 
@@ -124,7 +138,7 @@ class Forked:
         except BlockingIOError:
             sent = 0
         except OSError:
-            # It has gone; its reader is told by the end of the channel.
+            # The worker has ended; the reader notices the end of the channel.
             self._unsent = b""
             sent = 0
         self._unsent = self._unsent[sent:]
@@ -134,30 +148,31 @@ class Forked:
             self._loop.remove_writer(self._channel.fileno())
         self._waits = bool(self._unsent)
 
-    def freeze(self) -> None:
+    def suspend(self) -> None:
         self._signal(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def interrupt(self) -> bool:
-        """As the keys of a terminal do: also of what code has started, where it can start anything."""
+        """Interrupt the worker like Ctrl-C in a terminal, including child processes where code can start any."""
         alive = self._signal(signal.SIGINT)
-        if alive and not self._jailed:
+        if alive and not self._sandboxed:
             try:
+                # Only without a sandbox: seccomp does not let sandboxed code start processes.
                 os.killpg(self.pid, signal.SIGINT)
             except ProcessLookupError:
-                pass  # it has ended meanwhile
+                pass  # it has ended in between
         return True
 
-    def rescue(self) -> bool:
+    def request_rescue(self) -> bool:
         return self._signal(RESCUE)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> bool:
-        """False if it has ended; it cannot be mistaken for another."""
+        """Send a signal and return False if the process has ended. A pidfd never refers to another process."""
         if self._process < 0:
             return False
         try:
@@ -166,21 +181,27 @@ class Forked:
             return False
         return True
 
-    def excess(self, limits: Limits) -> str | None:
-        """What has not run since the last look has not made any files either, and is not counted again."""
-        ran = scratch_dir.time_run(self.pid)
+    def limit_exceeded(self, limits: SandboxLimits) -> str | None:
+        """Return which limit of the scratch directory is exceeded, or None.
+
+        A worker that has used no CPU time since the last check has not written files, and is skipped.
+        """
+        ran = scratch_dir.cpu_time_ns(self.pid)
         if ran is not None and ran == self._counted_at:
             return None
         self._counted_at = ran
-        used, entries = scratch_dir.usage(self.scratch, self.pid, most=limits.entries)
-        if used > limits.scratch:
-            return f"it wrote more than {limits.scratch // 2**20} MiB to its directory"
-        return f"it made more than {limits.entries:,} files" if entries > limits.entries else None
+        used, entries = scratch_dir.disk_usage(self.scratch, self.pid, most=limits.max_scratch_entries)
+        if used > limits.scratch_bytes:
+            return f"it wrote more than {limits.scratch_bytes // 2**20} MiB to its directory"
+        return (
+            f"it made more than {limits.max_scratch_entries:,} files" if entries > limits.max_scratch_entries else None
+        )
 
     async def status(self) -> int | None:
-        self.thaw()
+        # A suspended process does not receive the signal that ends it until it is resumed.
+        self.resume()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 return await asyncio.shield(self.gone)
         except TimeoutError:
             return None
@@ -199,26 +220,26 @@ class Forked:
 
 
 def _close(descriptors: Iterable[int]) -> None:
-    for one in descriptors:
-        os.close(one)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-class Forking:
-    """Starts workers. `open` starts the fork server; it is started again if it has ended."""
+class ForkedWorkerFactory:
+    """Starts workers. `open` starts the fork server, which is restarted if it has ended."""
 
     def __init__(
         self,
         python: str,
-        limits: Limits,
+        limits: SandboxLimits,
         *,
         readable: Sequence[str] = (),
         projects: Sequence[str] = (),
         preload: Sequence[str] = (),
-        jailed: bool = True,
+        sandboxed: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.limits = limits
-        # Python's own variables are not read by one that is isolated. Nothing else of the environment is there anyway.
+        # Isolated mode ignores PYTHON* variables, so it is not used if some are set explicitly.
         self._environment = ENVIRONMENT | dict(environment or {})
         self._isolation = ["-s", "-P"] if environment else ["-I"]
         self.version = ""
@@ -229,20 +250,20 @@ class Forking:
             "readable": list(readable),
             "projects": list(projects),
             "preload": list(preload),
-            "jailed": jailed,
+            "sandboxed": sandboxed,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._directory: str | None = None
         self._lock = asyncio.Lock()
-        # The futures of workers that the fork server is starting, by number. One may be cancelled before its answer.
+        # Futures of workers being started, by number. A caller may be cancelled before the reply arrives.
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
-        self._alive: dict[int, Forked] = {}
+        self._alive: dict[int, ForkedProcess] = {}
         self._last = 0
         self._heard = b""
 
     async def open(self) -> None:
-        """Raises SandboxUnavailable with the reason if there is no such Python, or it is not one that we can use."""
+        """Start the fork server. Raises SandboxUnavailable with the reason if this Python cannot be used."""
         async with self._lock:
             await self._open()
 
@@ -252,14 +273,23 @@ class Forking:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                # It takes a millisecond, and then the fork server is on its own.
+                # Blocking, but it takes only about a millisecond.
                 self._process = subprocess.Popen(  # noqa: ASYNC220
-                    [self._python, *self._isolation, "-c", _BEGIN, _SOURCES, str(theirs.fileno())],
+                    [
+                        self._python,
+                        *self._isolation,
+                        "-c",
+                        program("fork_server.main(int(sys.argv[2]))"),
+                        SOURCES,
+                        str(theirs.fileno()),
+                    ],
                     pass_fds=[theirs.fileno()],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
+                    # Ctrl-C in the server's terminal must reach the server only, which then ends the workers in
+                    # order.
                     start_new_session=True,
                 )
             except OSError as failure:
@@ -267,50 +297,52 @@ class Forking:
                 raise SandboxUnavailable(f"cannot start {self._python}: {failure.strerror}") from None
         ours.setblocking(False)
         self._control, self._heard = ours, b""
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._hear)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._on_message)
         try:
-            up, _ = await self._order(self._setup)
+            up, _ = await self._send_command(self._setup)
         except BaseException:
-            self._lost()
+            self._on_server_lost()
             raise
         self.version, self._directory, self.packages = up["up"], up["directory"], up["packages"]
 
-    async def _order(
+    async def _send_command(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
-        """Say something to the fork server, and wait for what it says to that."""
+        """Send a message to the fork server and wait for the reply."""
         assert self._control is not None
+        # Replies carry the number of their worker; 0 is the setup, which has none.
         number = message.get("worker", 0)
-        said: asyncio.Future[tuple[dict[str, Any], list[int]]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = said
+        reply: asyncio.Future[tuple[dict[str, Any], list[int]]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = reply
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
-            async with asyncio.timeout(REPLY_SECONDS):
-                return await said
+            async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
+                return await reply
         except (OSError, TimeoutError):
-            self._lost()
+            self._on_server_lost()
             raise SandboxUnavailable(
                 f"{self._python} does not start workers: it must be Python 3.11 or newer"
             ) from None
         except asyncio.CancelledError:
-            if said.done() and not said.cancelled():
-                # The answer came, and its caller has gone.
-                _close(said.result()[1])
+            if reply.done() and not reply.cancelled():
+                # The reply arrived, but its caller was cancelled: close the received descriptors.
+                _close(reply.result()[1])
             raise
         finally:
             self._waiting.pop(number, None)
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         assert self._control is not None
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, CHUNK, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._control, CHUNK_BYTES, 1)
         except BlockingIOError:
             return
         except OSError:
             data, descriptors = b"", []
         if not data:
-            self._lost()
+            self._on_server_lost()
             return
+        # A stream socket does not preserve message boundaries: the rest of the last line is retained.
         *lines, self._heard = (self._heard + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
@@ -325,14 +357,15 @@ class Forking:
                 descriptors = []
         _close(descriptors)
 
-    def _lost(self) -> None:
-        """The fork server has ended. Its workers end with it, and we are told of each by its channel."""
+    def _on_server_lost(self) -> None:
+        """Clean up after the fork server has ended. Its workers end too, which each channel reports."""
         if self._control is None or self._process is None:
             return
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         self._control = None
         for ends in self._alive.values():
+            # The fork server is the parent and would have reported the status; its workers are killed with it.
             ends.gone.set_result(-signal.SIGKILL)
         self._alive.clear()
         for waiting in self._waiting.values():
@@ -341,10 +374,10 @@ class Forking:
         self._process.kill()
         self._process.wait()
         if self._directory is not None:
-            scratch_dir.remove(self._directory)
+            scratch_dir.remove_tree(self._directory)
 
     async def start(self) -> PythonWorker:
-        """A worker that is locked up. Raises SandboxUnavailable with the reason if that could not be done."""
+        """Start a sandboxed worker. Raises SandboxUnavailable with the reason if that fails."""
         async with self._lock:
             await self._open()
             self._last += 1
@@ -353,18 +386,18 @@ class Forking:
             read, write = os.pipe()
             assert self._directory is not None
             home = os.path.join(self._directory, str(number))
-            ends = Forked(ours, read, home, jailed=bool(self._setup["jailed"]))
+            ends = ForkedProcess(ours, read, home, sandboxed=bool(self._setup["sandboxed"]))
             self._alive[number] = ends
             worker = PythonWorker(ends, self.limits)
             try:
-                said, descriptors = await self._order({"worker": number}, [theirs.fileno(), write])
+                reply, descriptors = await self._send_command({"worker": number}, [theirs.fileno(), write])
             except BaseException:
                 ends.close()
                 raise
             finally:
                 theirs.close()
                 os.close(write)
-            ends.begun(said["pid"], descriptors[0])
+            ends.set_process(reply["pid"], descriptors[0])
         try:
             await worker.ready()
         except WorkerEnded as refused:
@@ -372,7 +405,7 @@ class Forking:
         return worker
 
     async def close(self) -> None:
-        """Hang up, and wait until the fork server and all workers have gone."""
+        """Close the connection, and wait until the fork server and all workers have ended."""
         async with self._lock:
             if self._control is None or self._process is None:
                 return
@@ -380,7 +413,7 @@ class Forking:
             self._control.close()
             self._control = None
             try:
-                await asyncio.to_thread(self._process.wait, REPLY_SECONDS)
+                await asyncio.to_thread(self._process.wait, REPLY_TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -1,4 +1,4 @@
-"""How much of the machine a session may use."""
+"""Resource limits of a session."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from dataclasses import dataclass
 KIB = 1024
 MIB = 1024 * KIB
 
-# What comes back from a worker in one piece. It holds a value, a text and a few pictures, each with a bound of its own.
-LONGEST_REPLY = 8 * MIB
-# What travels to and from a worker in one piece of the names of a session, and all of them.
-PART = MIB
-LARGEST = 32 * MIB
+# One reply of a worker. It holds a value, a text and a few images, each with a separate limit.
+MAX_REPLY_BYTES = 8 * MIB
+# Saved names of a session: one chunk, and in total.
+SESSION_CHUNK_BYTES = MIB
+MAX_SESSION_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Bounds that the kernel holds, or that the server holds while it reads."""
+class SandboxLimits:
+    """Limits that the kernel enforces, or the server while reading."""
 
     # Address space of one worker, in bytes.
-    memory: int = 1024 * MIB
-    # Seconds of processor time in the whole life of a session.
-    cpu: int = 600
-    # How many threads code may start; none by default. See `Jail`.
-    threads: int = 0
-    # Bytes in the scratch directory, and how many files and directories.
-    scratch: int = 256 * MIB
-    entries: int = 10_000
-    # Bytes in one file, and files open at once.
-    file_size: int = 64 * MIB
-    open_files: int = 128
-    # Bytes that code prints in one evaluation: those that are kept, and those that end it.
-    output: int = 256 * KIB
-    flood: int = 16 * MIB
-    # Characters of the text of a value, and bytes of its JSON.
-    text: int = 64 * KIB
-    value: int = 64 * KIB
-    # Pictures of one evaluation: how many, and bytes of each.
-    pictures: int = 4
-    picture: int = 1024 * KIB
+    memory_bytes: int = 1024 * MIB
+    # CPU seconds over the lifetime of a session.
+    cpu_seconds: int = 600
+    # Threads that code may start; none by default. RLIMIT_NPROC cannot limit them for root.
+    max_threads: int = 0
+    # Bytes in the scratch directory, and number of files and directories.
+    scratch_bytes: int = 256 * MIB
+    max_scratch_entries: int = 10_000
+    # Bytes per file, and simultaneously open files.
+    max_file_bytes: int = 64 * MIB
+    max_open_files: int = 128
+    # Printed bytes per evaluation: retained, and at which the worker is killed.
+    max_output_bytes: int = 256 * KIB
+    output_kill_bytes: int = 16 * MIB
+    # Characters of a value's text, and bytes of its JSON.
+    max_text_chars: int = 64 * KIB
+    max_value_bytes: int = 64 * KIB
+    # Images per evaluation, and bytes per image.
+    max_images: int = 4
+    max_image_bytes: int = 1024 * KIB

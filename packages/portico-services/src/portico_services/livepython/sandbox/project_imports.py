@@ -1,7 +1,7 @@
-"""The packages of a project that is being worked on: found where it keeps them, and imported from there.
+"""Discovery and import of the packages of a project under development.
 
-Not the whole folder: a project may have its secrets next to its code. What counts is what stands in `src`, or the
-packages beside its `pyproject.toml`, and whatever an installation for editing says of this folder.
+Not the whole directory is exposed, since a project may have secrets next to its code. Packages are those in `src`,
+those next to `pyproject.toml`, and those that an editable install maps to the directory.
 """
 
 from __future__ import annotations
@@ -17,41 +17,43 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from urllib.parse import unquote, urlparse
 
-# What tells the folder of a project from one that has nothing but packages in it.
-_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+# Files that distinguish a project from a plain directory of packages.
+_PROJECT_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 _SUFFIXES = (".py", *EXTENSION_SUFFIXES)
-_ABOUT_ITSELF = ("setup", "conftest", "noxfile", "tasks", "manage")
-LONGEST_FILE = 1 << 20
+_IGNORED_MODULES = ("setup", "conftest", "noxfile", "tasks", "manage")
+MAX_FILE_BYTES = 1 << 20
 
 
-def find(projects: Iterable[str], site: Iterable[str]) -> dict[str, str]:
-    """The packages and modules of these folders, by name. `site` are the folders that packages are installed in."""
+def find_packages(projects: Iterable[str], site: Iterable[str]) -> dict[str, str]:
+    """Return the packages and modules of these directories, by name. `site` are the site-packages directories."""
     site = list(site)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for project in map(os.path.realpath, projects):
-        installed = [path for place in site for path in _installed(place) if _is_within(path, project)]
-        named = {name: path for place in site for name, path in _mapped(place) if _is_within(path, project)}
+        installed = [path for place in site for path in _editable_installs(place) if _is_within(path, project)]
+        named = {
+            name: path for place in site for name, path in _setuptools_mappings(place) if _is_within(path, project)
+        }
         for root in dict.fromkeys([project, *installed]):
-            named |= _layout(root)
-        found |= {name: path for name, path in named.items() if _is_within(path, project)}
-    # What comes with Python is never another's.
-    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names}
+            named |= _source_dirs(root)
+        result |= {name: path for name, path in named.items() if _is_within(path, project)}
+    # The standard library cannot be shadowed.
+    return {name: path for name, path in result.items() if name not in sys.stdlib_module_names}
 
 
 def _is_within(path: str, project: str) -> bool:
     return f"{os.path.realpath(path)}{os.sep}".startswith(project.rstrip(os.sep) + os.sep)
 
 
-def _layout(root: str) -> dict[str, str]:
-    """What is in `src`, if anything is, or in the folder itself."""
+def _source_dirs(root: str) -> dict[str, str]:
+    """Return the packages in `src`, or else those in the directory itself."""
     within = os.path.join(root, "src")
     return dict(_packages(within)) or dict(_packages(root))
 
 
 def _packages(root: str) -> Iterator[tuple[str, str]]:
-    is_project = any(os.path.exists(os.path.join(root, mark)) for mark in _MARKS)
+    is_project = any(os.path.exists(os.path.join(root, mark)) for mark in _PROJECT_MARKERS)
     try:
-        entries = sorted(os.scandir(root), key=lambda one: one.name)
+        entries = sorted(os.scandir(root), key=lambda directory_entry: directory_entry.name)
     except OSError:
         return
     for entry in entries:
@@ -59,32 +61,33 @@ def _packages(root: str) -> Iterator[tuple[str, str]]:
         if not name.isidentifier() or name == "__pycache__":
             continue
         if entry.is_dir():
-            # Beside the code of a project there are folders of other things.
+            # A project also has directories that are not packages.
             if entry.name == name and (not is_project or os.path.exists(os.path.join(entry.path, "__init__.py"))):
                 yield name, entry.path
-        elif entry.name in {name + suffix for suffix in _SUFFIXES} and not (is_project and name in _ABOUT_ITSELF):
+        elif entry.name in {name + suffix for suffix in _SUFFIXES} and not (is_project and name in _IGNORED_MODULES):
             yield name, entry.path
 
 
-# Installed for editing
+# Editable installs
 
 
-def _installed(site: str) -> Iterator[str]:
-    """The folders that an installation points to: those that are put on the path, and those it was made from."""
+def _editable_installs(site: str) -> Iterator[str]:
+    """Yield the directories of editable installs: those in .pth files, and those of direct_url.json (PEP 610)."""
     for path in glob(os.path.join(escape(site), "*.pth")):
         yield from (line.strip() for line in _text(path).splitlines() if os.path.isabs(line.strip()))
     for path in glob(os.path.join(escape(site), "*.dist-info", "direct_url.json")):
         try:
-            said = json.loads(_text(path))
-            address = urlparse(said["url"])
-            if said["dir_info"]["editable"] is True and address.scheme == "file":
+            metadata = json.loads(_text(path))
+            address = urlparse(metadata["url"])
+            if metadata["dir_info"]["editable"] is True and address.scheme == "file":
                 yield unquote(address.path)
         except (ValueError, KeyError, TypeError):
             continue
 
 
-def _mapped(site: str) -> Iterator[tuple[str, str]]:
-    """The packages that setuptools' finders know of, which stand nowhere on the path."""
+def _setuptools_mappings(site: str) -> Iterator[tuple[str, str]]:
+    """Yield the packages in setuptools' editable finders, which are not on the path."""
+    # The finder is parsed, not imported: it would run code outside of the sandbox.
     for path in glob(os.path.join(escape(site), "__editable__*_finder.py")):
         try:
             tree = ast.parse(_text(path))
@@ -96,11 +99,11 @@ def _mapped(site: str) -> Iterator[tuple[str, str]]:
                     ast.AnnAssign(target=ast.Name("MAPPING"), value=ast.Dict() as said)
                     | ast.Assign(targets=[ast.Name("MAPPING")], value=ast.Dict() as said)
                 ):
-                    yield from _pairs(said)
+                    yield from _parse_mapping(said)
 
 
-def _pairs(said: ast.Dict) -> Iterator[tuple[str, str]]:
-    for key, value in zip(said.keys, said.values, strict=True):
+def _parse_mapping(node: ast.Dict) -> Iterator[tuple[str, str]]:
+    for key, value in zip(node.keys, node.values, strict=True):
         match key, value:
             case ast.Constant(str() as name), ast.Constant(str() as path) if "." not in name:
                 yield name, path if os.path.isdir(path) else f"{path}.py"
@@ -109,16 +112,16 @@ def _pairs(said: ast.Dict) -> Iterator[tuple[str, str]]:
 def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read(LONGEST_FILE)
+            return file.read(MAX_FILE_BYTES)
     except (OSError, ValueError):
         return ""
 
 
-# Importing
+# Imports
 
 
 class ProjectFinder:
-    """Imports them without a look at the folders they are in, which cannot be read."""
+    """Imports project packages without listing their parent directories, which the sandbox cannot read."""
 
     def __init__(self, packages: Mapping[str, str]) -> None:
         self.packages = packages
@@ -137,6 +140,6 @@ class ProjectFinder:
         return spec
 
 
-def listed() -> list[str]:
-    """The names that can be imported from projects here."""
+def importable_names() -> list[str]:
+    """Return the names that can be imported from projects."""
     return sorted(name for finder in sys.meta_path if isinstance(finder, ProjectFinder) for name in finder.packages)

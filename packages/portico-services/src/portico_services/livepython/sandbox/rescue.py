@@ -1,9 +1,9 @@
-"""The last thing a worker does whose code cannot be interrupted: it saves the names of its session.
+"""Last resort for a worker whose code cannot be interrupted: save the names of its session.
 
-Python runs the handler of a signal between two of its own instructions, and a function in C that never looks for
-signals does not let it come to the next one: `sum(range(10**10))`. A handler in C runs at once, in the middle of that
-function. This one does what no such handler should: it runs Python. But nothing goes on after it, because the process
-is about to be ended in any case. If it fails, no more is lost than would have been lost without it.
+Python runs signal handlers between bytecode instructions, so a C function that never checks for signals delays them
+indefinitely: `sum(range(10**10))`. A handler in C runs immediately, in the middle of that function. This one does what
+no such handler should: it runs Python. But nothing continues after it, because the process is about to be killed
+anyway. If it fails, no more is lost than without it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ import ctypes
 import signal
 from collections.abc import Callable
 
-SIGNAL = signal.SIGUSR1
+RESCUE_SIGNAL = signal.SIGUSR1
 
 _steps: list[Callable[[], None]] = []
 
 
-def run(number: int = 0) -> None:
-    """What the handler does. Code that is interrupted by it has this in its frames: see `Interpreter.is_answering`."""
+def handle_signal(number: int = 0) -> None:
+    """Run the installed step. `Interpreter.is_handling` recognizes this frame in the stack."""
     for step in _steps:
         step()
 
 
-# Made before the jail: it is machine code of its own.
-_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(run)
+# Created before the sandbox is entered, since it allocates executable memory.
+_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(handle_signal)
 _set_handler = ctypes.CDLL(None).signal
 _set_handler.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _set_handler.restype = ctypes.c_void_p
 
 
-def prepare(step: Callable[[], None]) -> None:
-    """This is done when the signal comes. To be called again whenever code has run, which may have changed it."""
+def install_handler(step: Callable[[], None]) -> None:
+    """Install the step to run on the signal. Must be called again after code has run, which may have replaced it."""
     _steps[:] = [step]
-    _set_handler(SIGNAL, ctypes.cast(_handler, ctypes.c_void_p))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (SIGNAL,))
+    _set_handler(RESCUE_SIGNAL, ctypes.cast(_handler, ctypes.c_void_p))
+    # Code may have blocked the signal, which would disable the rescue.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (RESCUE_SIGNAL,))

@@ -1,4 +1,4 @@
-"""The scratch directories of workers: made, measured and removed by those who do not trust what is in them."""
+"""Scratch directories of workers: disk usage and removal. The contents are untrusted."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import stat
 from collections.abc import Iterator
 
-# How names count beside what is in the files.
-BYTES_OF_A_NAME = 256
+# Bytes that a directory entry counts for, in addition to the file's contents.
+DIR_ENTRY_BYTES = 256
 
 
-def usage(directory: str, process: int | None = None, *, most: int) -> tuple[int, int]:
-    """The bytes on disk and the number of entries; counting ends soon after `most` entries.
+def disk_usage(directory: str, process: int | None = None, *, most: int) -> tuple[int, int]:
+    """Return the bytes on disk and the number of entries; counting stops soon after `most` entries.
 
-    `process`: files that it has open and that have no name any more count, too.
+    With `process`, deleted files that it still has open count, too.
     """
     bytes_used = entries = 0
     pending = [directory]
@@ -23,18 +23,21 @@ def usage(directory: str, process: int | None = None, *, most: int) -> tuple[int
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                continue  # it has gone meanwhile
-            bytes_used += status.st_blocks * 512 + BYTES_OF_A_NAME
+                continue  # it was removed in between
+            # Allocated blocks, not the apparent size: sparse files use less.
+            bytes_used += status.st_blocks * 512 + DIR_ENTRY_BYTES
             if stat.S_ISDIR(status.st_mode):
                 pending.append(entry.path)
             if entries > most:
                 break
-    return bytes_used + (_nameless(process) if process is not None else 0), entries
+    return bytes_used + (_unlinked_files(process) if process is not None else 0), entries
 
 
-def time_run(process: int) -> int | None:
-    """Nanoseconds that the threads of a process have run. None where the kernel does not say, or where it has children:
-    they run by themselves."""
+def cpu_time_ns(process: int) -> int | None:
+    """Return the CPU time of a process's threads in nanoseconds.
+
+    Return None if the kernel does not report it, or if the process has children, whose time is separate.
+    """
     total = 0
     try:
         for thread in os.listdir(f"/proc/{process}/task"):
@@ -50,13 +53,13 @@ def time_run(process: int) -> int | None:
 
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
     try:
-        with os.scandir(directory) as found:
-            yield from found
+        with os.scandir(directory) as entries:
+            yield from entries
     except OSError:
-        return  # gone, or too deep to be named
+        return  # removed, or the path is too long
 
 
-def _nameless(process: int) -> int:
+def _unlinked_files(process: int) -> int:
     total = 0
     for entry in _entries(f"/proc/{process}/fd"):
         try:
@@ -68,55 +71,56 @@ def _nameless(process: int) -> int:
     return total
 
 
-def remove(directory: str) -> bool:
-    """Remove a directory whose owner has ended, however deep it is. False if something of it is left.
+def remove_tree(directory: str) -> bool:
+    """Remove a directory of a worker that has ended, however deep. Return False if something is left.
 
-    Code can nest directories deeper than any path is long, and than any recursion goes. So this walks, from descriptor
-    to descriptor: in by a name, out by "..", and knows only what is still to be done on the way.
+    Code can nest directories deeper than the maximum path length and the recursion limit. So this walks from descriptor
+    to descriptor, down by name and up by "..", and stores only the remaining work.
     """
     try:
-        _empty(directory)
+        _empty_directory(directory)
         os.rmdir(directory)
     except OSError:
         return False
     return True
 
 
+# O_NOFOLLOW: a symbolic link must not lead out of the directory.
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _empty(directory: str) -> None:
+def _empty_directory(directory: str) -> None:
     way: list[tuple[str, list[str]]] = []
     here = os.open(directory, _DIRECTORY)
     try:
-        pending = _files_away(here)
+        pending = _remove_files(here)
         while pending or way:
             if pending:
                 name = pending.pop()
-                # It may have been made so that not even its owner can look into it.
+                # Its mode may deny access even to the owner.
                 os.chmod(name, 0o700, dir_fd=here)
                 way.append((name, pending))
-                here = _step(here, name)
-                pending = _files_away(here)
+                here = _descend(here, name)
+                pending = _remove_files(here)
             else:
                 name, pending = way.pop()
-                here = _step(here, "..")
+                here = _descend(here, "..")
                 os.rmdir(name, dir_fd=here)
     finally:
         os.close(here)
 
 
-def _step(here: int, name: str) -> int:
+def _descend(here: int, name: str) -> int:
     there = os.open(name, _DIRECTORY, dir_fd=here)
     os.close(here)
     return there
 
 
-def _files_away(here: int) -> list[str]:
-    """Remove what is no directory, and give the names of what is."""
+def _remove_files(here: int) -> list[str]:
+    """Remove all entries except directories, and return the names of those."""
     directories = []
-    with os.scandir(here) as found:
-        entries = list(found)
+    with os.scandir(here) as listing:
+        entries = list(listing)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             directories.append(entry.name)

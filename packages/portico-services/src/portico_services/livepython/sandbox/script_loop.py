@@ -1,4 +1,4 @@
-"""How a script in the jail asks for things: its only way out, and a loop that waits for nothing else."""
+"""Event loop and channel of a sandboxed script. The channel is its only connection to the outside."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 
 from portico_services.livepython.sandbox import framing
 from portico_services.livepython.sandbox.deterministic import ScriptClock
-from portico_services.livepython.sandbox.display import told
+from portico_services.livepython.sandbox.display import format_exception
 from portico_services.livepython.sandbox.limits import MIB
 
-# Where the server is: the same as in the fork server.
-CHANNEL = 3
-LONGEST_FRAME = 4 * MIB
-# What the server says is believed, and bounded by it: of a journal that is gone on with, all results may come at once.
-LONGEST_ANSWERS = 2**32 - 1
-CHUNK = 32 * 1024
-MOST_TIMERS = 5_000
-# How much deeper than Python's usual limit an answer may be: its value, and what that stands in.
-DEEPEST_ANSWER = framing.DEEPEST_JSON + 100
+# Descriptor of the server, the same as in the fork server.
+CHANNEL_FD = 3
+MAX_FRAME_BYTES = 4 * MIB
+# The server is trusted and limits its messages itself: a resumed run may receive all recorded results at once.
+MAX_REPLAY_BYTES = 2**32 - 1
+CHUNK_BYTES = 32 * 1024
+MAX_TIMERS = 5_000
+# Extra recursion depth for decoding an answer: its value and the enclosing message.
+MAX_RESPONSE_DEPTH = framing.MAX_JSON_DEPTH + 100
 
 
 class ToolChannel:
-    """What the script has asked for and not been told yet."""
+    """Requests of the script that are not answered yet."""
 
     def __init__(self, id: int, clock: ScriptClock) -> None:
         self.clock = clock
@@ -38,15 +38,15 @@ class ToolChannel:
         self._unsent: list[bytes] = []
         self._answers: deque[dict[str, Any]] = deque()
         self._waiting: dict[int, asyncio.Future[Any] | asyncio.TimerHandle] = {}
-        self._frames = framing.Frames(LONGEST_ANSWERS)
+        self._frames = framing.FrameDecoder(MAX_REPLAY_BYTES)
 
     def call(self, tool: bytes, arguments: bytes) -> asyncio.Future[Any]:
-        """The tool by its name, in JSON as its arguments are."""
+        """Request a tool call. Both the name and the arguments are encoded as JSON."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        # Where the answer to this is all that can happen next, the loop need not look for something else.
-        alone = not self._waiting and isinstance(loop, ScriptLoop) and loop.has_nothing_to_do()
-        number = self._number(future)
+        # If nothing else can run, wait for the answer right here and save an iteration of the event loop.
+        alone = not self._waiting and isinstance(loop, ScriptLoop) and loop.is_idle()
+        number = self._next_id(future)
         self._unsent.append(b'{"n":%d,"tool":%s,"arguments":%s}' % (number, tool, arguments))
         if alone:
             self.idle()
@@ -54,96 +54,97 @@ class ToolChannel:
 
     def call_at(self, seconds: float, timer: asyncio.TimerHandle) -> None:
         self._timers += 1
-        if self._timers > MOST_TIMERS:
-            raise RuntimeError(f"a script waits at most {MOST_TIMERS:,} times")
+        if self._timers > MAX_TIMERS:
+            raise RuntimeError(f"a script may have at most {MAX_TIMERS:,} timers")
         seconds = min(max(seconds, 0.0), 1e9) if math.isfinite(seconds) else 1e9
-        self._unsent.append(b'{"n":%d,"seconds":%s}' % (self._number(timer), repr(seconds).encode()))
+        self._unsent.append(b'{"n":%d,"seconds":%s}' % (self._next_id(timer), repr(seconds).encode()))
 
-    def _number(self, waiting: asyncio.Future[Any] | asyncio.TimerHandle) -> int:
+    def _next_id(self, waiting: asyncio.Future[Any] | asyncio.TimerHandle) -> int:
         self._last += 1
         self._waiting[self._last] = waiting
         return self._last
 
     def idle(self) -> None:
-        """Nothing is left to do: say what is wanted, and take the next answer."""
+        """Send the pending requests and deliver the next answer. Called when the script has nothing else to do."""
         self._send()
         while not self._answers:
-            if all(one.cancelled() for one in self._waiting.values()):
-                raise RuntimeError("the script waits for something that nothing will bring about")
-            said = os.read(CHANNEL, CHUNK)
-            if not said:
-                raise SystemExit("the server has hung up")
-            for frame in self._frames.feed(said):
+            # Without a pending request no answer will ever come: report the deadlock instead of blocking.
+            if all(value.cancelled() for value in self._waiting.values()):
+                raise RuntimeError("the script waits for an event that can never occur")
+            data = os.read(CHANNEL_FD, CHUNK_BYTES)
+            if not data:
+                raise SystemExit("the server closed the channel")
+            for frame in self._frames.feed(data):
                 self._answers.extend(_read(frame)["answers"])
-        self._take(self._answers.popleft())
+        self._deliver(self._answers.popleft())
 
     def _send(self) -> None:
-        """In frames that are not too long."""
+        """Send the pending requests, in frames of limited size."""
         unsent, self._unsent = self._unsent, []
         frame: list[bytes] = []
         size = 0
-        for one in unsent:
-            if frame and size + len(one) >= LONGEST_FRAME:
+        for item in unsent:
+            if frame and size + len(item) >= MAX_FRAME_BYTES:
                 self._write(frame)
                 frame, size = [], 0
-            frame.append(one)
-            size += len(one) + 1
+            frame.append(item)
+            size += len(item) + 1
         if frame:
             self._write(frame)
 
     def _write(self, calls: list[bytes]) -> None:
-        framing.write(CHANNEL, b'{"id":%d,"calls":[%s]}' % (self._id, b",".join(calls)))
+        framing.write_frame(CHANNEL_FD, b'{"id":%d,"calls":[%s]}' % (self._id, b",".join(calls)))
 
-    def _take(self, answer: dict[str, Any]) -> None:
-        self.clock.set(answer["at"])
+    def _deliver(self, answer: dict[str, Any]) -> None:
+        self.clock.advance_to(answer["at"])
         waiting = self._waiting.pop(answer["n"], None)
         if waiting is None or waiting.cancelled():
             return
         if isinstance(waiting, asyncio.TimerHandle):
             waiting._run()
         elif "error" in answer:
-            waiting.set_exception(ToolRefusal(answer["error"]))
+            waiting.set_exception(ToolCallRejected(answer["error"]))
         else:
             waiting.set_result(answer.get("value"))
 
     def close(self) -> None:
-        """What was not sent is not wanted any more."""
+        """Drop the requests that were not sent."""
         self._unsent.clear()
 
 
 def _read(frame: bytes) -> Any:
-    """What the server can read can be read here, too, however deep in its own calls the script is."""
+    """Decode a frame, even if the script is close to the recursion limit."""
     text = frame.decode()
     try:
         return _decode(text)[0]
     except RecursionError:
         usual = sys.getrecursionlimit()
-        sys.setrecursionlimit(usual + DEEPEST_ANSWER)
+        sys.setrecursionlimit(usual + MAX_RESPONSE_DEPTH)
         try:
             return _decode(text)[0]
         finally:
             sys.setrecursionlimit(usual)
 
 
-class ToolRefusal(Exception):
-    """What a call was refused with, on its way to the function that made it."""
+class ToolCallRejected(Exception):
+    """The error of a call, on its way to the function that made it."""
 
-    def __init__(self, said: dict[str, Any]) -> None:
-        super().__init__(said.get("text"))
-        self.said = said
+    def __init__(self, details: dict[str, Any]) -> None:
+        super().__init__(details.get("text"))
+        self.details = details
 
 
-# Without the search for blanks around it and for the encoding: the server writes neither.
+# `raw_decode` skips the handling of whitespace and encodings, which the server does not send.
 _decode = json.JSONDecoder().raw_decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     return _encode(value).encode()
 
 
 class _ChannelSelector(selectors.SelectSelector):
-    """Waits for nothing but the channel: a loop asks it for more when it has nothing else to do."""
+    """Selector that waits only for the channel, whenever the event loop is idle."""
 
     def __init__(self, channel: ToolChannel) -> None:
         super().__init__()
@@ -156,21 +157,21 @@ class _ChannelSelector(selectors.SelectSelector):
 
 
 class ScriptLoop(asyncio.SelectorEventLoop):
-    """A loop whose time is the server's: a timer is something that is asked for, as a call is."""
+    """Event loop that uses the server's time: timers are requests, like tool calls."""
 
     def __init__(self, channel: ToolChannel) -> None:
         self._channel = channel
         super().__init__(_ChannelSelector(channel))
 
-    def has_nothing_to_do(self) -> bool:
-        """Whether it would only wait, once what runs now does."""
+    def is_idle(self) -> bool:
+        """Return whether the loop has nothing to run after the current step."""
         return not self._ready and not self._stopping  # type: ignore[attr-defined]
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """What no part of the script has caught, in a few words: asyncio's own would tell of our files."""
+        """Print an uncaught exception briefly: asyncio's own message would reveal paths of the server."""
         failure = context.get("exception")
         message = str(context.get("message") or "Unhandled exception").partition("\n")[0].partition(" in callback")[0]
-        print(message if failure is None else f"{message}: {told(failure)}", file=sys.stderr)
+        print(message if failure is None else f"{message}: {format_exception(failure)}", file=sys.stderr)
 
     def time(self) -> float:
         return self._channel.clock.monotonic()

@@ -1,4 +1,4 @@
-"""The text of what a session has defined, found where it was given, and put into other text."""
+"""Source of a session's definitions: where it was evaluated, and how to merge it into other source."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from inspect import getattr_static
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from portico_services.livepython.sandbox.display import OWN, of_class
+from portico_services.livepython.sandbox.display import EVALUATION_FILENAME_PREFIX, class_attribute
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# A function may be wrapped in others, and will not be unwrapped for ever.
-MOST_WRAPPERS = 20
-# Of evaluations that failed, the line that did: what stands there and below was not made.
+FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Limit for unwrapping decorated functions.
+MAX_UNWRAP_DEPTH = 20
+# The failing line of each failed evaluation: statements from there on were not executed.
 _failed: dict[str, int] = {}
 
 
-class Statement(NamedTuple):
-    """A statement at the top of what a session was given."""
+class SourceStatement(NamedTuple):
+    """A top-level statement of evaluated code."""
 
-    # They are sorted as they were given.
+    # Ordered by evaluation.
     number: int
     first: int
     file: str
@@ -30,20 +30,25 @@ class Statement(NamedTuple):
     text: str
 
     @property
-    def was_run(self) -> bool:
+    def was_executed(self) -> bool:
         return self.last < _failed.get(self.file, self.last + 1)
 
-    def has(self, place: tuple[str, int]) -> bool:
+    def contains(self, place: tuple[str, int]) -> bool:
         return place[0] == self.file and self.first <= place[1] <= self.last
 
 
-def evaluations() -> list[tuple[str, Any]]:
-    """What the session was given, oldest first: under which name, and its entry in the cache of lines."""
-    return [(key, entry) for key, entry in linecache.cache.items() if key.startswith(OWN) and len(entry) == 4]
+def list_evaluations() -> list[tuple[str, Any]]:
+    """Return the evaluations of the session, oldest first, as file name and linecache entry."""
+    return [
+        (key, entry)
+        for key, entry in linecache.cache.items()
+        # linecache also holds lazy entries of length one for modules that were never read.
+        if key.startswith(EVALUATION_FILENAME_PREFIX) and len(entry) == 4
+    ]
 
 
-def parsed(text: str) -> ast.Module:
-    """What a text says; nothing if it is not Python."""
+def parse_or_none(text: str) -> ast.Module:
+    """Parse source code; return an empty module if it is not valid Python."""
     try:
         tree: ast.Module = compile(text, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         return tree
@@ -51,63 +56,66 @@ def parsed(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def remember(file: str, source: str) -> None:
-    """Keep what the session was given, so that tracebacks and questions about the source find it."""
+def register_source(file: str, source: str) -> None:
+    """Register evaluated source, so that tracebacks and introspection find it."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     _failed.pop(file, None)
 
 
-def failed_at(file: str, failure: BaseException) -> None:
-    """What the session was given ended with this."""
+def register_failure(file: str, failure: BaseException) -> None:
+    """Record where an evaluation failed."""
     at = failure.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename != file:
         at = at.tb_next
+    # 0 marks a failure before the first line, such as a syntax error: no statement was executed.
     _failed[file] = 0 if at is None else at.tb_lineno
 
 
-def statements() -> dict[str, list[Statement]]:
-    """Those that define functions, classes and lambdas, by the names they give them; oldest first."""
-    found: dict[str, list[Statement]] = {}
-    for number, (file, entry) in enumerate(evaluations()):
-        for node in parsed("".join(entry[2])).body:
-            for name in _defined(node):
-                found.setdefault(name, []).append(_statement(number, file, entry[2], node))
-    return found
+def defining_statements() -> dict[str, list[SourceStatement]]:
+    """Return the statements that define functions, classes and lambdas, by name, oldest first."""
+    result: dict[str, list[SourceStatement]] = {}
+    for number, (file, entry) in enumerate(list_evaluations()):
+        for node in parse_or_none("".join(entry[2])).body:
+            for name in _defined_names(node):
+                result.setdefault(name, []).append(_parse_statement(number, file, entry[2], node))
+    return result
 
 
-def _statement(number: int, file: str, lines: list[str], node: ast.stmt) -> Statement:
+def _parse_statement(number: int, file: str, lines: list[str], node: ast.stmt) -> SourceStatement:
     first, last = first_line(node), node.end_lineno or node.lineno
     text: str | None = "".join(lines[first - 1 : last])
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        # Others may stand on the same line.
+        # Other statements may be on the same line.
         text = ast.get_source_segment("".join(lines), node)
-    return Statement(number, first, file, last, text or "")
+    return SourceStatement(number, first, file, last, text or "")
 
 
-def _defined(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+def _defined_names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, (*FUNCTION_NODES, ast.ClassDef)):
         yield node.name
     elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (one.id for one in targets if isinstance(one, ast.Name))
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def origin(value: Any, known: list[Statement]) -> Statement | None:
-    """The one of these statements that made a value, by where its code stands; where it has none, the newest that was
-    run."""
+def find_origin(value: Any, statements: list[SourceStatement]) -> SourceStatement | None:
+    """Return the statement that created a value, by the location of its code.
+
+    Without a location, return the newest statement that was executed.
+    """
     if issubclass(type(value), type):
-        places = [_place(one) for one in list(of_class(value, "__dict__").values())]
+        places = [_place(item) for item in list(class_attribute(value, "__dict__").values())]
     else:
         places = [_place(value)]
-    made = [one for one in known if any(place is not None and one.has(place) for place in places)]
+    made = [item for item in statements if any(place is not None and item.contains(place) for place in places)]
     if not made and (issubclass(type(value), type) or places == [None]):
-        made = [one for one in known if one.was_run]
+        made = [item for item in statements if item.was_executed]
     return made[-1] if made else None
 
 
 def _place(value: Any) -> tuple[str, int] | None:
-    """Where a function is written, without what it is wrapped in; None if it is no function. Runs no code of theirs."""
-    for _ in range(MOST_WRAPPERS):
+    """Return where a function is defined, without its wrappers, or None if it is not one. Runs no foreign code."""
+    for _ in range(MAX_UNWRAP_DEPTH):
         if type(value) is property:
             value = value.fget
         elif type(value) in (staticmethod, classmethod):
@@ -118,21 +126,24 @@ def _place(value: Any) -> tuple[str, int] | None:
 
 
 def first_line(node: ast.stmt) -> int:
-    """With its decorators."""
+    """Return the first line of a statement, including its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(one.lineno for one in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def with_method(text: str, class_name: str, method: str) -> str | None:
-    """The text of a module in which a class has this method: in the place of the one it had, or at its end. None if
-    there is no such class in it."""
-    owner = _class(parsed(text), class_name.split("."))
-    (new,) = parsed(method).body
-    if owner is None or not isinstance(new, FUNCTIONS):
+def insert_method(text: str, class_name: str, method: str) -> str | None:
+    """Return the source of a module with the method replaced in its class, or appended to the class.
+
+    Return None if the module does not contain the class.
+    """
+    owner = _class(parse_or_none(text), class_name.split("."))
+    (new,) = parse_or_none(method).body
+    if owner is None or not isinstance(new, FUNCTION_NODES):
         return None
     lines = text.splitlines(keepends=True)
+    # The indentation of the existing body, which need not be four spaces.
     margin = " " * owner.body[-1].col_offset
-    written = _indented(method.strip("\n") + "\n", margin)
+    written = _indent_lines(method.strip("\n") + "\n", margin)
     old = _same(owner, new)
     if old is None:
         end = owner.body[-1].end_lineno or owner.lineno
@@ -145,13 +156,13 @@ def with_method(text: str, class_name: str, method: str) -> str | None:
 
 
 def with_function(text: str, function: str) -> str | None:
-    """Return the text of a module that has this function at its top, instead of the one it had or at its end."""
-    (new,) = parsed(function).body
-    if not isinstance(new, FUNCTIONS):
+    """Return the source of a module with the top-level function replaced, or appended."""
+    (new,) = parse_or_none(function).body
+    if not isinstance(new, FUNCTION_NODES):
         return None
     lines = text.splitlines(keepends=True)
     written = (function.strip("\n") + "\n").splitlines(keepends=True)
-    named = [node for node in parsed(text).body if isinstance(node, FUNCTIONS) and node.name == new.name]
+    named = [node for node in parse_or_none(text).body if isinstance(node, FUNCTION_NODES) and node.name == new.name]
     if not named:
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
@@ -163,28 +174,28 @@ def with_function(text: str, function: str) -> str | None:
 def _class(tree: ast.AST, path: list[str]) -> ast.ClassDef | None:
     for name in path:
         within = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
-        found = next(within, None)
-        if found is None:
+        result = next(within, None)
+        if result is None:
             return None
-        tree = found
+        tree = result
     return tree if isinstance(tree, ast.ClassDef) else None
 
 
 def _same(owner: ast.ClassDef, new: Function) -> Function | None:
-    """The function that it replaces: of several with this name, as a property has, the one decorated alike."""
-    named = [node for node in owner.body if isinstance(node, FUNCTIONS) and node.name == new.name]
+    """Return the function to replace: of several with this name, as in a property, the one with equal decorators."""
+    named = [node for node in owner.body if isinstance(node, FUNCTION_NODES) and node.name == new.name]
     alike = [node for node in named if _decorators(node) == _decorators(new)]
     return next(reversed(alike or named), None)
 
 
 def _decorators(node: Function) -> list[str]:
-    return [ast.dump(one) for one in node.decorator_list]
+    return [ast.dump(item) for item in node.decorator_list]
 
 
-def _indented(text: str, margin: str) -> list[str]:
-    """Line by line; not within a text of several lines, which is what it is."""
+def _indent_lines(text: str, margin: str) -> list[str]:
+    """Indent the lines, except inside multi-line strings, whose value would change."""
     inside: set[int] = set()
-    for node in ast.walk(parsed(text)):
+    for node in ast.walk(parse_or_none(text)):
         if isinstance(node, ast.Constant | ast.JoinedStr):
             inside |= set(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
     lines = text.splitlines(keepends=True)

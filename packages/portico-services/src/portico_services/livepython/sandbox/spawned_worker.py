@@ -1,4 +1,4 @@
-"""Strict workers: a process each, with pipes, on any system that has Python."""
+"""Strict (WebAssembly) workers: one process each, connected by pipes, on any system with Python."""
 
 from __future__ import annotations
 
@@ -7,34 +7,24 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import cast
 
 import msgspec
 
-import portico
-import portico_services
-from portico_services.livepython.sandbox.forked_worker import CLOSE_SECONDS, ENVIRONMENT
-from portico_services.livepython.sandbox.framing import pack
-from portico_services.livepython.sandbox.limits import Limits
+from portico_services.livepython.sandbox.forked_worker import CLOSE_TIMEOUT_SECONDS, ENVIRONMENT, SOURCES, program
+from portico_services.livepython.sandbox.framing import encode_frame
+from portico_services.livepython.sandbox.limits import SandboxLimits
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.sandbox.worker import PythonWorker, WorkerEnded
 
-# The packages may be installed in different folders.
-_SOURCES = "\n".join({str(Path(str(package.__file__)).parent.parent): "" for package in (portico, portico_services)})
-_BEGIN = (
-    "import sys; sources = sys.argv[1].splitlines(); sys.path[:0] = sources; "
-    "from portico_services.livepython.sandbox import wasm; "
-    "del sys.path[: len(sources)]; wasm.main()"
-)
-# What an empty session takes, beside what code in it is given.
-IMAGE = 256 * 1024 * 1024
+# Memory of an empty session, in addition to the limit for code.
+WASM_BASE_MEMORY_BYTES = 256 * 1024 * 1024
 
 
-class Piped(asyncio.SubprocessProtocol):
+class SpawnedProcess(asyncio.SubprocessProtocol):
     """The server's ends of one worker: its standard input and output. Code inside cannot reach them."""
 
-    prints = True
+    output_in_messages = True
 
     def __init__(self) -> None:
         self.pid = 0
@@ -44,12 +34,14 @@ class Piped(asyncio.SubprocessProtocol):
         self._end: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not every loop's transport says so of itself: uvloop's is one, and no subclass.
+        # A cast, since uvloop's transport is not a subclass.
         self._transport = cast("asyncio.SubprocessTransport", transport)
         self.pid = self._transport.get_pid()
 
-    def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
-        self._hear, self._end = hear, end
+    def listen(
+        self, on_packet: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]
+    ) -> None:
+        self._hear, self._end = on_packet, end
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._hear(data)
@@ -63,20 +55,20 @@ class Piped(asyncio.SubprocessProtocol):
         if pipe is not None and not pipe.is_closing():
             cast("asyncio.WriteTransport", pipe).write(data)
 
-    def rest(self, most: int) -> bytes:
+    def drain(self, most: int) -> bytes:
         return b""
 
-    def freeze(self) -> None:
-        """Nothing runs between two questions."""
+    def suspend(self) -> None:
+        """Do nothing: no code runs between two requests."""
 
-    def thaw(self) -> None:
-        """So there is nothing to let go on."""
+    def resume(self) -> None:
+        """Do nothing: the worker is never suspended."""
 
     def interrupt(self) -> bool:
-        """Nothing inside can be interrupted: WebAssembly has no signals, and what stops it from outside breaks it."""
+        """Return False: WebAssembly has no signals, and stopping it from outside breaks the instance."""
         return False
 
-    def rescue(self) -> bool:
+    def request_rescue(self) -> bool:
         return False
 
     def kill(self) -> None:
@@ -88,21 +80,25 @@ class Piped(asyncio.SubprocessProtocol):
 
     async def status(self) -> int | None:
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self.exited.wait()
         except TimeoutError:
             return None
         return self._transport.get_returncode() if self._transport is not None else None
 
-    def excess(self, limits: Limits) -> str | None:
-        """WebAssembly's own bound is 4 GiB; ours is looked after from outside, where the system tells."""
+    def limit_exceeded(self, limits: SandboxLimits) -> str | None:
+        """Return which limit is exceeded, or None.
+
+        WebAssembly itself limits memory to 4 GiB; the configured limit is checked from outside, where the system
+        reports usage.
+        """
         try:
             with open(f"/proc/{self.pid}/statm") as file:
                 resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError):
             return None
-        if resident > limits.memory + IMAGE:
-            return f"it used more than {limits.memory // 2**20} MiB of memory"
+        if resident > limits.memory_bytes + WASM_BASE_MEMORY_BYTES:
+            return f"it used more than {limits.memory_bytes // 2**20} MiB of memory"
         return None
 
     def close(self) -> None:
@@ -110,33 +106,33 @@ class Piped(asyncio.SubprocessProtocol):
             self._transport.close()
 
 
-class Spawning:
+class SpawnedWorkerFactory:
     """Starts strict workers."""
 
-    def __init__(self, python: str, limits: Limits) -> None:
+    def __init__(self, python: str, limits: SandboxLimits) -> None:
         self.limits = limits
         self.version = ""
-        # There are no files inside, so none of a project's either.
+        # There is no file system inside, so projects are not available.
         self.packages: list[str] = []
         self._python = python
-        self._started: set[Piped] = set()
+        self._started: set[SpawnedProcess] = set()
 
     async def open(self) -> None:
-        """Nothing to prepare: each worker is on its own."""
+        """Do nothing: each worker is independent."""
 
     async def start(self) -> PythonWorker:
-        """Raises SandboxUnavailable with the reason, for instance that there is no pyeryx."""
+        """Start a worker. Raises SandboxUnavailable with the reason, for example that pyeryx is not installed."""
         loop = asyncio.get_running_loop()
-        # Windows cannot load its own libraries without knowing where it is.
+        # Windows needs SYSTEMROOT to load its own libraries.
         needed = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
         try:
             _, ends = await loop.subprocess_exec(
-                Piped,
+                SpawnedProcess,
                 self._python,
                 "-I",
                 "-c",
-                _BEGIN,
-                _SOURCES,
+                program("wasm.main()"),
+                SOURCES,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -145,13 +141,13 @@ class Spawning:
             )
         except OSError as failure:
             raise SandboxUnavailable(f"cannot start {self._python}: {failure.strerror}") from None
-        self._started = {one for one in self._started if not one.exited.is_set()} | {ends}
+        self._started = {item for item in self._started if not item.exited.is_set()} | {ends}
         worker = PythonWorker(ends, self.limits)
-        ends.send(pack(msgspec.json.encode(asdict(self.limits))))
+        ends.send(encode_frame(msgspec.json.encode(asdict(self.limits))))
         try:
             await worker.ready()
             if not self.version:
-                answer = await worker.ask("version", {}, CLOSE_SECONDS)
+                answer = await worker.request("version", {}, CLOSE_TIMEOUT_SECONDS)
                 self.version = msgspec.json.decode(answer.result)["version"]
         except WorkerEnded as refused:
             raise SandboxUnavailable(refused.reason) from None

@@ -1,7 +1,7 @@
-"""The strict way: a worker that runs code in CPython compiled to WebAssembly, where there is nothing to reach.
+"""Strict mode: a worker that runs code in CPython compiled to WebAssembly, without access to the system.
 
-This is the program of such a worker. It needs `pyeryx` (Python 3.12 or newer) beside the standard library. The code of
-the image is handed in as text and runs inside, with whatever it is given; out come words and output.
+This is the program of such a worker. It needs `pyeryx` (Python 3.12 or newer) in addition to the standard library. The
+interpreter's modules are passed in as source and run inside; only JSON replies and output come out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 from portico_services.livepython.sandbox import framing
 
-REQUESTS, REPLIES = 0, 1
+REQUESTS_FD, REPLIES_FD = 0, 1
 
-# What goes in, in the order in which they need each other.
-_INSIDE = (
+# Modules to load inside, in order of dependency.
+_GUEST_MODULES = (
     "limits", "display", "name_resolution", "project_imports", "introspection", "source_tracking", "method_patches",
     "session_pickle", "interpreter", "wasm_guest",
 )  # fmt: skip
@@ -38,67 +38,70 @@ for name in ("portico_services", "portico_services.livepython", "portico_service
     load(name, "")
 """
 
-_ANSWER = "import sys; __answer__ = sys.modules['portico_services.livepython.sandbox.wasm_guest'].answer({!r})"
+_ANSWER = "import sys; __answer__ = sys.modules['portico_services.livepython.sandbox.wasm_guest'].handle_request({!r})"
 
 
-class Sandbox:
-    """An interpreter in WebAssembly, and who hears what it prints."""
+class WasmInterpreter:
+    """An interpreter in WebAssembly; its output is forwarded to the server."""
 
     def __init__(self, limits: dict[str, int]) -> None:
         eryx: Any = import_module("eryx")  # only this program needs it
 
-        self.asked = framing.READY
+        self.asked = framing.READY_ID
         self._session: Any = eryx.Session(
             result_variable="__answer__", on_stdout=self._print, on_stderr=self._print, network=None
         )
         self._failures: tuple[type[BaseException], ...] = (eryx.EryxError,)
         self._session.execute(_LOADER)
-        for name in _INSIDE:
+        for name in _GUEST_MODULES:
             text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
             self._session.execute(f"load('portico_services.livepython.sandbox.{name}', {text!r})")
         self._session.execute(
-            f"sys.modules['portico_services.livepython.sandbox.wasm_guest'].begin({dumps(limits)!r}); del load"
+            f"sys.modules['portico_services.livepython.sandbox.wasm_guest'].start({dumps(limits)!r}); del load"
         )
 
     def _print(self, data: bytes) -> None:
-        say(self.asked, "output", data.decode("utf-8", "replace"))
+        send_message(self.asked, "output", data.decode("utf-8", "replace"))
 
-    def answer(self, request: dict[str, Any]) -> None:
+    def handle(self, request: dict[str, Any]) -> None:
         self.asked = request["id"]
         try:
-            said = self._session.execute(_ANSWER.format(dumps(request))).result
+            answer = self._session.execute(_ANSWER.format(dumps(request))).result
         except self._failures:
-            # A trap: the instance cannot be entered any more, and its names cannot be saved.
-            os._exit(framing.BROKEN)
-        member, value = loads(said)
-        say(self.asked, member, value)
+            # A trap: the instance cannot be entered again, and its names cannot be saved.
+            os._exit(framing.EXIT_INTERPRETER_BROKEN)
+        member, value = loads(answer)
+        send_message(self.asked, member, value)
 
 
-def say(id: int, member: str, value: Any) -> None:
-    framing.write(REPLIES, framing.encode({"id": id, member: value}))
+def send_message(id: int, member: str, value: Any) -> None:
+    framing.write_frame(REPLIES_FD, framing.encode_json({"id": id, member: value}))
 
 
 def main() -> NoReturn:
-    """Limits first, then requests, on standard input. A thread reads them, to see that the server has gone."""
-    limits = loads(framing.read(REQUESTS) or b"{}")
+    """Read the limits, then requests, from standard input. A reader thread notices when the server has gone."""
+    limits = loads(framing.read_frame(REQUESTS_FD) or b"{}")
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def read() -> None:
-        while (asked := framing.read(REQUESTS)) is not None:
-            requests.put(loads(asked))
+        while (frame := framing.read_frame(REQUESTS_FD)) is not None:
+            requests.put(loads(frame))
         os._exit(0)
 
+    # The main thread may be inside WebAssembly for as long as code runs; only a second one can see the end of the
+    # input.
     threading.Thread(target=read, daemon=True).start()
     try:
-        sandbox = Sandbox(limits)
+        sandbox = WasmInterpreter(limits)
     except ImportError:
-        say(
-            framing.READY,
+        send_message(
+            framing.READY_ID,
             "refusal",
-            f"strict mode needs the package pyeryx, and Python {sys.version_info.major}.{sys.version_info.minor} has "
-            "none: install it with Python 3.12 or newer, and say which with python=",
+            "sandbox = 'wasm' needs the package pyeryx, which is not installed for Python "
+            f"{sys.version_info.major}.{sys.version_info.minor}: install it for Python 3.12 or newer, and pass that "
+            "interpreter as python=",
         )
-        os._exit(framing.BROKEN)
-    say(framing.READY, "result", {})
+        os._exit(framing.EXIT_INTERPRETER_BROKEN)
+    send_message(framing.READY_ID, "result", {})
     while True:
-        sandbox.answer(requests.get())
+        sandbox.handle(requests.get())

@@ -1,4 +1,4 @@
-"""A worker, seen from the server: asked one thing at a time, believed nothing."""
+"""A worker as seen from the server: one request at a time, and its replies are untrusted."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw, Struct, field
 
-from portico_services.livepython.sandbox.framing import BROKEN, READY, Frames, TooLong, pack
-from portico_services.livepython.sandbox.limits import KIB, LARGEST, LONGEST_REPLY, Limits
+from portico_services.livepython.sandbox.framing import (
+    EXIT_INTERPRETER_BROKEN,
+    READY_ID,
+    FrameDecoder,
+    FrameTooLarge,
+    encode_frame,
+)
+from portico_services.livepython.sandbox.limits import KIB, MAX_REPLY_BYTES, MAX_SESSION_BYTES, SandboxLimits
 
-# How long code is given to stop by itself, when it is told again in that time, and how long a worker may take to come
-# up. Code that catches the first interrupt, or cleans up for a while, is not lost yet.
-GRACE_SECONDS = 2.0
-INTERRUPT_SECONDS = 0.5
-REPLY_SECONDS = 30.0
-# How long it is waited for the names of a session whose code does not stop.
-RESCUE_SECONDS = 5.0
-# How often it is looked at what a worker uses, while it may use more.
-CHECK_SECONDS = 0.1
-# How much longer than a look the time to the next one is, at least.
-SHARE_OF_LOOKING = 20
+# How long interrupted code may take to stop, how often the interrupt is repeated in that time, and how long a worker
+# may take to start. Code may catch the first interrupt, or need time to clean up.
+INTERRUPT_GRACE_SECONDS = 2.0
+INTERRUPT_INTERVAL_SECONDS = 0.5
+REPLY_TIMEOUT_SECONDS = 30.0
+# How long to wait for the names of a session whose code does not stop.
+RESCUE_TIMEOUT_SECONDS = 5.0
+# Interval at which resource usage is checked while code runs.
+USAGE_CHECK_SECONDS = 0.1
+# The pause between checks is at least this many times the duration of a check.
+USAGE_CHECK_BACKOFF = 20
 
-LONGEST_REFUSAL = 64 * KIB
+MAX_ERROR_BYTES = 64 * KIB
 
-NOTHING = Raw(b"")
+EMPTY_RESULT = Raw(b"")
 
 _SIGNALS = {
     "SIGSEGV": "it crashed (segmentation fault)",
@@ -36,154 +42,158 @@ _SIGNALS = {
     "SIGBUS": "it crashed (bus error)",
     "SIGFPE": "it crashed (arithmetic)",
     "SIGILL": "it crashed (illegal instruction)",
-    "SIGSYS": "it called the kernel in a way that is not allowed",
-    "SIGXCPU": "it has used up its processor time",
-    "SIGKILL": "the system has ended it, perhaps for want of memory",
+    "SIGSYS": "it made a forbidden system call",
+    "SIGXCPU": "it used up its CPU time",
+    "SIGKILL": "the system killed it, perhaps because memory ran out",
 }
 
 
-class Ends(Protocol):
+class WorkerTransport(Protocol):
     """The descriptors and the process of a worker, however it was started."""
 
-    # Whether its output comes among its words, for want of a pipe of its own.
-    prints: bool
+    # Whether output arrives in messages, because there is no separate pipe for it.
+    output_in_messages: bool
 
-    def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
-        """Where its words and its output go, and who is told that there will be no more."""
+    def listen(
+        self, on_packet: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]
+    ) -> None:
+        """Register the callbacks for messages, for output and for the end of the channel."""
 
     def send(self, data: bytes) -> None: ...
 
-    def rest(self, most: int) -> bytes:
-        """What it has printed and was not read yet, at most so much."""
+    def drain(self, most: int) -> bytes:
+        """Return printed output that was not read yet, up to `most` bytes."""
 
-    def freeze(self) -> None:
-        """Let nothing of it run until `thaw`."""
+    def suspend(self) -> None:
+        """Stop the process until `resume`."""
 
-    def thaw(self) -> None: ...
+    def resume(self) -> None: ...
 
     def interrupt(self) -> bool:
-        """Ask the code to stop. False where code cannot be asked."""
+        """Ask the code to stop. Return False if that is not possible."""
 
-    def rescue(self) -> bool:
-        """Tell it to save its names at once, whatever it is doing. False where that cannot be done."""
+    def request_rescue(self) -> bool:
+        """Tell the worker to save its names immediately. Return False if that is not possible."""
 
     def kill(self) -> None: ...
 
     async def status(self) -> int | None:
-        """Its exit status, or the negative number of a signal. For a short time only; None if it is not known."""
+        """Return the exit status, or the negative number of a signal. Waits only briefly; None if it is unknown."""
 
-    def excess(self, limits: Limits) -> str | None:
-        """Why it must end: what it has used is more than it may. Called in a thread."""
+    def limit_exceeded(self, limits: SandboxLimits) -> str | None:
+        """Return which resource limit is exceeded, or None. Called in a thread."""
 
     def close(self) -> None: ...
 
 
 class WorkerReply(Struct):
-    """What a worker said, and what it printed meanwhile."""
+    """Reply of a worker, with the output printed during the request."""
 
-    result: Raw = NOTHING
+    result: Raw = EMPTY_RESULT
     refusal: str | None = None
     output: str = ""
-    # Bytes that were printed and not kept.
+    # Bytes of output that were discarded.
     dropped: int = 0
-    # Time was up, and it stopped without being ended.
+    # The request timed out, and the code stopped without being killed.
     interrupted: bool = False
-    # Something about the session that the caller should know, and whether it has no names any more.
+    # A note about the session for the caller, and whether its names are lost.
     note: str | None = None
     begun_anew: bool = False
-    # The refusal says that what was asked for does not exist.
+    # The requested object does not exist.
     missing: bool = False
 
 
-class Rescued(Struct):
-    """What a worker has saved in its last moment: the names of its session, and what it says of them. Without the
-    second it did not come to the end."""
+class RescuedSession(Struct):
+    """Data that a worker saved before it was killed: the names of its session, and the report about them.
+
+    Without the report, saving did not complete.
+    """
 
     names: bytearray = field(default_factory=bytearray)
-    about: Raw = NOTHING
+    about: Raw = EMPTY_RESULT
 
 
-UNASKED = "it answered without a question"
+UNSOLICITED_REPLY = "it sent a message that was not requested"
 
 
 class WorkerEnded(Exception):
-    """The worker is no more, and the names of its session with it, unless they were `kept`."""
+    """The worker has ended, and the names of its session are lost unless they were rescued."""
 
     def __init__(self, reason: str, answer: WorkerReply) -> None:
         super().__init__(reason)
         self.reason = reason
         self.answer = answer
-        # Whether it was ended because time was up, and what became of the names, if the session goes on with them.
-        self.late = False
-        self.kept: str | None = None
+        # Whether it was killed on a timeout, and a description if the session continues with its names.
+        self.timed_out = False
+        self.was_rescued: str | None = None
 
 
 class _PendingReply(Struct):
     id: int
-    result: Raw = NOTHING
+    result: Raw = EMPTY_RESULT
     refusal: str | None = None
-    # A refusal, too: what was asked for does not exist.
+    # An error, too: the requested object does not exist.
     missing: str | None = None
     output: str | None = None
     rescued: str | None = None
-    calls: Raw = NOTHING
+    calls: Raw = EMPTY_RESULT
 
 
-# Takes what a script wants done. Raises ValueError for what no script of ours would say, which ends it.
-HearCalls = Callable[[Raw], None]
+# Handles the requests of a script. Raises ValueError for a message that a genuine script does not send.
+OnToolCalls = Callable[[Raw], None]
 
 _decode = msgspec.json.Decoder(_PendingReply).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class PythonWorker:
-    """One process that runs code for us.
+    """A process that runs code.
 
-    Between two questions it is stopped, so that nothing the code has left behind runs on: no thread, no timer, no
-    handler. What it sends is bounded, and whatever was not asked for is its end.
+    Between two requests it is stopped, so that nothing the code has left behind keeps running: no thread, timer or
+    handler. Its messages are limited in size, and an unsolicited one ends the worker.
     """
 
-    def __init__(self, ends: Ends, limits: Limits) -> None:
+    def __init__(self, ends: WorkerTransport, limits: SandboxLimits) -> None:
         self.ends = ends
         self.limits = limits
         self.greeting: Mapping[str, Any] = {}
-        # Why it has ended, once it has.
+        # Why it has ended, if it has.
         self.reason: str | None = None
-        # Whether it has names that are wanted when it must be ended; and what it has said of them then.
+        # Whether its names should be rescued before it is killed, and the rescued data.
         self.has_names = False
-        self.rescued = Rescued()
-        # Why it is to end, while it is waited for them.
+        self.rescued = RescuedSession()
+        # Why it is about to be killed, while its names are awaited.
         self._dying: str | None = None
         self._loop = asyncio.get_running_loop()
-        self._frames = Frames(LONGEST_REPLY)
-        self._asked = READY
-        # Its first message comes by itself, so it is awaited from the beginning.
+        self._frames = FrameDecoder(MAX_REPLY_BYTES)
+        self._asked = READY_ID
+        # The first message is unsolicited, so it is awaited from the beginning.
         self._greeted: asyncio.Future[WorkerReply] = self._loop.create_future()
         self._waiting: asyncio.Future[WorkerReply] | None = self._greeted
         self._printed = bytearray()
         self._dropped = 0
         self._late = False
-        # Who is told of the calls that a script makes; without one there are none.
-        self._hear_calls: HearCalls | None = None
-        # When time is up for what was asked, and then when it is told again to stop.
+        # Callback for the calls of a script; without it none are accepted.
+        self._hear_calls: OnToolCalls | None = None
+        # The timeout of the request, and then the timer of the next interrupt.
         self._clock: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._farewell: asyncio.Task[None] | None = None
-        ends.listen(self._hear, self._print, self._end)
+        ends.listen(self._on_data, self._on_output, self._end)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.reason is not None
 
     @property
     def busy(self) -> bool:
-        """Whether it has not answered yet, also if no caller waits for that any more."""
+        """Return whether a request is unanswered, even if its caller no longer waits."""
         return self._waiting is not None
 
     async def ready(self) -> None:
-        """Until it has said that it is locked up. Raises WorkerEnded with the reason if it could not be."""
+        """Wait until the worker is in the sandbox. Raises WorkerEnded with the reason if that failed."""
         try:
-            answer = await self._wait(self._greeted, REPLY_SECONDS, "it did not start in time")
+            answer = await self._wait(self._greeted, REPLY_TIMEOUT_SECONDS, "it did not start in time")
         except asyncio.CancelledError:
             self.kill("it was cancelled")
             raise
@@ -192,11 +202,14 @@ class PythonWorker:
             raise WorkerEnded(answer.refusal, answer)
         self.greeting = msgspec.json.decode(answer.result)
 
-    async def ask(
-        self, op: str, arguments: Mapping[str, Any], seconds: float, calls: HearCalls | None = None
+    async def request(
+        self, op: str, arguments: Mapping[str, Any], seconds: float, calls: OnToolCalls | None = None
     ) -> WorkerReply:
-        """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock,
-        and waits with `settled` after a question that was cancelled. `calls` is told of what a script wants."""
+        """Send a request and return the reply. Raises WorkerEnded if the worker ends or has ended before.
+
+        One at a time: the caller holds a lock, and calls `wait_idle` after a cancelled request. `calls` receives the
+        requests of a script.
+        """
         if self.reason is not None:
             raise WorkerEnded(self.reason, WorkerReply())
         self._asked += 1
@@ -204,18 +217,18 @@ class PythonWorker:
         waiting = self._waiting = self._loop.create_future()
         self._printed, self._dropped, self._late = bytearray(), 0, False
         self._hear_calls = calls
-        self.ends.thaw()
-        self.ends.send(pack(request))
-        self._look_later()
+        self.ends.resume()
+        self.ends.send(encode_frame(request))
+        self._schedule_usage_check()
         return await self._wait(waiting, seconds, f"it did not stop within {seconds:g} s")
 
-    def tell(self, message: bytes) -> None:
-        """What a script has waited for."""
+    def send(self, message: bytes) -> None:
+        """Send an answer to a script."""
         if self.reason is None:
-            self.ends.send(pack(message))
+            self.ends.send(encode_frame(message))
 
-    async def settled(self) -> None:
-        """Until nothing runs that was cancelled: it has yielded, or it has ended."""
+    async def wait_idle(self) -> None:
+        """Wait until cancelled code has stopped or the worker has ended."""
         if self._waiting is not None:
             await asyncio.wait([self._waiting])
 
@@ -226,103 +239,105 @@ class PythonWorker:
             return await waiting
         except asyncio.CancelledError:
             if self._waiting is waiting:
-                # It was cancelled with its caller. The answer is wanted all the same, so another takes its place.
+                # The future was cancelled with its caller, but the worker still owes a reply: a new future awaits it.
                 self._settle()
                 self._waiting = self._loop.create_future()
-                self._waiting.add_done_callback(asyncio.Future.exception)  # seen, so that it is not reported
+                # marks the exception as retrieved, so that asyncio does not report it
+                self._waiting.add_done_callback(asyncio.Future.exception)
                 self._interrupt("it was cancelled and did not stop")
             raise
 
     def _interrupt(self, reason: str, waited: float = 0.0) -> None:
-        """Time is up. Code that yields keeps its names; what has not yielded in time is ended.
+        """Interrupt the code. If it stops in time the session keeps its names; otherwise the worker is killed.
 
-        No interrupt is sent once the answer is there, so that none can meet the next question.
+        No interrupt is sent after the reply has arrived, so that none can hit the next request.
         """
         self._late = True
-        if waited < GRACE_SECONDS and self.ends.interrupt():
-            pause = min(INTERRUPT_SECONDS, GRACE_SECONDS)
+        if waited < INTERRUPT_GRACE_SECONDS and self.ends.interrupt():
+            pause = min(INTERRUPT_INTERVAL_SECONDS, INTERRUPT_GRACE_SECONDS)
             self._clock = self._loop.call_later(pause, self._interrupt, reason, waited + pause)
-        elif self.has_names and self._dying is None and self.ends.rescue():
+        elif self.has_names and self._dying is None and self.ends.request_rescue():
             self._dying = reason
-            self._clock = self._loop.call_later(RESCUE_SECONDS, self.kill, reason)
+            self._clock = self._loop.call_later(RESCUE_TIMEOUT_SECONDS, self.kill, reason)
         else:
             self.kill(reason)
 
     def _settle(self) -> asyncio.Future[WorkerReply] | None:
-        """The caller that is to be told of the answer or the end, if there is one that was not told yet."""
+        """Return the future of the caller that still waits for the reply or the end, if any."""
         waiting, self._waiting = self._waiting, None
         if self._clock is not None:
             self._clock.cancel()
         return None if waiting is None or waiting.done() else waiting
 
-    # What it says
+    # Messages
 
-    def _hear(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         try:
             for frame in self._frames.feed(data):
-                # msgspec does not check the UTF-8 of members that it leaves undecoded.
+                # msgspec does not validate the UTF-8 of members that it leaves undecoded.
                 frame.decode()
-                self._take(_decode(frame))
+                self._on_reply(_decode(frame))
             if self._frames.pending and self._waiting is None:
                 raise ValueError
-        except (TooLong, ValueError, RecursionError):
-            self.kill(UNASKED)
+        except (FrameTooLarge, ValueError, RecursionError):
+            self.kill(UNSOLICITED_REPLY)
 
-    def _take(self, reply: _PendingReply) -> None:
+    def _on_reply(self, reply: _PendingReply) -> None:
         if self._waiting is None or reply.id != self._asked:
             raise ValueError
         refusal = reply.missing if reply.refusal is None else reply.refusal
-        if refusal is not None and len(refusal) > LONGEST_REFUSAL:
+        if refusal is not None and len(refusal) > MAX_ERROR_BYTES:
             raise ValueError
         if reply.output is not None:
-            if not self.ends.prints:
+            if not self.ends.output_in_messages:
                 raise ValueError
-            self._print(reply.output.encode())
+            self._on_output(reply.output.encode())
             return
         if reply.rescued is not None:
-            self._take_names(reply.rescued)
+            self._on_rescued_chunk(reply.rescued)
             return
         if self.rescued.names and self._dying is not None:
             self.rescued.about = reply.result
             self.kill(self._dying)
             return
-        if reply.calls is not NOTHING:
+        if reply.calls is not EMPTY_RESULT:
             if self._hear_calls is None:
                 raise ValueError
             self._hear_calls(reply.calls)
             return
-        self.ends.freeze()
-        self._print(self.ends.rest(self.limits.flood))
+        # Suspend before reading the remaining output, so that code cannot print more in the meantime.
+        self.ends.suspend()
+        self._on_output(self.ends.drain(self.limits.output_kill_bytes))
         if self.reason is None and (waiting := self._settle()) is not None:
-            answer = self._answer(reply.result, refusal)
+            answer = self._finish_request(reply.result, refusal)
             answer.missing = reply.missing is not None
             waiting.set_result(answer)
 
-    def _take_names(self, part: str) -> None:
+    def _on_rescued_chunk(self, part: str) -> None:
         if self._dying is None:
             raise ValueError
         if not part:
             self.kill(self._dying)
             return
         self.rescued.names += b64decode(part, validate=True)
-        if len(self.rescued.names) > LARGEST:
+        if len(self.rescued.names) > MAX_SESSION_BYTES:
             raise ValueError
 
-    def _print(self, data: bytes) -> None:
-        room = self.limits.output - len(self._printed)
+    def _on_output(self, data: bytes) -> None:
+        room = self.limits.max_output_bytes - len(self._printed)
         self._printed += data[: max(0, room)]
         self._dropped += len(data) - min(len(data), max(0, room))
-        if self._dropped > self.limits.flood:
-            self.kill(f"it printed more than {self.limits.flood // 2**20} MiB")
+        if self._dropped > self.limits.output_kill_bytes:
+            self.kill(f"it printed more than {self.limits.output_kill_bytes // 2**20} MiB")
 
-    def _answer(self, result: Raw = NOTHING, refusal: str | None = None) -> WorkerReply:
+    def _finish_request(self, result: Raw = EMPTY_RESULT, refusal: str | None = None) -> WorkerReply:
         output = self._printed.decode("utf-8", "replace")
         return WorkerReply(result, refusal, output, self._dropped, interrupted=self._late and refusal is not None)
 
-    # Its end
+    # Exit
 
     def kill(self, reason: str) -> None:
-        """End it, for this reason. A waiting caller is told at once."""
+        """Kill the worker for this reason. A waiting caller gets the error immediately."""
         if self.reason is not None:
             return
         self.reason = reason
@@ -330,53 +345,53 @@ class PythonWorker:
         if isinstance(self._looking, asyncio.TimerHandle):
             self._looking.cancel()
         if (waiting := self._settle()) is not None:
-            end = WorkerEnded(reason, self._answer())
-            end.late = self._late
+            end = WorkerEnded(reason, self._finish_request())
+            end.timed_out = self._late
             waiting.set_exception(end)
         self.ends.close()
 
     def _end(self) -> None:
-        """It has hung up: by ending, or by closing what it should not."""
+        """Handle the end of the channel: the process ended, or code closed the descriptor."""
         if self.reason is None and self._farewell is None:
-            self._print(self.ends.rest(self.limits.flood))
-            self._farewell = self._loop.create_task(self._explain())
+            self._on_output(self.ends.drain(self.limits.output_kill_bytes))
+            self._farewell = self._loop.create_task(self._exit_reason())
 
-    async def _explain(self) -> None:
+    async def _exit_reason(self) -> None:
         status = await self.ends.status()
         if status is None:
-            self.kill("it hung up")
+            self.kill("it closed its channel")
         elif status < 0:
-            self.kill(_signal(-status))
-        elif status == BROKEN:
-            self.kill("its interpreter broke down")
+            self.kill(_signal_description(-status))
+        elif status == EXIT_INTERPRETER_BROKEN:
+            self.kill("its interpreter crashed")
         else:
-            self.kill(f"it ended itself with status {status}")
+            self.kill(f"it exited with status {status}")
 
-    # What it uses
+    # Resource usage
 
-    def _look_later(self, took: float = 0.0) -> None:
+    def _schedule_usage_check(self, took: float = 0.0) -> None:
         if self._looking is None:
-            # The more there is to look at, the less often: looking must not be what keeps the machine busy.
-            pause = SHARE_OF_LOOKING * took
-            self._looking = self._loop.call_later(max(CHECK_SECONDS, pause), self._look)
+            # The longer a check takes, the less often it runs, so that checking does not load the machine.
+            pause = USAGE_CHECK_BACKOFF * took
+            self._looking = self._loop.call_later(max(USAGE_CHECK_SECONDS, pause), self._check_usage)
 
-    def _look(self) -> None:
+    def _check_usage(self) -> None:
         self._looking = self._loop.create_task(self._measure())
 
     async def _measure(self) -> None:
-        """Once after each evaluation, and again and again during one."""
-        if self.ended:
-            return  # meanwhile, and perhaps the loop with it
+        """Check usage once after each request, and repeatedly during one."""
+        if self.has_ended:
+            return  # it ended in between, and perhaps the event loop with it
         began = self._loop.time()
-        excess = await asyncio.to_thread(self.ends.excess, self.limits)
+        excess = await asyncio.to_thread(self.ends.limit_exceeded, self.limits)
         self._looking = None
         if excess is not None:
             self.kill(excess)
         elif self.reason is None and self._waiting is not None:
-            self._look_later(self._loop.time() - began)
+            self._schedule_usage_check(self._loop.time() - began)
 
 
-def _signal(number: int) -> str:
-    """What it means to have ended by this signal. Not every system has them all, and some numbers have no name."""
-    known = {getattr(signal, name, None): words for name, words in _SIGNALS.items()}
-    return known.get(number, f"signal {number} ended it")
+def _signal_description(number: int) -> str:
+    """Describe the end by this signal. Signals differ between systems, and some numbers have no name."""
+    descriptions = {getattr(signal, name, None): words for name, words in _SIGNALS.items()}
+    return descriptions.get(number, f"signal {number} ended it")

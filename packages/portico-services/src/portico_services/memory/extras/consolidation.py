@@ -1,10 +1,10 @@
-"""Consolidation: memories that are nearly the same become one, and a run can be undone.
+"""Consolidation: merge near-duplicate memories, in runs that can be reverted.
 
-A plan is made first. Carrying it out skips the clusters in which a memory has changed since. The table
-`memory_consolidated` says which run made which change.
+A plan is made first. Applying it skips clusters in which a memory has changed since. The table `memory_consolidated`
+records which run made which change.
 
-Memories that contradict each other are nearly the same by their words ("the limit is 100", "the limit is 300").
-Merging them would decide for one of them, so they are left out of a plan unless the caller includes them.
+Contradictory memories are near-duplicates by their words ("the limit is 100", "the limit is 300"). Merging them would
+decide for one of them, so they are excluded from a plan unless the caller includes them.
 """
 
 from __future__ import annotations
@@ -23,184 +23,205 @@ from portico.extend import Transaction
 from portico_services import timestamps
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.extras import enrichment
-from portico_services.memory.extras.enrichment import AskModel
+from portico_services.memory.extras.enrichment import ModelCaller
 from portico_services.memory.store import capture, conflicts, listing, mutations, near_duplicates, records, validation
 from portico_services.memory.store.filters import MemoryFilter
-from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.store.ownership import LOCAL_OWNER, is_visible, visible
-from portico_services.memory.store.records import MemoryEvent, Record
+from portico_services.memory.store.records import MemoryEvent, MemoryRecord
 
 Strategy = Literal["merge", "summarize", "dedupe"]
-MOST_LOOKED_AT, MOST_CLUSTERS, LARGEST_CLUSTER = 5000, 50, 20
-# A model is asked about so many of them; the others go by the rules.
-MOST_ASKED = 10
-USUAL_LIKENESS = 0.7
-# The changes that runs have made.
-_CHANGES = (
+# Comparison is quadratic in the worst case, and a plan must stay readable for the user who confirms it.
+MAX_SCANNED_MEMORIES, MAX_CLUSTERS, MAX_CLUSTER_SIZE = 5000, 50, 20
+# Clusters for which a model is called; the others are merged by rules.
+MAX_MODEL_CALLS = 10
+DEFAULT_SIMILARITY = 0.7
+# Changes made by consolidation runs.
+_CONSOLIDATION_EVENTS = (
     "memory_event join memory_consolidated on memory_consolidated.memory = memory_event.memory "
     "and memory_consolidated.version = memory_event.version where memory_event.change = 'consolidated'"
 )
 
 
-class Cluster(Struct, frozen=True):
-    """Memories that say the same, the one that stays first, and what it will say."""
+class DuplicateCluster(Struct, frozen=True):
+    """Near-duplicate memories, the surviving one first, and its new content."""
 
-    members: list[Record]
+    members: list[MemoryRecord]
     content: str
     by: str
 
     @property
-    def stays(self) -> Record:
+    def survivor(self) -> MemoryRecord:
+        """Return the memory that survives."""
         return self.members[0]
 
 
-class Plan(Struct, frozen=True):
+class ConsolidationPlan(Struct, frozen=True):
+    """Planned clusters of a consolidation."""
+
     strategy: Strategy
     looked_at: int
-    clusters: list[Cluster]
-    # The ids of memories that were left out because they contradict others.
+    clusters: list[DuplicateCluster]
+    # Ids of memories excluded because they contradict others.
     left_out: list[str] = field(default_factory=list)
     include_conflicts: bool = False
 
 
-class Done(Struct, frozen=True):
+class ConsolidationOutcome(Struct, frozen=True):
+    """Changes made by a consolidation run."""
+
     run: str
     kept: list[str]
     superseded: list[str]
 
 
-async def plan(
-    memories: Memories,
+async def plan_consolidation(
+    memories: MemoryStore,
     filter: MemoryFilter,
     *,
     strategy: Strategy,
-    similarity: float = USUAL_LIKENESS,
+    similarity: float = DEFAULT_SIMILARITY,
     least: int = 2,
-    ask: AskModel | None = None,
+    ask: ModelCaller | None = None,
     include_conflicts: bool = False,
-) -> Plan:
-    """Return which memories a run would put together. Those that contradict others are left out, unless
-    `include_conflicts`."""
-    now = timestamps.now()
-    found = await memories.read(lambda tx: listing.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
+) -> ConsolidationPlan:
+    """Return the clusters that a run would merge. Contradictory memories are excluded unless `include_conflicts`."""
+    now = timestamps.now_ms()
+    result = await memories.read(lambda tx: listing.list_memories(tx, filter, limit=MAX_SCANNED_MEMORIES, at=now))
     left_out: set[str] = set()
     while True:
-        candidates = [one for one in found if one.id not in left_out]
-        groups = (await asyncio.to_thread(_groups, candidates, similarity, max(least, 2)))[:MOST_CLUSTERS]
-        # Without them the others fall into other groups, so it is looked at again.
-        opposed = set() if include_conflicts else await _opposed(memories, groups)
+        candidates = [item for item in result if item.id not in left_out]
+        groups = (await asyncio.to_thread(_group_similar, candidates, similarity, max(least, 2)))[:MAX_CLUSTERS]
+        # Excluding memories changes the groups, so grouping is repeated until no contradiction is left.
+        opposed = set() if include_conflicts else await _find_contradicting(memories, groups)
         if not opposed:
             break
         left_out |= opposed
-    clusters: list[Cluster] = []
+    clusters: list[DuplicateCluster] = []
     for group in groups:
-        asking = ask if len(clusters) < MOST_ASKED else None
+        asking = ask if len(clusters) < MAX_MODEL_CALLS else None
         clusters.append(await _cluster(group, strategy, asking))
-    return Plan(strategy, len(found), clusters, sorted(left_out), include_conflicts)
+    return ConsolidationPlan(strategy, len(result), clusters, sorted(left_out), include_conflicts)
 
 
-async def _opposed(memories: Memories, groups: Sequence[Sequence[Record]]) -> set[str]:
-    """Return the ids of those that contradict another one: one of their group, or one that they are known to."""
-    ids = [one.id for group in groups for one in group]
-    noted = await memories.read(lambda tx: conflicts.disputed(tx, ids)) if ids else set()
+async def _find_contradicting(memories: MemoryStore, groups: Sequence[Sequence[MemoryRecord]]) -> set[str]:
+    """Return the ids of memories that contradict another one, in their group or in a recorded conflict."""
+    ids = [item.id for group in groups for item in group]
+    noted = await memories.read(lambda tx: conflicts.find_disputed(tx, ids)) if ids else set()
     return noted | await asyncio.to_thread(_contradicting, groups)
 
 
-def _contradicting(groups: Sequence[Sequence[Record]]) -> set[str]:
-    """Compare as a capture does. What was imported or synced has not been compared yet."""
+def _contradicting(groups: Sequence[Sequence[MemoryRecord]]) -> set[str]:
+    """Return the ids of memories that contradict another one of their group, by the same rules as on capture. Imported
+    and synced memories have not been compared before.
+    """
     opposed: set[str] = set()
     for group in groups:
-        split = [(one, near_duplicates.ComparedText(one.content)) for one in group]
-        for (one, said), (other, otherwise) in combinations(split, 2):
-            same = near_duplicates.is_same(said, otherwise, near_duplicates.same_from(one.namespace))
-            if not same and near_duplicates.contradiction(said, otherwise) is not None:
-                opposed |= {one.id, other.id}
+        split = [(item, near_duplicates.TokenizedText(item.content)) for item in group]
+        for (item, statement), (other, otherwise) in combinations(split, 2):
+            same = near_duplicates.is_near_duplicate(
+                statement, otherwise, near_duplicates.duplicate_threshold(item.namespace)
+            )
+            if not same and near_duplicates.find_contradiction_tokenized(statement, otherwise) is not None:
+                opposed |= {item.id, other.id}
     return opposed
 
 
-async def _cluster(group: list[Record], strategy: Strategy, ask: AskModel | None) -> Cluster:
-    ordered = sorted(group, key=lambda one: (-one.at, -len(one.content), one.id))
-    contents = [one.content for one in ordered]
+async def _cluster(group: list[MemoryRecord], strategy: Strategy, ask: ModelCaller | None) -> DuplicateCluster:
+    """Build a cluster with its merged content, written by a model if `ask` is given and responds."""
+    # The newest survives, then the longest; the id makes the result reproducible.
+    ordered = sorted(group, key=lambda member: (-member.at, -len(member.content), member.id))
+    contents = [item.content for item in ordered]
     if strategy == "dedupe":
-        return Cluster(ordered, ordered[0].content, "local")
+        return DuplicateCluster(ordered, ordered[0].content, "local")
     if ask is not None:
-        answer = await ask(enrichment.ask_for_summary(contents), enrichment.SUMMARY_TOKENS)
+        answer = await ask(enrichment.summary_prompt(contents), enrichment.MAX_SUMMARY_TOKENS)
         if answer is not None:
-            return Cluster(ordered, answer.text, answer.by)
-    return Cluster(ordered, enrichment.local_summary(contents), "local")
+            return DuplicateCluster(ordered, answer.text, answer.by)
+    return DuplicateCluster(ordered, enrichment.extractive_summary(contents), "local")
 
 
-def _groups(found: Sequence[Record], similarity: float, least: int) -> list[list[Record]]:
-    """Groups of records of one place, each like one before it. Only those that share words are ever compared."""
-    words = [frozenset(near_duplicates.words(one.content[:5000])) for one in found]
-    leader = list(range(len(found)))
-    # Which records have a word; a word that nearly all have says nothing.
+def _group_similar(memories: Sequence[MemoryRecord], similarity: float, least: int) -> list[list[MemoryRecord]]:
+    """Return groups of similar records within a scope. Only records with common words are compared."""
+    words = [frozenset(near_duplicates.tokenize(item.content[:5000])) for item in memories]
+    leader = list(range(len(memories)))
+    # Records by word (an inverted index). A word that most records contain is not selective and is skipped.
     holders: dict[tuple[str, str, str | None, str], list[int]] = defaultdict(list)
-    for here, one in enumerate(found):
+    for here, item in enumerate(memories):
         shared: Counter[int] = Counter()
-        keys = [(one.domain, one.namespace, one.project, word) for word in words[here]]
+        # The key includes the scope, so memories of different projects or owners are never compared, let alone merged.
+        keys = [(item.domain, item.namespace, item.project, word) for word in words[here]]
         for key in keys:
+            # Bounds the work per word; near-duplicates share rarer words as well.
             if len(holders[key]) <= 200:
                 shared.update(holders[key])
             holders[key].append(here)
+        # Candidates are the records that share the most words; the threshold is their Jaccard similarity.
         for there, _ in shared.most_common(20):
             both = len(words[here] & words[there])
             if both and both / len(words[here] | words[there]) >= similarity:
+                # Union-find: join the groups of both records.
                 leader[_first(leader, here)] = _first(leader, there)
-    groups: dict[int, list[Record]] = defaultdict(list)
-    for here, one in enumerate(found):
-        groups[_first(leader, here)].append(one)
-    fine = [group[:LARGEST_CLUSTER] for group in groups.values() if len(group) >= least]
+    groups: dict[int, list[MemoryRecord]] = defaultdict(list)
+    for here, item in enumerate(memories):
+        groups[_first(leader, here)].append(item)
+    fine = [group[:MAX_CLUSTER_SIZE] for group in groups.values() if len(group) >= least]
     return sorted(fine, key=lambda group: (-len(group), group[0].id))
 
 
 def _first(leader: list[int], at: int) -> int:
+    """Return the representative of a group, with path compression."""
     while leader[at] != at:
         leader[at] = leader[leader[at]]
         at = leader[at]
     return at
 
 
-async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
+async def apply_consolidation(memories: MemoryStore, made: ConsolidationPlan, *, who: str = "") -> ConsolidationOutcome:
+    """Apply a plan in one transaction and return the changes."""
     run = os.urandom(6).hex()
-    now = timestamps.now()
+    now = timestamps.now_ms()
 
-    def write(tx: Transaction) -> Done:
+    def write(tx: Transaction) -> ConsolidationOutcome:
         kept: list[str] = []
         superseded: list[str] = []
         for cluster in made.clusters:
-            current = records.fetch(tx, [one.id for one in cluster.members])
-            if any(current.get(one.id) != one for one in cluster.members):
-                continue  # one of them was changed since; the next run sees it
-            if not made.include_conflicts and conflicts.disputed(tx, list(current)):
-                continue  # a memory that contradicts one of them was captured since
-            joined = _joined(tx, cluster, made.strategy, run, now, who)
+            current = records.fetch(tx, [member.id for member in cluster.members])
+            if any(current.get(member.id) != member for member in cluster.members):
+                continue  # one of them changed since; the next run includes it
+            if not made.include_conflicts and conflicts.find_disputed(tx, list(current)):
+                continue  # a contradicting memory was captured since
+            joined = _merge_cluster(tx, cluster, made.strategy, run, now, who)
+            # A summary is a new memory, so all members give way to it.
             gone = cluster.members if made.strategy == "summarize" else cluster.members[1:]
             changed = [joined]
-            for one in gone:
-                after = replace(one, status="superseded", updated_at=now)
+            for member in gone:
+                after = replace(member, status="superseded", updated_at=now)
                 changed.append(
-                    mutations.change(tx, one, after, "consolidated", who=who, reason=_reason(run, joined.id))
+                    mutations.update(tx, member, after, "consolidated", who=who, reason=_reason(run, joined.id))
                 )
-            _note(tx, run, changed, joined.id)
+            _record_run(tx, run, changed, joined.id)
             kept.append(joined.id)
-            superseded += [one.id for one in gone]
-        return Done(run, kept, superseded)
+            superseded += [member.id for member in gone]
+        return ConsolidationOutcome(run, kept, superseded)
 
     return await memories.write(write)
 
 
-def _note(tx: Transaction, run: str, changed: Sequence[Record], kept: str) -> None:
-    tx.many(
+def _record_run(tx: Transaction, run: str, changed: Sequence[MemoryRecord], kept: str) -> None:
+    tx.execute_many(
         "insert into memory_consolidated (run, memory, version, kept) values (:run, :memory, :version, :kept)",
-        [{"run": run, "memory": one.id, "version": one.version, "kept": kept} for one in changed],
+        [{"run": run, "memory": item.id, "version": item.version, "kept": kept} for item in changed],
     )
 
 
-def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now: int, who: str) -> Record:
-    """The memory that now stands for all of them."""
-    first = cluster.stays
-    tags = list(dict.fromkeys(tag for one in cluster.members for tag in one.tags))[: validation.MOST_TAGS - 1]
+def _merge_cluster(
+    tx: Transaction, cluster: DuplicateCluster, strategy: Strategy, run: str, now: int, who: str
+) -> MemoryRecord:
+    """Write the merged memory and return it: a new summary, or the updated survivor."""
+    first = cluster.survivor
+    # One below the limit leaves room for the tag `summary`.
+    tags = list(dict.fromkeys(tag for member in cluster.members for tag in member.tags))[: validation.MAX_TAGS - 1]
     if strategy == "summarize":
         summary = replace(
             first,
@@ -211,56 +232,58 @@ def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now
             version=1,
             created_at=now,
             updated_at=now,
-            digest=records.digest(cluster.content),
+            digest=records.content_digest(cluster.content),
         )
         mutations.insert(tx, [summary])
         return summary
     after = replace(first, content=cluster.content, tags=tags, updated_at=now)
-    return mutations.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id))
+    return mutations.update(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id))
 
 
-async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
-    """Take back a whole run: everything is as it was before it, except what has been changed since."""
-    now = timestamps.now()
+async def undo_consolidation(memories: MemoryStore, run: str, *, who: str = "") -> list[str]:
+    """Revert a run, except for memories changed since. Raises `InvalidInput` if there is nothing to revert."""
+    now = timestamps.now_ms()
 
     def write(tx: Transaction) -> list[str]:
-        summaries = records.which(
+        summaries = records.select_where(
             tx,
             "status <> 'deleted' and id in (select memory from memory_consolidated where run = :run and version = 1)",
             {"run": run},
             1000,
         )
+        # A run id is not a permission: memories of other users are left out.
         summaries = visible(summaries, memories.owner)
-        events = tx.all(
+        events = tx.fetch_all(
             MemoryEvent,
-            f"select memory_event.memory, memory_event.version, change, at, who, reason, was from {_CHANGES} "
+            "select memory_event.memory, memory_event.version, change, at, who, reason, was from "
+            f"{_CONSOLIDATION_EVENTS} "
             "and run = :run order by memory_event.id desc",
             {"run": run},
         )
-        events = [one for one in events if is_visible(one.was, memories.owner)]
-        back = mutations.take_back(tx, events, now, who=who)
+        events = [event for event in events if is_visible(event.was, memories.owner)]
+        back = mutations.revert(tx, events, now, who=who)
         for summary in summaries:
             mutations.delete(tx, summary, now, who=who, reason="its consolidation was taken back")
         return back
 
     back = await memories.write(write)
     if not back:
-        raise InvalidInput(f"There is no consolidation {run[:40]!r} that could be taken back.")
+        raise InvalidInput(f"Consolidation run {run[:40]!r} not found, or already reverted.")
     return back
 
 
-def sources(tx: Transaction, summary: Record, owner: str = LOCAL_OWNER) -> list[Record]:
-    """Return the memories that it stands for, as far as the owner sees them; none where it was not made of others."""
-    rows = tx.all(
+def summary_sources(tx: Transaction, summary: MemoryRecord, owner: str = LOCAL_OWNER) -> list[MemoryRecord]:
+    """Return the memories that a summary replaces and the owner sees; empty if it is not a summary."""
+    rows = tx.fetch_all(
         str,
-        f"select memory_event.memory from {_CHANGES} and kept = :id and memory_event.memory <> :id "
+        f"select memory_event.memory from {_CONSOLIDATION_EVENTS} and kept = :id and memory_event.memory <> :id "
         "order by memory_event.id",
         {"id": summary.id},
     )
-    found = records.fetch(tx, rows)
-    return visible((found[id] for id in dict.fromkeys(rows) if id in found), owner)
+    result = records.fetch(tx, rows)
+    return visible((result[id] for id in dict.fromkeys(rows) if id in result), owner)
 
 
 def _reason(run: str, kept: str = "") -> str:
-    """What a history says to people; `memory_consolidated` says it to us."""
+    """Return the reason shown in the history. The table `memory_consolidated` is the machine-readable record."""
     return f"consolidation {run}" + (f" into {kept}" if kept else "")

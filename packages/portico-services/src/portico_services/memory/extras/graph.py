@@ -1,4 +1,4 @@
-"""The graph of what memories speak of: who is beside whom, and how to get from one to another."""
+"""Entity graph of memories: neighbours of an entity and paths between entities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico_services.memory.errors import InvalidInput
-from portico_services.memory.store.namespaces import CURRENT
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
 from portico_services.memory.store.ownership import LOCAL_OWNER, VISIBLE, HiddenCounts
 
 if TYPE_CHECKING:
@@ -18,59 +18,69 @@ if TYPE_CHECKING:
 else:
     naming = LazyModule("portico_services.memory.store.entities")
 
-Picture = Literal["mermaid", "dot", "text"]
-MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 1000
-# Of an entity that very many memories mention, so many are looked at; and fewer on the way to somewhere else.
-MOST_LOOKED_AT, FEW_LOOKED_AT = 400, 100
-# …and so many of those around it.
-FEW_EDGES = 50
+DiagramFormat = Literal["mermaid", "dot", "text"]
+# Three hops reach most of a graph; further ones cost more and say less.
+MAX_DEPTH, MAX_EDGES, MAX_SEARCH_STEPS = 3, 200, 1000
+# Maximum number of mentions read per entity; fewer per hop of a path search.
+MAX_MENTIONS_PER_ENTITY, MAX_MENTIONS_PER_HOP = 400, 100
+# Maximum number of edges followed per hop.
+MAX_EDGES_PER_HOP = 50
 
 
 class EntityNode(Struct, frozen=True):
-    name: Annotated[str, "Its name"]
-    kind: Annotated[str, "What it is"]
-    mentions: Annotated[int, "How many memories speak of it"]
+    """An entity."""
+
+    name: Annotated[str, "Name"]
+    kind: Annotated[str, "Entity type"]
+    mentions: Annotated[int, "Number of memories that mention it"]
 
 
-class Edge(Struct, frozen=True):
-    source: Annotated[str, "One of the two"]
-    kind: Annotated[str, "How they belong together"]
-    target: Annotated[str, "The other"]
-    weight: Annotated[int, "How many memories say so"]
+class EntityEdge(Struct, frozen=True):
+    """A relation between two entities."""
+
+    source: Annotated[str, "Source entity"]
+    kind: Annotated[str, "Relation"]
+    target: Annotated[str, "Target entity"]
+    weight: Annotated[int, "Number of memories that support it"]
 
 
-class Graph(Struct, frozen=True):
+class EntityGraph(Struct, frozen=True):
+    """Part of the entity graph."""
+
     nodes: list[EntityNode]
-    edges: list[Edge]
+    edges: list[EntityEdge]
 
 
-def entities(tx: Transaction, kind: str | None, limit: int, *, owner: str = LOCAL_OWNER) -> list[EntityNode]:
-    """List the entities of the memories that an owner sees, the most mentioned first."""
+def list_entities(tx: Transaction, kind: str | None, limit: int, *, owner: str = LOCAL_OWNER) -> list[EntityNode]:
+    """List the entities of the memories that an owner sees, most mentioned first."""
     hidden = HiddenCounts(tx, owner).count_mentions()
     order = "order by mentions desc, name limit cast(:limit as bigint)"
-    # An index has them by kind, so the most mentioned of all are among those of each.
+    # The index is ordered by kind, so the most mentioned of each kind are read and merged.
     of_kind = (
         "select * from (select name, label, kind, mentions from memory_entity where kind = :kind_{0} {1}) as of_{0}"
     )
-    kinds = {f"kind_{number}": one for number, one in enumerate([kind] if kind is not None else naming.KINDS)}
-    found = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
-    rows = tx.all(
+    kinds = {f"kind_{number}": item for number, item in enumerate([kind] if kind is not None else naming.ENTITY_KINDS)}
+    result = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
+    rows = tx.fetch_all(
         tuple[str, str, str, int],
-        f"select name, label, kind, mentions from ({found}) as found where mentions > 0 {order}",
+        f"select name, label, kind, mentions from ({result}) as found where mentions > 0 {order}",
+        # Hidden mentions are subtracted afterwards and can remove up to this many entities from the list.
         {"limit": limit + len(hidden), **kinds},
     )
     left = [(name, EntityNode(label, kind, mentions - hidden[name])) for name, label, kind, mentions in rows]
-    left = [one for one in left if one[1].mentions > 0]
-    return [node for _, node in sorted(left, key=lambda one: (-one[1].mentions, one[0]))[:limit]]
+    left = [item for item in left if item[1].mentions > 0]
+    return [node for _, node in sorted(left, key=lambda entry: (-entry[1].mentions, entry[0]))[:limit]]
 
 
-def beside(
-    tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST_LOOKED_AT, *, owner: str = LOCAL_OWNER
-) -> list[Edge]:
-    """What is said about it, then what is mentioned in the same memories; of very many, as the newest say."""
-    values = {"name": name, "current": list(CURRENT), "limit": limit, "most": most, "owner": owner}
-    said = tx.all(
-        Edge,
+def adjacent_edges(
+    tx: Transaction, name: str, limit: int = MAX_EDGES, most: int = MAX_MENTIONS_PER_ENTITY, *, owner: str = LOCAL_OWNER
+) -> list[EntityEdge]:
+    """Return the stated relations of an entity, then its co-mentions. For frequent entities, only the newest memories
+    count.
+    """
+    values = {"name": name, "current": list(CURRENT_STATUSES), "limit": limit, "most": most, "owner": owner}
+    stated = tx.fetch_all(
+        EntityEdge,
         "select said.source, said.kind, said.target, count(*) as weight from ("
         "select * from (select source, kind, target, memory from memory_relation where source = :name "
         "limit cast(:most as bigint)) as outward union all "
@@ -81,8 +91,8 @@ def beside(
         "order by count(*) desc, said.source, said.target limit cast(:limit as bigint)",
         values,
     )
-    together = tx.all(
-        Edge,
+    together = tx.fetch_all(
+        EntityEdge,
         "select :name as source, 'RelatesTo' as kind, other.entity as target, count(*) as weight from ("
         "select memory from memory_mention where entity = :name order by at desc limit cast(:most as bigint)) as mine "
         "join memory_mention other on other.memory = mine.memory join memory on memory.id = mine.memory "
@@ -90,56 +100,60 @@ def beside(
         "group by other.entity order by count(*) desc, other.entity limit cast(:limit as bigint)",
         values,
     )
-    known = {frozenset((one.source, one.target)) for one in said}
-    return (said + [one for one in together if frozenset((one.source, one.target)) not in known])[:limit]
+    # A stated relation is more specific than a co-mention of the same two entities.
+    pairs = {frozenset((item.source, item.target)) for item in stated}
+    return (stated + [item for item in together if frozenset((item.source, item.target)) not in pairs])[:limit]
 
 
-def neighbours(tx: Transaction, name: str, depth: int, limit: int, *, owner: str = LOCAL_OWNER) -> Graph:
-    start = _found(tx, owner, name)
-    if not 1 <= depth <= MOST_DEPTH:
-        raise InvalidInput(f"depth is 1 to {MOST_DEPTH}.")
-    edges: dict[tuple[str, str, str], Edge] = {}
+def neighbours(tx: Transaction, name: str, depth: int, limit: int, *, owner: str = LOCAL_OWNER) -> EntityGraph:
+    """Return the entities within `depth` hops of an entity and the edges between them."""
+    start = _find_entity(tx, owner, name)
+    if not 1 <= depth <= MAX_DEPTH:
+        raise InvalidInput(f"depth must be between 1 and {MAX_DEPTH}.")
+    edges: dict[tuple[str, str, str], EntityEdge] = {}
     reached, border = {start}, [start]
     for _ in range(depth):
         following: list[str] = []
-        for one in border:
-            for edge in beside(tx, one, limit, owner=owner):
+        for item in border:
+            for edge in adjacent_edges(tx, item, limit, owner=owner):
                 if len(edges) >= limit:
                     break
                 edges.setdefault((edge.source, edge.kind, edge.target), edge)
                 following += [end for end in (edge.source, edge.target) if end not in reached]
                 reached |= {edge.source, edge.target}
         border = following
-    return _labelled(tx, owner, reached, list(edges.values()))
+    return _label_nodes(tx, owner, reached, list(edges.values()))
 
 
-def path(tx: Transaction, start: str, end: str, *, owner: str = LOCAL_OWNER) -> Graph:
-    """The shortest way, or an empty graph where there is none within reach."""
-    first, last = _found(tx, owner, start), _found(tx, owner, end)
-    edges = [] if first == last else _way(tx, _Reach(first, owner), _Reach(last, owner))
-    return _labelled(tx, owner, {first, *_ends(edges)} if edges or first == last else set(), edges)
+def shortest_path(tx: Transaction, start: str, end: str, *, owner: str = LOCAL_OWNER) -> EntityGraph:
+    """Return the shortest path, or an empty graph if none is within reach."""
+    first, last = _find_entity(tx, owner, start), _find_entity(tx, owner, end)
+    edges = (
+        [] if first == last else _bidirectional_search(tx, _SearchFrontier(first, owner), _SearchFrontier(last, owner))
+    )
+    return _label_nodes(tx, owner, {first, *_endpoints(edges)} if edges or first == last else set(), edges)
 
 
-class _Reach:
-    """What is within reach of one end: each with the edge that leads on towards it, and how many steps it is away."""
+class _SearchFrontier:
+    """Entities reached from one end of a path, each with the edge towards that end and its distance."""
 
     def __init__(self, end: str, owner: str) -> None:
         self._owner = owner
-        self.came: dict[str, Edge | None] = {end: None}
+        self.came: dict[str, EntityEdge | None] = {end: None}
         self.steps: dict[str, int] = {end: 0}
-        # The farthest.
+        # Entities at the largest distance.
         self.border = [end]
-        # Whether some of them may have more around them than was looked at.
+        # Whether some entities may have more edges than were read.
         self._is_cut = False
 
     def widen(self, tx: Transaction, room: int) -> None:
-        """Take a step in every direction, or until there is no room for more."""
+        """Expand the frontier by one hop, until `room` entities were added."""
         border, self.border = self.border, []
         for here in border:
             if len(self.border) >= room:
                 return
-            edges = beside(tx, here, FEW_EDGES, FEW_LOOKED_AT, owner=self._owner)
-            self._is_cut = self._is_cut or len(edges) == FEW_EDGES
+            edges = adjacent_edges(tx, here, MAX_EDGES_PER_HOP, MAX_MENTIONS_PER_HOP, owner=self._owner)
+            self._is_cut = self._is_cut or len(edges) == MAX_EDGES_PER_HOP
             for edge in edges:
                 there = edge.target if edge.source == here else edge.source
                 if there not in self.came:
@@ -148,17 +162,17 @@ class _Reach:
                     self.border.append(there)
 
     def is_all(self, tx: Transaction) -> bool:
-        """Whether there is nothing else around this end, and never was more than was looked at."""
+        """Return whether everything reachable from this end has been visited completely."""
         if self.border or self._is_cut:
             return False
         sql = (
             "select 1 from memory_entity where name in :names and exists (select 1 from memory_mention "
-            f"where memory_mention.entity = memory_entity.name limit 1 offset {FEW_LOOKED_AT}) limit 1"
+            f"where memory_mention.entity = memory_entity.name limit 1 offset {MAX_MENTIONS_PER_HOP}) limit 1"
         )
-        return tx.maybe(int, sql, {"names": list(self.came)}) is None
+        return tx.fetch_optional(int, sql, {"names": list(self.came)}) is None
 
-    def way_to(self, name: str) -> list[Edge]:
-        """From something within reach to the end."""
+    def way_to(self, name: str) -> list[EntityEdge]:
+        """Return the edges from a reached entity to the end."""
         edges = []
         while (step := self.came[name]) is not None:
             edges.append(step)
@@ -166,80 +180,92 @@ class _Reach:
         return edges
 
 
-def _way(tx: Transaction, one: _Reach, other: _Reach) -> list[Edge]:
-    """From one end to the other. It is looked for from both: of two who know a hundred each, a common one is found
-    without asking the hundred. Who has fewer to ask goes on."""
-    while one.border or other.border:
-        room = MOST_STEPS - len(one.came) - len(other.came)
+def _bidirectional_search(tx: Transaction, item: _SearchFrontier, other: _SearchFrontier) -> list[EntityEdge]:
+    """Return the edges of a shortest path by bidirectional search.
+
+    Two entities with a hundred neighbours each meet at a common one without expanding all of them. The smaller frontier
+    is expanded first.
+    """
+    while item.border or other.border:
+        # Bounds the work for two entities without a connection in a large store.
+        room = MAX_SEARCH_STEPS - len(item.came) - len(other.came)
         if room <= 0:
             break
-        near, far = sorted((one, other), key=lambda reach: (not reach.border, len(reach.border)))
+        near, far = sorted((item, other), key=lambda reach: (not reach.border, len(reach.border)))
         near.widen(tx, room)
         met = [name for name in near.border if name in far.came]
         if met:
+            # The near side has the same distance for all of them, so the far side decides.
             between = min(met, key=far.steps.__getitem__)
-            return one.way_to(between)[::-1] + other.way_to(between)
+            return item.way_to(between)[::-1] + other.way_to(between)
         if near.is_all(tx):
             break
     return []
 
 
-def _ends(edges: Iterable[Edge]) -> set[str]:
+def _endpoints(edges: Iterable[EntityEdge]) -> set[str]:
     return {end for edge in edges for end in (edge.source, edge.target)}
 
 
-def _found(tx: Transaction, owner: str, name: str) -> str:
-    """By its name in any case, or by the only name it is a part of."""
+def _find_entity(tx: Transaction, owner: str, name: str) -> str:
+    """Return the name of an entity, by case-insensitive name or by a unique part of it. Raises `InvalidInput`."""
     low = name.strip().casefold()
-    found = _seen(tx, owner, tx.all(str, "select name from memory_entity where name = :name", {"name": low}))
-    if not found:
-        near = tx.all(str, "select name from memory_entity order by name limit 10000")
-        found = _seen(tx, owner, [one for one in near if low and low in one])[:5]
-    if len(found) != 1:
-        meant = f" Did you mean {', '.join(found)}?" if found else " The operation entities lists those there are."
-        raise InvalidInput(f"There is no entity {name[:80]!r}.{meant}")
-    return found[0]
+    result = _visible_names(
+        tx, owner, tx.fetch_all(str, "select name from memory_entity where name = :name", {"name": low})
+    )
+    if not result:
+        # A scan, because neither engine has an index for substrings; bounded, and only for names that do not match.
+        near = tx.fetch_all(str, "select name from memory_entity order by name limit 10000")
+        result = _visible_names(tx, owner, [item for item in near if low and low in item])[:5]
+    if len(result) != 1:
+        meant = f" Did you mean {', '.join(result)}?" if result else " Use the operation entities to list all entities."
+        raise InvalidInput(f"Entity {name[:80]!r} not found.{meant}")
+    return result[0]
 
 
-def _seen(tx: Transaction, owner: str, names: list[str]) -> list[str]:
-    """Return those of the names that a memory mentions which the owner sees."""
+def _visible_names(tx: Transaction, owner: str, names: list[str]) -> list[str]:
+    """Return the names mentioned in memories that the owner sees."""
     if not names or not HiddenCounts(tx, owner).exist:
         return names
     sql = (
         "select distinct memory_mention.entity from memory_mention join memory on memory.id = memory_mention.memory "
         f"where memory_mention.entity in :names and {VISIBLE}"
     )
-    seen = set(tx.all(str, sql, {"names": names, "owner": owner}))
-    return [one for one in names if one in seen]
+    # The names of entities in memories of other users must not leak through suggestions.
+    seen = set(tx.fetch_all(str, sql, {"names": names, "owner": owner}))
+    return [name for name in names if name in seen]
 
 
-def _labelled(tx: Transaction, owner: str, names: set[str], edges: list[Edge]) -> Graph:
+def _label_nodes(tx: Transaction, owner: str, names: set[str], edges: list[EntityEdge]) -> EntityGraph:
+    """Return the graph with display labels and the visible mention counts."""
     hidden = HiddenCounts(tx, owner).count_mentions()
-    rows = tx.all(
+    rows = tx.fetch_all(
         tuple[str, str, str, int],
         "select name, label, kind, mentions from memory_entity where name in :names order by name",
         {"names": sorted(names)},
     )
-    label = {name: shown for name, shown, _, _ in rows}
-    return Graph(
-        [EntityNode(shown, kind, count - hidden[name]) for name, shown, kind, count in rows],
+    label = {name: display_name for name, display_name, _, _ in rows}
+    return EntityGraph(
+        [EntityNode(display_name, kind, count - hidden[name]) for name, display_name, kind, count in rows],
         [
-            Edge(label.get(one.source, one.source), one.kind, label.get(one.target, one.target), one.weight)
-            for one in edges
+            EntityEdge(label.get(edge.source, edge.source), edge.kind, label.get(edge.target, edge.target), edge.weight)
+            for edge in edges
         ],
     )
 
 
-def drawn(graph: Graph, picture: Picture) -> str:
-    """Names are data: whatever could be syntax in them is taken off."""
-    number = {one.name: f"n{at}" for at, one in enumerate(graph.nodes)}
+def render_graph(graph: EntityGraph, picture: DiagramFormat) -> str:
+    """Render the graph as a diagram. Characters with a syntactic meaning are removed from names, which are
+    untrusted.
+    """
+    number = {node.name: f"n{at}" for at, node in enumerate(graph.nodes)}
     clean = {name: "".join(char if char.isalnum() or char in " ._-/+#" else " " for char in name) for name in number}
     if picture == "text":
-        return "\n".join(f"{one.source} --{one.kind}--> {one.target}" for one in graph.edges)
+        return "\n".join(f"{edge.source} --{edge.kind}--> {edge.target}" for edge in graph.edges)
     if picture == "dot":
-        nodes = [f'  {number[one]} [label="{clean[one]}"];' for one in number]
-        edges = [f'  {number[one.source]} -> {number[one.target]} [label="{one.kind}"];' for one in graph.edges]
+        nodes = [f'  {number[name]} [label="{clean[name]}"];' for name in number]
+        edges = [f'  {number[edge.source]} -> {number[edge.target]} [label="{edge.kind}"];' for edge in graph.edges]
         return "\n".join(["digraph memory {", *nodes, *edges, "}"])
-    nodes = [f'  {number[one]}["{clean[one]}"]' for one in number]
-    edges = [f"  {number[one.source]} -->|{one.kind}| {number[one.target]}" for one in graph.edges]
+    nodes = [f'  {number[name]}["{clean[name]}"]' for name in number]
+    edges = [f"  {number[edge.source]} -->|{edge.kind}| {number[edge.target]}" for edge in graph.edges]
     return "\n".join(["graph LR", *nodes, *edges])

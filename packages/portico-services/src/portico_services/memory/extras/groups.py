@@ -1,7 +1,7 @@
-"""Groups: people who belong together. What they have said is found by the group's name.
+"""Groups of users who share a memory. Their memories are found with the filter `author:`.
 
-The client that makes a group is its admin. A group is changed by its admins alone where clients log in; elsewhere by
-any client.
+The client that creates a group is its admin. With authentication, only admins can change a group; without it, any
+client can.
 """
 
 from __future__ import annotations
@@ -13,97 +13,120 @@ from msgspec import Struct
 
 from portico.extend import Transaction
 from portico_services import timestamps
-from portico_services.memory.errors import InvalidInput, MemoryRefusal
+from portico_services.memory.errors import InvalidInput, MemoryToolError
 from portico_services.memory.store import validation
 
 Role = Literal["read", "write", "admin"]
-MOST_GROUPS, MOST_MEMBERS = 1000, 1000
+# Bounds of the result of `list`, which returns every group with its members.
+MAX_GROUPS, MAX_MEMBERS = 1000, 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class NotAllowed(MemoryRefusal):
-    number, code, kind = -32608, "not_allowed", "PermissionError"
+class GroupPermissionDenied(MemoryToolError):
+    """The caller is not an admin of the group."""
+
+    jsonrpc_code, error_code, error_type = -32608, "not_allowed", "PermissionError"
 
 
 class GroupMember(Struct, frozen=True):
-    member: Annotated[str, "Who it is, as memories name their authors"]
-    role: Annotated[Role, "What they may do with the group"]
+    """A member of a group."""
+
+    member: Annotated[str, "Member name, as used in author"]
+    role: Annotated[Role, "Role in the group"]
 
 
-class MemberGroup(Struct, frozen=True, kw_only=True):
-    name: Annotated[str, "Its name"]
-    description: Annotated[str, "What it is"]
-    members: Annotated[list[GroupMember], "Who belongs to it"]
+class UserGroup(Struct, frozen=True, kw_only=True):
+    """A group of users."""
+
+    name: Annotated[str, "Name"]
+    description: Annotated[str, "Description"]
+    members: Annotated[list[GroupMember], "Members with their roles"]
 
 
-def listed(tx: Transaction) -> list[MemberGroup]:
-    names = tx.all(str, "select name from memory_group order by name limit :most", {"most": MOST_GROUPS})
-    return [get(tx, name) for name in names]
+def list_groups(tx: Transaction) -> list[UserGroup]:
+    names = tx.fetch_all(str, "select name from memory_group order by name limit :most", {"most": MAX_GROUPS})
+    return [get_group(tx, name) for name in names]
 
 
-def get(tx: Transaction, name: str) -> MemberGroup:
-    about = tx.maybe(str, "select description from memory_group where name = :name", {"name": name})
+def get_group(tx: Transaction, name: str) -> UserGroup:
+    """Return a group. Raises `InvalidInput` if it does not exist."""
+    about = tx.fetch_optional(str, "select description from memory_group where name = :name", {"name": name})
     if about is None:
-        raise InvalidInput(f"There is no group {name[:80]!r}. The action list shows those there are.")
+        raise InvalidInput(f"Group {name[:80]!r} not found. Use the action list to see all groups.")
     sql = "select member, role from memory_group_member where name = :name order by member"
-    return MemberGroup(name=name, description=about, members=tx.all(GroupMember, sql, {"name": name}))
+    return UserGroup(name=name, description=about, members=tx.fetch_all(GroupMember, sql, {"name": name}))
 
 
-def create(tx: Transaction, name: str, description: str, by: str) -> MemberGroup:
+def create_group(tx: Transaction, name: str, description: str, by: str) -> UserGroup:
+    """Create a group with `by` as its admin. Raises `InvalidInput` for an invalid or existing name."""
     if not _NAME.fullmatch(name):
-        raise InvalidInput(f"{name[:80]!r} is no name for a group. Use letters, digits, _, . and -, at most 64.")
-    if tx.maybe(str, "select name from memory_group where name = :name", {"name": name}) is not None:
-        raise InvalidInput(f"There is a group {name!r} already.")
-    if tx.one(int, "select count(*) from memory_group") >= MOST_GROUPS:
-        raise InvalidInput(f"There are {MOST_GROUPS} groups already, and no more are kept.")
-    row = {"name": name, "description": validation.label(description, "description") or "", "at": timestamps.now()}
-    tx.run("insert into memory_group (name, description, created_at) values (:name, :description, :at)", row)
+        raise InvalidInput(f"Invalid group name {name[:80]!r}: use up to 64 letters, digits, _, . and -.")
+    if tx.fetch_optional(str, "select name from memory_group where name = :name", {"name": name}) is not None:
+        raise InvalidInput(f"Group {name!r} already exists.")
+    # Any client can create groups, so their number is limited.
+    if tx.fetch_one(int, "select count(*) from memory_group") >= MAX_GROUPS:
+        raise InvalidInput(f"Cannot create the group: the limit of {MAX_GROUPS} groups is reached.")
+    row = {
+        "name": name,
+        "description": validation.validate_label(description, "description") or "",
+        "at": timestamps.now_ms(),
+    }
+    tx.execute("insert into memory_group (name, description, created_at) values (:name, :description, :at)", row)
     if by:
-        _put(tx, name, by, "admin")
-    return get(tx, name)
+        _upsert_member(tx, name, by, "admin")
+    return get_group(tx, name)
 
 
-def put_member(tx: Transaction, name: str, member: str, role: Role, by: str | None) -> MemberGroup:
-    """Also to change a role."""
-    _check(get(tx, name), by)
-    _put(tx, name, member, role)
-    return _kept(get(tx, name))
+def set_member(tx: Transaction, name: str, member: str, role: Role, by: str | None) -> UserGroup:
+    """Add a member to a group or change the member's role."""
+    _require_admin(get_group(tx, name), by)
+    _upsert_member(tx, name, member, role)
+    return _to_result(get_group(tx, name))
 
 
-def remove_member(tx: Transaction, name: str, member: str, by: str | None) -> MemberGroup:
-    group = get(tx, name)
+def remove_member(tx: Transaction, name: str, member: str, by: str | None) -> UserGroup:
+    """Remove a member from a group."""
+    group = get_group(tx, name)
     if by != member:  # any member may leave
-        _check(group, by)
-    if member not in {one.member for one in group.members}:
-        raise InvalidInput(f"{member[:80]!r} is no member of the group {name}.")
-    tx.run("delete from memory_group_member where name = :name and member = :member", {"name": name, "member": member})
-    return _kept(get(tx, name))
+        _require_admin(group, by)
+    if member not in {item.member for item in group.members}:
+        raise InvalidInput(f"{member[:80]!r} is not a member of the group {name}.")
+    tx.execute(
+        "delete from memory_group_member where name = :name and member = :member", {"name": name, "member": member}
+    )
+    return _to_result(get_group(tx, name))
 
 
-def delete(tx: Transaction, name: str, by: str | None) -> None:
-    _check(get(tx, name), by)
-    tx.run("delete from memory_group_member where name = :name", {"name": name})
-    tx.run("delete from memory_group where name = :name", {"name": name})
+def delete_group(tx: Transaction, name: str, by: str | None) -> None:
+    """Delete a group. The memories of its members are not affected."""
+    _require_admin(get_group(tx, name), by)
+    tx.execute("delete from memory_group_member where name = :name", {"name": name})
+    tx.execute("delete from memory_group where name = :name", {"name": name})
 
 
-def _put(tx: Transaction, name: str, member: str, role: Role) -> None:
-    said = validation.label(member, "member")
-    if said is None or "," in said:
-        raise InvalidInput("A member has a name, without commas.")
-    row = {"name": name, "member": said, "role": role}
-    tx.run("delete from memory_group_member where name = :name and member = :member", row)
-    tx.run("insert into memory_group_member (name, member, role) values (:name, :member, :role)", row)
+def _upsert_member(tx: Transaction, name: str, member: str, role: Role) -> None:
+    label = validation.validate_label(member, "member")
+    # Members are searched with `author:`, where a comma separates values.
+    if label is None or "," in label:
+        raise InvalidInput("member must be a non-empty name without commas.")
+    row = {"name": name, "member": label, "role": role}
+    tx.execute("delete from memory_group_member where name = :name and member = :member", row)
+    tx.execute("insert into memory_group_member (name, member, role) values (:name, :member, :role)", row)
 
 
-def _kept(group: MemberGroup) -> MemberGroup:
-    if len(group.members) > MOST_MEMBERS:
-        raise InvalidInput(f"A group has at most {MOST_MEMBERS} members.")
-    if group.members and not any(one.role == "admin" for one in group.members):
-        raise InvalidInput(f"The group {group.name} would have no admin. Make another member one first.")
+def _to_result(group: UserGroup) -> UserGroup:
+    """Return the changed group. Raises `InvalidInput`, which rolls back the change, if it is too large or has no
+    admin.
+    """
+    if len(group.members) > MAX_MEMBERS:
+        raise InvalidInput(f"A group can have at most {MAX_MEMBERS} members.")
+    # A group without an admin could never be changed again.
+    if group.members and not any(member.role == "admin" for member in group.members):
+        raise InvalidInput(f"The group {group.name} needs an admin: make another member an admin first.")
     return group
 
 
-def _check(group: MemberGroup, by: str | None) -> None:
-    """`by` is None where clients do not log in."""
+def _require_admin(group: UserGroup, by: str | None) -> None:
+    """Raise `GroupPermissionDenied` unless `by` is an admin; None means that the server has no authentication."""
     if by is not None and GroupMember(by, "admin") not in group.members:
-        raise NotAllowed(f"Only an admin of the group {group.name} may do that.")
+        raise GroupPermissionDenied(f"This requires the role admin in the group {group.name}.")

@@ -1,7 +1,7 @@
-"""The ladder: the client's model, then one that was configured, then rules of our own.
+"""Model fallback chain: the client's model through sampling, then a configured provider, then rules.
 
-A model is never needed. One that is not there, does not answer, says nothing of use or repeats a secret is passed over
-for the next.
+No feature requires a model. A model that is missing, does not respond, returns nothing useful or repeats a secret is
+skipped.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from portico import Context, ProtocolError, ToolError, UsageError
 from portico._lazy import LazyModule
-from portico_services.memory.errors import Blocked, InvalidInput, ModelFailed
+from portico_services.memory.errors import ContentBlocked, InvalidInput, ModelError
 from portico_services.memory.store import validation
-from portico_services.memory.tools.context import Access
+from portico_services.memory.tools.context import MemoryToolContext
 
 if TYPE_CHECKING:
     from portico_services.memory.extras import chat_model, enrichment
@@ -24,107 +24,114 @@ else:
     chat_model = LazyModule("portico_services.memory.extras.chat_model")
     enrichment = LazyModule("portico_services.memory.extras.enrichment")
 
-Provider = Callable[[str, int], Awaitable[str]]
-Rung = Callable[[str, int], Awaitable[Any]]
+ModelProvider = Callable[[str, int], Awaitable[str]]
+ModelCall = Callable[[str, int], Awaitable[Any]]
 
-# Behind a client there may be a person who is asked first; behind a provider there is a machine.
-CLIENT_SECONDS, PROVIDER_SECONDS = 300.0, 60.0
+# A client may ask its user before sampling; a provider responds by itself.
+SAMPLING_TIMEOUT_SECONDS, PROVIDER_TIMEOUT_SECONDS = 300.0, 60.0
 
 
-def _imported(given: Provider | str | Mapping[str, Any] | None) -> Provider | None:
-    """From a portico.toml it comes as `module:function`, or as the settings of an endpoint."""
-    if isinstance(given, Mapping):
-        return chat_model.chat_model(given)
-    if not isinstance(given, str):
-        return given
-    module, colon, name = given.partition(":")
+def _load_provider(setting: ModelProvider | str | Mapping[str, Any] | None) -> ModelProvider | None:
+    """Return the provider from a callable, from `module:function`, or from the settings of an endpoint. Raises
+    `UsageError`.
+    """
+    if isinstance(setting, Mapping):
+        return chat_model.chat_model_from_settings(setting)
+    if not isinstance(setting, str):
+        return setting
+    module, colon, name = setting.partition(":")
     try:
-        found = getattr(import_module(module), name) if colon else None
+        result = getattr(import_module(module), name) if colon else None
     except (ImportError, AttributeError, ValueError) as failure:
-        raise UsageError(f"the provider {given!r} cannot be had: {failure}") from None
-    if not callable(found):
-        raise UsageError(f"the provider {given!r} is none; write module:function")
-    provider: Provider = found
+        raise UsageError(f"cannot import the model {setting!r}: {failure}") from None
+    if not callable(result):
+        raise UsageError(f"model must name a function as module:function, got {setting!r}")
+    provider: ModelProvider = result
     return provider
 
 
-def _patience(provider: Provider) -> float:
-    # It looks after the time itself, and knows better what was late.
-    return provider.seconds + 5 if isinstance(provider, chat_model.ChatModel) else PROVIDER_SECONDS
+def _provider_timeout(provider: ModelProvider) -> float:
+    # The endpoint enforces its own timeout and reports it better, so this one is only a safety net.
+    return provider.timeout + 5 if isinstance(provider, chat_model.ChatModelEndpoint) else PROVIDER_TIMEOUT_SECONDS
 
 
-class ModelLadder:
-    def __init__(self, access: Access, provider: Provider | str | Mapping[str, Any] | None) -> None:
+class ModelFallback:
+    """Models available to the memory tools."""
+
+    def __init__(self, access: MemoryToolContext, provider: ModelProvider | str | Mapping[str, Any] | None) -> None:
         self._access = access
-        self._provider = _imported(provider)
+        self._provider = _load_provider(provider)
 
-    def ask(self, ctx: Context) -> enrichment.AskModel | None:
-        """None when there is no model at all."""
-        rungs = list(self._rungs(ctx))
-        return ModelAsker(ctx, rungs, self._access) if rungs else None
+    def for_call(self, ctx: Context) -> enrichment.ModelCaller | None:
+        """Return a caller for the models available to a call, or None without any model."""
+        models = list(self._providers(ctx))
+        return FallbackCaller(ctx, models, self._access) if models else None
 
-    def _rungs(self, ctx: Context) -> Iterator[tuple[str, Rung]]:
-        async def client(question: str, tokens: int) -> str:
-            # By what is asked and not by its turn: on 2026-07-28 all of this runs again for each answer, and meanwhile
-            # there may be other memories to ask about.
-            key = f"model-{hashlib.sha256(question.encode(errors='replace')).hexdigest()[:16]}"
-            async with asyncio.timeout(CLIENT_SECONDS):
-                return (await ctx.sample(question, max_tokens=tokens, key=key)).text
+    def _providers(self, ctx: Context) -> Iterator[tuple[str, ModelCall]]:
+        async def sample_client(prompt: str, max_tokens: int) -> str:
+            # The key is derived from the prompt, not from a counter: with protocol version 2026-07-28 the whole call
+            # runs again for each response, and other memories may be involved by then.
+            key = f"model-{hashlib.sha256(prompt.encode(errors='replace')).hexdigest()[:16]}"
+            async with asyncio.timeout(SAMPLING_TIMEOUT_SECONDS):
+                return (await ctx.sample(prompt, max_tokens=max_tokens, key=key)).text
 
-        if ctx.capabilities.sampling is not None:
-            yield "client", client
+        if ctx.client_capabilities.sampling is not None:
+            yield "client", sample_client
         provider = self._provider
         if provider is not None:
 
-            async def configured(question: str, tokens: int) -> Any:
-                async with asyncio.timeout(_patience(provider)):
-                    return await provider(question, tokens)
+            async def call_provider(prompt: str, max_tokens: int) -> Any:
+                async with asyncio.timeout(_provider_timeout(provider)):
+                    return await provider(prompt, max_tokens)
 
-            yield "provider", configured
+            yield "provider", call_provider
 
 
-class ModelAsker:
-    """Asks one after the other, for one call."""
+class FallbackCaller:
+    """Asks the models of one call, one after the other."""
 
-    def __init__(self, ctx: Context, rungs: list[tuple[str, Rung]], access: Access) -> None:
+    def __init__(self, ctx: Context, models: list[tuple[str, ModelCall]], access: MemoryToolContext) -> None:
         self._ctx = ctx
-        self._rungs = rungs
+        self._providers = models
         self._access = access
         self._refused = 0
 
     @property
-    def may_answer_later(self) -> bool:
-        return self._refused < len(self._rungs)
+    def may_suspend(self) -> bool:
+        return self._refused < len(self._providers)
 
     async def __call__(
-        self, question: str, tokens: int, is_useful: Callable[[str], object] = bool, /
-    ) -> enrichment.ModelAnswer | None:
+        self, prompt: str, max_tokens: int, is_useful: Callable[[str], object] = bool, /
+    ) -> enrichment.ModelResponse | None:
         self._refused = 0
-        for name, rung in self._rungs:
-            said = await self._tried(name, rung, question, tokens)
-            if said is not None and is_useful(said):
-                return enrichment.ModelAnswer(said, name)
-            if said is not None:
-                self._warn(f"The model of the {name} said nothing of use.")
+        for name, model in self._providers:
+            response = await self._try(name, model, prompt, max_tokens)
+            if response is not None and is_useful(response):
+                return enrichment.ModelResponse(response, name)
+            if response is not None:
+                self._warn(f"The {name} model returned nothing useful.")
         return None
 
-    async def _tried(self, name: str, rung: Rung, question: str, tokens: int) -> str | None:
-        """What it says, if that may be stored."""
+    async def _try(self, name: str, model: ModelCall, prompt: str, max_tokens: int) -> str | None:
+        """Return the response if it may be stored, otherwise None."""
         try:
-            said = await rung(question, tokens)
+            response = await model(prompt, max_tokens)
         except (ToolError, ProtocolError) as refusal:
-            self._refused += isinstance(refusal, ModelFailed) and not refusal.retryable
-            self._warn(f"The model of the {name} did not answer: {refusal}")
+            # A permanent failure, such as a rejected key, cannot succeed on a retry; `may_suspend` then reports that
+            # waiting is useless.
+            self._refused += isinstance(refusal, ModelError) and not refusal.retryable
+            self._warn(f"The {name} model did not respond: {refusal}")
             return None
-        except Exception as failure:  # the code of a client or a provider
-            self._warn(f"The model of the {name} failed: {type(failure).__name__}")
+        except Exception as failure:  # code of a client or a provider
+            self._warn(f"The {name} model failed: {type(failure).__name__}")
             return None
-        if not isinstance(said, str) or not said.strip():
+        if not isinstance(response, str) or not response.strip():
             return ""
         try:
-            return (await self._access.guard.check(validation.content(said.strip()))).texts[0]
-        except (Blocked, InvalidInput):
-            self._warn(f"What the model of the {name} said cannot be stored.")
+            # A model may repeat a secret from its own context, so its output is screened like any new text.
+            return (await self._access.screening.screen(validation.validate_content(response.strip()))).texts[0]
+        except (ContentBlocked, InvalidInput):
+            self._warn(f"The response of the {name} model cannot be stored.")
             return None
 
     def _warn(self, text: str) -> None:

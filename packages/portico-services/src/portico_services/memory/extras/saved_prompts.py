@@ -1,4 +1,4 @@
-"""Saved prompts: texts with places to fill in, `Review {{file}} for {{concern}}`."""
+"""Saved prompts: templates with variables, `Review {{file}} for {{concern}}`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from typing import Annotated
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Transaction, json_column
+from portico.extend import Transaction, encode_json_column
 from portico_services import text as texts
-from portico_services.memory.errors import InvalidInput, NoSuchPrompt
-from portico_services.memory.store.namespaces import DOMAINS, checked_domain
+from portico_services.memory.errors import InvalidInput, SavedPromptNotFound
+from portico_services.memory.store.namespaces import DOMAINS, normalize_domain
 from portico_services.memory.store.ownership import home_of
 
 TOPIC = "memory prompt"
-LONGEST = 50_000
-MOST_VARIABLES = 30
-MOST = 500
+# Limits of what a client can store: a listed prompt costs every client of the server tokens.
+MAX_PROMPT_CHARS = 50_000
+MAX_VARIABLES = 30
+MAX_SAVED_PROMPTS = 500
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z][A-Za-z0-9_]{0,63})\s*\}\}")
 _COLUMNS = "domain, project, name, content, description, variables, version, created_at, updated_at"
 
 
 class PromptVariable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known about a place to fill in."""
+    """Description of a template variable."""
 
-    description: Annotated[str, "What it is for"] = ""
-    default: Annotated[str | None, "Its value when none is given; without a default the variable is required"] = None
-    choices: Annotated[list[str], "The values it may have, if only those"] = field(default_factory=list)
+    description: Annotated[str, "Meaning of the variable"] = ""
+    default: Annotated[str | None, "Default value; without one the variable is required"] = None
+    choices: Annotated[list[str], "Allowed values; empty for any"] = field(default_factory=list)
 
 
 class SavedPrompt(Struct, frozen=True, kw_only=True):
+    """A saved prompt template."""
+
     domain: str
     project: str
     name: str
@@ -45,31 +48,38 @@ class SavedPrompt(Struct, frozen=True, kw_only=True):
     updated_at: int
 
 
-def variables_of(content: str) -> list[str]:
+def find_variables(content: str) -> list[str]:
+    """Return the names of the variables in a template, in order."""
     return list(dict.fromkeys(_VARIABLE.findall(content)))
 
 
-def filled(template: SavedPrompt, values: Mapping[str, str]) -> str:
-    """What was given is put in as it is: what looks like a place to fill in there stays what it is."""
-    missing = [name for name, one in template.variables.items() if one.default is None and values.get(name) is None]
+def render(template: SavedPrompt, values: Mapping[str, str]) -> str:
+    """Fill in the variables of a template. Values are inserted literally: variables inside them are not expanded.
+
+    Raises `InvalidInput` if a required value is missing.
+    """
+    missing = [
+        name for name, variable in template.variables.items() if variable.default is None and values.get(name) is None
+    ]
     if missing:
-        raise InvalidInput(f"The prompt {template.name!r} needs {', '.join(missing)}.", missing=missing)
+        raise InvalidInput(f"The prompt {template.name!r} requires values for {', '.join(missing)}.", missing=missing)
 
-    def value(found: re.Match[str]) -> str:
-        said = values.get(found[1])
-        return said if said is not None else (template.variables[found[1]].default or "")
+    def value(match: re.Match[str]) -> str:
+        text = values.get(match[1])
+        return text if text is not None else (template.variables[match[1]].default or "")
 
+    # One pass over the template: a value that contains {{name}} is not expanded again.
     return _VARIABLE.sub(value, template.content)
 
 
-def bounded(text: str, what: str = "A prompt") -> str:
-    """Before anything else is done with it."""
-    if len(text) > LONGEST:
-        raise InvalidInput(f"{what} has 1 to {LONGEST:,} characters.")
+def check_length(text: str, what: str = "A prompt") -> str:
+    """Return the text if it is within MAX_PROMPT_CHARS. Call it before any other processing."""
+    if len(text) > MAX_PROMPT_CHARS:
+        raise InvalidInput(f"{what} must have 1 to {MAX_PROMPT_CHARS:,} characters.")
     return text
 
 
-def made(
+def build_prompt(
     *,
     domain: str,
     project: str | None,
@@ -80,43 +90,48 @@ def made(
     now: int,
     owner: str = "",
 ) -> SavedPrompt:
+    """Validate the parts of a template and return it. Raises `InvalidInput`."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"{name[:80]!r} is no name for a prompt. Use a letter, then letters, digits, _ and -, at most 64."
+            f"Invalid prompt name {name[:80]!r}: use a letter, then letters, digits, _ and -, at most 64."
         )
-    content = texts.storable(bounded(content))
+    content = texts.replace_unstorable(check_length(content))
     if not content.strip():
-        raise InvalidInput(f"A prompt has 1 to {LONGEST:,} characters.")
-    names = variables_of(content)
-    strange = [one for one in names if iskeyword(one)]
-    if strange or len(names) > MOST_VARIABLES:
+        raise InvalidInput(f"A prompt must have 1 to {MAX_PROMPT_CHARS:,} characters.")
+    names = find_variables(content)
+    # Variables become keyword arguments of the MCP prompt's function.
+    strange = [item for item in names if iskeyword(item)]
+    if strange or len(names) > MAX_VARIABLES:
         raise InvalidInput(
-            f"{strange[0]!r} cannot be the name of a variable."
+            f"Invalid variable name {strange[0]!r}: use letters, digits and _."
             if strange
-            else f"At most {MOST_VARIABLES} variables, please."
+            else f"A prompt can have at most {MAX_VARIABLES} variables."
         )
-    unused = [one for one in variables if one not in names]
+    # A misspelled name would otherwise leave the intended variable without its description and default.
+    unused = [item for item in variables if item not in names]
     if unused:
-        raise InvalidInput(f"The prompt has no {{{{{unused[0][:64]}}}}}; it has {', '.join(names) or 'no variables'}.")
-    domain = checked_domain(domain)
+        raise InvalidInput(
+            f"variables_def names {{{{{unused[0][:64]}}}}}, but the prompt has {', '.join(names) or 'no variables'}."
+        )
+    domain = normalize_domain(domain)
     return SavedPrompt(
         domain=domain,
         project=home_of(domain, project, owner) or "",
         name=name,
         content=content,
-        description=texts.storable(description)[:500],
-        variables={one: variables.get(one, PromptVariable()) for one in names},
+        description=texts.replace_unstorable(description)[:500],
+        variables={item: variables.get(item, PromptVariable()) for item in names},
         created_at=now,
         updated_at=now,
     )
 
 
-def save(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
-    """A new version where there is one of this name already."""
+def save_prompt(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
+    """Store a template, as a new version if the name exists already."""
     row = {name: getattr(template, name) for name in template.__struct_fields__} | {
-        "variables": json_column(template.variables)
+        "variables": encode_json_column(template.variables)
     }
-    version, created = tx.one(
+    version, created = tx.fetch_one(
         tuple[int, int],
         f"insert into memory_prompt ({_COLUMNS}) values (:domain, :project, :name, :content, :description, :variables, "
         ":version, :created_at, :updated_at) on conflict (domain, project, name) do update set "
@@ -128,29 +143,36 @@ def save(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
     return replace(template, version=version, created_at=created)
 
 
-def visible(tx: Transaction, homes: tuple[str, ...], owner: str) -> list[SavedPrompt]:
-    """List the prompts that an owner sees, by name. Of several with one name, the project's comes before the user's,
-    and that before the organisation's."""
-    found = tx.all(
+def list_visible(tx: Transaction, homes: tuple[str, ...], owner: str) -> list[SavedPrompt]:
+    """List the prompts that an owner sees, by name. If several have the same name, the project's takes precedence over
+    the user's, and that over the organisation's.
+    """
+    rows = tx.fetch_all(
         SavedPrompt,
         f"select {_COLUMNS} from memory_prompt where (domain <> 'user' and project in :projects) "
         "or (domain = 'user' and project = :owner) order by name",
         {"projects": ["", *homes], "owner": owner},
     )
     nearest: dict[str, SavedPrompt] = {}
-    for one in sorted(found, key=lambda one: (DOMAINS.index(checked_domain(one.domain)), one.project not in homes[:1])):
-        nearest.setdefault(one.name, one)
-    return sorted(nearest.values(), key=lambda one: one.name)[:MOST]
+    for item in sorted(
+        # DOMAINS is ordered by precedence; among project prompts, the current name of the project comes before former
+        # ones.
+        rows,
+        key=lambda prompt: (DOMAINS.index(normalize_domain(prompt.domain)), prompt.project not in homes[:1]),
+    ):
+        nearest.setdefault(item.name, item)
+    return sorted(nearest.values(), key=lambda prompt: prompt.name)[:MAX_SAVED_PROMPTS]
 
 
-def get(tx: Transaction, name: str, homes: tuple[str, ...], owner: str) -> SavedPrompt:
-    found = next((one for one in visible(tx, homes, owner) if one.name == name), None)
-    if found is None:
-        raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r}. The action list shows those there are.")
-    return found
+def get_prompt(tx: Transaction, name: str, homes: tuple[str, ...], owner: str) -> SavedPrompt:
+    """Return the visible prompt with a name. Raises `SavedPromptNotFound`."""
+    result = next((item for item in list_visible(tx, homes, owner) if item.name == name), None)
+    if result is None:
+        raise SavedPromptNotFound(f"Saved prompt {name[:80]!r} not found. Use the action list to see all prompts.")
+    return result
 
 
-def delete(tx: Transaction, template: SavedPrompt) -> None:
+def delete_prompt(tx: Transaction, template: SavedPrompt) -> None:
     where = {"domain": template.domain, "project": template.project, "name": template.name}
-    tx.run("delete from memory_prompt where domain = :domain and project = :project and name = :name", where)
+    tx.execute("delete from memory_prompt where domain = :domain and project = :project and name = :name", where)
     tx.publish(TOPIC, template.name)

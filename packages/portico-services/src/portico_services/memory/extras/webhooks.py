@@ -1,10 +1,10 @@
-"""Webhooks: others are told over HTTP when a memory was captured, changed or deleted by a call here.
+"""Webhooks: HTTP notifications when a call captures, changes or deletes a memory.
 
-Only addresses that the operator has configured are told, and unless it is said of one that it is private, only such as
-are on the open internet. A call never waits for any of this: what is to be told stands in a queue, and is lost with the
-process. What is told is what was done to which memory, never what the memory says.
+Only URLs configured by the operator are called, and only on public addresses unless a webhook sets
+`allow_private_hosts`. A call never waits for a delivery: deliveries are queued in memory and lost with the process. A
+payload contains the kind of change and the memory's id, project and tags, never its content.
 
-A message is signed as https://www.standardwebhooks.com has it.
+Messages are signed according to https://www.standardwebhooks.com.
 """
 
 from __future__ import annotations
@@ -24,69 +24,73 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from portico import ProtocolError, UsageError
-from portico.extend import TransportError, http_exchange
+from portico import ProtocolError, UsageError, settings_file
+from portico.errors import TransportError
+from portico.extend import http_request
 from portico_services import timestamps
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.records import MemoryRecord
 
 log = logging.getLogger("portico")
 
-MOST_WAITING = 1000
-MOST_HOOKS = 20
-LONGEST_ANSWER = 100_000
-LONGEST_SECRET = 10_000
-# How long to wait before each further try, in seconds.
-PAUSES = (1.0, 5.0, 30.0, 120.0)
-CHANGES = ("captured", "updated", "deleted", "restored")
+MAX_QUEUED_DELIVERIES = 1000
+MAX_WEBHOOKS = 20
+MAX_RESPONSE_BYTES = 100_000
+MAX_SECRET_BYTES = 10_000
+# Delays before each retry.
+RETRY_DELAYS_SECONDS = (1.0, 5.0, 30.0, 120.0)
+EVENT_TYPES = ("captured", "updated", "deleted", "restored")
 
 
-class HookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.memory.webhooks.NAME]` in a portico.toml."""
+class WebhookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `[services.memory.webhooks.NAME]` in portico.toml."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[^\s@#]+$", max_length=2000)]
-    # What to be told of; everything when left out.
-    changes: list[str] = []
-    # Where the secret is that messages are signed with: a variable of the environment, or a file.
-    secret_variable: str = ""
+    # Events to send; all if empty.
+    events: list[str] = []
+    # Source of the signing secret: an environment variable or a file.
+    secret_env: str = ""
     secret_file: str = ""
-    # Whether it may be on this machine or in a network of our own.
-    private: bool = False
-    seconds: Annotated[float, Meta(gt=0, le=60)] = 10.0
+    # Whether the URL may be on this machine or in a private network.
+    allow_private_hosts: bool = False
+    timeout: Annotated[float, Meta(gt=0, le=60)] = 10.0
 
 
-class HookState(Struct, kw_only=True):
-    """What has become of what one was to be told."""
+class WebhookStatus(Struct, kw_only=True):
+    """Delivery status of a webhook."""
 
-    name: Annotated[str, "Its name in the settings"]
-    host: Annotated[str, "Who is told"]
-    changes: Annotated[list[str], "Of what it is told"]
+    name: Annotated[str, "Name in the settings"]
+    host: Annotated[str, "Receiving host"]
+    changes: Annotated[list[str], "Events that are sent"]
     signed: Annotated[bool, "Whether messages are signed"]
-    waiting: Annotated[int, "How many messages have not been delivered yet"] = 0
-    delivered: Annotated[int, "How many were"] = 0
-    failed: Annotated[int, "How many were given up, or had no room to wait"] = 0
-    last: Annotated[str, "How the last try ended"] = ""
+    waiting: Annotated[int, "Messages not delivered yet"] = 0
+    delivered: Annotated[int, "Messages delivered"] = 0
+    failed: Annotated[int, "Messages dropped after the last retry or because the queue was full"] = 0
+    last: Annotated[str, "HTTP status or error of the last attempt"] = ""
 
 
-class _Hook:
-    def __init__(self, name: str, settings: HookSettings) -> None:
+class _WebhookWorker:
+    """Queue and deliveries of one webhook."""
+
+    def __init__(self, name: str, settings: WebhookSettings) -> None:
         self.settings = settings
-        self.queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MOST_WAITING)
-        # The one that is being delivered is in the queue no more.
+        self.queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MAX_QUEUED_DELIVERIES)
+        # The message being delivered is no longer in the queue.
         self.underway = 0
         host = urlsplit(settings.url).hostname or ""
-        wanted = settings.changes or list(CHANGES)
-        signed = bool(settings.secret_variable or settings.secret_file)
-        self.state = HookState(name=name, host=host, changes=wanted, signed=signed)
+        events = settings.events or list(EVENT_TYPES)
+        signed = bool(settings.secret_env or settings.secret_file)
+        self.state = WebhookStatus(name=name, host=host, changes=events, signed=signed)
 
-    def put(self, id: str, body: bytes) -> None:
+    def enqueue(self, id: str, body: bytes) -> None:
+        """Queue a message; drop it if the queue is full."""
         try:
             self.queue.put_nowait((id, body))
         except asyncio.QueueFull:
             self.state.failed += 1
-            log.warning("the webhook %s is behind, and misses a message", self.state.name)
+            log.warning("webhook %s: queue full, message dropped", self.state.name)
 
-    async def work(self) -> None:
-        """Until it is cancelled."""
+    async def run(self) -> None:
+        """Deliver queued messages until cancelled."""
         while True:
             id, body = await self.queue.get()
             self.underway = 1
@@ -94,110 +98,123 @@ class _Hook:
             self.underway = 0
 
     async def _deliver(self, id: str, body: bytes) -> None:
-        for pause in (0.0, *PAUSES):
+        """Deliver a message with retries."""
+        for pause in (0.0, *RETRY_DELAYS_SECONDS):
             await asyncio.sleep(pause)
             if await self.send(id, body):
                 self.state.delivered += 1
                 return
         self.state.failed += 1
-        log.warning("the webhook %s was not reached: %s", self.state.name, self.state.last)
+        log.warning("webhook %s: delivery failed: %s", self.state.name, self.state.last)
 
     async def send(self, id: str, body: bytes) -> bool:
-        """One try; whether it was taken."""
+        """Send a message once and return whether the receiver accepted it."""
         try:
-            headers = [("Content-Type", "application/json"), *self._signed(id, body)]
-            answer = await http_exchange(
+            headers = [("Content-Type", "application/json"), *self._sign(id, body)]
+            response = await http_request(
                 "POST",
                 self.settings.url,
                 headers=headers,
                 body=body,
-                seconds=self.settings.seconds,
-                longest=LONGEST_ANSWER,
-                public=not self.settings.private,
+                timeout=self.settings.timeout,
+                max_response_bytes=MAX_RESPONSE_BYTES,
+                public_only=not self.settings.allow_private_hosts,
             )
         except (TransportError, ProtocolError, OSError, ValueError) as failure:
-            # Its text may hold the address, and that a token.
+            # The message may contain the URL, which may contain a token.
             self.state.last = type(failure).__name__
             return False
-        self.state.last = str(answer.status)
-        return 200 <= answer.status < 300
+        self.state.last = str(response.status)
+        return 200 <= response.status < 300
 
-    def _signed(self, id: str, body: bytes) -> Iterator[tuple[str, str]]:
+    def _sign(self, id: str, body: bytes) -> Iterator[tuple[str, str]]:
+        """Yield the Standard Webhooks headers, with a signature if a secret is configured."""
+        # Signed together with the body, so that a recorded message cannot be replayed later.
         at = str(int(time.time()))
         yield "webhook-id", id
         yield "webhook-timestamp", at
         settings = self.settings
-        if settings.secret_variable or settings.secret_file:
+        if settings.secret_env or settings.secret_file:
+            # Standard Webhooks, “Signature scheme”: the signed content is `id.timestamp.body`.
             digest = hmac.digest(self._secret(), f"{id}.{at}.".encode() + body, hashlib.sha256)
             yield "webhook-signature", f"v1,{base64.b64encode(digest).decode()}"
 
     def _secret(self) -> bytes:
-        """Raises OSError or ValueError: without its signature nothing is sent."""
+        """Return the signing secret. Raises `OSError` or `ValueError` if it is missing: nothing is sent unsigned."""
         if self.settings.secret_file:
             with Path(self.settings.secret_file).expanduser().open(encoding="ascii") as file:
-                said = file.read(LONGEST_SECRET).strip()
+                secret = file.read(MAX_SECRET_BYTES).strip()
         else:
-            said = os.environ.get(self.settings.secret_variable, "").strip()
-        if not said:
-            raise ValueError("there is no secret")
-        return base64.b64decode(said.removeprefix("whsec_")) if said.startswith("whsec_") else said.encode()
+            secret = os.environ.get(self.settings.secret_env, "").strip()
+        if not secret:
+            raise ValueError("the signing secret is empty")
+        # Standard Webhooks: a secret is base64 after the prefix `whsec_`. Plain secrets are accepted as they are.
+        return base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()
 
 
-class Webhooks:
+class WebhookDispatcher:
+    """Sends memory events to the configured webhooks."""
+
     def __init__(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        if len(settings) > MOST_HOOKS:
-            raise UsageError(f"{len(settings)} webhooks are too many; there may be {MOST_HOOKS}")
-        self._hooks = {name: _Hook(name, _read(name, said)) for name, said in settings.items()}
+        if len(settings) > MAX_WEBHOOKS:
+            raise UsageError(f"webhooks: expected at most {MAX_WEBHOOKS}, got {len(settings)}")
+        self._hooks = {name: _WebhookWorker(name, _parse_settings(name, section)) for name, section in settings.items()}
 
-    def work(self) -> Iterator[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        """Yield the name and the work of each webhook, to run as long as the store is open."""
-        return ((f"memory webhook {name}", hook.work) for name, hook in self._hooks.items())
+    def workers(self) -> Iterator[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """Yield the name and the worker coroutine of each webhook, to run while the store is open."""
+        return ((f"memory webhook {name}", hook.run) for name, hook in self._hooks.items())
 
-    def tell(self, change: str, one: Record, prefix: str) -> None:
-        """Never waits."""
-        wanting = [hook for hook in self._hooks.values() if change in hook.state.changes]
-        if not wanting:
+    def dispatch(self, change: str, item: MemoryRecord, prefix: str) -> None:
+        """Queue an event for all webhooks that subscribe to it, without waiting."""
+        subscribers = [hook for hook in self._hooks.values() if change in hook.state.changes]
+        if not subscribers:
             return
-        urn = f"{prefix}://{one.domain}/{one.namespace}/{one.id}"
+        urn = f"{prefix}://{item.domain}/{item.namespace}/{item.id}"
         about = {
-            "id": one.id,
+            "id": item.id,
             "urn": urn,
-            "namespace": one.namespace,
-            "project": one.project if one.domain == "project" else None,
-            "tags": one.tags,
+            "namespace": item.namespace,
+            "project": item.project if item.domain == "project" else None,
+            "tags": item.tags,
         }
-        id, body = _message(change, memory=about)
-        for hook in wanting:
-            hook.put(id, body)
+        id, body = _build_payload(change, memory=about)
+        for hook in subscribers:
+            hook.enqueue(id, body)
 
-    def states(self) -> list[HookState]:
+    def statuses(self) -> list[WebhookStatus]:
         for hook in self._hooks.values():
             hook.state.waiting = hook.queue.qsize() + hook.underway
         return [hook.state for hook in self._hooks.values()]
 
-    async def test(self, name: str) -> HookState | None:
-        """One message at once, to see whether it arrives; None where there is no such webhook."""
+    async def send_test(self, name: str) -> WebhookStatus | None:
+        """Send a test event now and return the status, or None for an unknown webhook."""
         hook = self._hooks.get(name)
         if hook is None:
             return None
-        await hook.send(*_message("test"))
+        await hook.send(*_build_payload("test"))
         return hook.state
 
 
-def _message(change: str, **more: Any) -> tuple[str, bytes]:
+def _build_payload(change: str, **more: Any) -> tuple[str, bytes]:
+    # Retries of a message have the same id, by which a receiver drops duplicates.
     id = f"msg_{os.urandom(12).hex()}"
-    said = {"type": f"memory.{change}", "timestamp": timestamps.written(timestamps.now()), "data": more}
-    return id, msgspec.json.encode(said)
+    payload = {"type": f"memory.{change}", "timestamp": timestamps.format_iso(timestamps.now_ms()), "data": more}
+    return id, msgspec.json.encode(payload)
 
 
-def _read(name: str, said: Mapping[str, Any]) -> HookSettings:
-    try:
-        settings = msgspec.convert(dict(said), HookSettings)
-    except (msgspec.ValidationError, TypeError, ValueError) as mistake:
-        raise UsageError(f"the webhook {name!r} cannot be told: {mistake}") from None
-    strange = [one for one in settings.changes if one not in CHANGES]
-    if strange:
-        raise UsageError(f"the webhook {name!r}: {strange[0]!r} is none of {', '.join(CHANGES)}")
-    if not settings.private and not settings.url.startswith("https://"):
-        raise UsageError(f"the webhook {name!r} needs https; http is for one that is private")
+def _parse_settings(name: str, section: Mapping[str, Any]) -> WebhookSettings:
+    """Validate the settings of a webhook. Raises `UsageError`."""
+    table = f"webhooks.{name}"
+    if not isinstance(section, Mapping):
+        raise UsageError(f"{table}: expected a table, got {section!r}")
+    # The error for an invalid value repeats it, and a password must not reach a log.
+    if "@" in str(section.get("url", "")):
+        raise UsageError(f"[{table}] url must not contain credentials; use secret_env or secret_file")
+    settings = settings_file.convert(dict(section), WebhookSettings, table)
+    for event in settings.events:
+        if event not in EVENT_TYPES:
+            raise settings_file.wrong_value(table, "events", f"any of {', '.join(EVENT_TYPES)}", event)
+    # A payload names projects and tags, so it crosses a public network only encrypted.
+    if not settings.allow_private_hosts and not settings.url.startswith("https://"):
+        raise UsageError(f"[{table}] url: expected https://, unless allow_private_hosts is true")
     return settings

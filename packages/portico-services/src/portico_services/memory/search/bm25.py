@@ -1,11 +1,11 @@
-"""The first ranking stage: which memories have words of the question, read from the postings.
+"""First ranking stage: match query terms against the postings (BM25).
 
-What the words of a question matched in a memory is one whole number, the sum of what each posting brings:
+The match of a memory is one integer, the sum of the contributions of its postings:
 
-    score, in units of 1/UNIT | a bit for each word that is near the beginning | a bit for each word
+    score, in units of 1/SCORE_SCALE | one bit per term in the head | one bit per term
 
-So one addition for each posting collects all that the second stage needs, both database engines get the same sums, and
-comparing two of these numbers compares their scores.
+One addition per posting therefore collects everything the second stage needs, both database engines compute the same
+sums, and comparing two of these integers compares their scores.
 """
 
 from __future__ import annotations
@@ -19,390 +19,437 @@ from typing import Any
 from msgspec import Struct
 
 from portico.extend import Transaction
-from portico_services.memory.search import doc_ids
-from portico_services.memory.search.index import ONE
-from portico_services.memory.search.namespace_boost import NamedNamespace, named_namespaces
+from portico_services.memory.search import id_allocator
+from portico_services.memory.search.index import WEIGHT_SCALE
+from portico_services.memory.search.namespace_boost import NamespaceMatch, match_namespaces
 
-UNIT = 1 << 24
-# How many postings are read for one question. Frequent words of a large store are looked up only for memories that
-# have a rare one.
-MOST_POSTINGS = 5_000
-# …and for what is like a memory.
-FEW_TERMS, FEW_POSTINGS = 8, 64
-# From this many memories on, words are counted before they are read.
-MANY_MEMORIES = 5_000
-BEST = 160
-# What counts for the estimate of a memory besides its own words: those of them near its beginning, its neighbours, and
-# the best in its thread.
-_HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
-# Of those without a thread, whose estimate is nearly their score, this share of the candidates.
-_ALONE = 2 / 3
-# The second stage gets at least so many for each wanted one, and those with this share of the last wanted one's
-# estimate.
-_AT_LEAST, _HOPE = 4, 0.3
+# Scores are integers: sums do not depend on the order of the postings, so SQLite and PostgreSQL rank equally. 24 bits
+# of fraction are far below any difference that matters between two memories.
+SCORE_SCALE = 1 << 24
+# Postings read per query. In a large store, frequent terms are looked up only for memories that match a rare term.
+MAX_POSTINGS_PER_TERM = 5_000
+# Limits for near-duplicate queries.
+MAX_SIMILAR_QUERY_TERMS, MAX_SIMILAR_POSTINGS = 8, 64
+# In stores larger than this, document frequencies are counted before postings are read.
+LARGE_STORE_MEMORIES = 5_000
+MAX_FIRST_PASS_HITS = 160
+# Weights of the estimate that selects candidates: terms in the head, adjacent memories, and the best memory of the
+# thread.
+_HEAD_BOOST, _NEIGHBOUR_WEIGHT, _THREAD_WEIGHT = 2.0, 0.4, 0.5
+# Maximum share of candidates without a thread. Their estimate is nearly their final score, so fewer are needed.
+_STANDALONE_SHARE = 2 / 3
+# The second stage gets at least this many candidates per result, and all candidates whose estimate is at least this
+# share of the estimate of the last result.
+_MIN_CANDIDATES_PER_RESULT, RERANK_CUTOFF = 4, 0.3
 
-_PLACE = doc_ids.PLACES - 1
+_POSITION_MASK = id_allocator.PLACES - 1
 
 
 class Postings(Struct):
-    """Which memories have a term, and the weight that it has in each of them."""
+    """Document ids that contain a term, with the weight of the term in each."""
 
-    seats: list[int] = []
+    doc_ids: list[int] = []
     weights: list[int] = []
 
 
-# The same as one row of the index: the number of the term, the position, the weight.
+# One posting as a row: number of the term, document id, weight.
 Row = tuple[int, int, int]
 
-# What makes one list of a column: to fetch as many rows would take longer than to read it.
-SEATS = "coalesce(cast(json_agg(p.seat) as text), '[]')"
-WEIGHTS = "coalesce(cast(json_agg(p.weight) as text), '[]')"
+# Aggregate a column into one JSON array: decoding it is faster than fetching as many rows.
+DOC_IDS_SQL = "coalesce(cast(json_agg(p.seat) as text), '[]')"
+WEIGHTS_SQL = "coalesce(cast(json_agg(p.weight) as text), '[]')"
 
 
-class Matches:
-    """What the words of a question matched."""
+class TermMatches:
+    """Matches of the query terms: a packed score per document id."""
 
     def __init__(self, terms: Mapping[str, float], memories: int) -> None:
         self.terms = terms
-        self.memories = memories
-        # The terms that some memory has, in the order of their bits, and how rare they are.
-        self.order: list[str] = []
-        self.rarity: list[float] = []
-        # How far the score and the bits of the head are to the left.
+        self.document_count = memories
+        # Terms that occur in the store, in the order of their bits, and their IDF.
+        self.term_order: list[str] = []
+        self.idfs: list[float] = []
+        # Bit offsets of the head mask and of the score.
         self.head_shift = len(terms)
         self.shift = 2 * len(terms)
         self.bits = (1 << len(terms)) - 1
-        self.by_seat: dict[int, int] = {}
-        # What memories have of the question in other words: of its rarity, in units of 1/UNIT.
-        self.alike: dict[int, int] = {}
-        # What the best of each thread has, and all of the best in it together.
+        self.scores: dict[int, int] = {}
+        # Score of synonym matches, by document id: the IDF of the matched terms in units of 1/SCORE_SCALE.
+        self.synonym_doc_ids: dict[int, int] = {}
+        # Packed match of the best memory of each thread, and the union of the matches of its leading memories.
         self.thread_best: dict[int, int] = {}
-        self.thread_all: dict[int, int] = {}
+        self.thread_masks: dict[int, int] = {}
 
     def add(self, term: str, postings: Postings, frequency: int) -> None:
-        """Add the postings of one more term, which `frequency` memories have."""
-        worth, by_seat = self.enter(term, frequency), self.by_seat
+        """Add the postings of a term with document frequency `frequency`."""
+        contribution, by_seat = self.add_term(term, frequency), self.scores
         get = by_seat.get
-        for seat, weight in zip(postings.seats, postings.weights, strict=True):
-            by_seat[seat] = get(seat, 0) + worth[weight]
+        for doc_id, weight in zip(postings.doc_ids, postings.weights, strict=True):
+            by_seat[doc_id] = get(doc_id, 0) + contribution[weight]
 
     def add_all(self, by_term: Mapping[str, Postings]) -> None:
-        """Add all postings that there are, of all terms."""
+        """Add the postings of all query terms that have any."""
         for term in self.terms:
             if term in by_term:
-                self.add(term, by_term[term], len(by_term[term].seats))
+                self.add(term, by_term[term], len(by_term[term].doc_ids))
 
-    def enter(self, term: str, frequency: int) -> _Worth:
-        """The next term, and what its postings bring."""
-        rarity = self.rarity_at(frequency)
-        bit = 1 << len(self.order)
-        self.order.append(term)
-        self.rarity.append(rarity)
-        unit = UNIT * self.terms[term] * rarity / (ONE * math.log(2 + self.memories))
-        return _Worth(unit, self.shift, (bit, bit << self.head_shift | bit))
+    def add_term(self, term: str, frequency: int) -> TermWeights:
+        """Register the next query term and return the contribution of its postings by weight."""
+        idf = self.idf(frequency)
+        bit = 1 << len(self.term_order)
+        self.term_order.append(term)
+        self.idfs.append(idf)
+        # Divided by the logarithm of the store size, so that a score means about the same in a store of ten memories
+        # and in one of a million. The fitted weights of the reranker rely on that.
+        unit = SCORE_SCALE * self.terms[term] * idf / (WEIGHT_SCALE * math.log(2 + self.document_count))
+        return TermWeights(unit, self.shift, (bit, bit << self.head_shift | bit))
 
-    def rarity_at(self, frequency: int) -> float:
-        return math.log(1 + max(0.0, self.memories - frequency + 0.5) / (frequency + 0.5))
+    def idf(self, frequency: int) -> float:
+        """Return the inverse document frequency of a term that `frequency` documents contain."""
+        # The 1 inside the logarithm keeps the IDF positive for terms that most documents contain, as in Lucene. The
+        # maximum guards against a frequency above the document count.
+        return math.log(1 + max(0.0, self.document_count - frequency + 0.5) / (frequency + 0.5))
 
-    def rarity_of(self, term: str) -> float:
-        """That of a term of the question; nothing is rarer than what no memory has."""
-        return self.rarity[self.order.index(term)] if term in self.order else math.log(2 + 2 * self.memories)
+    def term_idf(self, term: str) -> float:
+        """Return the IDF of a query term. A term that no memory contains has the highest IDF."""
+        return (
+            self.idfs[self.term_order.index(term)] if term in self.term_order else math.log(2 + 2 * self.document_count)
+        )
 
-    def add_namespace(self, named: NamedNamespace) -> None:
-        """A namespace is a term that all memories of some scopes have; of those that have no other term, the newest."""
-        seats = dict.fromkeys([seat for seat in self.by_seat if seat >> doc_ids.SCOPE_SHIFT in named.scopes])
-        seats |= dict.fromkeys(named.newest)
-        self.add(named.term, Postings(list(seats), [ONE << 1] * len(seats)), named.memories)
+    def boost_namespace(self, named: NamespaceMatch) -> None:
+        """Add a namespace as a term that all memories of its scopes contain.
 
-    def settle(self, most: int) -> list[tuple[int, int]]:
-        """Find the best, and what their threads have."""
-        best, together = self.thread_best, self.thread_all
-        leading = self.leading(most)
-        for value, seat in leading:
-            thread = seat >> doc_ids.PLACE_BITS
+        Memories that match no other term are limited to the newest ones of each scope.
+        """
+        doc_ids = dict.fromkeys(
+            [doc_id for doc_id in self.scores if doc_id >> id_allocator.SCOPE_SHIFT in named.scopes]
+        )
+        doc_ids |= dict.fromkeys(named.newest)
+        self.add(named.term, Postings(list(doc_ids), [WEIGHT_SCALE << 1] * len(doc_ids)), named.memories)
+
+    def collect_threads(self, most: int) -> list[tuple[int, int]]:
+        """Return the best `most` matches and record the matches of their threads."""
+        best, together = self.thread_best, self.thread_masks
+        leading = self.top(most)
+        for value, doc_id in leading:
+            thread = doc_id >> id_allocator.POSITION_BITS
             if thread in best:
                 together[thread] |= value
             else:
                 best[thread] = together[thread] = value
         return leading
 
-    def candidates(self, most: int, wanted: int | None = None) -> list[int]:
-        """The positions for the second stage: the best, and their neighbours. Where only `wanted` results are needed,
-        those with a low estimate are left out."""
-        leading = self.settle(most)
-        get, thread_best = self.by_seat.get, self.thread_best
-        head_shift, bits, heads = self.head_shift, self.bits, SumsOfBits(self._heads())
-        in_threads = [seat for _, seat in leading if seat & _PLACE != doc_ids.ALONE]
-        best = [seat for _, seat in leading[: most // 2] if seat & _PLACE != doc_ids.ALONE]
-        beside = {seat + step for seat in best for step in (1, 2, -1) if seat & _PLACE or step > 0}
-        # The bits below the scores are added as well; that is far below the precision that matters.
-        hopeful = [
+    def candidates(self, most: int, results_needed: int | None = None) -> list[int]:
+        """Return the document ids for the second stage: the best matches and their neighbours.
+
+        If only `wanted` results are needed, candidates with a low estimate are dropped.
+        """
+        leading = self.collect_threads(most)
+        get, thread_best = self.scores.get, self.thread_best
+        head_shift, bits, heads = self.head_shift, self.bits, MaskSums(self._head_weights())
+        in_threads = [doc_id for _, doc_id in leading if doc_id & _POSITION_MASK != id_allocator.ALONE]
+        best = [doc_id for _, doc_id in leading[: most // 2] if doc_id & _POSITION_MASK != id_allocator.ALONE]
+        # A reply often answers a matching message without repeating its words, so neighbours of the best half become
+        # candidates too. Position 0 has no predecessor.
+        neighbours = {doc_id + step for doc_id in best for step in (1, 2, -1) if doc_id & _POSITION_MASK or step > 0}
+        # The mask bits are added together with the scores. Their value is far below the precision that matters.
+        ranked = [
             (
-                (own := get(seat, 0))
+                (own := get(doc_id, 0))
                 + heads[own >> head_shift & bits]
-                + _NEAR * (get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0))
-                + _THREAD * thread_best[seat >> doc_ids.PLACE_BITS],
-                seat,
+                + _NEIGHBOUR_WEIGHT * (get(doc_id - 1, 0) + get(doc_id + 1, 0) + get(doc_id - 2, 0))
+                + _THREAD_WEIGHT * thread_best[doc_id >> id_allocator.POSITION_BITS],
+                doc_id,
             )
-            for seat in beside.union(in_threads)
+            for doc_id in neighbours.union(in_threads)
         ]
         alone = [
-            (own + heads[own >> head_shift & bits] + _THREAD * own, seat)
-            for own, seat in leading
-            if seat & _PLACE == doc_ids.ALONE
+            (own + heads[own >> head_shift & bits] + _THREAD_WEIGHT * own, doc_id)
+            for own, doc_id in leading
+            if doc_id & _POSITION_MASK == id_allocator.ALONE
         ]
         alone.sort(reverse=True)
-        hopeful += alone[: math.ceil(_ALONE * most)]
-        hopeful.sort(reverse=True)
-        del hopeful[most:]
-        if wanted is not None and len(hopeful) > _AT_LEAST * wanted:
-            least = _HOPE * hopeful[wanted - 1][0]
-            while len(hopeful) > _AT_LEAST * wanted and hopeful[-1][0] < least:
-                hopeful.pop()
-        return [seat for _, seat in hopeful]
+        ranked += alone[: math.ceil(_STANDALONE_SHARE * most)]
+        ranked.sort(reverse=True)
+        del ranked[most:]
+        if results_needed is not None and len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed:
+            least = RERANK_CUTOFF * ranked[results_needed - 1][0]
+            while len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed and ranked[-1][0] < least:
+                ranked.pop()
+        return [doc_id for _, doc_id in ranked]
 
-    def leading(self, most: int) -> list[tuple[int, int]]:
-        """Those with the highest scores, of equal ones the latest; and what each has."""
-        by_seat = self.by_seat
-        seats = self._high(most) if len(by_seat) > 8 * most else list(by_seat)
-        # Postings come in order, and two sorts of numbers are quicker than one of pairs.
-        seats.sort(reverse=True)
-        seats.sort(key=by_seat.__getitem__, reverse=True)
-        return [(by_seat[seat], seat) for seat in seats[:most]]
+    def top(self, most: int) -> list[tuple[int, int]]:
+        """Return the highest packed scores with their document ids; on a tie, the newest first."""
+        by_seat = self.scores
+        doc_ids = self._prefilter_top(most) if len(by_seat) > 8 * most else list(by_seat)
+        # Postings arrive sorted, and two sorts of integers are faster than one sort of pairs.
+        doc_ids.sort(reverse=True)
+        doc_ids.sort(key=by_seat.__getitem__, reverse=True)
+        return [(by_seat[doc_id], doc_id) for doc_id in doc_ids[:most]]
 
-    def _high(self, most: int) -> list[int]:
-        """At least so many of those with the highest scores: in a sample of an eighth, twice as many are as high."""
-        sample = sorted(list(self.by_seat.values())[::8], reverse=True)
+    def _prefilter_top(self, most: int) -> list[int]:
+        """Return at least `most` of the documents with the highest scores.
+
+        The threshold comes from a sample of one in eight: it is chosen so that about twice as many documents reach it.
+        """
+        # `most // 4` in a sample of one in eight stands for twice `most` in the whole. Too high a threshold is possible
+        # with an unlucky sample; then everything is sorted.
+        sample = sorted(list(self.scores.values())[::8], reverse=True)
         least = sample[most // 4]
-        high = [seat for seat, value in self.by_seat.items() if value >= least]
-        return high if len(high) >= most else list(self.by_seat)
+        high = [doc_id for doc_id, value in self.scores.items() if value >= least]
+        return high if len(high) >= most else list(self.scores)
 
-    def is_near(self, seat: int) -> bool:
-        """Whether it has a word of the question, or another one for it, or sits next to one that has."""
-        return seat in self.alike or any(seat + step in self.by_seat for step in (0, -1, 1, -2))
+    def is_adjacent_match(self, doc_id: int) -> bool:
+        """Return whether a memory, or one adjacent to it, matches a query term or a synonym."""
+        return doc_id in self.synonym_doc_ids or any(doc_id + step in self.scores for step in (0, -1, 1, -2))
 
-    def _heads(self) -> list[float]:
-        """What each word is worth near the beginning, in units of what is in `by_seat`."""
-        unit = _HEAD * UNIT * (1 << self.shift) / math.log(2 + self.memories)
-        return [unit * self.terms[term] * rarity for term, rarity in zip(self.order, self.rarity, strict=True)]
+    def _head_weights(self) -> list[float]:
+        """Return the boost of each term that occurs in the head, in units of packed scores."""
+        unit = _HEAD_BOOST * SCORE_SCALE * (1 << self.shift) / math.log(2 + self.document_count)
+        return [unit * self.terms[term] * idf for term, idf in zip(self.term_order, self.idfs, strict=True)]
 
 
-class _Worth(dict[int, int]):
-    """What a posting of a term brings, by its weight. Few different weights occur."""
+class TermWeights(dict[int, int]):
+    """Contribution of a posting to the packed score, by the weight of the posting. Few distinct weights occur."""
 
     def __init__(self, unit: float, shift: int, bits: tuple[int, int]) -> None:
         self._unit = unit
         self._shift = shift
-        # Those of a word that is not near the beginning, and of one that is.
+        # Bits of a term outside the head, and of a term in the head.
         self._bits = bits
 
     def __missing__(self, weight: int) -> int:
-        self[weight] = found = round(self._unit * (weight >> 1)) << self._shift | self._bits[weight & 1]
-        return found
+        self[weight] = value = round(self._unit * (weight >> 1)) << self._shift | self._bits[weight & 1]
+        return value
 
 
-class SumsOfBits(dict[int, float]):
-    """For each set of terms, which is a mask of bits, the sum of what they are worth. Few different sets occur."""
+class MaskSums(dict[int, float]):
+    """Sums of term values by bit mask of terms, computed on first use. Few distinct masks occur."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._values = values
         self[0] = 0.0
 
     def __missing__(self, mask: int) -> float:
+        # Clear the highest bit and reuse the sum of the rest.
         last = mask.bit_length() - 1
-        self[mask] = found = self[mask ^ 1 << last] + self._values[last]
-        return found
+        self[mask] = total = self[mask ^ 1 << last] + self._values[last]
+        return total
 
 
-# How many memories have each term, as far as it was counted.
-Counted = dict[str, int]
+# Document frequency of each term counted so far.
+TermCounts = dict[str, int]
 
 
-def match(
-    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, counted: Counted
-) -> Matches:
-    """`scopes` are the only ones that are looked into, and `memories` is how many these have."""
-    namespaces = list(named_namespaces(tx, terms, scopes))
-    found = Matches({**terms, **{one.term: one.share for one in namespaces}}, memories)
-    if memories > MANY_MEMORIES:
-        frequent = _match_rare(tx, found, _frequencies(tx, terms, scopes, counted), scopes)
+def match_terms(
+    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, term_counts: TermCounts
+) -> TermMatches:
+    """Match the query terms and return the scores.
+
+    `scopes` limits the search to these scopes, which hold `memories` memories; None searches all of them.
+    """
+    # Their terms are added last: a namespace applies to documents that match another term, and to its newest ones.
+    namespaces = list(match_namespaces(tx, terms, scopes))
+    term_matches = TermMatches({**terms, **{namespace.term: namespace.share for namespace in namespaces}}, memories)
+    if memories > LARGE_STORE_MEMORIES:
+        frequent = _match_rare_terms(tx, term_matches, _document_frequencies(tx, terms, scopes, term_counts), scopes)
         if frequent:
-            best = [seat for _, seat in found.leading(BEST)]
-            _look_up(tx, found, frequent, sorted({*best, *_beside(best)}))
+            best = [doc_id for _, doc_id in term_matches.top(MAX_FIRST_PASS_HITS)]
+            _match_frequent_terms(tx, term_matches, frequent, sorted({*best, *_adjacent_doc_ids(best)}))
     else:
-        found.add_all(_read_postings(tx, list(terms), scopes))
-    for one in namespaces:
-        found.add_namespace(one)
-    return found
+        term_matches.add_all(_read_postings(tx, list(terms), scopes))
+    for namespace in namespaces:
+        term_matches.boost_namespace(namespace)
+    return term_matches
 
 
-def match_among(
+def match_terms_in(
     tx: Transaction,
     terms: Mapping[str, float],
     scopes: Sequence[int] | None,
     memories: int,
-    counted: Counted,
-    seats: Sequence[int],
-) -> Matches:
-    """What the words match in these memories, and around the best of them."""
-    found = Matches(terms, memories)
-    frequencies = _frequencies(tx, terms, scopes, counted)
-    own = _at(tx, [term for _, term in frequencies], seats)
-    first = Matches(terms, memories)
+    term_counts: TermCounts,
+    doc_ids: Sequence[int],
+) -> TermMatches:
+    """Match the query terms in the given documents, and in the neighbours of the best of them."""
+    term_matches = TermMatches(terms, memories)
+    frequencies = _document_frequencies(tx, terms, scopes, term_counts)
+    own = _postings_at(tx, [term for _, term in frequencies], doc_ids)
+    first = TermMatches(terms, memories)
     for frequency, term in frequencies:
         first.add(term, own[term], frequency)
-    near = _beside(seat for _, seat in first.leading(BEST)) - set(seats)
-    around = _at(tx, [term for _, term in frequencies], sorted(near))
+    # Neighbours are read for the best documents only: features of neighbours matter for documents that can still reach
+    # the page.
+    near = _adjacent_doc_ids(doc_id for _, doc_id in first.top(MAX_FIRST_PASS_HITS)) - set(doc_ids)
+    around = _postings_at(tx, [term for _, term in frequencies], sorted(near))
     for frequency, term in frequencies:
-        one, other = own[term], around[term]
-        found.add(term, Postings(one.seats + other.seats, one.weights + other.weights), frequency)
-    found.settle(BEST)
-    return found
+        inside, other = own[term], around[term]
+        term_matches.add(term, Postings(inside.doc_ids + other.doc_ids, inside.weights + other.weights), frequency)
+    term_matches.collect_threads(MAX_FIRST_PASS_HITS)
+    return term_matches
 
 
-def _beside(seats: Iterable[int]) -> set[int]:
-    """The positions next to these, two on each side."""
-    return {seat + step for seat in seats if seat & _PLACE != doc_ids.ALONE for step in (-2, -1, 1, 2)}
+def _adjacent_doc_ids(doc_ids: Iterable[int]) -> set[int]:
+    """Return the document ids adjacent to the given ones, two on each side."""
+    return {
+        doc_id + step for doc_id in doc_ids if doc_id & _POSITION_MASK != id_allocator.ALONE for step in (-2, -1, 1, 2)
+    }
 
 
-def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, most: int) -> list[int]:
-    """The seats of those in a scope that have most of these words. Who has nearly all of them has the rare ones, and
-    long words are seldom frequent."""
-    longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
-    found = Matches({term: terms[term] for term in longest}, memories)
-    by_seat = found.by_seat
+def most_similar(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, most: int) -> list[int]:
+    """Return the documents of a scope that share the most terms with a text.
+
+    Only the longest terms are read: a near-duplicate contains the rare terms, and long words are seldom frequent.
+    """
+    longest = sorted(terms, key=lambda term: (-len(term), term))[:MAX_SIMILAR_QUERY_TERMS]
+    term_matches = TermMatches({term: terms[term] for term in longest}, memories)
+    by_seat = term_matches.scores
     get = by_seat.get
-    for postings, term in _rare(tx, longest, scope) or _frequent(tx, longest, scope):
-        worth = found.enter(term, len(postings))
-        for _, seat, weight in postings:
-            by_seat[seat] = get(seat, 0) + worth[weight]
-    # Two texts that are alike share most of their words, so at least some of the long ones.
-    least = math.ceil(len(found.order) / 4)
-    return [seat for value, seat in found.leading(most) if (value & found.bits).bit_count() >= least]
+    for postings, term in _read_rare_postings(tx, longest, scope) or _read_frequent_postings(tx, longest, scope):
+        contribution = term_matches.add_term(term, len(postings))
+        for _, doc_id, weight in postings:
+            by_seat[doc_id] = get(doc_id, 0) + contribution[weight]
+    # Near-duplicates share most of their terms, so they share at least some of the long ones.
+    least = math.ceil(len(term_matches.term_order) / 4)
+    return [doc_id for value, doc_id in term_matches.top(most) if (value & term_matches.bits).bit_count() >= least]
 
 
-def _match_rare(
-    tx: Transaction, found: Matches, frequencies: list[tuple[int, str]], scopes: Sequence[int] | None
+def _match_rare_terms(
+    tx: Transaction, matches: TermMatches, frequencies: list[tuple[int, str]], scopes: Sequence[int] | None
 ) -> list[tuple[int, str]]:
-    """The rare words first, for as long as they are not too many; the others are given back with how many have each."""
-    left = MOST_POSTINGS
+    """Add the postings of the rarest terms within the budget; return the remaining terms with their document
+    frequencies.
+    """
+    left = MAX_POSTINGS_PER_TERM
     frequent: list[tuple[int, str]] = []
     for frequency, term in frequencies:
-        if frequency > left and left < MOST_POSTINGS:
+        # The rarest term is always read, even if it alone exceeds the budget.
+        if frequency > left and left < MAX_POSTINGS_PER_TERM:
             frequent.append((frequency, term))
         else:
-            found.add(term, _postings_of(tx, term, scopes, left), frequency)
+            matches.add(term, _postings_of(tx, term, scopes, left), frequency)
             left -= frequency
     return frequent
 
 
-def _look_up(tx: Transaction, found: Matches, frequent: list[tuple[int, str]], near: list[int]) -> None:
-    by_term = _at(tx, [term for _, term in frequent], near)
+def _match_frequent_terms(
+    tx: Transaction, matches: TermMatches, frequent: list[tuple[int, str]], near: list[int]
+) -> None:
+    """Add the postings of frequent terms for the documents that matched a rare term."""
+    by_term = _postings_at(tx, [term for _, term in frequent], near)
     for frequency, term in frequent:
-        found.add(term, by_term[term], frequency)
+        matches.add(term, by_term[term], frequency)
 
 
-def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str, Postings]:
-    """The postings of each of these terms at these positions."""
+def _postings_at(tx: Transaction, terms: Sequence[str], doc_ids: Sequence[int]) -> dict[str, Postings]:
+    """Return the postings of each term, limited to the given documents."""
     sql = (
-        f"select p.term, {SEATS}, {WEIGHTS} from memory_posting as p "
+        f"select p.term, {DOC_IDS_SQL}, {WEIGHTS_SQL} from memory_posting as p "
         "where p.seat in :seats and p.term in :terms group by p.term"
     )
-    found = {term: Postings() for term in terms}
-    values = {"terms": list(terms), "seats": list(seats)}
-    for term, at, weights in tx.all(tuple[str, list[int], list[int]], sql, values):
-        found[term] = Postings(at, weights)
-    return found
+    result = {term: Postings() for term in terms}
+    values = {"terms": list(terms), "seats": list(doc_ids)}
+    for term, at, weights in tx.fetch_all(tuple[str, list[int], list[int]], sql, values):
+        result[term] = Postings(at, weights)
+    return result
 
 
-def _frequencies(
-    tx: Transaction, wanted: Iterable[str], scopes: Sequence[int] | None, counted: Counted
+def _document_frequencies(
+    tx: Transaction, query_terms: Iterable[str], scopes: Sequence[int] | None, term_counts: TermCounts
 ) -> list[tuple[int, str]]:
-    """Those of these terms that some memory has, and how many have each, the rarest first; of a frequent one, that it
-    is in too many to be read."""
-    wanted = list(wanted)
-    terms = [term for term in wanted if term not in counted]
+    """Return the document frequencies of the terms that occur in the store, rarest first.
+
+    Frequencies are capped just above MAX_POSTINGS_PER_TERM.
+    """
+    query_terms = list(query_terms)
+    terms = [term for term in query_terms if term not in term_counts]
     if terms:
-        counted.update(_counts(tx, terms, scopes))
-    return sorted((counted[term], term) for term in wanted if counted[term])
+        term_counts.update(_counts(tx, terms, scopes))
+    return sorted((term_counts[term], term) for term in query_terms if term_counts[term])
 
 
-def _counts(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> Counted:
-    source, values = within(scopes)
-    # To skip the postings of a frequent one is quicker than to count them.
-    one = (
+def _counts(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> TermCounts:
+    source, values = scope_ranges(scopes)
+    # Skipping to the row after the limit is faster than counting all postings of a frequent term.
+    template = (
         "select {0}, coalesce((select {1} from {2} p.term = :term_{0} limit 1 offset {3}), "
         "(select count(*) from {2} p.term = :term_{0}))"
     )
-    sql = one_by_one(one.format("{0}", MOST_POSTINGS + 1, source, MOST_POSTINGS), len(terms))
-    return {terms[number]: frequency for number, frequency in tx.all(tuple, sql, values | term_values(terms))}
+    sql = union_per_term(template.format("{0}", MAX_POSTINGS_PER_TERM + 1, source, MAX_POSTINGS_PER_TERM), len(terms))
+    return {terms[number]: frequency for number, frequency in tx.fetch_all(tuple, sql, values | term_values(terms))}
 
 
 def _read_postings(tx: Transaction, terms: Sequence[str], scopes: Sequence[int] | None) -> dict[str, Postings]:
-    """Those that some memory has."""
-    source, values = within(scopes)
-    sql = one_by_one(f"select {{0}}, {SEATS}, {WEIGHTS} from {source} p.term = :term_{{0}}", len(terms))
-    found = tx.all(tuple[int, list[int], list[int]], sql, values | term_values(terms)) if terms else []
-    return {terms[number]: Postings(seats, weights) for number, seats, weights in found if seats}
+    """Return the postings of the terms that occur in the given scopes."""
+    source, values = scope_ranges(scopes)
+    sql = union_per_term(f"select {{0}}, {DOC_IDS_SQL}, {WEIGHTS_SQL} from {source} p.term = :term_{{0}}", len(terms))
+    rows = tx.fetch_all(tuple[int, list[int], list[int]], sql, values | term_values(terms)) if terms else []
+    return {terms[number]: Postings(doc_ids, weights) for number, doc_ids, weights in rows if doc_ids}
 
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> Postings:
-    source, values = within(scopes)
-    newest = f"select p.seat, p.weight from {source} p.term = :term order by {newest_first(scopes)} limit :most"
-    sql = f"select {SEATS}, {WEIGHTS} from ({newest}) as p"
-    return Postings(*tx.one(tuple[list[int], list[int]], sql, {"term": term, "most": most, **values}))
+    """Return the newest `most` postings of a term."""
+    source, values = scope_ranges(scopes)
+    newest = f"select p.seat, p.weight from {source} p.term = :term order by {order_newest_first(scopes)} limit :most"
+    sql = f"select {DOC_IDS_SQL}, {WEIGHTS_SQL} from ({newest}) as p"
+    return Postings(*tx.fetch_one(tuple[list[int], list[int]], sql, {"term": term, "most": most, **values}))
 
 
-# The postings of one of several terms within a range. Of a frequent one, which has a posting after the last that is
-# wanted, the range is empty.
+# The postings of one of several terms within a scope. For a frequent term, which has a posting beyond the limit, the
+# range is empty.
 _OF_TERM = "from memory_posting where term = :term_{0} and seat >= :first and seat <"
 _RARE = (
     f"select {{0}} as number, seat, weight {_OF_TERM} "
-    f"coalesce((select :first {_OF_TERM} :end limit 1 offset {FEW_POSTINGS - 1}), :end)"
+    f"coalesce((select :first {_OF_TERM} :end limit 1 offset {MAX_SIMILAR_POSTINGS - 1}), :end)"
 )
 
 
-def _rare(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
-    """Those of these terms that some memories of a scope have, but not very many, and their postings; the rarest
-    first."""
-    first = doc_ids.first_of_scope(scope)
-    values = term_values(terms) | {"first": first, "end": first + doc_ids.SCOPE}
+def _read_rare_postings(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
+    """Return the postings of the terms that occur in a scope but are not frequent there, rarest first."""
+    first = id_allocator.first_doc_id(scope)
+    values = term_values(terms) | {"first": first, "end": first + id_allocator.SCOPE}
     read: list[list[Row]] = [[] for _ in terms]
-    for row in tx.all(tuple, one_by_one(_RARE, len(terms)), values):
+    for row in tx.fetch_all(tuple, union_per_term(_RARE, len(terms)), values):
         read[row[0]].append(row)
-    found = [(rows, term) for rows, term in zip(read, terms, strict=True) if rows]
-    return sorted(found, key=lambda one: len(one[0]))
+    result = [(rows, term) for rows, term in zip(read, terms, strict=True) if rows]
+    return sorted(result, key=lambda entry: len(entry[0]))
 
 
-def _frequent(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
-    """The first of these terms that a memory of a scope has, and its newest postings: it distinguishes little, but is
-    all there is."""
+def _read_frequent_postings(tx: Transaction, terms: Sequence[str], scope: int) -> list[tuple[list[Row], str]]:
+    """Return the newest postings of the first term that occurs in a scope, as a fallback when all terms are
+    frequent.
+    """
     for number, term in enumerate(terms):
-        postings = _postings_of(tx, term, [scope], FEW_POSTINGS)
-        if postings.seats:
-            return [(list(zip(repeat(number), postings.seats, postings.weights)), term)]
+        postings = _postings_of(tx, term, [scope], MAX_SIMILAR_POSTINGS)
+        if postings.doc_ids:
+            return [(list(zip(repeat(number), postings.doc_ids, postings.weights)), term)]
     return []
 
 
-def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
-    """Where to read postings from, and its parameters. A scope is a range of seats, so each is one look into the index;
-    `cross join` tells SQLite to begin with the scopes."""
+def scope_ranges(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
+    """Return the FROM and WHERE clause for postings of the given scopes, and its parameters.
+
+    A scope is a range of document ids, so each scope is one range scan of the index. `cross join` makes SQLite iterate
+    over the scopes first.
+    """
     if scopes is None:
         return "memory_posting as p where", {}
     if len(scopes) == 1:
-        first = doc_ids.first_of_scope(scopes[0])
-        values = {"first": first, "end": first + doc_ids.SCOPE}
+        first = id_allocator.first_doc_id(scopes[0])
+        values = {"first": first, "end": first + id_allocator.SCOPE}
         return "memory_posting as p where p.seat >= :first and p.seat < :end and", values
     source = (
         "memory_scope as s cross join memory_posting as p where s.number in :scopes "
-        f"and p.seat >= s.number * {doc_ids.SCOPE} and p.seat < (s.number + 1) * {doc_ids.SCOPE} and"
+        f"and p.seat >= s.number * {id_allocator.SCOPE} and p.seat < (s.number + 1) * {id_allocator.SCOPE} and"
     )
     return source, {"scopes": list(scopes)}
 
 
 @lru_cache(256)
-def one_by_one(sql: str, terms: int) -> str:
-    """A statement for each of so many terms, as one: for the planner that is simpler than a list of them."""
+def union_per_term(sql: str, terms: int) -> str:
+    """Return one UNION ALL statement with a part for each term, which is simpler for the query planner than an IN
+    list.
+    """
     return " union all ".join([sql.format(number) for number in range(terms)])
 
 
@@ -410,7 +457,9 @@ def term_values(terms: Iterable[str]) -> dict[str, Any]:
     return {f"term_{number}": term for number, term in enumerate(terms)}
 
 
-def newest_first(scopes: Sequence[int] | None) -> str:
-    """The order of what is read `within` scopes, the highest seats first. That of the scopes is said as well, because
-    SQLite reads in this order then, and would sort otherwise."""
+def order_newest_first(scopes: Sequence[int] | None) -> str:
+    """Return the ORDER BY clause that reads the rows of `scope_ranges` newest first.
+
+    With several scopes it also names the scope, so that SQLite reads in index order instead of sorting.
+    """
     return "p.seat desc" if scopes is None or len(scopes) == 1 else "s.number desc, p.seat desc"

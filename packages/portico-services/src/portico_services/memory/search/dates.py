@@ -1,8 +1,8 @@
-"""Dates as words of the index.
+"""Dates as index terms.
 
-A memory is found by the day it was made, and by the days it speaks of: `8 May`, `May 8th`, `2023-05-08`, and
-`yesterday` in a memory of the 9th are all the word `@8/5`. Months and years are words like others, so that “in June
-2023” finds what was written then, even where the text does not say so.
+A memory matches the day it was written and the days it mentions: `8 May`, `May 8th`, `2023-05-08`, and `yesterday` in a
+memory of the 9th all become the term `@8/5`. Months and years are ordinary terms, so “in June 2023” also matches
+memories written then that do not mention the date.
 """
 
 from __future__ import annotations
@@ -30,65 +30,68 @@ _RELATIVE = re.compile(
     r"|last (?P<span>week|weekend|month|year)"
     r"|last (?P<weekday>mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6})\b"
 )
-_NEAR = {"yesterday": -1, "last night": -1, "tomorrow": 1}
+_RELATIVE_DAY_OFFSETS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
 _NUMBER_OF_MONTH = {name[:3]: number for number, name in enumerate(MONTHS, 1)}
 _HAS_MONTH = re.compile("|".join(_NUMBER_OF_MONTH))
 
 
-def _quick(pattern: str) -> dict[bool, re.Pattern[str]]:
-    """What rules out most texts, for those that are ASCII and for others."""
+def _prefilter(pattern: str) -> dict[bool, re.Pattern[str]]:
+    """Compile a pattern that rules out most texts cheaply, once for ASCII texts and once for others."""
     return {True: re.compile(pattern.replace(r"\d", "[0-9]")), False: re.compile(pattern)}
 
 
-# What `8 May` has in it, and what `May 8` has.
-_HAS_DAY_MONTH = _quick(rf"\d(?:st|nd|rd|th)?(?:\s+of)?\s+(?:{_HAS_MONTH.pattern})")
-_HAS_DAY_AFTER_SPACE = _quick(r"\d(?<=\s\d)")
+# Quick checks for `8 May` and for `May 8`.
+_HAS_DAY_MONTH = _prefilter(rf"\d(?:st|nd|rd|th)?(?:\s+of)?\s+(?:{_HAS_MONTH.pattern})")
+_HAS_DAY_AFTER_SPACE = _prefilter(r"\d(?<=\s\d)")
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000
-# The first and the last moment that a date can have, with a margin for what is added to it.
-_EARLIEST, _LATEST = -62_000_000_000_000, 253_000_000_000_000
+# The range of dates that `datetime.date` supports, with a margin for relative dates.
+_MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = -62_000_000_000_000, 253_000_000_000_000
 
 
-def date_words(text: str, at: int | None = None) -> Set[str]:
-    """The date words of a lowered text, and of the moment it was written, in milliseconds."""
-    found = _spoken(text)
-    if at is None or not _EARLIEST < at < _LATEST:
-        return found
-    day = _day(at // _DAY_MS)
-    near = _relative(text, day)
-    return _of(day).union(found, near) if found or near else _of(day)
+def date_terms(text: str, at: int | None = None) -> Set[str]:
+    """Return the date terms of a lowercased text, and of the time it was written (milliseconds)."""
+    result = _written_dates(text)
+    # A timestamp out of range comes from an import or a wrong clock; such a memory is indexed without its date.
+    if at is None or not _MIN_TIMESTAMP_MS < at < _MAX_TIMESTAMP_MS:
+        return result
+    day = _date_from_epoch_days(at // _DAY_MS)
+    near = _resolve_relative(text, day)
+    return _terms_of_date(day).union(result, near) if result or near else _terms_of_date(day)
 
 
-def relative_words(text: str, at: int) -> Set[str]:
-    """The date words of phrases such as “yesterday”, relative to the moment."""
-    if not _EARLIEST < at < _LATEST:
+def relative_date_terms(text: str, at: int) -> Set[str]:
+    """Return the date terms of phrases such as “yesterday”, relative to `at`."""
+    if not _MIN_TIMESTAMP_MS < at < _MAX_TIMESTAMP_MS:
         return set()
-    return _relative(text, _day(at // _DAY_MS))
+    return _resolve_relative(text, _date_from_epoch_days(at // _DAY_MS))
 
 
 @lru_cache(1024)
-def _day(number: int) -> date:
-    """The date that is so many days after 1 January 1970."""
+def _date_from_epoch_days(number: int) -> date:
+    """Return the date this many days after 1 January 1970."""
     return _EPOCH + timedelta(number)
 
 
 @lru_cache(4096)
-def _of(day: date) -> frozenset[str]:
+def _terms_of_date(day: date) -> frozenset[str]:
     return frozenset((f"@{day.day}/{day.month}", MONTHS[day.month - 1], str(day.year)))
 
 
-def _spoken(text: str) -> set[str]:
+def _written_dates(text: str) -> set[str]:
     is_ascii = text.isascii()
-    pairs = [(one[2], int(one[1])) for one in _ISO.finditer(text)] if "-" in text else []
+    pairs = [(match[2], int(match[1])) for match in _ISO.finditer(text)] if "-" in text else []
     if _HAS_DAY_MONTH[is_ascii].search(text):
-        pairs += [(one[1], _NUMBER_OF_MONTH[one[2][:3]]) for one in _DAY_MONTH.finditer(text)]
+        pairs += [(match[1], _NUMBER_OF_MONTH[match[2][:3]]) for match in _DAY_MONTH.finditer(text)]
     if _HAS_DAY_AFTER_SPACE[is_ascii].search(text) and _HAS_MONTH.search(text):
-        pairs += [(one[2], _NUMBER_OF_MONTH[one[1][:3]]) for one in _MONTH_DAY.finditer(text)]
+        pairs += [(match[2], _NUMBER_OF_MONTH[match[1][:3]]) for match in _MONTH_DAY.finditer(text)]
     return {f"@{int(day)}/{month}" for day, month in pairs}
 
 
-def _has_near_word(text: str) -> bool:
-    """Without one there is no relative date. Written out, because that is quicker than a loop or a pattern."""
+def _has_relative_word(text: str) -> bool:
+    """Return whether the text contains a word of a relative date. Written out because it is faster than a loop or a
+    pattern.
+    """
     return (
         "yesterday" in text
         or "last " in text
@@ -100,22 +103,23 @@ def _has_near_word(text: str) -> bool:
     )
 
 
-def _relative(text: str, day: date) -> set[str]:
-    found: set[str] = set()
-    if not _has_near_word(text):
-        return found
-    for one in _RELATIVE.finditer(text):
-        if one["day"]:
-            found |= _of(day + timedelta(_NEAR.get(one["day"], 0)))
-        elif one["ago"]:
-            found |= _of(day - timedelta(_NUMBERS.get(one["ago"]) or int(one["ago"])))
-        elif one["weekday"]:
-            number = next(n for n, name in enumerate(WEEKDAYS) if name.startswith(one["weekday"]))
-            found |= _of(day - timedelta((day.weekday() - number) % 7 or 7))
-        elif one["span"] == "year":
-            found.add(str(day.year - 1))
+def _resolve_relative(text: str, day: date) -> set[str]:
+    result: set[str] = set()
+    if not _has_relative_word(text):
+        return result
+    for match in _RELATIVE.finditer(text):
+        if match["day"]:
+            result |= _terms_of_date(day + timedelta(_RELATIVE_DAY_OFFSETS.get(match["day"], 0)))
+        elif match["ago"]:
+            result |= _terms_of_date(day - timedelta(_NUMBERS.get(match["ago"]) or int(match["ago"])))
+        elif match["weekday"]:
+            number = next(n for n, name in enumerate(WEEKDAYS) if name.startswith(match["weekday"]))
+            # “last Monday” on a Monday is a week ago.
+            result |= _terms_of_date(day - timedelta((day.weekday() - number) % 7 or 7))
+        elif match["span"] == "year":
+            result.add(str(day.year - 1))
         else:
-            # Of a week only the month is certain enough.
-            before = day.replace(day=1) - timedelta(1) if one["span"] == "month" else day - timedelta(7)
-            found.add(MONTHS[before.month - 1])
-    return found
+            # For “last week”, only the month is certain enough.
+            before = day.replace(day=1) - timedelta(1) if match["span"] == "month" else day - timedelta(7)
+            result.add(MONTHS[before.month - 1])
+    return result

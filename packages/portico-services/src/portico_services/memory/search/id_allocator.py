@@ -1,89 +1,159 @@
-"""Allocates the integer ids of the index: of scopes, threads, authors, and the position of each memory."""
+"""Integer ids of the index: scopes, threads, authors, and the document id of each memory.
+
+A document id combines the scope, the thread and the position in the thread:
+
+    18 bits scope | 29 bits thread | 16 bits position
+
+The postings of a scope are therefore one range of the index, and the neighbours of a memory have adjacent ids. A memory
+without a thread gets a separate thread and the position in the middle of it, which marks it as having no neighbours.
+A full thread continues in another one; there are no neighbours across that boundary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from portico.extend import Transaction, words
+from portico.extend import Transaction
+from portico.search import tokenize_words
 from portico_services.memory.errors import InvalidInput
-from portico_services.memory.search import doc_ids
-from portico_services.memory.search.analyzer import QUESTION
+from portico_services.memory.search.analyzer import IS_QUESTION
 
-# The kind of a memory: without an author and a thread, without an author in a thread, or by whom. An absent one keeps
-# its position, but is not in the index.
-NOTE, LINE, PERSON, USER, ASSISTANT = range(5)
-ABSENT = -1
-KINDS = {"person": PERSON, "user": USER, "assistant": ASSISTANT}
+# 63 bits: an id must fit a signed 64-bit column of both engines.
+POSITION_BITS, _THREAD_BITS, _SCOPE_BITS = 16, 29, 18
+PLACES = 1 << POSITION_BITS
+MAX_THREADS = 1 << _THREAD_BITS
+MAX_SCOPES_IN_STORE = 1 << _SCOPE_BITS
+# Position of a memory without a thread, and the maximum length of a thread, which leaves a gap of four positions so
+# that the two never become neighbours.
+ALONE = PLACES // 2
+MAX_THREAD_LENGTH = ALONE - 4
+# Bit offset of the scope, and the number of document ids of a scope.
+SCOPE_SHIFT = _THREAD_BITS + POSITION_BITS
+SCOPE = 1 << SCOPE_SHIFT
 
-Place = tuple[str, str, str]
+
+def make_doc_id(scope: int, thread: int, place: int) -> int:
+    """Return the document id of a position in a thread."""
+    return (scope << _THREAD_BITS | thread) << POSITION_BITS | place
+
+
+def scope_from_doc_id(doc_id: int) -> int:
+    return doc_id >> SCOPE_SHIFT
+
+
+def thread_from_doc_id(doc_id: int) -> int:
+    """Return the thread number including the scope, which is unique in the store."""
+    return doc_id >> POSITION_BITS
+
+
+def thread_number(doc_id: int) -> int:
+    """Return the number of the thread within its scope."""
+    return thread_from_doc_id(doc_id) % MAX_THREADS
+
+
+def place_of(doc_id: int) -> int:
+    return doc_id & PLACES - 1
+
+
+def first_doc_id(scope: int) -> int:
+    """Return the lowest document id of a scope. The highest one is below the first id of the next scope."""
+    return scope * SCOPE
+
+
+# Kind of a memory: no author and no thread, no author in a thread, or the kind of author. A memory that is not indexed
+# keeps its document id, with the kind NO_ID.
+NOTE, MESSAGE, PERSON, USER, ASSISTANT = range(5)
+NO_ID = -1
+AUTHOR_KINDS = {"person": PERSON, "user": USER, "assistant": ASSISTANT}
+
+ScopeKey = tuple[str, str, str]
 
 
 class IdAllocator:
-    """Lives as long as one batch of memories is indexed, and remembers the ids of it. `expected` has the threads of all
-    memories that each scope will get."""
+    """Allocates the ids for one batch of memories and caches them. `expected` maps each scope to the threads of the
+    memories that it will receive.
+    """
 
-    def __init__(self, tx: Transaction, expected: Mapping[Place, Sequence[str | None]]) -> None:
+    def __init__(self, tx: Transaction, expected: Mapping[ScopeKey, Sequence[str | None]]) -> None:
         self._tx = tx
         self._expected = expected
-        self._scopes: dict[Place, int] = {}
-        # Of each scope, the next free number of a thread.
+        self._scopes: dict[ScopeKey, int] = {}
+        # Next free thread number by scope.
         self._free: dict[int, int] = {}
-        # Of each thread by name: its number, its next place, and whether its last memory asks something.
+        # By thread name: its number, its next position, and whether its last memory contains a question.
         self._threads: dict[tuple[int, str], tuple[int, int, bool]] = {}
         self._authors: dict[tuple[int, str], int] = {}
 
-    def scope(self, place: Place) -> int:
-        """The number of a scope. The first call reserves the thread numbers for the whole batch in one statement, and
-        looks where its threads end in another one."""
-        known = self._scopes.get(place)
-        if known is not None:
-            return known
+    def scope_id(self, place: ScopeKey) -> int:
+        """Return the number of a scope.
+
+        The first call for a scope reserves thread numbers for the whole batch in one statement and reads the ends of
+        its threads in another.
+        """
+        cached = self._scopes.get(place)
+        if cached is not None:
+            return cached
         count = len(self._expected[place])
         values = {"domain": place[0], "namespace": place[1], "project": place[2], "count": count}
-        found = self._tx.maybe(
+        optional = self._tx.fetch_optional(
             tuple[int, int],
             "update memory_scope set memories = memories + :count, threads = threads + :count "
             "where domain = :domain and namespace = :namespace and project = :project returning number, threads",
             values,
         )
-        # Not one statement for both: PostgreSQL would use up a number each time, and there are not so many.
-        number, threads = found or self._tx.one(
+        # Not an upsert: PostgreSQL would consume a sequence number on each conflict, and scope numbers have only 18
+        # bits.
+        number, threads = optional or self._tx.fetch_one(
             tuple[int, int],
             "insert into memory_scope (domain, namespace, project, memories, threads) "
             "values (:domain, :namespace, :project, :count, :count) returning number, threads",
             values,
         )
-        if number >= doc_ids.MOST_SCOPES or threads >= doc_ids.MOST_THREADS:
-            raise InvalidInput(f"{'/'.join(place)} has no room in the index of this store any more.")
+        if number >= MAX_SCOPES_IN_STORE or threads >= MAX_THREADS:
+            raise InvalidInput(f"The index is full: no ids are left for {'/'.join(place)}.")
         self._scopes[place] = number
         self._free[number] = threads - count
         if named := [name for name in set(self._expected[place]) if name is not None]:
             self._find_ends(number, named)
         return number
 
-    def seat(self, scope: int, thread: str | None, known: int | None, asks: bool) -> tuple[int, bool]:
-        """The position of a memory, and whether the one before it asks something. `known` is its earlier position."""
-        if known is not None and doc_ids.scope_of(known) == scope and self._name_of(known) == thread:
-            # What follows it was written after it, so the position is still right.
-            return known, self._asks(known - 1)
+    def allocate_doc_id(self, scope: int, thread: str | None, previous_id: int | None, asks: bool) -> tuple[int, bool]:
+        """Return the document id of a memory, and whether the previous memory contains a question. `known` is the
+        previous id of the memory, if it was indexed before.
+        """
+        if (
+            previous_id is not None
+            and scope_from_doc_id(previous_id) == scope
+            and self._thread_name(previous_id) == thread
+        ):
+            # Later memories of the thread were written after it, so the position is still correct.
+            return previous_id, self._ends_with_question(previous_id - 1)
         if thread is None:
-            return doc_ids.seat(scope, self._new(scope), doc_ids.ALONE), False
-        number, place, asked = self._threads.get((scope, thread)) or (self._open(scope, thread), 0, False)
-        if place >= doc_ids.MOST_IN_THREAD:
-            number, place, asked = self._open(scope, thread), 0, False
+            return make_doc_id(scope, self._new_thread(scope), ALONE), False
+        number, place, follows_question = self._threads.get((scope, thread)) or (
+            self._open_thread(scope, thread),
+            0,
+            False,
+        )
+        if place >= MAX_THREAD_LENGTH:
+            number, place, follows_question = self._open_thread(scope, thread), 0, False
         self._threads[scope, thread] = (number, place + 1, asks)
-        return doc_ids.seat(scope, number, place), asked
+        return make_doc_id(scope, number, place), follows_question
 
-    def author(self, scope: int, name: str, *, named: bool) -> int:
-        """The number of an author. `named` is for people: “the user” in a question is not a name."""
+    def author_id(self, scope: int, name: str, *, named: bool) -> int:
+        """Return the number of an author. With `named`, its words are indexed as a name; “the user” in a query is not a
+        name.
+        """
         key = (scope, name)
         number = self._authors.get(key)
         if number is None:
-            number = self._tx.maybe(int, "select number from memory_author where scope = ? and name = ?", key)
+            number = self._tx.fetch_optional(int, "select number from memory_author where scope = ? and name = ?", key)
         if number is None:
-            number = self._tx.one(int, "insert into memory_author (scope, name) values (?, ?) returning number", key)
-            called = list(dict.fromkeys(words(name.lower()))) if named else []
-            self._tx.many(
+            number = self._tx.fetch_one(
+                int, "insert into memory_author (scope, name) values (?, ?) returning number", key
+            )
+            called = list(dict.fromkeys(tokenize_words(name.lower()))) if named else []
+            self._tx.execute_many(
                 "insert into memory_author_word (word, scope, author, words) values (?, ?, ?, ?) "
                 "on conflict (word, scope, author) do nothing",
                 [(word, scope, number, len(called)) for word in called],
@@ -92,37 +162,38 @@ class IdAllocator:
         return number
 
     def _find_ends(self, scope: int, names: Sequence[str]) -> None:
-        """Note which threads there are, the next free place of each, and whether its last memory asks something. Others
-        who write to the scope wait until this transaction is over: its row is locked."""
-        first = f"(thread.scope * {doc_ids.SCOPE} + thread.number * {doc_ids.PLACES})"
-        found = self._tx.all(
+        """Read the number, the next free position and the last flags of the given threads. Other writers of the scope
+        wait until this transaction ends, because the scope's row is locked.
+        """
+        first = f"(thread.scope * {SCOPE} + thread.number * {PLACES})"
+        rows = self._tx.fetch_all(
             tuple[str, int, int | None, int | None],
             "select thread.name, thread.number, last.seat, last.marks from memory_thread as thread "
             "left join memory_seat as last on last.seat = (select max(seat) from memory_seat "
-            f"where seat >= {first} and seat < {first} + {doc_ids.PLACES}) "
-            # The plus sign keeps SQLite from scanning all threads of the scope in the order of their numbers.
+            f"where seat >= {first} and seat < {first} + {PLACES}) "
+            # The plus sign prevents SQLite from scanning all threads of the scope in numeric order.
             "where thread.scope = :scope and thread.name in :names order by +thread.number",
             {"scope": scope, "names": list(names)},
         )
-        # Of those that were full, the last one counts.
-        for name, number, seat, marks in found:
-            place = 0 if seat is None else doc_ids.place_of(seat) + 1
-            self._threads[scope, name] = (number, place, bool((marks or 0) & QUESTION))
+        # A name can have several threads if earlier ones were full. They are ordered by number, so the last one wins.
+        for name, number, doc_id, marks in rows:
+            place = 0 if doc_id is None else place_of(doc_id) + 1
+            self._threads[scope, name] = (number, place, bool((marks or 0) & IS_QUESTION))
 
-    def _open(self, scope: int, name: str) -> int:
-        number = self._new(scope)
-        self._tx.run("insert into memory_thread (scope, number, name) values (?, ?, ?)", (scope, number, name))
+    def _open_thread(self, scope: int, name: str) -> int:
+        number = self._new_thread(scope)
+        self._tx.execute("insert into memory_thread (scope, number, name) values (?, ?, ?)", (scope, number, name))
         return number
 
-    def _new(self, scope: int) -> int:
+    def _new_thread(self, scope: int) -> int:
         number = self._free[scope]
         self._free[scope] = number + 1
         return number
 
-    def _name_of(self, seat: int) -> str | None:
-        place = (doc_ids.scope_of(seat), doc_ids.number_of_thread(seat))
-        return self._tx.maybe(str, "select name from memory_thread where scope = ? and number = ?", place)
+    def _thread_name(self, doc_id: int) -> str | None:
+        place = (scope_from_doc_id(doc_id), thread_number(doc_id))
+        return self._tx.fetch_optional(str, "select name from memory_thread where scope = ? and number = ?", place)
 
-    def _asks(self, seat: int) -> bool:
-        marks = self._tx.maybe(int, "select marks from memory_seat where seat = ?", (seat,))
-        return marks is not None and bool(marks & QUESTION)
+    def _ends_with_question(self, doc_id: int) -> bool:
+        marks = self._tx.fetch_optional(int, "select marks from memory_seat where seat = ?", (doc_id,))
+        return marks is not None and bool(marks & IS_QUESTION)

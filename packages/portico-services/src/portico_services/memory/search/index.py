@@ -1,9 +1,9 @@
-"""The index: what is written when a memory is stored, and deleted when it is forgotten.
+"""Index writes: add memories when they are stored and remove them when they are deleted.
 
-Everything here is a function of a Transaction, so a memory and its index are written together or not at all. The
-weight of a term in a memory is computed once, when it is written (`posting_weight`).
+Every function takes a Transaction, so a memory and its index entries are written atomically. The weight of a term in a
+memory is computed once, when it is written (`bm25_weight`).
 
-An unexpected row is overwritten: a damaged index must not prevent a memory from being stored.
+Unexpected rows are overwritten: a damaged index must not prevent a memory from being stored.
 """
 
 from __future__ import annotations
@@ -14,154 +14,182 @@ from itertools import repeat
 from operator import itemgetter
 
 from portico.extend import Transaction
-from portico_services.memory.search import doc_ids
-from portico_services.memory.search.analyzer import AFTER_QUESTION, QUESTION, TextTerms, read
-from portico_services.memory.search.id_allocator import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator, Place
+from portico_services.memory.search import id_allocator
+from portico_services.memory.search.analyzer import FOLLOWS_QUESTION, IS_QUESTION, AnalyzedText, analyze
+from portico_services.memory.search.id_allocator import (
+    AUTHOR_KINDS,
+    MESSAGE,
+    NO_ID,
+    NOTE,
+    PERSON,
+    IdAllocator,
+    ScopeKey,
+)
 from portico_services.memory.store import counters
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.records import MemoryRecord
 
-# Okapi BM25 with a mild correction for length, towards a text of a hundred words.
-K1, B, USUAL_LENGTH = 0.9, 0.2, 100.0
-# A weight is a whole number, so that every engine adds up to the same: 64 is one. The lowest bit says “in the head”.
-ONE = 64
-# What holds the index, those first that refer to others.
-TABLES = ("posting", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
+# Okapi BM25 with a mild length normalization towards a text of 100 terms.
+K1, B, AVERAGE_LENGTH_TERMS = 0.9, 0.2, 100.0
+# Weights are integers, so that every database engine computes the same sums; 64 is 1.0. The lowest bit marks a term in
+# the head.
+WEIGHT_SCALE = 64
+# Tables of the index, referencing tables first.
+INDEX_TABLES = ("posting", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
 
-# A row of memory_seat: seat, memory, author, kind, substance, marks.
-_Seated = tuple[int, str, int | None, int, int, int]
+# Row of memory_seat: seat, memory, author, kind, substance, marks.
+_DocumentRow = tuple[int, str, int | None, int, int, int]
 
 
-def index(tx: Transaction, memories: Sequence[Record], *, before: Sequence[Record] = ()) -> None:
-    """Put memories that are in the table `memory` into the index; those of a thread in the order of their time.
-    `before` are those that may be in it already, as they were then: they are indexed again, at the same position."""
+def index_documents(tx: Transaction, memories: Sequence[MemoryRecord], *, before: Sequence[MemoryRecord] = ()) -> None:
+    """Add memories of the table `memory` to the index, in chronological order within a thread.
+
+    `before` holds the previous versions of memories that may be indexed already. They are removed first and keep their
+    document ids.
+    """
     sql = "select memory, seat from memory_seat where memory in :ids"
-    known = dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in before]})) if before else {}
-    if known:
-        unindex(tx, before)
-    threads = defaultdict[Place, list[str | None]](list)
-    for one in memories:
-        threads[one.domain, one.namespace, one.project or ""].append(one.thread)
+    doc_ids = dict(tx.fetch_all(tuple[str, int], sql, {"ids": [memory.id for memory in before]})) if before else {}
+    if doc_ids:
+        remove_documents(tx, before)
+    # Counted before allocation, so that one statement per scope reserves the thread numbers of the whole batch.
+    threads = defaultdict[ScopeKey, list[str | None]](list)
+    for memory in memories:
+        threads[memory.domain, memory.namespace, memory.project or ""].append(memory.thread)
     ids = IdAllocator(tx, threads)
-    rows: list[_Seated] = []
-    readings: list[tuple[int, TextTerms]] = []
-    for one in memories:
-        reading = reading_of(one)
-        scope = ids.scope((one.domain, one.namespace, one.project or ""))
-        seat, after_question = ids.seat(scope, one.thread, known.get(one.id), bool(reading.flags & QUESTION))
-        flags = reading.flags | (AFTER_QUESTION if after_question else 0)
-        kind = kind_of(one)
-        author = None if one.author is None else ids.author(scope, one.author, named=kind == PERSON)
-        rows.append((seat, one.id, author, kind, reading.substance, flags))
-        readings.append((seat, reading))
+    rows: list[_DocumentRow] = []
+    readings: list[tuple[int, AnalyzedText]] = []
+    for memory in memories:
+        reading = analyze_record(memory)
+        scope = ids.scope_id((memory.domain, memory.namespace, memory.project or ""))
+        doc_id, after_question = ids.allocate_doc_id(
+            scope, memory.thread, doc_ids.get(memory.id), bool(reading.flags & IS_QUESTION)
+        )
+        # Whether a memory follows a question is only known once its position in the thread is allocated.
+        flags = reading.flags | (FOLLOWS_QUESTION if after_question else 0)
+        kind = author_kind_of(memory)
+        author = None if memory.author is None else ids.author_id(scope, memory.author, named=kind == PERSON)
+        rows.append((doc_id, memory.id, author, kind, reading.substance, flags))
+        readings.append((doc_id, reading))
     _write(tx, rows, readings)
 
 
-def unindex(tx: Transaction, memories: Sequence[Record]) -> None:
-    """Take memories out of the index, given as they were indexed. They keep their positions as long as they are in the
-    table `memory`, so that a restored one is where it was."""
-    sql = f"select memory, seat from memory_seat where memory in :ids and kind <> {ABSENT}"
-    found = dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
-    if not found:
+def remove_documents(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
+    """Remove memories from the index, given as they were indexed.
+
+    Their document ids stay reserved while they are in the table `memory`, so a restored memory returns to its position.
+    """
+    sql = f"select memory, seat from memory_seat where memory in :ids and kind <> {NO_ID}"
+    result = dict(tx.fetch_all(tuple[str, int], sql, {"ids": [memory.id for memory in memories]}))
+    if not result:
         return
-    gone = [(term, found[one.id]) for one in memories if one.id in found for term in reading_of(one).terms]
-    places = {"seats": list(found.values())}
-    if tx.many("delete from memory_posting where term = ? and seat = ?", sorted(gone)) < len(gone):
-        # They were read otherwise when they were written, say by a Python that knew fewer characters. This reads all.
-        tx.run("delete from memory_posting where seat in :seats", places)
-    tx.run("delete from memory_sign where seat in :seats", places)
-    vectors = tx.run("delete from memory_vector where seat in :seats", places)
-    counters.add(tx, "vector", {"": -vectors})
-    tx.run(f"update memory_seat set kind = {ABSENT}, model = null where seat in :seats", places)
-    fewer = Counter(map(doc_ids.scope_of, found.values()))
-    tx.many(
+    gone = [
+        (term, result[memory.id]) for memory in memories if memory.id in result for term in analyze_record(memory).terms
+    ]
+    places = {"seats": list(result.values())}
+    if tx.execute_many("delete from memory_posting where term = ? and seat = ?", sorted(gone)) < len(gone):
+        # Some postings remain: the text was tokenized differently when it was indexed, for example by a Python with an
+        # older Unicode database. This statement scans the whole table.
+        tx.execute("delete from memory_posting where seat in :seats", places)
+    tx.execute("delete from memory_sign where seat in :seats", places)
+    vectors = tx.execute("delete from memory_vector where seat in :seats", places)
+    counters.adjust(tx, "vector", {"": -vectors})
+    tx.execute(f"update memory_seat set kind = {NO_ID}, model = null where seat in :seats", places)
+    fewer = Counter(map(id_allocator.scope_from_doc_id, result.values()))
+    tx.execute_many(
         "update memory_scope set memories = memories - ? where number = ?", [(n, s) for s, n in sorted(fewer.items())]
     )
 
 
-def forget(tx: Transaction, memories: Sequence[Record]) -> None:
-    """Delete all index rows of memories that are about to leave the table `memory`, and of the authors, threads and
-    scopes that have no others."""
-    unindex(tx, memories)
-    ids = {"ids": [one.id for one in memories]}
-    found = tx.all(tuple[int, int | None], "select seat, author from memory_seat where memory in :ids", ids)
-    if not found:
+def purge_documents(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
+    """Delete all index rows of memories that are about to be deleted, and of authors, threads and scopes without other
+    memories.
+    """
+    remove_documents(tx, memories)
+    ids = {"ids": [memory.id for memory in memories]}
+    rows = tx.fetch_all(tuple[int, int | None], "select seat, author from memory_seat where memory in :ids", ids)
+    if not rows:
         return
-    tx.run("delete from memory_seat where memory in :ids", ids)
-    authors = list({author for _, author in found if author is not None})
-    scopes = list({doc_ids.scope_of(seat) for seat, _ in found})
-    threads = list({doc_ids.number_of_thread(seat) for seat, _ in found})
-    taken = "exists (select 1 from memory_seat where seat >= {0} * {1} and seat < ({0} + 1) * {1}{2})"
-    of_author = taken.format("memory_author.scope", doc_ids.SCOPE, " and memory_seat.author = memory_author.number")
-    lonely = tx.all(
+    tx.execute("delete from memory_seat where memory in :ids", ids)
+    authors = list({author for _, author in rows if author is not None})
+    scopes = list({id_allocator.scope_from_doc_id(doc_id) for doc_id, _ in rows})
+    threads = list({id_allocator.thread_number(doc_id) for doc_id, _ in rows})
+    occupied = "exists (select 1 from memory_seat where seat >= {0} * {1} and seat < ({0} + 1) * {1}{2})"
+    of_author = occupied.format(
+        "memory_author.scope", id_allocator.SCOPE, " and memory_seat.author = memory_author.number"
+    )
+    # An author name is personal data: the last memory of an author takes the name out of the index.
+    lonely = tx.fetch_all(
         int, f"select number from memory_author where number in :authors and not {of_author}", {"authors": authors}
     )
-    tx.run("delete from memory_author_word where author in :lonely", {"lonely": lonely})
-    tx.run("delete from memory_author where number in :lonely", {"lonely": lonely})
-    thread = f"(memory_thread.scope * {doc_ids.MOST_THREADS} + memory_thread.number)"
-    tx.run(
+    tx.execute("delete from memory_author_word where author in :lonely", {"lonely": lonely})
+    tx.execute("delete from memory_author where number in :lonely", {"lonely": lonely})
+    thread = f"(memory_thread.scope * {id_allocator.MAX_THREADS} + memory_thread.number)"
+    tx.execute(
         "delete from memory_thread where scope in :scopes and number in :threads "
-        f"and not {taken.format(thread, doc_ids.PLACES, '')}",
+        f"and not {occupied.format(thread, id_allocator.PLACES, '')}",
         {"scopes": scopes, "threads": threads},
     )
-    of_scope = taken.format("memory_scope.number", doc_ids.SCOPE, "")
-    tx.run(f"delete from memory_scope where number in :scopes and not {of_scope}", {"scopes": scopes})
+    of_scope = occupied.format("memory_scope.number", id_allocator.SCOPE, "")
+    tx.execute(f"delete from memory_scope where number in :scopes and not {of_scope}", {"scopes": scopes})
 
 
-def reading_of(one: Record) -> TextTerms:
-    return read(one.content, one.at, (*one.tags, one.source, one.path))
+def analyze_record(item: MemoryRecord) -> AnalyzedText:
+    return analyze(item.content, item.at, (*item.tags, item.source, item.path))
 
 
-def kind_of(one: Record) -> int:
-    if one.author_kind is None:
-        return NOTE if one.thread is None else LINE
-    return KINDS.get(one.author_kind, PERSON)
+def author_kind_of(item: MemoryRecord) -> int:
+    if item.author_kind is None:
+        return NOTE if item.thread is None else MESSAGE
+    return AUTHOR_KINDS.get(item.author_kind, PERSON)
 
 
-def posting_weight(count: int, length: int, in_head: bool) -> int:
-    fullness = count * (K1 + 1) / (count + K1 * (1 - B + B * length / USUAL_LENGTH))
-    return round(ONE * fullness) << 1 | in_head
+def bm25_weight(count: int, length: int, in_head: bool) -> int:
+    """Return the BM25 weight of a term as an integer; the lowest bit is `in_head`."""
+    fullness = count * (K1 + 1) / (count + K1 * (1 - B + B * length / AVERAGE_LENGTH_TERMS))
+    return round(WEIGHT_SCALE * fullness) << 1 | in_head
 
 
-def _postings(readings: Sequence[tuple[int, TextTerms]]) -> tuple[list[str], list[int], list[int]]:
-    """As columns: terms, seats, weights. In the order of the index, which is the quickest way to fill it."""
+def _postings(readings: Sequence[tuple[int, AnalyzedText]]) -> tuple[list[str], list[int], list[int]]:
+    """Return the postings as columns (terms, seats, weights), in index order, which is the fastest order for
+    inserts.
+    """
     if len(readings) == 1:
-        [(seat, reading)] = readings
-        weighed = sorted(zip(reading.terms, _weights(reading), strict=True))
-        return [term for term, _ in weighed], [seat] * len(weighed), [weight for _, weight in weighed]
+        [(doc_id, reading)] = readings
+        weighed = sorted(zip(reading.terms, _term_weights(reading), strict=True))
+        return [term for term, _ in weighed], [doc_id] * len(weighed), [weight for _, weight in weighed]
     by_term = defaultdict[str, tuple[list[int], list[int]]](lambda: ([], []))
-    for seat, reading in sorted(readings, key=itemgetter(0)):
-        for term, weight in zip(reading.terms, _weights(reading), strict=True):
-            seats, weights = by_term[term]
-            seats.append(seat)
+    for doc_id, reading in sorted(readings, key=itemgetter(0)):
+        for term, weight in zip(reading.terms, _term_weights(reading), strict=True):
+            doc_ids, weights = by_term[term]
+            doc_ids.append(doc_id)
             weights.append(weight)
     columns: tuple[list[str], list[int], list[int]] = ([], [], [])
     for term in sorted(by_term):
-        seats, weights = by_term[term]
-        columns[0].extend(repeat(term, len(seats)))
-        columns[1].extend(seats)
+        doc_ids, weights = by_term[term]
+        columns[0].extend(repeat(term, len(doc_ids)))
+        columns[1].extend(doc_ids)
         columns[2].extend(weights)
     return columns
 
 
-def _weights(reading: TextTerms) -> list[int]:
-    """Those of the terms of a text, in their order."""
+def _term_weights(reading: AnalyzedText) -> list[int]:
+    """Return the weights of the terms of a text, in order."""
     heads, length = reading.heads, reading.length
-    # Of most words there is one.
-    once = posting_weight(1, length, False), posting_weight(1, length, True)
+    # Most terms occur once in a text, so their two possible weights are computed up front.
+    once = bm25_weight(1, length, False), bm25_weight(1, length, True)
     return [
-        once[term in heads] if count == 1 else posting_weight(count, length, term in heads)
+        once[term in heads] if count == 1 else bm25_weight(count, length, term in heads)
         for term, count in reading.terms.items()
     ]
 
 
-def _write(tx: Transaction, rows: list[_Seated], readings: list[tuple[int, TextTerms]]) -> None:
-    tx.many(
+def _write(tx: Transaction, rows: list[_DocumentRow], readings: list[tuple[int, AnalyzedText]]) -> None:
+    tx.execute_many(
         "insert into memory_seat (seat, memory, author, kind, substance, marks) values (?, ?, ?, ?, ?, ?) "
         "on conflict (memory) do update set seat = excluded.seat, author = excluded.author, kind = excluded.kind, "
         "substance = excluded.substance, marks = excluded.marks, model = null",
         rows,
     )
-    tx.fill(
+    tx.execute_columns(
         "insert into memory_posting (term, seat, weight) values (?, ?, ?) "
         "on conflict (term, seat) do update set weight = excluded.weight",
         _postings(readings),

@@ -1,5 +1,6 @@
-"""The background task of the index: builds it where it is not whole, repairs it where it is damaged, and computes
-missing vectors where there is a model."""
+"""Background maintenance of the index: build it if incomplete, repair it if damaged, and compute missing embeddings if
+there is a model.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +9,28 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from portico.extend import BackgroundTasks, BadStatement, Damaged, DatabaseClosed
+from portico.extend import BackgroundTasks
+from portico.store.errors import DatabaseClosed, DatabaseCorrupt, InvalidStatement
 from portico_services.memory.search import index_builder
-from portico_services.memory.search.embeddings import NoModel, embed_pending, prepare
+from portico_services.memory.search.embeddings import EmbeddingsUnavailable, create_pending_index, embed_pending
 from portico_services.memory.store import statistics
 
 if TYPE_CHECKING:
     from portico.extend import Database
-    from portico_services.memory.search.embeddings import Meanings
+    from portico_services.memory.search.embeddings import EmbeddingIndex
 
 log = logging.getLogger("portico")
 
-# How long after the start the index is compared with the memories.
-COMPARE_AFTER_SECONDS = 5.0
+# Delay after the start before the index is compared with the memories.
+INTEGRITY_CHECK_DELAY_SECONDS = 5.0
 
 
-class IndexUpkeep:
-    """One for each process that has a store open. The next process continues what it does not finish."""
+class IndexMaintenance:
+    """Index maintenance of one process that has a store open. The next process resumes unfinished work."""
 
-    def __init__(self, database: Database, meanings: Meanings | None) -> None:
+    def __init__(self, database: Database, embeddings: EmbeddingIndex | None) -> None:
         self._database = database
-        self._meanings = meanings
+        self._embeddings = embeddings
         self._task: asyncio.Task[None] | None = None
         self._whole = asyncio.Event()
         self._news = asyncio.Event()
@@ -36,21 +38,26 @@ class IndexUpkeep:
         self._mending = asyncio.Lock()
         self._mended = 0
 
-    async def start(self, *, thorough: bool) -> None:
-        """`thorough` also counts whether the index has everything, which takes as long as reading all memories."""
+    async def start(self, *, verify: bool) -> None:
+        """Check the index and start the background task if there is work.
+
+        With `verify`, the task also compares the index with the memories, which takes as long as reading all
+        memories.
+        """
         try:
             whole, empty = await self._database.read(
-                lambda tx: (index_builder.is_whole(tx), index_builder.is_empty(tx))
+                lambda tx: (index_builder.is_complete(tx), index_builder.is_empty(tx))
             )
+            # An empty store is complete after one empty batch; a first search need not wait for a background task.
             if empty and not whole:
-                await self._database.write(index_builder.build)
+                await self._database.write(index_builder.build_batch)
                 whole = True
-        except (BadStatement, Damaged):
-            whole = not await self.mend()
+        except (InvalidStatement, DatabaseCorrupt):
+            whole = not await self.repair()
         if whole:
             self._whole.set()
-        if self._task is None and (thorough or self._meanings is not None or not whole):
-            self._task = BackgroundTasks().run("memory index", partial(self._run, thorough))
+        if self._task is None and (verify or self._embeddings is not None or not whole):
+            self._task = BackgroundTasks().run("memory index", partial(self._run, verify))
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -59,18 +66,18 @@ class IndexUpkeep:
             await asyncio.wait([task])
 
     def wake(self) -> None:
-        """Called after a write: there may be work."""
+        """Wake the background task after a write."""
         self._news.set()
-        if self._meanings is not None:
+        if self._embeddings is not None:
             self._done.clear()
 
-    async def done(self) -> None:
-        """Wait until there is nothing left to do."""
+    async def wait_until_done(self) -> None:
+        """Wait until the background task has no work left."""
         if self._task is not None:
             await self._done.wait()
 
-    async def ready(self, seconds: float) -> bool:
-        """Wait until the index is whole, but not longer than this. Whether it is."""
+    async def wait_until_ready(self, seconds: float) -> bool:
+        """Wait up to `seconds` until the index is complete; return whether it is."""
         if self._whole.is_set() or self._task is None:
             return True
         try:
@@ -79,55 +86,58 @@ class IndexUpkeep:
             pass
         return self._whole.is_set()
 
-    async def mend(self) -> bool:
-        """Repair the index; returns whether something was wrong with it. It is then being rebuilt."""
-        known = self._mended
+    async def repair(self) -> bool:
+        """Repair the index and return whether it was damaged. The rebuild continues in the background."""
+        # Several searches may find the same damage. Only the first repairs it; the others see the counter change.
+        repairs_before = self._mended
         async with self._mending:
-            if self._mended != known:
-                return True  # another caller has repaired it meanwhile
-            if damaged := await self._database.read(index_builder.unreadable):
-                log.warning("The index of the memory is damaged, and is built anew.")
-                await self._database.write(lambda tx: index_builder.anew(tx, damaged))
-            elif await self._database.read(index_builder.trouble) is not None:
-                log.warning("The index of the memory does not fit the memories, and is built anew.")
-                await self._database.write(index_builder.begin)
+            if self._mended != repairs_before:
+                return True  # another caller repaired it while this one waited
+            if damaged := await self._database.read(index_builder.find_unreadable_tables):
+                log.warning("memory search index is damaged; rebuilding it")
+                await self._database.write(lambda tx: index_builder.recreate_tables(tx, damaged))
+            elif await self._database.read(index_builder.check_integrity) is not None:
+                log.warning("memory search index does not match the memories; rebuilding it")
+                await self._database.write(index_builder.reset)
             else:
                 return False
             self._mended += 1
+        # Searches wait again until the rebuilt index is complete.
         self._whole.clear()
         self._done.clear()
         if self._task is None or self._task.done():
-            self._task = BackgroundTasks().run("memory index", partial(self._run, thorough=False))
+            self._task = BackgroundTasks().run("memory index", partial(self._run, verify=False))
         else:
             self._news.set()
         return True
 
-    async def _run(self, thorough: bool) -> None:
+    async def _run(self, verify: bool) -> None:
         try:
             try:
-                await self._keep(thorough)
-            except (BadStatement, Damaged):
-                if not await self.mend():
+                await self._maintain(verify)
+            except (InvalidStatement, DatabaseCorrupt):
+                if not await self.repair():
                     raise
-                await self._keep(thorough=False)
+                await self._maintain(verify=False)
             self._done.set()
         except DatabaseClosed:
             pass  # the next process continues
-        except NoModel as failure:
-            # Everything works without it, only not as well.
-            log.warning("The index of the memory cannot be looked after: %s", failure)
+        except EmbeddingsUnavailable as failure:
+            # Full-text search works without embeddings.
+            log.warning("memory search index: embeddings unavailable: %s", failure)
 
-    async def _keep(self, thorough: bool) -> None:
+    async def _maintain(self, verify: bool) -> None:
         await self._build()
-        if thorough:
-            # A process that has just started has more urgent work.
-            await asyncio.sleep(COMPARE_AFTER_SECONDS)
-            if await self._database.read(index_builder.trouble) is not None and await self.mend():
+        if verify:
+            # Leave a process that has just started to more urgent work.
+            await asyncio.sleep(INTEGRITY_CHECK_DELAY_SECONDS)
+            if await self._database.read(index_builder.check_integrity) is not None and await self.repair():
                 await self._build()
-        while self._meanings is not None:
+        while self._embeddings is not None:
             self._news.clear()
-            while await embed_pending(self._database, self._meanings):
+            while await embed_pending(self._database, self._embeddings):
                 pass
+            # A write during the last batch sets the event again; then the work is not done yet.
             if not self._news.is_set():
                 self._done.set()
             await self._news.wait()
@@ -136,10 +146,12 @@ class IndexUpkeep:
 
     async def _build(self) -> None:
         built = 0
-        while lot := await self._database.write(index_builder.build):
+        while lot := await self._database.write(index_builder.build_batch):
             built += lot
-        if built >= statistics.MUCH:
-            await self._database.write(partial(statistics.note_load, written=built), isolation="read committed")
-        if self._meanings is not None:
-            await self._database.write(prepare)
+        if built >= statistics.BULK_LOAD_ROWS:
+            await self._database.write(
+                partial(statistics.analyze_after_load, written=built), isolation="read committed"
+            )
+        if self._embeddings is not None:
+            await self._database.write(create_pending_index)
         self._whole.set()

@@ -1,10 +1,10 @@
-"""all-MiniLM-L6-v2, a small BERT that turns a text into a vector of its meaning, computed with numpy alone.
+"""all-MiniLM-L6-v2, a small BERT sentence embedding model, computed with numpy alone.
 
-Six layers of attention over pieces of words (Devlin et al., 2018), and the mean of what comes out, of length one. The
-weights stay in their file and are mapped into memory, so nothing is loaded before it is used, and processes share it.
+Six attention layers over WordPiece tokens (Devlin et al., 2018), mean pooling, and normalization to unit length. The
+weights stay in their file and are memory-mapped, so nothing is loaded before it is used and processes share the pages.
 
-Nearly all of the time goes into multiplying by the weights: 21 million operations for each piece. Many texts are
-therefore encoded together, one below the other and without padding; only attention looks at one text at a time.
+Nearly all time goes into multiplying by the weights: 21 million operations per token. Texts are therefore encoded in
+batches, concatenated without padding; only attention treats each text separately.
 """
 
 from __future__ import annotations
@@ -17,98 +17,100 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portico_services.memory.search.wordpiece import WordPieces
+from portico_services.memory.search.wordpiece import WordPieceTokenizer
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[np.float32]]
 
-WIDTH = 384
+EMBEDDING_DIM = 384
 LAYERS, HEADS = 6, 12
 EPSILON = 1e-12
-# The model was trained on texts of this many pieces.
-MOST_PIECES = 256
-# So many pieces are encoded together: enough for the full speed of a multiplication, and still in the cache.
-TOGETHER = 512
-_TYPES = {"F32": "<f4", "I64": "<i8"}
+# The model was trained on sequences of this length.
+MAX_SEQUENCE_TOKENS = 256
+# Tokens per batch: enough for the full speed of a matrix multiplication, and still within the CPU cache.
+MAX_BATCH_TOKENS = 512
+_SAFETENSORS_DTYPES = {"F32": "<f4", "I64": "<i8"}
 
-# A question has few pieces, and rearranging the weights for one large multiplication would take as long as that itself.
-# OpenBLAS does without for small ones (at most a million operations, where there is AVX-512), so up to `_FEW` rows are
-# multiplied in parts of `_ROWS` by `_COLUMNS`.
-_FEW, _ROWS, _COLUMNS = 64, 20, 32
+# A query has few tokens, and rearranging the weights for one large multiplication would take as long as the
+# multiplication itself. OpenBLAS skips that step for small products (up to a million operations, with AVX-512), so up
+# to `_SMALL_BATCH_ROWS` rows are multiplied in blocks of `_ROWS` by `_COLUMNS`.
+_SMALL_BATCH_ROWS, _ROWS, _COLUMNS = 64, 20, 32
 _GELU_ROWS = 64
 
 
 class MiniLM:
+    """The model with float32 weights."""
+
     name = "all-MiniLM-L6-v2"
 
     def __init__(self, folder: Path) -> None:
-        tensors = mapped(folder / "model.safetensors")
-        self._pieces = WordPieces(folder / "vocab.txt")
+        tensors = load_safetensors(folder / "model.safetensors")
+        self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         self._words = tensors["embeddings.word_embeddings.weight"]
-        self._places = position_table(tensors)
+        self._places = position_embeddings(tensors)
         self._norm = _Norm(tensors, "embeddings.LayerNorm")
         self._layers = [_Layer(tensors, f"encoder.layer.{number}.") for number in range(LAYERS)]
 
-    def encode_all(self, texts: Sequence[str], most: int = MOST_PIECES) -> list[Array]:
-        """The vectors of texts, in their order."""
-        return encode_in_lots([self._pieces.numbers(text, most) for text in texts], self._encoded)
+    def encode(self, texts: Sequence[str], most: int = MAX_SEQUENCE_TOKENS) -> list[Array]:
+        """Return the embeddings of texts, in order."""
+        return encode_in_batches([self._pieces.encode(text, most) for text in texts], self._encode_batch)
 
-    def _encoded(self, texts: Sequence[list[int]]) -> Iterator[Array]:
-        """The vectors of texts that are sorted by their length."""
+    def _encode_batch(self, texts: Sequence[list[int]]) -> Iterator[Array]:
+        """Yield the embeddings of token sequences sorted by length."""
         import numpy as np
 
-        runs = _runs([len(text) for text in texts])
+        runs = _equal_length_runs([len(text) for text in texts])
         states = self._words[[number for text in texts for number in text]]
         states += self._places[[place for text in texts for place in range(len(text))]]
         states = self._norm(states)
         for layer in self._layers:
             states = layer(states, runs)
         for start, count, length in runs:
-            means = states[start : start + count * length].reshape(count, length, WIDTH).mean(1)
+            means = states[start : start + count * length].reshape(count, length, EMBEDDING_DIM).mean(1)
             means /= np.sqrt(np.einsum("ij,ij->i", means, means))[:, None]
             yield from means
 
 
-# A run is what lies together and has the same length: its first row, how many texts, how many rows each.
+# A run is a series of adjacent texts of equal length: first row, number of texts, rows per text.
 Run = tuple[int, int, int]
 
 
-def _runs(lengths: Sequence[int]) -> list[Run]:
-    found, start = [], 0
+def _equal_length_runs(lengths: Sequence[int]) -> list[Run]:
+    runs, start = [], 0
     for length, same in groupby(lengths):
         count = len(list(same))
-        found.append((start, count, length))
+        runs.append((start, count, length))
         start += count * length
-    return found
+    return runs
 
 
-def encode_in_lots(
+def encode_in_batches(
     numbers: Sequence[list[int]], encoded: Callable[[Sequence[list[int]]], Iterable[Array]]
 ) -> list[Array]:
-    """The vectors of texts in their order, which `encoded` is given sorted by length, and not too many at once."""
+    """Return embeddings in the order of `numbers`; `encoded` receives batches sorted by length."""
     order = sorted(range(len(numbers)), key=lambda place: len(numbers[place]))
-    found: dict[int, Array] = {}
-    for lot in _lots(order, numbers):
-        found.update(zip(lot, encoded([numbers[place] for place in lot]), strict=True))
-    return [found[place] for place in range(len(numbers))]
+    result: dict[int, Array] = {}
+    for lot in _batches(order, numbers):
+        result.update(zip(lot, encoded([numbers[place] for place in lot]), strict=True))
+    return [result[place] for place in range(len(numbers))]
 
 
-def position_table(tensors: dict[str, Array]) -> Array:
-    """What is added to a piece at each position: all of them are of the first of two types."""
-    found: Array = (
+def position_embeddings(tensors: dict[str, Array]) -> Array:
+    """Return the sum of the position and token type embeddings. All tokens have the first of the two types."""
+    result: Array = (
         tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
     )
-    return found
+    return result
 
 
-def _lots(order: Sequence[int], numbers: Sequence[list[int]]) -> Iterator[list[int]]:
-    """The texts that are encoded together, by their places."""
+def _batches(order: Sequence[int], numbers: Sequence[list[int]]) -> Iterator[list[int]]:
+    """Yield the texts to encode together, as positions in `numbers`."""
     lot: list[int] = []
     size = 0
     for place in order:
-        if lot and size + len(numbers[place]) > TOGETHER:
+        if lot and size + len(numbers[place]) > MAX_BATCH_TOKENS:
             yield lot
             lot, size = [], 0
         lot.append(place)
@@ -142,10 +144,11 @@ class _Layer:
         import numpy as np
 
         query, key, value = self._query(states), self._key(states), self._value(states)
-        query *= 1 / math.sqrt(WIDTH // HEADS)
+        query *= 1 / math.sqrt(EMBEDDING_DIM // HEADS)
         seen = np.empty_like(states)
         for run in runs:
             shares = _heads(query, run) @ _heads(key, run).swapaxes(2, 3)
+            # Subtract the maximum before exp to avoid overflow (softmax is invariant to it).
             shares -= shares.max(-1, keepdims=True)
             np.exp(shares, out=shares)
             shares /= shares.sum(-1, keepdims=True)
@@ -154,10 +157,10 @@ class _Layer:
 
 
 def _heads(states: Array, run: Run) -> Array:
-    """A view of a run: text, head, row, number."""
+    """Return a view of a run with the axes text, head, row, dimension."""
     start, count, length = run
     rows = states[start : start + count * length]
-    return rows.reshape(count, length, HEADS, WIDTH // HEADS).swapaxes(1, 2)
+    return rows.reshape(count, length, HEADS, EMBEDDING_DIM // HEADS).swapaxes(1, 2)
 
 
 class _Linear:
@@ -168,22 +171,22 @@ class _Linear:
     def __call__(self, states: Array) -> Array:
         import numpy as np
 
-        found = np.empty((len(states), len(self._bias)), np.float32)
-        if len(states) > _FEW:
-            np.matmul(states, self._weight.T, out=found)
+        result = np.empty((len(states), len(self._bias)), np.float32)
+        if len(states) > _SMALL_BATCH_ROWS:
+            np.matmul(states, self._weight.T, out=result)
         else:
-            self._multiply_few(states, found)
-        found += self._bias
-        return found
+            self._multiply_small(states, result)
+        result += self._bias
+        return result
 
-    def _multiply_few(self, states: Array, found: Array) -> None:
+    def _multiply_small(self, states: Array, output: Array) -> None:
         import numpy as np
 
         if self._blocks is None:
             blocks = self._weight.reshape(-1, _COLUMNS, self._weight.shape[1]).swapaxes(1, 2)
             self._blocks = np.ascontiguousarray(blocks)
         for start in range(0, len(states), _ROWS):
-            part = found[start : start + _ROWS]
+            part = output[start : start + _ROWS]
             columns = part.reshape(len(part), -1, _COLUMNS).swapaxes(0, 1)
             np.matmul(states[start : start + _ROWS], self._blocks, out=columns)
 
@@ -193,20 +196,21 @@ class _Norm:
         self._weight, self._bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
 
     def __call__(self, states: Array) -> Array:
-        """The same array, changed."""
+        """Normalize the array in place and return it."""
         import numpy as np
 
-        states -= np.add.reduce(states, 1, keepdims=True) * 1 / WIDTH
+        states -= np.add.reduce(states, 1, keepdims=True) * 1 / EMBEDDING_DIM
         squares = np.einsum("ij,ij->i", states, states)
-        states /= np.sqrt(squares * 1 / WIDTH + EPSILON)[:, None]
+        states /= np.sqrt(squares * 1 / EMBEDDING_DIM + EPSILON)[:, None]
         states *= self._weight
         states += self._bias
         return states
 
 
 def _gelu(states: Array) -> None:
-    """x·Φ(x) in place, with Φ by its usual approximation with tanh (Hendrycks and Gimpel, 2016), which is off by less
-    than 0.0005."""
+    """Apply GELU, x·Φ(x), in place, with the tanh approximation of Φ (Hendrycks and Gimpel, 2016). The error is below
+    0.0005.
+    """
     import numpy as np
 
     for start in range(0, len(states), _GELU_ROWS):
@@ -221,8 +225,8 @@ def _gelu(states: Array) -> None:
         part *= bent
 
 
-def mapped(path: Path) -> dict[str, Array]:
-    """The tensors of a safetensors file: the length of a header, the header in JSON, and the numbers."""
+def load_safetensors(path: Path) -> dict[str, Array]:
+    """Return the tensors of a safetensors file: header length, JSON header, data. The data is memory-mapped."""
     import numpy as np
 
     with path.open("rb") as file:
@@ -230,10 +234,10 @@ def mapped(path: Path) -> dict[str, Array]:
     start = 8 + int.from_bytes(whole[:8], "little")
     header = json.loads(whole[8:start])
     tensors = {}
-    for name, told in header.items():
+    for name, entry in header.items():
         if name != "__metadata__":
-            begin, end = told["data_offsets"]
-            kind = np.dtype(_TYPES[told["dtype"]])
+            begin, end = entry["data_offsets"]
+            kind = np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
             flat = np.frombuffer(whole, kind, (end - begin) // kind.itemsize, start + begin)
-            tensors[name] = flat.reshape(told["shape"])
+            tensors[name] = flat.reshape(entry["shape"])
     return tensors

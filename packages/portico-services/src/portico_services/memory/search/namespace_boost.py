@@ -1,7 +1,8 @@
-"""The namespaces that a question names: “what did we decide about …” is rather a memory of `decisions`.
+"""Namespaces named in a query: “what did we decide about …” favours memories in `decisions`.
 
-A namespace is no word of a memory. It would be one of all memories of its scope, and then `test` would say nothing any
-more where tests are written about. It is a term of its own, which every memory of some scopes has.
+The name of a namespace is not indexed as a word of its memories: every memory of the scope would contain it, and `test`
+would lose its meaning where memories are about tests. Instead the namespace is a separate term that every memory of its
+scopes contains.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any
 from msgspec import Struct
 
 from portico.extend import Transaction
-from portico_services.memory.search import doc_ids
-from portico_services.memory.search.analyzer import term_of
+from portico_services.memory.search import id_allocator
+from portico_services.memory.search.analyzer import normalize_term
 
-# How many of the newest memories of a scope are candidates because of its namespace, and of how many scopes.
-NEWEST, MOST_SCOPES = 20, 4
-# What a namespace is worth beside a word of the question.
-SHARE = 0.5
+# Newest memories per scope that become candidates because of the namespace, and the maximum number of scopes.
+MAX_NEWEST_PER_SCOPE, MAX_SCOPES = 20, 4
+# Weight of a namespace relative to a query term.
+NAMESPACE_WEIGHT = 0.5
 
-_CALLED = {
+_NAMESPACE_WORDS = {
     "decisions": "decisions decision decide decided chose choice",
     "patterns": "patterns pattern convention",
     "learnings": "learnings learned lesson gotcha",
@@ -35,11 +36,13 @@ _CALLED = {
     "testing": "testing",
     "prompts": "prompts",
 }
-_BY_TERM = {term_of(word): name for name, called in _CALLED.items() for word in called.split()}
+_NAMESPACE_BY_TERM = {
+    normalize_term(word): name for name, called in _NAMESPACE_WORDS.items() for word in called.split()
+}
 
 
-class NamedNamespace(Struct, frozen=True):
-    """A namespace that a question names: its term, the scopes that are of it, and how many memories these have."""
+class NamespaceMatch(Struct, frozen=True):
+    """Namespace named in a query: its term and weight, its scopes, and the number of memories in them."""
 
     term: str
     share: float
@@ -48,27 +51,32 @@ class NamedNamespace(Struct, frozen=True):
     newest: Sequence[int]
 
 
-def named_namespaces(
+def match_namespaces(
     tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None
-) -> Iterator[NamedNamespace]:
+) -> Iterator[NamespaceMatch]:
+    """Yield the namespaces that the query terms name."""
     shares: dict[str, float] = {}
     for term, share in terms.items():
-        if name := _BY_TERM.get(term):
-            shares[name] = max(SHARE * share, shares.get(name, 0.0))
+        if name := _NAMESPACE_BY_TERM.get(term):
+            shares[name] = max(NAMESPACE_WEIGHT * share, shares.get(name, 0.0))
     for name, share in shares.items():
         values: dict[str, Any] = {"name": name}
         within = ""
         if scopes is not None:
             within, values["scopes"] = " and number in :scopes", list(scopes)
         sql = f"select number, memories from memory_scope where namespace = :name and memories > 0{within}"
-        found = dict(tx.all(tuple[int, int], sql, values))
-        if found:
-            largest = sorted(found, key=lambda scope: (-found[scope], scope))[:MOST_SCOPES]
-            newest = [seat for scope in largest for seat in _newest(tx, scope)]
-            yield NamedNamespace(f"ns:{name}", share, found.keys(), sum(found.values()), newest)
+        result = dict(tx.fetch_all(tuple[int, int], sql, values))
+        if result:
+            # A namespace can exist in thousands of projects. The largest scopes are the likeliest to hold an answer.
+            largest = sorted(result, key=lambda scope: (-result[scope], scope))[:MAX_SCOPES]
+            newest = [doc_id for scope in largest for doc_id in _newest(tx, scope)]
+            yield NamespaceMatch(f"ns:{name}", share, result.keys(), sum(result.values()), newest)
 
 
 def _newest(tx: Transaction, scope: int) -> list[int]:
-    first = doc_ids.first_of_scope(scope)
-    sql = f"select seat from memory_seat where seat >= ? and seat < ? and kind >= 0 order by seat desc limit {NEWEST}"
-    return tx.all(int, sql, (first, first + doc_ids.SCOPE))
+    first = id_allocator.first_doc_id(scope)
+    sql = (
+        "select seat from memory_seat where seat >= ? and seat < ? and kind >= 0 "
+        f"order by seat desc limit {MAX_NEWEST_PER_SCOPE}"
+    )
+    return tx.fetch_all(int, sql, (first, first + id_allocator.SCOPE))

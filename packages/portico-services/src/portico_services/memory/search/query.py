@@ -1,4 +1,4 @@
-"""A question, parsed: the terms to search for, and what kind of question it is."""
+"""Query parsing: the terms to search for and the intent of the query."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from portico.extend import listed, stem, words
-from portico_services.memory.search.analyzer import term_of
-from portico_services.memory.search.dates import date_words, relative_words
+from portico.search import stem, tokenize_words, word_set
+from portico_services.memory.search.analyzer import normalize_term
+from portico_services.memory.search.dates import date_terms, relative_date_terms
 
-LONGEST = 4000
-MOST_TERMS = 40
-# “Can you give me a summary of the different things I mentioned about …” is about what comes after it. These words
-# count for less in a question.
-ASKING = listed(
+# A longer query is pasted text; its first 4,000 characters hold far more terms than are used. The limits bound the
+# number of index lookups and the width of the bit masks of a search.
+MAX_QUERY_CHARS = 4000
+MAX_QUERY_TERMS = 40
+# “Can you give me a summary of the different things I mentioned about …”: the subject comes after these words. They
+# have a lower weight in a query.
+LOW_SIGNAL_WORDS = word_set(
     """
     according across after ask asked asking aspect aspects based before between bring brought chat chats clear
     comprehensive conversation conversations cover covered describe different discuss discussed discussing discussion
@@ -25,9 +27,10 @@ ASKING = listed(
     tell think thought throughout told type use used uses using various want wanted way
     """
 )
-ASKING_SHARE = 0.3
-# What is written as one word or as two: “how do we back up” asks for backups.
-COMPOUNDS = listed(
+# Not zero: “summary” or “order” may be the subject of a query after all.
+LOW_SIGNAL_WEIGHT = 0.3
+# Compounds written as one word or as two: “how do we back up” searches for backups.
+COMPOUNDS = word_set(
     """
     backend backup changelog checkout database datastore filesystem frontend hotfix kickoff layout loadbalancer
     lockfile login logout logon monorepo offsite onboarding oncall payroll postmortem pullrequest ratelimit rollback
@@ -48,76 +51,84 @@ _REQUEST = re.compile(
     r"|\b(?:help me|show me|walk me|explain|recommend|suggest)\b|^i'm (?:planning|updating|trying|looking|working)"
     r"|^if i\b|should i"
 )
-_OF_ASSISTANT = re.compile(
+_ABOUT_ASSISTANT = re.compile(
     r"\b(?:you (?:recommend|suggest|advise|tell|told|say|said|mention|give|gave|explain|provide)\w*"
     r"|your (?:advice|suggestion|recommendation)|did you)\b"
 )
 
 
-class Manner(NamedTuple):
-    """What kind of question it is."""
+class QueryIntent(NamedTuple):
+    """Intent of a query."""
 
-    when: bool
-    # About many things, or a long time.
-    broad: bool
-    # Asks for something to be done, rather than about the past.
-    request: bool
-    # About what the assistant said, rather than what the user did.
-    of_assistant: bool
+    asks_when: bool
+    # Covers many things or a long period.
+    is_broad: bool
+    # Requests an action instead of asking about the past.
+    is_request: bool
+    # Asks about statements of the assistant instead of the user.
+    about_assistant: bool
 
 
-class Question(Struct, frozen=True):
-    # Each term, and its weight.
+class ParsedQuery(Struct, frozen=True):
+    """Parsed query."""
+
+    # Query terms with their weights.
     terms: dict[str, float]
-    # Each term as it is written in the question, to explain a result.
-    written: dict[str, str]
-    # Words that may be a person's name, and whether they have a capital letter.
+    # The original spelling of each term, used to explain a result.
+    spellings: dict[str, str]
+    # Words that may be a person's name, and whether they are capitalized.
     names: dict[str, bool]
-    manner: Manner
+    intent: QueryIntent
 
 
-def terms_of(text: str) -> dict[str, float]:
-    """The terms to search for, each with its weight."""
-    return _words(text[:LONGEST].lower().strip(), None)[0]
+def query_terms(text: str) -> dict[str, float]:
+    """Return the query terms with their weights."""
+    return _weighted_terms(text[:MAX_QUERY_CHARS].lower().strip(), None)[0]
 
 
-def ask(text: str, now: int | None = None) -> Question:
-    """Parse a question. `now` is what “yesterday” is relative to."""
-    lower = text[:LONGEST].lower().strip()
-    terms, written, content_words = _words(lower, now)
-    # The first word always has a capital letter.
-    capitals = {word for one in _WORD.findall(text[:LONGEST])[1:] if one[0].isupper() for word in words(one.lower())}
+def parse_query(text: str, now: int | None = None) -> ParsedQuery:
+    """Parse a query. Relative dates such as “yesterday” are resolved against `now`."""
+    lower = text[:MAX_QUERY_CHARS].lower().strip()
+    terms, spellings, content_words = _weighted_terms(lower, now)
+    # Skip the first word, which is always capitalized.
+    capitals = {
+        word
+        for item in _WORD.findall(text[:MAX_QUERY_CHARS])[1:]
+        if item[0].isupper()
+        for word in tokenize_words(item.lower())
+    }
     names = {word: word in capitals for word in content_words}
-    broad, of_assistant = bool(_BROAD.search(lower)), bool(_OF_ASSISTANT.search(lower))
+    broad, of_assistant = bool(_BROAD.search(lower)), bool(_ABOUT_ASSISTANT.search(lower))
     # “Can you list …” and “what did you recommend” ask about the past.
     request = not broad and not of_assistant and bool(_REQUEST.search(lower))
-    return Question(terms, written, names, Manner(bool(_WHEN.search(lower)), broad, request, of_assistant))
+    return ParsedQuery(terms, spellings, names, QueryIntent(bool(_WHEN.search(lower)), broad, request, of_assistant))
 
 
-def _words(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str], list[str]]:
-    """The terms with their weights, how each is written, and all words that are not stop words."""
+def _weighted_terms(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str], list[str]]:
+    """Return the terms with their weights, the original spelling of each, and all words that are not stopwords."""
     terms: dict[str, float] = {}
-    written: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     content_words = []
-    spoken = words(lower)
+    spoken = tokenize_words(lower)
     for word in dict.fromkeys(spoken):
-        term = term_of(word)
+        term = normalize_term(word)
         if not term:
             continue
-        share = ASKING_SHARE if word in ASKING else 1.0
+        share = LOW_SIGNAL_WEIGHT if word in LOW_SIGNAL_WORDS else 1.0
         terms[term] = max(share, terms.get(term, 0.0))
-        written.setdefault(term, word)
+        spellings.setdefault(term, word)
         content_words.append(word)
-        if len(terms) == MOST_TERMS:
+        if len(terms) == MAX_QUERY_TERMS:
             break
+    # Sorted, because the order of the terms decides their bits and must not depend on the hash seed.
     for word in sorted(COMPOUNDS.intersection(map(str.__add__, spoken, spoken[1:]))):
-        terms[term_of(word)] = 1.0
-        written.setdefault(term_of(word), word)
-    days = date_words(lower)
+        terms[normalize_term(word)] = 1.0
+        spellings.setdefault(normalize_term(word), word)
+    days = date_terms(lower)
     if now is not None:
-        days |= relative_words(lower, now)
+        days |= relative_date_terms(lower, now)
     for day in sorted(days):
         term = stem(day)
         terms[term] = 1.0
-        written.setdefault(term, day.lstrip("@"))
-    return terms, written, content_words
+        spellings.setdefault(term, day.lstrip("@"))
+    return terms, spellings, content_words

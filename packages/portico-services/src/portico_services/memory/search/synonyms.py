@@ -1,7 +1,7 @@
-"""What a memory has of a question in other words, by the thesaurus: `PostgreSQL` of “which database”.
+"""Synonym expansion from a thesaurus: “which database” also matches `PostgreSQL`.
 
-A word of the question counts once, by the nearest of the other words that a memory has, and not at all where the memory
-has the word itself. What it counts is the rarity of the word of the question, times how near the other one is.
+A query term counts once, through the closest synonym that a memory contains, and not at all if the memory contains the
+term itself. A synonym counts as much as the IDF of the query term times its similarity to it.
 """
 
 from __future__ import annotations
@@ -9,87 +9,115 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from portico.extend import Transaction, neighbours
+from portico.extend import Transaction
+from portico.search import find_synonyms
 from portico_services.memory.search.bm25 import (
-    MANY_MEMORIES,
-    SEATS,
-    UNIT,
-    Matches,
-    newest_first,
-    one_by_one,
+    DOC_IDS_SQL,
+    LARGE_STORE_MEMORIES,
+    SCORE_SCALE,
+    TermMatches,
+    order_newest_first,
+    scope_ranges,
     term_values,
-    within,
+    union_per_term,
 )
 
-# How many other words are looked for; and how many of those that are nearer than this.
-MOST, MOST_NEAR, NEAR = 12, 64, 0.54
-# Of a frequent word in a large store, so many of the newest memories that have it.
-MOST_POSTINGS = 100
-# How many are candidates because of other words.
-CANDIDATES = 16
+# Synonyms searched for, and the higher limit for synonyms at least this similar.
+MAX_SYNONYMS, MAX_CLOSE_SYNONYMS, MIN_CLOSE_SIMILARITY = 12, 64, 0.54
+# For a frequent synonym in a large store, only this many of the newest postings are read.
+MAX_POSTINGS_PER_SYNONYM = 100
+# Candidates added because of synonyms.
+MAX_SYNONYM_CANDIDATES = 16
 
 
-# Less than nothing by what it counts, a word, the word of the question that it stands for, and how near these are. The
-# lowest is the best.
-_OtherWord = tuple[float, str, str, float]
+# Negative weight, synonym, query term, similarity. Tuples sort by weight, so the best comes first.
+SynonymCandidate = tuple[float, str, str, float]
 
 
-def add_other_words(
+def expand_synonyms(
     tx: Transaction,
-    found: Matches,
+    matches: TermMatches,
     terms: Mapping[str, float],
     scopes: Sequence[int] | None,
-    among: Sequence[int] | None = None,
+    within_doc_ids: Sequence[int] | None = None,
 ) -> list[int]:
-    """Add to what was found what memories have in other words; the seats of those that have most of it. `among` are the
-    only seats that matter, if these are known."""
-    wanted = _chosen(found, terms)
-    if not wanted:
+    """Add synonym matches to the scores and return the documents with the highest ones.
+
+    `among` limits the search to these documents.
+    """
+    # Weights are negative so that an ascending sort puts the best first without a key function.
+    selected = _select_synonyms(matches, terms)
+    if not selected:
         return []
-    words = list(dict.fromkeys([word for _, word, _, _ in wanted]))
-    by_word = _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among)
+    words = list(dict.fromkeys([word for _, word, _, _ in selected]))
+    by_word = (
+        _newest_postings(tx, words, scopes, matches.document_count)
+        if within_doc_ids is None
+        else _postings_among(tx, words, within_doc_ids)
+    )
     nearest: dict[str, dict[int, int]] = {}
-    # The nearest comes last, and is what stays.
-    for worth, word, term, _ in reversed(wanted):
-        if seats := by_word.get(word):
-            nearest.setdefault(term, {}).update(dict.fromkeys(seats, round(UNIT * -worth)))
-    alike, get, get_own = found.alike, found.alike.get, found.by_seat.get
+    # The closest synonym comes last and overwrites the others.
+    for negative_weight, word, term, _ in reversed(selected):
+        if doc_ids := by_word.get(word):
+            nearest.setdefault(term, {}).update(dict.fromkeys(doc_ids, round(SCORE_SCALE * -negative_weight)))
+    synonym_scores, get, get_own = matches.synonym_doc_ids, matches.synonym_doc_ids.get, matches.scores.get
     for term, values in nearest.items():
-        bit = 1 << found.order.index(term) if term in found.order else 0
-        for seat, value in values.items():
-            if not get_own(seat, 0) & bit:
-                alike[seat] = get(seat, 0) + value
-    return [seat for _, seat in sorted(zip(alike.values(), alike, strict=True), reverse=True)[:CANDIDATES]]
+        # A term without postings has no bit, so every document may match it through a synonym.
+        bit = 1 << matches.term_order.index(term) if term in matches.term_order else 0
+        for doc_id, value in values.items():
+            # The memory contains the query term itself; a synonym adds nothing.
+            if not get_own(doc_id, 0) & bit:
+                synonym_scores[doc_id] = get(doc_id, 0) + value
+    return [
+        doc_id
+        for _, doc_id in sorted(zip(synonym_scores.values(), synonym_scores, strict=True), reverse=True)[
+            :MAX_SYNONYM_CANDIDATES
+        ]
+    ]
 
 
-def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
-    """The other words that are worth most, and all that are near; the most worth first."""
-    others: list[_OtherWord] = []
-    for term, share in terms.items():
-        known = neighbours(term)
-        if known:
-            worth = -share * found.rarity_of(term)
-            others += [(worth * near, word, term, near) for word, near in known if word not in terms]
-    others.sort()
-    return others[:MOST] + [one for one in others[MOST:] if one[3] >= NEAR][: MOST_NEAR - MOST]
+def _select_synonyms(matches: TermMatches, terms: Mapping[str, float]) -> list[SynonymCandidate]:
+    """Return the synonyms with the highest weights and all close ones, best first."""
+    candidates: list[SynonymCandidate] = []
+    for term, term_weight in terms.items():
+        related = find_synonyms(term)
+        if related:
+            negative_weight = -term_weight * matches.term_idf(term)
+            candidates += [
+                (negative_weight * similarity, word, term, similarity)
+                for word, similarity in related
+                if word not in terms
+            ]
+    candidates.sort()
+    return (
+        candidates[:MAX_SYNONYMS]
+        + [candidate for candidate in candidates[MAX_SYNONYMS:] if candidate[3] >= MIN_CLOSE_SIMILARITY][
+            : MAX_CLOSE_SYNONYMS - MAX_SYNONYMS
+        ]
+    )
 
 
-def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> dict[str, list[int]]:
-    return _by_word(tx, words, "memory_posting as p where p.seat in :seats and", {"seats": list(seats)})
+def _postings_among(tx: Transaction, words: list[str], doc_ids: Sequence[int]) -> dict[str, list[int]]:
+    return _group_by_word(tx, words, "memory_posting as p where p.seat in :seats and", {"seats": list(doc_ids)})
 
 
-def _newest(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
-    """Which memories have each word; of a frequent one in a large store, the newest."""
-    source, values = within(scopes)
-    if memories <= MANY_MEMORIES:
-        return _by_word(tx, words, source, values)
-    newest = f"select p.seat from {source} p.term = :term_{{0}} order by {newest_first(scopes)} limit {MOST_POSTINGS}"
-    sql = one_by_one(f"select {{0}}, {SEATS} from ({newest}) as p", len(words))
-    found = tx.all(tuple[int, list[int]], sql, values | term_values(words))
-    return {words[number]: seats for number, seats in found}
+def _newest_postings(
+    tx: Transaction, words: list[str], scopes: Sequence[int] | None, document_count: int
+) -> dict[str, list[int]]:
+    """Return the documents that contain each word; for a frequent word in a large store, the newest ones."""
+    source, values = scope_ranges(scopes)
+    if document_count <= LARGE_STORE_MEMORIES:
+        return _group_by_word(tx, words, source, values)
+    newest = (
+        f"select p.seat from {source} p.term = :term_{{0}} "
+        f"order by {order_newest_first(scopes)} limit {MAX_POSTINGS_PER_SYNONYM}"
+    )
+    sql = union_per_term(f"select {{0}}, {DOC_IDS_SQL} from ({newest}) as p", len(words))
+    rows = tx.fetch_all(tuple[int, list[int]], sql, values | term_values(words))
+    return {words[number]: doc_ids for number, doc_ids in rows}
 
 
-def _by_word(tx: Transaction, words: list[str], source: str, values: dict[str, Any]) -> dict[str, list[int]]:
-    # Most of them no memory has, so a list is quicker than to look for each by itself.
-    sql = f"select p.term, {SEATS} from {source} p.term in :words group by p.term"
-    return dict(tx.all(tuple[str, list[int]], sql, {"words": words, **values}))
+def _group_by_word(tx: Transaction, words: list[str], source: str, values: dict[str, Any]) -> dict[str, list[int]]:
+    # Most synonyms occur in no memory, so one IN list is faster than a lookup for each.
+    sql = f"select p.term, {DOC_IDS_SQL} from {source} p.term in :words group by p.term"
+    return dict(tx.fetch_all(tuple[str, list[int]], sql, {"words": words, **values}))

@@ -1,4 +1,4 @@
-"""Cuts a text into pieces of words, as BERT does."""
+"""WordPiece tokenizer, as used by BERT."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-_UNKNOWN, _BEGIN, _END = "[UNK]", "[CLS]", "[SEP]"
-_LONGEST_WORD = 100
-# To BERT, all of ASCII that is neither letter nor digit is punctuation, which separates words and is a word itself. So
-# is each Chinese character.
-_ALONE = r"!-/:-@\[-`{-~\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
-_WORD = re.compile(rf"[{_ALONE}]|[^\s{_ALONE}]+")
+_UNK, _BOOTSTRAP, _SEP = "[UNK]", "[CLS]", "[SEP]"
+_MAX_WORD_CHARS = 100
+# BERT treats every ASCII character that is neither a letter nor a digit as punctuation, which separates words and is a
+# token itself. The same holds for each CJK character.
+_STANDALONE_CHARS = r"!-/:-@\[-`{-~\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
+_WORD = re.compile(rf"[{_STANDALONE_CHARS}]|[^\s{_STANDALONE_CHARS}]+")
 
 
-class WordPieces:
-    """A vocabulary: one piece in each line of a file, its number being that of the line."""
+class WordPieceTokenizer:
+    """Vocabulary and tokenizer. The vocabulary file has one token per line; the line number is the token id."""
 
     def __init__(self, vocabulary: Path) -> None:
         lines = vocabulary.read_text(encoding="utf-8").split("\n")
         self._numbers = {piece: number for number, piece in enumerate(lines) if piece}
-        self._pieces = lru_cache(16384)(self._cut)
+        self._pieces = lru_cache(16384)(self._split_word)
 
-    def numbers(self, text: str, most: int) -> list[int]:
-        """The numbers of the pieces of a text, at most so many; the first and the last mark its ends."""
-        found: list[int] = [self._numbers[_BEGIN]]
-        for word in _words(text):
-            found += self._pieces(word)
-            if len(found) >= most:
+    def encode(self, text: str, most: int) -> list[int]:
+        """Return the token ids of a text, at most `most` including the start and end tokens."""
+        results: list[int] = [self._numbers[_BOOTSTRAP]]
+        for word in _basic_tokens(text):
+            results += self._pieces(word)
+            if len(results) >= most:
                 break
-        return [*found[: most - 1], self._numbers[_END]]
+        return [*results[: most - 1], self._numbers[_SEP]]
 
-    def _cut(self, word: str) -> tuple[int, ...]:
-        """The numbers of the pieces of a word: the longest piece first, and so on with the rest."""
-        if len(word) > _LONGEST_WORD:
-            return (self._numbers[_UNKNOWN],)
-        found = []
+    def _split_word(self, word: str) -> tuple[int, ...]:
+        """Return the token ids of a word by greedy longest-match."""
+        if len(word) > _MAX_WORD_CHARS:
+            return (self._numbers[_UNK],)
+        results = []
         start = 0
         while start < len(word):
             end = len(word)
@@ -47,22 +47,22 @@ class WordPieces:
                     break
                 end -= 1
             else:
-                return (self._numbers[_UNKNOWN],)
-            found.append(number)
+                return (self._numbers[_UNK],)
+            results.append(number)
             start = end
-        return tuple(found)
+        return tuple(results)
 
 
-def _words(text: str) -> Iterator[str]:
-    """The words of a text in lower case and without accents."""
+def _basic_tokens(text: str) -> Iterator[str]:
+    """Yield the words of a text, lowercased and without accents."""
     text = text.lower()
     if not text.isascii():
-        text = "".join(map(_spaced, unicodedata.normalize("NFD", text)))
-    return (found[0] for found in _WORD.finditer(text))
+        text = "".join(map(_isolate_char, unicodedata.normalize("NFD", text)))
+    return (match[0] for match in _WORD.finditer(text))
 
 
-def _spaced(one: str) -> str:
-    category = unicodedata.category(one)
+def _isolate_char(item: str) -> str:
+    category = unicodedata.category(item)
     if category == "Mn":
         return ""
-    return f" {one} " if category.startswith("P") else one
+    return f" {item} " if category.startswith("P") else item

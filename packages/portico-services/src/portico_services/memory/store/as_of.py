@@ -1,7 +1,7 @@
-"""What was known at a moment.
+"""Search in the past: memories as they were at a given time.
 
-A memory that has not changed since is as it is now, so the index finds it. Of one that has changed, the first change
-since then says what it was; these are looked through, a few at a time.
+A memory that has not changed since is found through the index. For a memory that has changed, the first later event
+holds its previous state; these events are read in batches and scored directly.
 """
 
 from __future__ import annotations
@@ -12,73 +12,89 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from portico.extend import Transaction
-from portico_services.memory.search import retrieval
-from portico_services.memory.search.query import terms_of
+from portico_services.memory.search import reranker, retrieval
+from portico_services.memory.search.query import query_terms
 from portico_services.memory.store import listing, records, validation
 from portico_services.memory.store.filters import MemoryFilter
-from portico_services.memory.store.namespaces import CURRENT
-from portico_services.memory.store.records import MemoryEvent, Record
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
+from portico_services.memory.store.records import MemoryEvent, MemoryRecord
 
-PIECE = 500
-# How well it fits, how new it is, which it is.
+READ_BATCH_SIZE = 500
+# Sort key of a result: score, time, id.
 _Rank = tuple[float, int, str]
 
 
-def known(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int) -> list[tuple[Record, float]]:
-    """The best first, or without words the newest, each with the share of the words that it has. What the index finds
-    by other words has little of them, and not nothing."""
-    wanted = terms_of(words)
-    scored: dict[str, Record] = {}
+def search_as_of(
+    tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int
+) -> list[tuple[MemoryRecord, float]]:
+    """Search the memories as of `moment` and return the best matches first, or the newest if there is no query.
+
+    Each result comes with the share of the query terms it contains. Matches that the index finds through synonyms
+    contain few of the terms and get at least the weak-match share.
+    """
+    terms = query_terms(words)
+    scored: dict[str, MemoryRecord] = {}
     best: list[_Rank] = []
 
-    def take(one: Record, least: float = 0.0) -> None:
-        rank = (max(least, retrieval.share_of(one, wanted)), one.at, one.id)
+    def take(item: MemoryRecord, least: float = 0.0) -> None:
+        rank = (max(least, retrieval.term_coverage(item, terms)), item.at, item.id)
         if len(best) < most:
             heapq.heappush(best, rank)
+        # `best` is a min-heap of bounded size, so its first entry is the worst result so far.
         elif rank > best[0]:
             scored.pop(heapq.heapreplace(best, rank)[2])
         else:
             return
-        scored[one.id] = one
+        scored[item.id] = item
 
-    for one, is_like in _unchanged(tx, words, filter, moment, most):
-        take(one, retrieval.LITTLE if is_like else 0.0)
-    for one in _changed(tx, filter, moment):
-        take(one)
+    for item, is_like in _unchanged_since(tx, words, filter, moment, most):
+        take(item, reranker.WEAK_MATCH_SHARE if is_like else 0.0)
+    for item in _changed_since(tx, filter, moment):
+        take(item)
     ranked = sorted(best, key=lambda rank: (-rank[0], -rank[1], rank[2]))
-    # Those that have nothing of it are the answer only where all are such.
-    found = [rank for rank in ranked if rank[0]] or ranked
-    return [(scored[id], score) for score, _, id in found]
+    # Results that match nothing are returned only if nothing matches at all.
+    result = [rank for rank in ranked if rank[0]] or ranked
+    return [(scored[id], score) for score, _, id in result]
 
 
-def _unchanged(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int) -> list[tuple[Record, bool]]:
-    """Each, and whether the index finds it to be like what was asked for."""
-    # What is dated after it was stored is so by no more than clocks differ.
-    until = moment + validation.CLOCKS_DIFFER_MS
-    known = replace(filter, known_at=moment, until=until if filter.until is None else min(until, filter.until))
+def _unchanged_since(
+    tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int
+) -> list[tuple[MemoryRecord, bool]]:
+    """Return the memories unchanged since `moment`, and whether the index considers each a good match."""
+    # A memory can be dated later than it was stored, by at most the clock skew that validation allows.
+    until = moment + validation.MAX_CLOCK_SKEW_MS
+    bounded = replace(filter, known_at=moment, until=until if filter.until is None else min(until, filter.until))
     if not words:
-        return [(one, False) for one in listing.matching(tx, known, limit=most, at=moment)]
-    scored = retrieval.recall(tx, words, known, most, at=moment, mode="text")
-    found = records.fetch_named(tx, [one.memory for one in scored])
-    return [(found[one.memory], not one.weak) for one in scored]
+        return [(memory, False) for memory in listing.list_memories(tx, bounded, limit=most, at=moment)]
+    scored = retrieval.retrieve(tx, words, bounded, most, at=moment, mode="text")
+    existing = records.fetch_existing(tx, [memory.memory for memory in scored])
+    return [(existing[memory.memory], not memory.is_weak) for memory in scored]
 
 
-def _changed(tx: Transaction, filter: MemoryFilter, moment: int) -> Iterator[Record]:
-    """What was current then and has changed since, as it was."""
-    last = tx.one(int, "select coalesce(min(id), 0) from memory_event where at > :moment", {"moment": moment}) - 1
+def _changed_since(tx: Transaction, filter: MemoryFilter, moment: int) -> Iterator[MemoryRecord]:
+    """Yield the previous state of memories that were current at `moment` and have changed since."""
+    last = tx.fetch_one(int, "select coalesce(min(id), 0) from memory_event where at > :moment", {"moment": moment}) - 1
     sql = (
         "select later.id, later.memory, later.version, later.change, later.at, later.who, later.reason, later.was "
         "from memory_event as later where later.id > :last and later.at > :moment and not exists (select 1 "
         "from memory_event as first where first.memory = later.memory and first.id < later.id and first.at > :moment) "
-        f"order by later.id limit {PIECE}"
+        f"order by later.id limit {READ_BATCH_SIZE}"
     )
-    while found := tx.all(_Numbered, sql, {"last": last, "moment": moment}):
-        last = found[-1].id
-        for was in (one.was for one in found):
+    while rows := tx.fetch_all(_NumberedEvent, sql, {"last": last, "moment": moment}):
+        last = rows[-1].id
+        # The query returns the first event after `moment` for each memory, so `was` is its state at that time.
+        for was in (item.was for item in rows):
             expired = was.expires_at is not None and was.expires_at <= moment
-            if was.created_at <= moment and not expired and was.status in CURRENT and records.fits(was, filter):
+            if (
+                was.created_at <= moment
+                and not expired
+                and was.status in CURRENT_STATUSES
+                and records.matches_filter(was, filter)
+            ):
                 yield was
 
 
-class _Numbered(MemoryEvent, frozen=True, kw_only=True):
+class _NumberedEvent(MemoryEvent, frozen=True, kw_only=True):
+    """A change event with its row id, which is the batch cursor."""
+
     id: int

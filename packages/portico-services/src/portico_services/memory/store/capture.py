@@ -1,4 +1,4 @@
-"""Capture: a draft becomes a record, unless it is known already."""
+"""Capture: validate a draft, detect duplicates and contradictions, and store the record."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from portico_services import text
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.search import retrieval
 from portico_services.memory.store import mutations, near_duplicates, records, validation
-from portico_services.memory.store.namespaces import checked_domain, checked_namespace
+from portico_services.memory.store.namespaces import normalize_domain, validate_namespace
 from portico_services.memory.store.ownership import home_of
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.records import MemoryRecord
 
 OnDuplicate = Literal["skip", "merge", "supersede", "error", "keep"]
-# How many of the most similar memories are looked at.
-NEIGHBOURS = 5
-# Of a long text, the beginning is enough to find what is like it.
-LONGEST_QUESTION = 400
-# Where things stand that were said at the same moment: those of a process in their order, and after those of the one
-# before it.
-_PLACES = itertools.count(time.time_ns())
+# Most similar memories compared with a draft.
+MAX_SIMILAR_CHECKED = 5
+# Characters of a draft used to find similar memories; the beginning of a long text is enough.
+MAX_QUERY_CHARS = 400
+# Order of memories with the same timestamp. Seeded with the clock, so that memories of a later process come after those
+# of an earlier one.
+_SEQUENCE = itertools.count(time.time_ns())
 
 
-class Draft(Struct, frozen=True, kw_only=True, gc=False):
-    """A memory as a client gives it."""
+class MemoryDraft(Struct, frozen=True, kw_only=True, gc=False):
+    """A memory as submitted by a client."""
 
     content: str
     namespace: str
@@ -42,7 +42,7 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
     author_kind: str | None = None
     thread: str | None = None
     project: str | None = None
-    # Whose it is in the user domain: see `ownership`.
+    # Owner in the user domain; see `ownership`.
     owner: str = ""
     branch: str | None = None
     path: str | None = None
@@ -51,134 +51,165 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
     on_duplicate: OnDuplicate = "skip"
 
 
-class Disagreement(Struct, frozen=True):
-    """A memory that cannot hold together with another one, as far as words tell."""
+class Contradiction(Struct, frozen=True):
+    """A memory that contradicts another one, judged by their words."""
 
-    id: Annotated[str, "Its id"]
-    why: Annotated[str, "In what they differ"]
-    content: Annotated[str, "What it says"]
+    id: Annotated[str, "Memory id"]
+    why: Annotated[str, "Difference"]
+    content: Annotated[str, "Content"]
 
 
-class Taken(Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a draft. `record` is the memory that now says it."""
+class CaptureOutcome(Struct, frozen=True, kw_only=True, gc=False):
+    """Result of a capture. `record` is the stored memory: the new one or an existing duplicate."""
 
-    record: Record
+    record: MemoryRecord
     is_new: bool
     duplicate_of: str | None = None
     superseded: str | None = None
-    conflicts: list[Disagreement] = field(default_factory=list)
+    conflicts: list[Contradiction] = field(default_factory=list)
 
 
 def new_id() -> str:
+    """Return a random id for a memory."""
     return os.urandom(8).hex()
 
 
-def author_kind(author: str | None) -> str | None:
-    """`user`, `assistant` or `person`, which the ranking tells apart."""
+def classify_author(author: str | None) -> str | None:
+    """Return `user`, `assistant` or `person`, which the ranking distinguishes; None without an author."""
     if author is None:
         return None
-    said = author.strip().casefold()
-    return said if said in ("user", "assistant") else "person"
+    name = author.strip().casefold()
+    return name if name in ("user", "assistant") else "person"
 
 
-def record_of(draft: Draft, now: int) -> Record:
-    content = validation.content(draft.content)
-    lasting = None if draft.ttl is None else validation.span(draft.ttl)
-    domain = checked_domain(draft.domain)
-    return Record(
+def build_record(draft: MemoryDraft, now: int) -> MemoryRecord:
+    """Validate a draft and return the record to store."""
+    content = validation.validate_content(draft.content)
+    lasting = None if draft.ttl is None else validation.parse_duration(draft.ttl)
+    domain = normalize_domain(draft.domain)
+    return MemoryRecord(
         id=new_id(),
         domain=domain,
-        namespace=checked_namespace(draft.namespace),
+        namespace=validate_namespace(draft.namespace),
         content=content,
-        tags=validation.tags(draft.tags),
-        **validation.labels(draft),
-        author_kind=validation.label(draft.author_kind, "author_kind") or author_kind(draft.author),
-        place=next(_PLACES),
-        project=home_of(domain, validation.project(draft.project) if domain == "project" else None, draft.owner),
-        at=now if draft.at is None else validation.past(draft.at, now),
+        tags=validation.normalize_tags(draft.tags),
+        **validation.validate_labels(draft),
+        author_kind=validation.validate_label(draft.author_kind, "author_kind") or classify_author(draft.author),
+        place=next(_SEQUENCE),
+        project=home_of(
+            domain, validation.validate_project(draft.project) if domain == "project" else None, draft.owner
+        ),
+        at=now if draft.at is None else validation.parse_past_timestamp(draft.at, now),
         created_at=now,
         updated_at=now,
         expires_at=None if lasting is None else now + lasting,
-        digest=records.digest(content),
+        digest=records.content_digest(content),
     )
 
 
-def take(tx: Transaction, draft: Draft, record: Record, *, who: str, compare: bool = True) -> Taken:
-    """`compare` also looks for memories that are nearly the same, or say otherwise."""
+def capture(
+    tx: Transaction, draft: MemoryDraft, record: MemoryRecord, *, who: str, compare: bool = True
+) -> CaptureOutcome:
+    """Store a record, or handle it as a duplicate according to `draft.on_duplicate`.
+
+    With `compare`, near-duplicates and contradictions are detected in addition to exact duplicates. Raises
+    `InvalidInput` for a duplicate if `on_duplicate` is `error`.
+    """
     now = record.created_at
-    known = records.same(tx, record.domain, record.namespace, record.digest, record.project, now)
-    conflicts: list[Disagreement] = []
-    if known is None and compare:
-        known, conflicts = _compared(tx, record)
-    if known is None or draft.on_duplicate == "keep":
-        return _stored(tx, record, conflicts, duplicate_of=None if known is None else known.id)
+    # The digest lookup is one index probe; the comparison by words reads several memories and is skipped if the digest
+    # matches.
+    duplicate = records.find_exact_duplicate(tx, record.domain, record.namespace, record.digest, record.project, now)
+    conflicts: list[Contradiction] = []
+    if duplicate is None and compare:
+        duplicate, conflicts = _find_similar(tx, record)
+    if duplicate is None or draft.on_duplicate == "keep":
+        return _insert(tx, record, conflicts, duplicate_of=None if duplicate is None else duplicate.id)
     if draft.on_duplicate == "error":
         raise InvalidInput(
-            f"The memory {known.id} says this already: {text.preview(known.content, 200)}", duplicate_of=known.id
+            f"Duplicate of memory {duplicate.id}: {text.truncate_preview(duplicate.content, 200)}",
+            duplicate_of=duplicate.id,
         )
     if draft.on_duplicate == "supersede":
-        mutations.supersede(tx, known, record.id, now, who=who)
-        taken = _stored(tx, record, conflicts, duplicate_of=known.id)
-        return replace(taken, superseded=known.id)
+        mutations.supersede(tx, duplicate, record.id, now, who=who)
+        outcome = _insert(tx, record, conflicts, duplicate_of=duplicate.id)
+        return replace(outcome, superseded=duplicate.id)
     if draft.on_duplicate == "merge":
-        known = _merged(tx, known, record, who)
-    return Taken(record=known, is_new=False, duplicate_of=known.id, conflicts=conflicts)
+        duplicate = _merge_duplicate(tx, duplicate, record, who)
+    return CaptureOutcome(record=duplicate, is_new=False, duplicate_of=duplicate.id, conflicts=conflicts)
 
 
-def take_all(tx: Transaction, made: Sequence[tuple[Draft, Record]], *, who: str) -> list[Taken]:
-    """Many, in their order. Only exact duplicates are looked for; what has none is written together."""
-    said = records.said_already(tx, [record.digest for _, record in made])
-    taken: list[Taken] = []
-    fresh: list[Record] = []
+def capture_batch(
+    tx: Transaction, made: Sequence[tuple[MemoryDraft, MemoryRecord]], *, who: str
+) -> list[CaptureOutcome]:
+    """Store many records in order and return their outcomes. Only exact duplicates are detected.
+
+    Consecutive records without a duplicate are inserted together.
+    """
+    digests = records.existing_digests(tx, [record.digest for _, record in made])
+    outcomes: list[CaptureOutcome] = []
+    fresh: list[MemoryRecord] = []
     for draft, record in made:
-        if record.digest in said:
-            taken += _stored_all(tx, fresh)
+        if record.digest in digests:
+            # Write pending records first: the duplicate may be among them.
+            outcomes += _insert_batch(tx, fresh)
             fresh = []
-            taken.append(take(tx, draft, record, who=who, compare=False))
+            outcomes.append(capture(tx, draft, record, who=who, compare=False))
         else:
-            said.add(record.digest)
+            digests.add(record.digest)
             fresh.append(record)
-    return taken + _stored_all(tx, fresh)
+    return outcomes + _insert_batch(tx, fresh)
 
 
-def _stored_all(tx: Transaction, found: list[Record]) -> list[Taken]:
-    if found:
-        mutations.insert(tx, found)
-    return [Taken(record=one, is_new=True) for one in found]
+def _insert_batch(tx: Transaction, new_records: list[MemoryRecord]) -> list[CaptureOutcome]:
+    if new_records:
+        mutations.insert(tx, new_records)
+    return [CaptureOutcome(record=item, is_new=True) for item in new_records]
 
 
-def _stored(tx: Transaction, record: Record, conflicts: list[Disagreement], duplicate_of: str | None) -> Taken:
+def _insert(
+    tx: Transaction, record: MemoryRecord, conflicts: list[Contradiction], duplicate_of: str | None
+) -> CaptureOutcome:
     mutations.insert(tx, [record])
     if conflicts:
-        records.disagree(tx, record.id, [(one.id, one.why) for one in conflicts], record.created_at)
-    return Taken(record=record, is_new=True, duplicate_of=duplicate_of, conflicts=conflicts)
+        records.record_conflict(
+            tx, record.id, [(conflict.id, conflict.why) for conflict in conflicts], record.created_at
+        )
+    return CaptureOutcome(record=record, is_new=True, duplicate_of=duplicate_of, conflicts=conflicts)
 
 
-def _merged(tx: Transaction, known: Record, record: Record, who: str) -> Record:
-    """The one that is there, with what the new one adds to it: tags, a later end, the longer text."""
-    ends = None if known.expires_at is None or record.expires_at is None else max(known.expires_at, record.expires_at)
+def _merge_duplicate(tx: Transaction, existing: MemoryRecord, record: MemoryRecord, who: str) -> MemoryRecord:
+    """Merge a duplicate into the existing memory: its tags, the later expiry and the longer content."""
+    # No expiry is the latest expiry.
+    ends = (
+        None
+        if existing.expires_at is None or record.expires_at is None
+        else max(existing.expires_at, record.expires_at)
+    )
     merged = replace(
-        known,
-        content=max(known.content, record.content, key=len),
-        tags=list(dict.fromkeys([*known.tags, *record.tags]))[: validation.MOST_TAGS],
-        source=known.source or record.source,
+        existing,
+        content=max(existing.content, record.content, key=len),
+        tags=list(dict.fromkeys([*existing.tags, *record.tags]))[: validation.MAX_TAGS],
+        source=existing.source or record.source,
         expires_at=ends,
         updated_at=record.created_at,
     )
-    return mutations.change(tx, known, merged, "merged", who=who)
+    return mutations.update(tx, existing, merged, "merged", who=who)
 
 
-def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disagreement]]:
-    """The memory that is nearly the same, if there is one, and those that say otherwise."""
+def _find_similar(tx: Transaction, record: MemoryRecord) -> tuple[MemoryRecord | None, list[Contradiction]]:
+    """Return the near-duplicate of a record, if there is one, and the memories that contradict it."""
     conflicts = []
-    least = near_duplicates.same_from(record.namespace)
-    said = near_duplicates.ComparedText(record.content)
-    for id, content in retrieval.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
-        other = near_duplicates.ComparedText(content)
-        if near_duplicates.is_same(said, other, least):
-            # The neighbours are of the same place, and so of the same owner.
+    least = near_duplicates.duplicate_threshold(record.namespace)
+    tokens = near_duplicates.TokenizedText(record.content)
+    for id, content in retrieval.find_similar(
+        tx, record, MAX_SIMILAR_CHECKED, longest=MAX_QUERY_CHARS, at=record.created_at
+    ):
+        # Tokenized once, for both the duplicate and the contradiction check.
+        other = near_duplicates.TokenizedText(content)
+        if near_duplicates.is_near_duplicate(tokens, other, least):
+            # Similar memories are of the same scope, and therefore of the same owner.
             return records.get(tx, id, None), []
-        why = near_duplicates.contradiction(said, other)
+        why = near_duplicates.find_contradiction_tokenized(tokens, other)
         if why is not None:
-            conflicts.append(Disagreement(id, why, text.preview(content, 200)))
+            conflicts.append(Contradiction(id, why, text.truncate_preview(content, 200)))
     return None, conflicts

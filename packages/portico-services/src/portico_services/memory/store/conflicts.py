@@ -1,4 +1,4 @@
-"""Memories that contradict each other: noted when they come in, listed until one of them is decided for."""
+"""Conflicts: memories that contradict each other, recorded on capture and listed until resolved."""
 
 from __future__ import annotations
 
@@ -11,115 +11,138 @@ from portico.extend import Transaction
 from portico_services import text, timestamps
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.store import mutations, near_duplicates, records
-from portico_services.memory.store.memory_store import Memories
-from portico_services.memory.store.namespaces import CURRENT
+from portico_services.memory.store.memory_store import MemoryStore
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
 from portico_services.memory.store.ownership import is_visible
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.records import MemoryRecord
 
-Keep = Literal["this", "other", "both"]
-MOST_LISTED = 200
-
-
-class Dispute(Struct, frozen=True, kw_only=True):
-    """Two memories and why they cannot both hold. With itself: two sides of a sync changed it, and one lost."""
-
-    memory_id: Annotated[str, "The id of one of them"]
-    other_id: Annotated[str, "The id of the other; the same where two sides of a sync changed it"]
-    why: Annotated[str, "In what they differ"]
-    content: Annotated[str, "What the one says"]
-    other_content: Annotated[str, "What the other says, or the side that lost"]
-    noted_at: Annotated[str, "When it was noticed"]
+ConflictChoice = Literal["this", "other", "both"]
+MAX_LISTED_CONFLICTS = 200
 
 
-class Noted(Struct, frozen=True):
+class MemoryConflict(Struct, frozen=True, kw_only=True):
+    """Two contradictory memories. If both ids are equal, two sides of a sync changed the memory and one version
+    lost.
+    """
+
+    memory_id: Annotated[str, "Id of the first memory"]
+    other_id: Annotated[str, "Id of the other memory; the same id for a conflict of a sync"]
+    why: Annotated[str, "Difference"]
+    content: Annotated[str, "Content of the first memory"]
+    other_content: Annotated[str, "Content of the other memory, or the losing side of a sync"]
+    noted_at: Annotated[str, "Time of detection"]
+
+
+class ConflictRow(Struct, frozen=True):
+    """Row of the table `memory_conflict`."""
+
     memory: str
     other: str
     why: str
     at: int
 
 
-async def disputes(memories: Memories, limit: int) -> list[Dispute]:
-    """The newest first. What was settled by changing or deleting one of them is not shown."""
-    return await memories.read(lambda tx: _open(tx, memories, limit))
+async def list_conflicts(memories: MemoryStore, limit: int) -> list[MemoryConflict]:
+    """Return the unresolved conflicts, newest first.
+
+    Conflicts that were settled by changing or deleting one of the memories are omitted.
+    """
+    return await memories.read(lambda tx: _list_unresolved(tx, memories, limit))
 
 
-def _open(tx: Transaction, memories: Memories, limit: int) -> list[Dispute]:
-    found = tx.all(
-        Noted, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
+def _list_unresolved(tx: Transaction, memories: MemoryStore, limit: int) -> list[MemoryConflict]:
+    """Read the unresolved conflicts that the owner and project of the store may see."""
+    rows = tx.fetch_all(
+        ConflictRow, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
     )
-    known = records.fetch_named(tx, list({id for one in found for id in (one.memory, one.other)}))
-    shown: list[Dispute] = []
-    for one in found:
-        here, there = known[one.memory], known[one.other]
-        is_here = here.domain != "project" or here.project in (None, *memories.homes)
+    memories_by_id = records.fetch_existing(tx, list({id for item in rows for id in (item.memory, item.other)}))
+    conflicts: list[MemoryConflict] = []
+    for item in rows:
+        here, there = memories_by_id[item.memory], memories_by_id[item.other]
+        # Conflicts of other projects concern other people; a list that mixes them could not be worked through.
+        is_here = here.domain != "project" or here.project in (None, *memories.project_scopes)
         seen = is_visible(here, memories.owner) and is_visible(there, memories.owner)
-        if here.status in CURRENT and there.status in CURRENT and is_here and seen:
-            dispute = _dispute(tx, one, here, there)
-            shown += [dispute] if dispute is not None else []
-        if len(shown) == limit:
+        if here.status in CURRENT_STATUSES and there.status in CURRENT_STATUSES and is_here and seen:
+            dispute = _to_conflict(tx, item, here, there)
+            conflicts += [dispute] if dispute is not None else []
+        if len(conflicts) == limit:
             break
-    return shown
+    return conflicts
 
 
-def disputed(tx: Transaction, ids: Sequence[str]) -> set[str]:
-    """Return those of these memories that an open conflict is about, whether or not the other one is among them."""
-    found = tx.all(
-        Noted,
+def find_disputed(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    """Return the given memories that are part of an unresolved conflict, even if the other memory is not among them."""
+    rows = tx.fetch_all(
+        ConflictRow,
         "select memory, other, why, at from memory_conflict where memory in :ids or other in :ids",
         {"ids": list(ids)},
     )
-    known = records.fetch(tx, list({id for one in found for id in (one.memory, one.other)}))
-    pairs = [(one, known[one.memory], known[one.other]) for one in found if {one.memory, one.other} <= known.keys()]
+    memories_by_id = records.fetch(tx, list({id for item in rows for id in (item.memory, item.other)}))
+    pairs = [
+        (item, memories_by_id[item.memory], memories_by_id[item.other])
+        for item in rows
+        if {item.memory, item.other} <= memories_by_id.keys()
+    ]
     unsettled = [
         {here.id, there.id}
-        for one, here, there in pairs
-        if here.status in CURRENT and there.status in CURRENT and _dispute(tx, one, here, there) is not None
+        for item, here, there in pairs
+        if here.status in CURRENT_STATUSES
+        and there.status in CURRENT_STATUSES
+        and _to_conflict(tx, item, here, there) is not None
     ]
     return set(ids) & {id for pair in unsettled for id in pair}
 
 
-def _dispute(tx: Transaction, noted: Noted, here: Record, there: Record) -> Dispute | None:
-    """None where they have come to agree since."""
+def _to_conflict(tx: Transaction, noted: ConflictRow, here: MemoryRecord, there: MemoryRecord) -> MemoryConflict | None:
+    """Return the conflict, or None if the two memories no longer contradict each other."""
     why: str | None = noted.why
     other = there.content
     if here.id != there.id:
-        why = near_duplicates.conflict(here.content, there.content)
+        # Computed again, because one of the texts may have changed since the conflict was recorded.
+        why = near_duplicates.find_contradiction(here.content, there.content)
     else:
-        synced = [one.was.content for one in records.history(tx, here.id, 20) if one.change == "synced"]
-        lost = [one for one in synced if one != here.content]
+        # Both ids are equal: the content that lost the merge is only in the history.
+        synced = [item.was.content for item in records.history(tx, here.id, 20) if item.change == "synced"]
+        lost = [item for item in synced if item != here.content]
         other = lost[0] if lost else other
     if why is None:
         return None
-    return Dispute(
+    return MemoryConflict(
         memory_id=here.id,
         other_id=there.id,
         why=why,
-        content=text.preview(here.content, 300),
-        other_content=text.preview(other, 300),
-        noted_at=timestamps.written(noted.at),
+        content=text.truncate_preview(here.content, 300),
+        other_content=text.truncate_preview(other, 300),
+        noted_at=timestamps.format_iso(noted.at),
     )
 
 
-async def settle(memories: Memories, id: str, other: str, keep: Keep, *, who: str = "") -> list[str]:
-    """Decide between two: the one that does not hold is superseded, and can be restored. What was changed."""
-    now = timestamps.now()
+async def resolve_conflict(
+    memories: MemoryStore, id: str, other: str, keep: ConflictChoice, *, who: str = ""
+) -> list[str]:
+    """Resolve a conflict and return the ids of the changed memories. The rejected memory is superseded and can be
+    restored.
+    """
+    now = timestamps.now_ms()
 
     def write(tx: Transaction) -> list[str]:
-        here, there = (records.get(tx, one, memories.owner) for one in (id, other))
+        here, there = (records.get(tx, item, memories.owner) for item in (id, other))
+        # A conflict may be stored in either direction.
         pair = {"here": here.id, "there": there.id}
-        gone = tx.run(
+        gone = tx.execute(
             "delete from memory_conflict where (memory = :here and other = :there) "
             "or (memory = :there and other = :here)",
             pair,
         )
         if not gone:
             raise InvalidInput(
-                f"No conflict between {here.id} and {there.id} is known. The action list shows those there are."
+                f"No conflict is recorded between {here.id} and {there.id}. Use the action list to see all conflicts."
             )
         if keep == "both" or here.id == there.id:
             return []
         loses, holds = (there, here) if keep == "this" else (here, there)
-        if loses.status in CURRENT:
+        # The memory may have been archived or deleted in the meantime; then there is nothing to supersede.
+        if loses.status in CURRENT_STATUSES:
             mutations.supersede(tx, loses, holds.id, now, who=who)
         return [loses.id]
 

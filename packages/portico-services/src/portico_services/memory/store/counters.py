@@ -1,6 +1,6 @@
-"""Counts that are kept with what they count, in the same transaction, so that no overview reads all memories.
+"""Counters, updated in the same transaction as the memories, so that overviews need not read all of them.
 
-The current memories of each place are counted in `memory_scope`, and those that mention an entity in `memory_entity`.
+Current memories per scope are counted in `memory_scope`, and mentions of an entity in `memory_entity`.
 """
 
 from __future__ import annotations
@@ -10,64 +10,66 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from portico.extend import Transaction
-from portico_services.memory.store.namespaces import CURRENT
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
+from portico_services.memory.store.records import MemoryRecord
 
-Tally = Literal["tag", "branch", "status", "vector"]
+CounterKind = Literal["tag", "branch", "status", "vector"]
 
 
-def count(tx: Transaction, memories: Iterable[Record], *, gone: bool = False) -> None:
-    """Memories came to be as they are here, or are so no more."""
+def count_memories_into(tx: Transaction, memories: Iterable[MemoryRecord], *, gone: bool = False) -> None:
+    """Add memories to the counters, or subtract them with `gone`."""
     step = -1 if gone else 1
     tags, branches, statuses = (defaultdict[str, int](int) for _ in range(3))
-    for one in memories:
-        if one.status != "active":
-            statuses[one.status] += step
-        if one.status in CURRENT:
-            for tag in set(one.tags):
+    for memory in memories:
+        if memory.status != "active":
+            statuses[memory.status] += step
+        if memory.status in CURRENT_STATUSES:
+            for tag in set(memory.tags):
                 tags[tag] += step
-            if one.branch is not None:
-                branches[one.branch] += step
-    add(tx, "tag", tags)
-    add(tx, "branch", branches)
-    add(tx, "status", statuses)
+            if memory.branch is not None:
+                branches[memory.branch] += step
+    adjust(tx, "tag", tags)
+    adjust(tx, "branch", branches)
+    adjust(tx, "status", statuses)
 
 
-def recount(tx: Transaction, before: Record, after: Record) -> None:
-    """A memory has changed."""
-    if _counted(before) != _counted(after):
-        count(tx, [before], gone=True)
-        count(tx, [after])
+def update_counters(tx: Transaction, before: MemoryRecord, after: MemoryRecord) -> None:
+    """Update the counters for a changed memory."""
+    if _counter_keys(before) != _counter_keys(after):
+        count_memories_into(tx, [before], gone=True)
+        count_memories_into(tx, [after])
 
 
-def add(tx: Transaction, kind: Tally, steps: Mapping[str, int]) -> None:
-    # In the order of their names, so that two who count the same at once do not wait for each other in a circle.
+def adjust(tx: Transaction, kind: CounterKind, steps: Mapping[str, int]) -> None:
+    """Add the steps to the counters of a kind and delete counters that reach zero."""
+    # Sorted by name, so that concurrent transactions lock the rows in the same order and cannot deadlock.
     rows = [(kind, name, step) for name, step in sorted(steps.items()) if step]
     if not rows:
         return
-    tx.many(
+    tx.execute_many(
         "insert into memory_tally (kind, name, memories) values (?, ?, ?) "
         "on conflict (kind, name) do update set memories = memory_tally.memories + excluded.memories",
         rows,
     )
     fewer = [(kind, name) for kind, name, step in rows if step < 0]
     if fewer:
-        tx.many("delete from memory_tally where kind = ? and name = ? and memories <= 0", fewer)
+        tx.execute_many("delete from memory_tally where kind = ? and name = ? and memories <= 0", fewer)
 
 
-def tallied(tx: Transaction, kind: Tally, name: str) -> int:
+def read_counter(tx: Transaction, kind: CounterKind, name: str) -> int:
+    """Return the value of a counter, 0 if it does not exist."""
     sql = "select memories from memory_tally where kind = :kind and name = :name"
-    return tx.maybe(int, sql, {"kind": kind, "name": name}) or 0
+    return tx.fetch_optional(int, sql, {"kind": kind, "name": name}) or 0
 
 
-def most(tx: Transaction, kind: Tally, limit: int) -> dict[str, int]:
-    """Those that occur most, and how often."""
+def top_counters(tx: Transaction, kind: CounterKind, limit: int) -> dict[str, int]:
+    """Return the highest counters of a kind with their values."""
     sql = (
         "select name, memories from memory_tally where kind = :kind "
         "order by memories desc, name limit cast(:limit as bigint)"
     )
-    return dict(tx.all(tuple[str, int], sql, {"kind": kind, "limit": limit}))
+    return dict(tx.fetch_all(tuple[str, int], sql, {"kind": kind, "limit": limit}))
 
 
-def _counted(one: Record) -> tuple[object, ...]:
-    return one.status, set(one.tags), one.branch
+def _counter_keys(item: MemoryRecord) -> tuple[object, ...]:
+    return item.status, set(item.tags), item.branch

@@ -1,5 +1,7 @@
-"""Who and what memories speak of, found by simple rules: names, technologies, files, identifiers, and who does what
-with what. A rule that is wrong now and then is worth more here than a model that is not there."""
+"""Entity extraction by simple rules: names, technologies, files, identifiers, and the relations between them.
+
+Rules are sometimes wrong, but they need no model.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from typing import Literal, NamedTuple
 
 from portico.extend import Transaction
 from portico_services import timestamps
-from portico_services.memory.store.namespaces import CURRENT
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
+from portico_services.memory.store.records import MemoryRecord
 
-Kind = Literal["Person", "Organization", "Technology", "Concept", "File"]
-KINDS: tuple[Kind, ...] = ("Person", "Organization", "Technology", "Concept", "File")
-MOST, LONGEST_NAME, LONGEST_TEXT = 20, 80, 20_000
+EntityKind = Literal["Person", "Organization", "Technology", "Concept", "File"]
+ENTITY_KINDS: tuple[EntityKind, ...] = ("Person", "Organization", "Technology", "Concept", "File")
+MAX_ENTITIES, MAX_NAME_CHARS, MAX_SCANNED_CHARS = 20, 80, 20_000
 
 _TECHNOLOGIES = """
 PostgreSQL MySQL MariaDB SQLite MongoDB Redis Elasticsearch OpenSearch Kafka RabbitMQ NATS Cassandra DynamoDB DuckDB
@@ -36,15 +38,16 @@ _KNOWN = {name.casefold(): name for name in _TECHNOLOGIES.split()} | {
     "ts": "TypeScript",
 }
 _WORD = re.compile(r"[A-Za-z][\w+#-]*(?:\.(?:js|io|NET)\b)?")
-# Every name begins with one of these. Bytes with spaces for all that is no letter or digit are the quickest to split.
-_SPACED = bytes(one if one < 128 and chr(one).isalnum() else 32 for one in range(256))
+# The first part of each known name. Translating the bytes so that everything but letters and digits becomes a space
+# makes splitting fastest.
+_SPACED = bytes(code if code < 128 and chr(code).isalnum() else 32 for code in range(256))
 _KNOWN_PARTS = frozenset(name.encode().translate(_SPACED).split()[0] for name in _KNOWN)
 _ENDING = r"\.(?:py|pyi|js|ts|tsx|jsx|rs|go|java|kt|rb|php|c|h|cpp|cs|sh|sql|toml|yaml|yml|json|md|txt|html|css|cfg|ini|lock)\b"  # fmt: skip # noqa: E501
 _TITLE = r" (?:Inc|Ltd|LLC|GmbH|Corp|AG|University|Institute|Foundation)\b"
 _FILE = re.compile(rf"(?<![\w/.])(?:[\w.-]{{1,60}}/){{0,8}}[\w-]{{1,60}}{_ENDING}")
 _NAME = re.compile(r"\b[A-Z][a-z]{1,20}(?: (?:van|von|de|da|la))? [A-Z][a-z]{1,20}\b")
 _ORGANIZATION = re.compile(rf"\b[A-Z][\w&-]{{1,30}}(?: [A-Z][\w&-]{{1,30}}){{0,3}}{_TITLE}")
-# What these have to have in them is found much more quickly.
+# Cheap checks for a required part of each pattern, run before the full pattern.
 _MAY_BE_FILE, _MAY_BE_ORGANIZATION = re.compile(_ENDING), re.compile(_TITLE)
 _MAY_BE_NAME = re.compile(r" [A-Z][a-z](?<=[a-z] [A-Z][a-z])")
 _MAY_BE_IDENTIFIER = re.compile(r"[A-Z][a-z0-9]+[A-Z]")
@@ -68,29 +71,35 @@ _SENTENCE = re.compile(r"[^\n]+?(?:[.!?](?=\s)|$)", re.MULTILINE)
 
 
 class Entity(NamedTuple):
+    """An entity: normalized name, display label and kind."""
+
     name: str
     label: str
-    kind: Kind
+    kind: EntityKind
 
 
 class Relation(NamedTuple):
+    """A relation between two entities, by their normalized names."""
+
     source: str
     kind: str
     target: str
 
 
-def extract(text: str, author: str | None = None) -> tuple[list[Entity], list[Relation]]:
-    text = text[:LONGEST_TEXT]
-    found: dict[str, Entity] = {}
-    for label, kind in _seen(text, author):
-        label = label.strip()[:LONGEST_NAME]
-        found.setdefault(label.casefold(), Entity(label.casefold(), label, kind))
-        if len(found) >= MOST:
+def extract_entities(text: str, author: str | None = None) -> tuple[list[Entity], list[Relation]]:
+    """Return the entities that a text mentions, and the relations between them."""
+    text = text[:MAX_SCANNED_CHARS]
+    result: dict[str, Entity] = {}
+    for label, kind in _find_entities(text, author):
+        label = label.strip()[:MAX_NAME_CHARS]
+        result.setdefault(label.casefold(), Entity(label.casefold(), label, kind))
+        if len(result) >= MAX_ENTITIES:
             break
-    return list(found.values()), _relations(text, list(found.values()))
+    return list(result.values()), _relations(text, list(result.values()))
 
 
-def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
+def _find_entities(text: str, author: str | None) -> Iterator[tuple[str, EntityKind]]:
+    """Yield labels and kinds of entities, in order of reliability."""
     if author and author.casefold() not in ("user", "assistant", "system", "i"):
         yield author, "Person"
     if _MAY_BE_FILE.search(text):
@@ -99,7 +108,7 @@ def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
     if _MAY_BE_ORGANIZATION.search(text):
         for name in _ORGANIZATION.findall(text):
             yield name, "Organization"
-    # Most texts name none, which is seen more quickly.
+    # Most texts mention no known technology, which this check finds out faster.
     if not _KNOWN_PARTS.isdisjoint(text.casefold().encode(errors="replace").translate(_SPACED).split()):
         for word in _WORD.findall(text):
             label = _KNOWN.get(word.casefold().rstrip("-"))
@@ -107,112 +116,114 @@ def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
                 yield label, "Technology"
     for name in _NAME.findall(text) if _MAY_BE_NAME.search(text) else ():
         called = name.split()
-        if called[0] not in _COMMON_FIRST and not any(one.casefold() in _KNOWN for one in called):
+        if called[0] not in _COMMON_FIRST and not any(item.casefold() in _KNOWN for item in called):
             yield name, "Person"
     if "`" in text or _MAY_BE_IDENTIFIER.search(text):
         for match in _IDENTIFIER.finditer(text):
             yield match[1] or match[2], "Concept"
 
 
-def _relations(text: str, found: Sequence[Entity]) -> list[Relation]:
-    """Two entities of one sentence with a known verb between them."""
+def _relations(text: str, entities: Sequence[Entity]) -> list[Relation]:
+    """Return the relations: two entities in one sentence with a known verb between them."""
     made: dict[Relation, None] = {}
-    # Most often one of two is the author, whom the text does not name.
-    for sentence in _SENTENCE.findall(text) if _names_two(text.casefold(), found) else ():
+    # Often one of two entities is the author, whom the text itself does not mention.
+    for sentence in _SENTENCE.findall(text) if _has_two_entities(text.casefold(), entities) else ():
         low = sentence.casefold()
-        if not _names_two(low, found):
+        if not _has_two_entities(low, entities):
             continue
         verb = _VERB.search(sentence)
         if verb is None or verb.lastgroup is None:
             continue
-        before = {low.rfind(one.name, 0, verb.start()): one for one in found}
+        before = {low.rfind(item.name, 0, verb.start()): item for item in entities}
         nearest = max(before, default=-1)
         if nearest < 0:
             continue
-        for target in found:
+        for target in entities:
             if low.find(target.name, verb.end()) >= 0 and target.name != before[nearest].name:
                 made[Relation(before[nearest].name, verb.lastgroup, target.name)] = None
-    return list(made)[:MOST]
+    return list(made)[:MAX_ENTITIES]
 
 
-def _names_two(low: str, found: Sequence[Entity]) -> bool:
-    return len(found) > 1 and sum(one.name in low for one in found) > 1
+def _has_two_entities(low: str, entities: Sequence[Entity]) -> bool:
+    return len(entities) > 1 and sum(item.name in low for item in entities) > 1
 
 
-def note(tx: Transaction, found: Sequence[Record]) -> None:
-    """Write down what these memories speak of, none of which is noted yet."""
+def index_mentions(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
+    """Store the entities and relations of memories that have none stored yet."""
     entities: dict[str, Entity] = {}
-    # Who mentions what, and when, as columns.
+    # Columns: memory, entity, time.
     mentions: tuple[list[str], list[str], list[int]] = ([], [], [])
     relations: list[tuple[str, str, str, str]] = []
     current = defaultdict[str, int](int)
-    for record in found:
-        named, related = extract(record.content, record.author)
-        for one in named:
-            entities.setdefault(one.name, one)
+    for record in memories:
+        named, related = extract_entities(record.content, record.author)
+        for item in named:
+            entities.setdefault(item.name, item)
             mentions[0].append(record.id)
-            mentions[1].append(one.name)
+            mentions[1].append(item.name)
             mentions[2].append(record.at)
-            current[one.name] += record.status in CURRENT
-        relations += [(*one, record.id) for one in related]
+            current[item.name] += record.status in CURRENT_STATUSES
+        relations += [(*item, record.id) for item in related]
     if not entities:
         return
-    now = timestamps.now()
-    # In the order of their names, so that two who note the same at once do not wait for each other in a circle.
-    tx.many(
+    now = timestamps.now_ms()
+    # Sorted by name, so that concurrent transactions lock the rows in the same order and cannot deadlock.
+    tx.execute_many(
         "insert into memory_entity (name, label, kind, created_at, mentions) values (?, ?, ?, ?, ?) "
         "on conflict (name) do update set mentions = memory_entity.mentions + excluded.mentions",
         [(*entities[name], now, current[name]) for name in sorted(entities)],
     )
-    tx.fill("insert into memory_mention (memory, entity, at) values (?, ?, ?)", mentions)
+    tx.execute_columns("insert into memory_mention (memory, entity, at) values (?, ?, ?)", mentions)
     if relations:
-        tx.many("insert into memory_relation (source, kind, target, memory) values (?, ?, ?, ?)", relations)
+        tx.execute_many("insert into memory_relation (source, kind, target, memory) values (?, ?, ?, ?)", relations)
 
 
-def note_anew(tx: Transaction, found: Sequence[Record]) -> None:
-    """Write down again what memories speak of."""
-    _step(tx, found, -1)
-    _take_out(tx, found)
-    note(tx, found)
+def reindex_mentions(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
+    """Extract and store the entities and relations of memories again."""
+    _adjust_mention_counts(tx, memories, -1)
+    _delete_rows(tx, memories)
+    index_mentions(tx, memories)
 
 
-def renote(tx: Transaction, before: Record, after: Record) -> None:
-    """What a memory speaks of that has changed."""
-    was, is_now = before.status in CURRENT, after.status in CURRENT
+def update_mentions(tx: Transaction, before: MemoryRecord, after: MemoryRecord) -> None:
+    """Update the entities of a changed memory."""
+    was, is_now = before.status in CURRENT_STATUSES, after.status in CURRENT_STATUSES
     if (after.content, after.author, after.at) != (before.content, before.author, before.at):
-        _step(tx, [before], -1)
-        _take_out(tx, [after])
-        note(tx, [after])
+        _adjust_mention_counts(tx, [before], -1)
+        _delete_rows(tx, [after])
+        index_mentions(tx, [after])
     elif was != is_now:
-        _step(tx, [after if is_now else before], 1 if is_now else -1)
+        _adjust_mention_counts(tx, [after if is_now else before], 1 if is_now else -1)
 
 
-def forget(tx: Transaction, found: Sequence[Record], *, entirely: bool = False) -> None:
-    """Before memories leave the table `memory`. `entirely` also deletes the entities that nothing else mentions: a name
-    can be all that there is to forget."""
-    ids = {"ids": [one.id for one in found]}
-    _step(tx, found, -1)
+def delete_mentions(tx: Transaction, memories: Sequence[MemoryRecord], *, entirely: bool = False) -> None:
+    """Delete the mentions of memories before they leave the table `memory`.
+
+    With `entirely`, also delete entities that nothing else mentions: an erasure request can concern a name alone.
+    """
+    ids = {"ids": [item.id for item in memories]}
+    _adjust_mention_counts(tx, memories, -1)
     if entirely:
-        names = tx.all(str, "select distinct entity from memory_mention where memory in :ids", ids)
-        _take_out(tx, found)
-        tx.run(
+        names = tx.fetch_all(str, "select distinct entity from memory_mention where memory in :ids", ids)
+        _delete_rows(tx, memories)
+        tx.execute(
             "delete from memory_entity where name in :names "
             "and not exists (select 1 from memory_mention where memory_mention.entity = memory_entity.name)",
             {"names": names},
         )
 
 
-def _take_out(tx: Transaction, found: Sequence[Record]) -> None:
-    ids = {"ids": [one.id for one in found]}
-    tx.run("delete from memory_relation where memory in :ids", ids)
-    tx.run("delete from memory_mention where memory in :ids", ids)
+def _delete_rows(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
+    ids = {"ids": [item.id for item in memories]}
+    tx.execute("delete from memory_relation where memory in :ids", ids)
+    tx.execute("delete from memory_mention where memory in :ids", ids)
 
 
-def _step(tx: Transaction, found: Sequence[Record], step: int) -> None:
-    """Count the mentions in those of these memories that are current."""
-    ids = [one.id for one in found if one.status in CURRENT]
+def _adjust_mention_counts(tx: Transaction, memories: Sequence[MemoryRecord], step: int) -> None:
+    """Add `step` to the mention counts for the current ones among these memories."""
+    ids = [item.id for item in memories if item.status in CURRENT_STATUSES]
     sql = "select entity, count(*) from memory_mention where memory in :ids group by entity order by entity"
-    counted = tx.all(tuple[str, int], sql, {"ids": ids}) if ids else []
+    counted = tx.fetch_all(tuple[str, int], sql, {"ids": ids}) if ids else []
     if counted:
         steps = [(step * mentions, name) for name, mentions in counted]
-        tx.many("update memory_entity set mentions = mentions + ? where name = ?", steps)
+        tx.execute_many("update memory_entity set mentions = mentions + ? where name = ?", steps)

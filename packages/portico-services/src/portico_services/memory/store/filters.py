@@ -1,8 +1,8 @@
-"""The filter language: `ns:decisions tag:db,sql -tag:old since:7d until:2026-01-31 author:ann`.
+"""Filter language: `ns:decisions tag:db,sql -tag:old since:7d until:2026-01-31 author:ann`.
 
-Words with a known key in front of a colon are conditions; `a,b` is one or the other, and a key said twice is both. A
-value with spaces stands in quotes. Whatever else is in a filter is text to search for. Nothing of it is ever part of a
-statement: each condition is a fixed phrase, and what was written is its parameter.
+A known key followed by a colon is a condition. `a,b` matches either value; a repeated key must match each time. Values
+with spaces are quoted. All other words are the search query. Input never becomes part of an SQL statement: each
+condition is a fixed phrase, and the value is a bound parameter.
 """
 
 from __future__ import annotations
@@ -16,116 +16,131 @@ from msgspec.structs import replace
 from portico_services import git_project
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.store import validation
-from portico_services.memory.store.namespaces import DOMAINS, NAMESPACES, STATUSES, checked_domain
+from portico_services.memory.store.namespaces import DOMAINS, NAMESPACES, STATUSES, normalize_domain
 
-KEYS = (
+FILTER_KEYS = (
     "ns", "tag", "since", "until", "source", "project", "branch", "path", "status", "author", "thread", "domain",
     "entity",
 )  # fmt: skip
-_OTHER_NAMES = {"namespace": "ns", "tags": "tag", "scope": "domain"}
-LONGEST = 10_000
-MOST = 100
+_KEY_ALIASES = {"namespace": "ns", "tags": "tag", "scope": "domain"}
+MAX_FILTER_CHARS = 10_000
+MAX_CONDITIONS = 100
 _WORD = re.compile(r'(?P<minus>-?)(?:(?P<key>[A-Za-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
 
 
-class Condition(Struct, frozen=True):
+class FilterCondition(Struct, frozen=True):
+    """One condition of a filter."""
+
     key: str
     values: tuple[str, ...]
     negated: bool = False
 
     @property
     def column(self) -> str:
-        """The column of the table `memory`, for a key that has one."""
+        """Return the column of the table `memory`, for keys that have one."""
         return "namespace" if self.key == "ns" else self.key
 
 
 class MemoryFilter(Struct, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    """Parsed filter."""
+
+    conditions: tuple[FilterCondition, ...] = ()
     since: int | None = None
     until: int | None = None
-    # What was no condition.
+    # Search query: the words that are not conditions.
     words: str = ""
-    # The names of the project whose memories are looked at, besides those that belong to no project. A `project:` says
-    # otherwise.
+    # Names of the project to search, in addition to memories without a project. A `project:` condition overrides it.
     homes: tuple[str, ...] = ()
-    # Whose memories of the user domain are visible (see `ownership`); None: everybody's.
+    # Owner whose memories in the user domain are visible (see `ownership`); None for all owners.
     owner: str | None = ""
-    # Only what was stored by this moment and has not changed since.
+    # Only memories stored by this time and unchanged since.
     known_at: int | None = None
 
-    def also(self, key: str, value: str | None) -> MemoryFilter:
-        """The same with one more condition; without a value it is the same."""
+    def with_condition(self, key: str, value: str | None) -> MemoryFilter:
+        """Return the filter with an additional condition, or unchanged if the value is None."""
         if value is None:
             return self
         return replace(self, conditions=(*self.conditions, _condition(key, value, negated=False)))
 
-    def within(self, homes: tuple[str, ...], owner: str | None = "") -> MemoryFilter:
-        """The same filter as seen from a project and by an owner. Its own conditions cannot widen the latter."""
-        return replace(self, homes=() if self.names("project") else homes, owner=owner)
+    def with_projects(self, homes: tuple[str, ...], owner: str | None = "") -> MemoryFilter:
+        """Return the filter restricted to a project and an owner. Conditions of the filter cannot widen the owner."""
+        # The owner comes from the caller’s identity. No text of a filter may reach the memories of another user.
+        return replace(self, homes=() if self.has_key("project") else homes, owner=owner)
 
-    def names(self, key: str) -> bool:
-        return any(one.key == key for one in self.conditions)
+    def has_key(self, key: str) -> bool:
+        return any(condition.key == key for condition in self.conditions)
 
     @property
     def is_empty(self) -> bool:
         return not self.conditions and self.since is None and self.until is None and not self.words
 
 
-def parse(text: str, at: int) -> MemoryFilter:
-    """`at` is now, for `since:7d`."""
-    if len(text) > LONGEST:
-        raise InvalidInput(f"The filter has {len(text):,} characters; at most {LONGEST:,} are read.")
-    conditions: list[Condition] = []
+def parse_filter(text: str, at: int) -> MemoryFilter:
+    """Parse a filter. `at` is the current time, for relative times such as `since:7d`.
+
+    Raises `InvalidInput` if the filter is too long, has too many conditions or contains an impossible value.
+    """
+    if len(text) > MAX_FILTER_CHARS:
+        raise InvalidInput(f"The filter must have at most {MAX_FILTER_CHARS:,} characters, got {len(text):,}.")
+    conditions: list[FilterCondition] = []
     since: int | None = None
     until: int | None = None
     words: list[str] = []
-    for found in _WORD.finditer(text):
-        key = (found["key"] or "").lower()
-        key = _OTHER_NAMES.get(key, key)
-        value = found["quoted"] if found["quoted"] is not None else found["plain"]
-        if key not in KEYS:
-            words.append(found[0])
+    for match in _WORD.finditer(text):
+        key = (match["key"] or "").lower()
+        key = _KEY_ALIASES.get(key, key)
+        value = match["quoted"] if match["quoted"] is not None else match["plain"]
+        # An unknown key is text, not an error: a query may well contain “error:timeout” or a URL.
+        if key not in FILTER_KEYS:
+            words.append(match[0])
         elif key == "since":
-            since = max(validation.ago_or_moment(value, at), since or 0)
+            # A repeated bound narrows the filter, as conditions are joined by AND.
+            since = max(validation.parse_relative_timestamp(value, at), since or 0)
         elif key == "until":
             until = min(
-                validation.ago_or_moment(value, at), until if until is not None else at + validation.LONGEST_SPAN_MS
+                validation.parse_relative_timestamp(value, at),
+                until if until is not None else at + validation.MAX_DURATION_MS,
             )
         else:
-            conditions.append(_condition(key, value, negated=bool(found["minus"])))
-    if len(conditions) > MOST:
-        raise InvalidInput(f"The filter has {len(conditions)} conditions; at most {MOST} are read.")
+            conditions.append(_condition(key, value, negated=bool(match["minus"])))
+    if len(conditions) > MAX_CONDITIONS:
+        raise InvalidInput(f"The filter must have at most {MAX_CONDITIONS} conditions, got {len(conditions)}.")
     return MemoryFilter(tuple(conditions), since, until, " ".join(words))
 
 
-def _condition(key: str, value: str, *, negated: bool) -> Condition:
+def _condition(key: str, value: str, *, negated: bool) -> FilterCondition:
     values = tuple(part for part in value.split(",") if part)
     if not values:
-        raise InvalidInput(f"{key}: needs a value, as in {key}:name.")
+        raise InvalidInput(f"{key}: requires a value, for example {key}:name.")
     if key == "domain":
-        values = tuple(checked_domain(one) for one in values)
+        values = tuple(normalize_domain(item) for item in values)
     if key == "project":
-        # Also as it was written when its capitals counted.
-        values = tuple(dict.fromkeys(name for one in values for name in (one, git_project.spelled(one))))
-    if key == "path" and len(values) > MOST:
-        raise InvalidInput(f"path: has {len(values)} values; at most {MOST} are read.")
-    known: tuple[str, ...] | None = {"ns": tuple(NAMESPACES), "status": STATUSES, "domain": DOMAINS}.get(key)
-    for one in values if known is not None else ():
-        if one not in (known or ()):
-            raise InvalidInput(f"{key}:{one[:40]} cannot match anything. Use one of {', '.join(known or ())}.")
-    return Condition(key, tuple(one.lower() for one in values) if key in ("tag", "entity") else values, negated)
+        # Also match the original spelling: older versions stored project names case-sensitively.
+        values = tuple(
+            dict.fromkeys(name for item in values for name in (item, git_project.normalize_project_name(item)))
+        )
+    if key == "path" and len(values) > MAX_CONDITIONS:
+        raise InvalidInput(f"path: must have at most {MAX_CONDITIONS} values, got {len(values)}.")
+    # A misspelled value of a closed set would match nothing, and silence would look like an empty memory.
+    allowed: tuple[str, ...] | None = {"ns": tuple(NAMESPACES), "status": STATUSES, "domain": DOMAINS}.get(key)
+    for item in values if allowed is not None else ():
+        if item not in (allowed or ()):
+            raise InvalidInput(f"{key}: expected one of {', '.join(allowed or ())}, got {item[:40]!r}.")
+    return FilterCondition(key, tuple(item.lower() for item in values) if key in ("tag", "entity") else values, negated)
 
 
-def where(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = "filter") -> tuple[str, dict[str, Any]]:
-    """A condition on the table `memory`, and its parameters, whose names begin with `prefix`."""
+def to_sql(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = "filter") -> tuple[str, dict[str, Any]]:
+    """Return the filter as an SQL condition on the table `memory` and its parameters, whose names begin with
+    `prefix`.
+    """
     parts: list[str] = []
     values: dict[str, Any] = {}
-    for number, one in enumerate(filter.conditions):
+    for number, condition in enumerate(filter.conditions):
         name = f"{prefix}_{number}"
-        phrase, given = _phrase(one, name)
-        parts.append(f"not ({phrase})" if one.negated else f"({phrase})")
-        values |= given
-    if not filter.names("status"):
+        phrase, parameters = _condition_sql(condition, name)
+        parts.append(f"not ({phrase})" if condition.negated else f"({phrase})")
+        values |= parameters
+    if not filter.has_key("status"):
         parts.append(f"memory.status in :{prefix}_usual")
         values[f"{prefix}_usual"] = list(usual_statuses)
     if filter.homes:
@@ -148,41 +163,43 @@ def where(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = "
     return " and ".join(parts) or "true", values
 
 
-def _phrase(one: Condition, name: str) -> tuple[str, dict[str, Any]]:
-    if one.key == "tag":
+def _condition_sql(item: FilterCondition, name: str) -> tuple[str, dict[str, Any]]:
+    if item.key == "tag":
         return (
             f"exists (select 1 from memory_tag where memory_tag.memory = memory.id and memory_tag.tag in :{name})",
-            {name: list(one.values)},
+            {name: list(item.values)},
         )
-    if one.key == "entity":
+    if item.key == "entity":
         return (
             "exists (select 1 from memory_mention where memory_mention.memory = memory.id "
             f"and memory_mention.entity in :{name})",
-            {name: list(one.values)},
+            {name: list(item.values)},
         )
-    if one.key == "path":
-        return _paths(one.values, name)
-    if one.key == "project" and "*" in one.values:
+    if item.key == "path":
+        return _path_sql(item.values, name)
+    if item.key == "project" and "*" in item.values:
         return "true", {}
-    if one.key == "project":
-        # Of memories of the user domain, the column holds the owner: these belong to no project.
+    if item.key == "project":
+        # In the user domain this column holds the owner; those memories belong to no project.
         phrase = f"memory.domain <> 'user' and coalesce(memory.project, '') in :{name}"
-        return phrase, {name: list(one.values)}
-    return f"coalesce(memory.{one.column}, '') in :{name}", {name: list(one.values)}
+        return phrase, {name: list(item.values)}
+    return f"coalesce(memory.{item.column}, '') in :{name}", {name: list(item.values)}
 
 
-def _paths(paths: tuple[str, ...], name: str) -> tuple[str, dict[str, Any]]:
-    """A folder stands for what is in it, and a `*` at the end for anything. Not `like`: it is not the same on both
-    engines."""
+def _path_sql(paths: tuple[str, ...], name: str) -> tuple[str, dict[str, Any]]:
+    """Return the SQL for path conditions. A folder matches everything below it, and a trailing `*` any suffix.
+
+    Prefixes are compared with `substr`, because `like` differs between the database engines.
+    """
     phrases: list[str] = []
-    given: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for at, path in enumerate(paths):
         begins = path.removesuffix("*")
         key = f"{name}_{at}"
-        given[key] = begins
+        parameters[key] = begins
         if path.endswith(("/", "*")):
-            given[f"{key}_length"] = len(begins)
+            parameters[f"{key}_length"] = len(begins)
             phrases.append(f"substr(coalesce(memory.path, ''), 1, cast(:{key}_length as integer)) = :{key}")
         else:
             phrases.append(f"coalesce(memory.path, '') = :{key}")
-    return " or ".join(phrases), given
+    return " or ".join(phrases), parameters

@@ -1,4 +1,4 @@
-"""Collecting what is no longer wanted, and forgetting for good."""
+"""Garbage collection of expired and deleted memories, and permanent erasure."""
 
 from __future__ import annotations
 
@@ -14,85 +14,95 @@ from portico_services import timestamps
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.store import listing, mutations, records, validation
 from portico_services.memory.store.filters import MemoryFilter
-from portico_services.memory.store.memory_store import BATCH, Memories
+from portico_services.memory.store.memory_store import WRITE_BATCH_SIZE, MemoryStore
 from portico_services.memory.store.namespaces import STATUSES
 from portico_services.memory.store.ownership import VISIBLE
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.records import MemoryRecord
 
-KEPT_AFTER_DELETION = "30d"
+DEFAULT_TRASH_RETENTION = "30d"
 
-# Phrases of ours about the table, with their parameters.
-Which = tuple[str, dict[str, Any]]
-# Told how many it were so far.
-Done = Callable[[int], object]
-
-
-class Collected(Struct, frozen=True, kw_only=True):
-    """How many, or in a dry run how many it would be."""
-
-    expired: Annotated[int, "How many had expired"]
-    archived: Annotated[int, "How many are of a branch that is done with"]
-    purged: Annotated[int, "How many were deleted long ago, and are gone"]
+# SQL condition on the table `memory` and its parameters. Never built from client input.
+SqlCondition = tuple[str, dict[str, Any]]
+# Receives the number of memories processed so far.
+ProgressCallback = Callable[[int], object]
 
 
-async def collect(
-    memories: Memories,
+class GarbageCollectionReport(Struct, frozen=True, kw_only=True):
+    """Numbers of collected memories; in a dry run, the numbers that would be collected."""
+
+    expired: Annotated[int, "Expired memories deleted"]
+    archived: Annotated[int, "Memories of the finished branch archived"]
+    purged: Annotated[int, "Old deletions purged"]
+
+
+async def collect_garbage(
+    memories: MemoryStore,
     *,
     dry_run: bool,
     branch: str | None = None,
     purge: bool = False,
     older_than: str | None = None,
-    done: Done = lambda count: None,
-) -> Collected:
-    """Delete what has expired, archive what is of a branch that is done with, purge what was deleted long ago.
+    done: ProgressCallback = lambda count: None,
+) -> GarbageCollectionReport:
+    """Delete expired memories, archive the memories of a finished branch, and purge old deletions.
 
-    `done` is told how many that were so far; where it is cancelled, these are done."""
-    now = timestamps.now()
-    age = validation.span(older_than or KEPT_AFTER_DELETION) or 0
+    `done` receives the number processed so far. If the task is cancelled, processed batches stay committed.
+    """
+    now = timestamps.now_ms()
+    age = validation.parse_duration(older_than or DEFAULT_TRASH_RETENTION) or 0
 
-    def expire(tx: Transaction, found: list[Record]) -> None:
-        for one in found:
-            mutations.delete(tx, one, now, reason="expired")
+    def expire(tx: Transaction, batch: list[MemoryRecord]) -> None:
+        for item in batch:
+            mutations.delete(tx, item, now, reason="expired")
 
-    def archive(tx: Transaction, found: list[Record]) -> None:
-        for one in found:
-            after = replace(one, status="archived", updated_at=now)
-            mutations.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
+    def archive(tx: Transaction, batch: list[MemoryRecord]) -> None:
+        for item in batch:
+            after = replace(item, status="archived", updated_at=now)
+            mutations.update(tx, item, after, "archived", reason=f"the branch {branch} is done with")
 
     over = ("expires_at <= :now and status <> 'deleted'", {"now": now})
-    expired = await _each(memories, over, dry_run, expire, done)
+    expired = await _for_each_batch(memories, over, dry_run, expire, done)
     archived = purged = 0
     if branch:
-        which = _of_branch(branch, memories)
-        archived = await _each(memories, which, dry_run, archive, lambda count: done(expired + count))
+        which = _branch_condition(branch, memories)
+        archived = await _for_each_batch(memories, which, dry_run, archive, lambda count: done(expired + count))
     if purge:
         before = expired + archived
-        # That it is not active tells the engines which index to take.
+        # The redundant `status <> 'active'` lets the query planners use the partial index.
         old = ("status <> 'active' and status = 'deleted' and deleted_at <= :moment", {"moment": now - age})
-        remove = partial(mutations.remove, now=now)
-        purged = await _each(memories, old, dry_run, remove, lambda count: done(before + count))
-    return Collected(expired=expired, archived=archived, purged=purged)
+        remove = partial(mutations.purge, now=now)
+        purged = await _for_each_batch(memories, old, dry_run, remove, lambda count: done(before + count))
+    return GarbageCollectionReport(expired=expired, archived=archived, purged=purged)
 
 
-def _of_branch(branch: str, memories: Memories) -> Which:
+def _branch_condition(branch: str, memories: MemoryStore) -> SqlCondition:
     which, values = "branch = :branch and status in ('active', 'pending')", {"branch": branch}
     if memories.project is None:
         return which, values
     return f"{which} and project = :project", {**values, "project": memories.project}
 
 
-async def _each(
-    memories: Memories, which: Which, dry_run: bool, do: Callable[[Transaction, list[Record]], None], done: Done
+async def _for_each_batch(
+    memories: MemoryStore,
+    which: SqlCondition,
+    dry_run: bool,
+    do: Callable[[Transaction, list[MemoryRecord]], None],
+    done: ProgressCallback,
 ) -> int:
-    """Whatever is done takes them out of the condition, so the next lot are others."""
+    """Apply `do` to all memories that match a condition, batch by batch, and return their number.
+
+    `do` must make the memories stop matching, so that each query returns the next batch.
+    """
     condition, values = f"{which[0]} and {VISIBLE}", {**which[1], "owner": memories.owner}
     if dry_run:
-        return await memories.read(lambda tx: tx.one(int, f"select count(*) from memory where {condition}", values))
+        return await memories.read(
+            lambda tx: tx.fetch_one(int, f"select count(*) from memory where {condition}", values)
+        )
 
     def some(tx: Transaction) -> int:
-        found = records.which(tx, condition, values, BATCH)
-        do(tx, found)
-        return len(found)
+        where = records.select_where(tx, condition, values, WRITE_BATCH_SIZE)
+        do(tx, where)
+        return len(where)
 
     total = 0
     while count := await memories.write(some):
@@ -101,39 +111,42 @@ async def _each(
     return total
 
 
-async def erase(
-    memories: Memories,
+async def erase_memories(
+    memories: MemoryStore,
     *,
     id: str | None = None,
     author: str | None = None,
     filter: MemoryFilter | None = None,
-    done: Done = lambda count: None,
+    done: ProgressCallback = lambda count: None,
 ) -> int:
-    """For good, whatever their state: the texts, the index, the histories, and what was noted about them."""
-    if sum(one is not None for one in (id, author, filter)) != 1:
-        raise InvalidInput("Give one of memory_id, author or filter: whose memories are to be erased.")
+    """Erase memories permanently, whatever their status: content, index, history, entities and conflicts.
+
+    Exactly one of `id`, `author` and `filter` is required.
+    """
+    if sum(item is not None for item in (id, author, filter)) != 1:
+        raise InvalidInput("Pass exactly one of memory_id, author and filter.")
     if filter is not None and (filter.words or filter.is_empty):
-        raise InvalidInput("Erasing needs a filter of conditions alone, such as thread:t1.")
-    wanted = filter
+        raise InvalidInput("The filter must consist of conditions, for example thread:t1.")
+    scoped = filter
     if author is not None:
-        wanted = memories.seen(MemoryFilter().also("author", author), every_project=True)
-    now = timestamps.now()
+        scoped = memories.restrict_to_visible(MemoryFilter().with_condition("author", author), every_project=True)
+    now = timestamps.now_ms()
 
     def some(tx: Transaction) -> int:
         if tx.engine == "sqlite":
-            # What is deleted is overwritten, instead of being left in the file until something else needs the room.
-            tx.all(int, "pragma secure_delete = on")
-        if wanted is None:
-            found = [records.get(tx, id or "", memories.owner)]
+            # Overwrite deleted content instead of leaving it in the file until the page is reused.
+            tx.fetch_all(int, "pragma secure_delete = on")
+        if scoped is None:
+            result = [records.get(tx, id or "", memories.owner)]
         else:
-            found = listing.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        mutations.remove(tx, found, now, entirely=True)
-        # That others have a file of it is still known, but not what was in it.
-        tx.run("update memory_synced set digest = '' where memory in :ids", {"ids": [one.id for one in found]})
-        return len(found)
+            result = listing.list_memories(tx, scoped, limit=WRITE_BATCH_SIZE, statuses=STATUSES, at=-1)
+        mutations.purge(tx, result, now, entirely=True)
+        # Keep the record that a synced file exists, so that the file is removed, but not the digest of its content.
+        tx.execute("update memory_synced set digest = '' where memory in :ids", {"ids": [item.id for item in result]})
+        return len(result)
 
     total = await memories.write(some)
-    while wanted is not None and total and (count := await memories.write(some)):
+    while scoped is not None and total and (count := await memories.write(some)):
         total += count
         done(total)
     return total

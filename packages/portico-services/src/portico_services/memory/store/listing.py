@@ -1,4 +1,4 @@
-"""Lists: the memories that a filter lets through, the newest first."""
+"""Listing: the memories that match a filter, newest first."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ from typing import Any
 
 from portico.extend import Transaction
 from portico_services.memory.store import query_plan, records
-from portico_services.memory.store.filters import MemoryFilter, where
-from portico_services.memory.store.namespaces import CURRENT
-from portico_services.memory.store.query_plan import NewestFirst
-from portico_services.memory.store.records import ALIVE, Listed, Record
+from portico_services.memory.store.filters import MemoryFilter, to_sql
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
+from portico_services.memory.store.query_plan import OrderedScan
+from portico_services.memory.store.records import NOT_EXPIRED_SQL, ListKey, MemoryRecord
 
 
-def matching(
+def list_memories(
     tx: Transaction,
     filter: MemoryFilter,
     *,
     limit: int,
     offset: int = 0,
-    statuses: tuple[str, ...] = CURRENT,
+    statuses: tuple[str, ...] = CURRENT_STATUSES,
     at: int,
-    after: Listed | None = None,
-) -> list[Record]:
-    """The newest first; `after` is the place of one, and those behind it are wanted."""
-    found = listed(tx, filter, limit=limit, offset=offset, statuses=statuses, at=at, after=after)
-    rows = records.fetch_named(tx, [id for _, id in found])
-    return [rows[id] for _, id in found]
+    after: ListKey | None = None,
+) -> list[MemoryRecord]:
+    """Return the memories that match a filter, newest first. `after` is the key of the last memory of the previous
+    page.
+    """
+    keys = list_keys(tx, filter, limit=limit, offset=offset, statuses=statuses, at=at, after=after)
+    # Keys first, rows second: the sort and the limit then work on narrow index entries.
+    rows = records.fetch_existing(tx, [id for _, id in keys])
+    return [rows[id] for _, id in keys]
 
 
-def listed(
+def list_keys(
     tx: Transaction,
     filter: MemoryFilter,
     *,
     limit: int,
     offset: int = 0,
-    statuses: tuple[str, ...] = CURRENT,
+    statuses: tuple[str, ...] = CURRENT_STATUSES,
     at: int,
-    after: Listed | None = None,
+    after: ListKey | None = None,
     many: bool = False,
-) -> list[Listed]:
-    """Time and id of each that `matching` gives. `many`: it is known that each condition lets many through."""
-    sql, values = _streamed(tx, filter, statuses, after, many=many)
-    return tx.all(
+) -> list[ListKey]:
+    """Return time and id of each match. `many` states that no condition is selective, which skips that check."""
+    sql, values = _scan_sql(tx, filter, statuses, after, many=many)
+    return tx.fetch_all(
         tuple[int, str],
         f"select at, id from ({sql}) as streams order by at desc, id "
         "limit cast(:limit as bigint) offset cast(:offset as bigint)",
@@ -49,46 +52,54 @@ def listed(
     )
 
 
-def _streamed(
-    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None, *, many: bool = False
+def _scan_sql(
+    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: ListKey | None, *, many: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """A statement that gives the newest that a filter lets through, and its parameters."""
-    streams, rest = query_plan.streams(tx, filter, statuses, many=many)
-    condition, values = where(rest, statuses)
+    """Return a statement that selects the newest matches of a filter, and its parameters."""
+    streams, rest = query_plan.plan_scans(tx, filter, statuses, many=many)
+    condition, values = to_sql(rest, statuses)
     parts = []
-    for one in streams:
-        phrases = [one.phrase, condition]
+    for stream in streams:
+        phrases = [stream.phrase, condition]
         if filter.known_at is not None:
-            # Hardly anything that is dated later was known then. SQLite goes by the first bound that it reads.
-            phrases.insert(1, f"{one.moment} <= :filter_known")
-        phrases += [f"{one.moment} >= :filter_since"] if filter.since is not None else []
-        phrases += [f"{one.moment} <= :filter_until"] if filter.until is not None else []
-        values |= one.values
-        parts.append((one, phrases))
+            # Memories dated later than this were rarely known by then. SQLite uses the first bound it reads for the
+            # index.
+            phrases.insert(1, f"{stream.moment} <= :filter_known")
+        phrases += [f"{stream.moment} >= :filter_since"] if filter.since is not None else []
+        phrases += [f"{stream.moment} <= :filter_until"] if filter.until is not None else []
+        values |= stream.values
+        parts.append((stream, phrases))
     if filter.known_at is not None:
-        # …and that has an index of its own, by which everything else is looked at.
-        whole, more = where(filter, statuses, "ahead")
+        # The exceptions, dated after they were stored, have a separate index; the whole filter applies to them.
+        whole, more = to_sql(filter, statuses, "ahead")
         values |= more
-        parts.append((NewestFirst(), ["memory.at > :ahead_known and memory.at > memory.created_at", whole]))
+        parts.append((OrderedScan(), ["memory.at > :ahead_known and memory.at > memory.created_at", whole]))
     sql = []
-    for number, (one, phrases) in enumerate(parts):
+    for number, (stream, phrases) in enumerate(parts):
         if after is not None:
             phrases.append(
-                f"{one.moment} <= :after_at and ({one.moment} < :after_at or {one.id} > cast(:after_id as text))"
+                # The first comparison is implied by the second; it lets both engines start the index scan at the
+                # cursor.
+                f"{stream.moment} <= :after_at and ({stream.moment} < :after_at or {stream.id} > cast(:after_id as "
+                "text))"
             )
             values |= {"after_at": after[0], "after_id": after[1]}
+        # Each scan is limited by itself, so that the union reads at most `reach` rows per scan.
         sql.append(
-            f"select * from (select {one.moment} as at, {one.id} as id from {one.source} "
-            f"where {' and '.join([*phrases, ALIVE])} "
-            f"order by {one.moment} desc, {one.id} limit cast(:reach as bigint)) as stream_{number}"
+            f"select * from (select {stream.moment} as at, {stream.id} as id from {stream.source} "
+            f"where {' and '.join([*phrases, NOT_EXPIRED_SQL])} "
+            f"order by {stream.moment} desc, {stream.id} limit cast(:reach as bigint)) as stream_{number}"
         )
+    # `union`, not `union all`: a memory with two of the wanted tags is found by both scans.
     return " union ".join(sql) or "select memory.at, memory.id from memory where false", values
 
 
-def count(tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int, most: int) -> int:
-    """How many a filter lets through; of very many, that they are at least so many."""
-    sql, values = _streamed(tx, filter, statuses, None)
-    return tx.one(
+def count_memories(
+    tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT_STATUSES, at: int, most: int
+) -> int:
+    """Count the matches of a filter, up to `most`."""
+    sql, values = _scan_sql(tx, filter, statuses, None)
+    return tx.fetch_one(
         int,
         f"select count(*) from (select 1 from ({sql}) as streams limit cast(:most as bigint)) as counted",
         {**values, "reach": most, "most": most, "now": at},

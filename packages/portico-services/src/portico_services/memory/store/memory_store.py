@@ -1,10 +1,10 @@
-"""Everything that can be done with memories in a database, without any protocol.
+"""Memory store: all operations on memories in a database, independent of any protocol.
 
 async with Database(url) as database:
-    memories = Memories(database)
+    memories = MemoryStore(database)
     await memories.open()
-    taken = await memories.capture(Draft(content="Use PostgreSQL", namespace="decisions"))
-    hits = await memories.recall("which database?")
+    outcome = await memories.capture(MemoryDraft(content="Use PostgreSQL", namespace="decisions"))
+    page = await memories.recall("which database?", memories.filter(None))
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico._lazy import LazyModule
-from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
-from portico_services import text as texts
-from portico_services import timestamps
-from portico_services.git_project import Where
-from portico_services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
-from portico_services.memory.search import index_builder
-from portico_services.memory.search import retrieval as recall
-from portico_services.memory.search.embeddings import Meanings, NoModel, Sense
-from portico_services.memory.search.index_maintenance import IndexUpkeep
+from portico.errors import StoreError
+from portico.extend import Database, Transaction
+from portico.store.errors import DatabaseCorrupt, InvalidStatement, InvalidValue, UniqueViolation
+from portico_services import text as texts, timestamps
+from portico_services.git_project import ProjectInfo
+from portico_services.memory.errors import InvalidInput, MemoryStoreError, MemoryToolError, MemoryVersionConflict
+from portico_services.memory.search import index_builder, retrieval
+from portico_services.memory.search.embeddings import EmbeddingIndex, EmbeddingsUnavailable, QueryEmbedding
+from portico_services.memory.search.index_maintenance import IndexMaintenance
+from portico_services.memory.search.reranker import WEAK_MATCH_SHARE
 from portico_services.memory.store import filters, listing, records, statistics, validation
-from portico_services.memory.store.filters import Condition, MemoryFilter
-from portico_services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
+from portico_services.memory.store.filters import FilterCondition, MemoryFilter
+from portico_services.memory.store.namespaces import CURRENT_STATUSES, STATUSES, validate_namespace
 from portico_services.memory.store.ownership import LOCAL_OWNER
-from portico_services.memory.store.records import Listed, MemoryEvent, Record
+from portico_services.memory.store.records import ListKey, MemoryEvent, MemoryRecord
 
 if TYPE_CHECKING:
-    from portico_services.memory.store import as_of as past
-    from portico_services.memory.store import capture, entities, mutations
-    from portico_services.memory.store.capture import Draft, Taken
+    from portico_services.memory.store import as_of as past, capture, entities, mutations
+    from portico_services.memory.store.capture import CaptureOutcome, MemoryDraft
 else:
-    # What a search does not need.
+    # Not needed for a search; loaded on first use to keep hooks fast.
     capture = LazyModule("portico_services.memory.store.capture")
     mutations = LazyModule("portico_services.memory.store.mutations")
     entities = LazyModule("portico_services.memory.store.entities")
@@ -51,43 +51,52 @@ T = TypeVar("T")
 log = logging.getLogger("portico")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HISTORY = "memory"
-MOST_RESULTS = 1000
-# How many memories one transaction changes: on SQLite others wait for it.
-BATCH = 100
-# How many are read at once.
-PIECE = 5000
-# …and of new ones, which are quick to write, but rewrite most pages of the index each time.
-LOT = 5000
-# How long a search waits for an index that is being built. What is not in it by then is not found yet.
-INDEX_SECONDS = 0.5
-NOT_DELETED = Condition("status", ("deleted",), negated=True)
+MIGRATION_HISTORY = "memory"
+MAX_RESULTS = 1000
+# Memories changed per transaction: on SQLite, other writers wait for it.
+WRITE_BATCH_SIZE = 100
+# Memories read per statement.
+READ_BATCH_SIZE = 5000
+# New memories per transaction: inserts are fast, but each transaction rewrites most pages of the index.
+INSERT_BATCH_SIZE = 5000
+# How long a search waits for an index that is being built. Memories not indexed by then are not found yet.
+INDEX_WAIT_SECONDS = 0.5
+NOT_DELETED = FilterCondition("status", ("deleted",), negated=True)
 
 
-class Hit(Struct, frozen=True):
-    record: Record
+class SearchHit(Struct, frozen=True):
+    """A search result."""
+
+    record: MemoryRecord
     score: float
-    # Whether it has little of what was asked for.
+    # Whether it covers little of the query.
     weak: bool = False
 
 
 class RecallPage(Struct, frozen=True):
-    hits: list[Hit]
-    # Whether there are more behind these.
+    """One page of search results."""
+
+    hits: list[SearchHit]
+    # Whether there are further results.
     more: bool
-    # Where the last one stands in a list of the newest, if there are more.
-    last: Listed | None = None
-    # What was not looked at.
+    # Key of the last memory in a list of the newest, if there are further results.
+    last: ListKey | None = None
+    # Limitation of the search, such as an incomplete index.
     note: str | None = None
 
 
-class Sweep(Struct, frozen=True):
+class DeletionReport(Struct, frozen=True):
+    """Result of `delete_all`: the first ids and the total count."""
+
     ids: list[str]
     count: int
 
 
-class Memories:
-    """`project` is the one that is meant unless a filter says otherwise. `meanings` are there where a model is."""
+class MemoryStore:
+    """Memories in a database.
+
+    `project` is the default project of captures and searches. `embeddings` is set if a model is installed.
+    """
 
     def __init__(
         self,
@@ -96,128 +105,145 @@ class Memories:
         project: str | None = None,
         root: str | None = None,
         former: str | None = None,
-        meanings: Meanings | None = None,
+        embeddings: EmbeddingIndex | None = None,
         owner: str = LOCAL_OWNER,
     ) -> None:
         self.database = database
-        self._meanings = meanings
-        self._keeper = IndexUpkeep(database, meanings)
+        self._embeddings = embeddings
+        self._index_maintenance = IndexMaintenance(database, embeddings)
         self.project = project
-        # The folder of its repository, if it is in one.
+        # Root folder of the project's repository, if it has one.
         self.root = root
-        # What it was called once: see `repository.Where`.
+        # Former name of the project; see `git_project.ProjectInfo`.
         self.former = former
-        # Whose memories of the user domain are meant: see `ownership`.
+        # Owner in the user domain; see `ownership`.
         self.owner = owner
 
-    def owned_by(self, owner: str) -> Memories:
-        """The same memories, as another owner sees them."""
+    def owned_by(self, owner: str) -> MemoryStore:
+        """Return a view of the store for another owner."""
+        # The view shares the database and the index maintenance; only the owner differs.
         if owner == self.owner:
             return self
         other = copy(self)
         other.owner = owner
         return other
 
-    def of(self, where: Where) -> Memories:
-        """The same memories, seen from another project."""
+    def for_project(self, where: ProjectInfo) -> MemoryStore:
+        """Return a view of the store for another project."""
         other = copy(self)
         other.project, other.root, other.former = where.project, where.root, where.former
         return other
 
     @property
-    def homes(self) -> tuple[str, ...]:
+    def project_scopes(self) -> tuple[str, ...]:
+        """Return the current and the former name of the project."""
         return tuple(name for name in (self.project, self.former) if name is not None)
 
-    async def open(self, *, thorough: bool = False, read_only: bool = False) -> None:
-        """From now on the index is looked after in the background, unless nothing is to be changed; `thorough` also
-        looks whether it has everything."""
-        await self.database.migrate(HISTORY, MIGRATIONS)
+    async def open(self, *, verify: bool = False, read_only: bool = False) -> None:
+        """Migrate the schema and, unless `read_only`, start the index maintenance in the background.
+
+        With `verify`, maintenance also checks that the index is complete.
+        """
+        await self.database.migrate(MIGRATION_HISTORY, MIGRATIONS)
+        # A read-only server may run beside a writing one, which maintains the index.
         if not read_only:
-            await self._keeper.start(thorough=thorough)
+            await self._index_maintenance.start(verify=verify)
 
     async def close(self) -> None:
-        """Before the database is."""
-        await self._keeper.stop()
+        """Stop the background maintenance. Call it before closing the database."""
+        await self._index_maintenance.stop()
 
-    async def settled(self) -> None:
-        """Wait until the index is whole, and where there is a model, until every memory has a vector."""
-        await self._keeper.done()
+    async def wait_until_indexed(self) -> None:
+        """Wait until the index is complete and, if there is a model, every memory has an embedding."""
+        await self._index_maintenance.wait_until_done()
 
-    async def loaded(self, written: int) -> None:
-        """To be said where very many have been written at once."""
-        if written < statistics.MUCH:
+    async def note_bulk_load(self, written: int) -> None:
+        """Update the statistics of the query planner after a large number of inserts."""
+        if written < statistics.BULK_LOAD_ROWS:
             return
         try:
-            await self.database.write(partial(statistics.note_load, written=written), isolation="read committed")
+            await self.database.write(
+                partial(statistics.analyze_after_load, written=written), isolation="read committed"
+            )
         except StoreError as failure:
-            # What was written is there, and is found: more slowly for some minutes.
-            log.info("The database could not look at what it has: %s", failure)
+            # The memories are stored and can be found; queries are only slower until the database updates its
+            # statistics.
+            log.info("updating the planner statistics failed: %s", failure)
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         return await self._perform(self.database.read, fn)
 
     async def write(self, fn: Callable[[Transaction], T]) -> T:
         done = await self._perform(self.database.write, fn)
-        self._keeper.wake()
+        # Only after the commit, so that the maintenance task sees the new memories.
+        self._index_maintenance.wake()
         return done
 
     async def _perform(
         self, how: Callable[[Callable[[Transaction], T]], Awaitable[T]], fn: Callable[[Transaction], T]
     ) -> T:
-        """Again, where it was the index that failed and could be mended."""
+        """Run a transaction, and retry it once if it failed because of a damaged index that was repaired.
+
+        Raises `MemoryToolError` for errors of the database.
+        """
         try:
             try:
                 return await how(fn)
-            except (BadStatement, Damaged, NotUnique):
-                if not await self._keeper.mend():
+            # Signs of a damaged index: a missing table, an unreadable page, or a leftover row that blocks an insert.
+            # Memories themselves are in another table, so the index can be rebuilt from them.
+            except (InvalidStatement, DatabaseCorrupt, UniqueViolation):
+                if not await self._index_maintenance.repair():
                     raise
                 return await how(fn)
         except StoreError as failure:
-            raise refusal_of(failure) from failure
+            raise store_error(failure) from failure
 
     def filter(self, text: str | None, at: int | None = None) -> MemoryFilter:
-        """What was written, within the project that this is about."""
-        return self.seen(filters.parse(text or "", timestamps.now() if at is None else at))
+        """Parse a filter and restrict it to the project and owner of this store."""
+        return self.restrict_to_visible(filters.parse_filter(text or "", timestamps.now_ms() if at is None else at))
 
-    def seen(self, filter: MemoryFilter, *, every_project: bool = False) -> MemoryFilter:
-        """The filter, restricted to what this project and this owner see."""
-        return filter.within(() if every_project else self.homes, self.owner)
+    def restrict_to_visible(self, filter: MemoryFilter, *, every_project: bool = False) -> MemoryFilter:
+        """Return the filter restricted to the project and owner of this store."""
+        return filter.with_projects(() if every_project else self.project_scopes, self.owner)
 
     @property
     def modes(self) -> list[str]:
-        return ["text"] if self._meanings is None else ["text", "hybrid", "vector"]
+        """Return the available search modes."""
+        return ["text"] if self._embeddings is None else ["text", "hybrid", "vector"]
 
     @property
     def model(self) -> str | None:
-        """What gives memories their vectors, where there is one."""
-        return None if self._meanings is None else self._meanings.name
+        """Return the name of the embedding model, or None without one."""
+        return None if self._embeddings is None else self._embeddings.name
 
-    def mode(self, wanted: str) -> str:
-        """How a search is really done."""
-        if wanted == "vector" and self._meanings is None:
-            raise InvalidInput(recall.NO_VECTORS)
-        return "text" if self._meanings is None else wanted
+    def resolve_mode(self, mode: str) -> str:
+        """Return the effective search mode. Raises `InvalidInput` for mode `vector` without a model."""
+        if mode == "vector" and self._embeddings is None:
+            raise InvalidInput(retrieval.VECTORS_UNAVAILABLE)
+        return "text" if self._embeddings is None else mode
 
-    # Taking in
+    # Capture.
 
-    async def capture(self, draft: Draft, *, who: str = "", compare: bool = True) -> Taken:
-        record = capture.record_of(self._at_home(draft), timestamps.now())
-        return await self.write(lambda tx: capture.take(tx, draft, record, who=who, compare=compare))
+    async def capture(self, draft: MemoryDraft, *, who: str = "", compare: bool = True) -> CaptureOutcome:
+        """Store a memory and return the outcome."""
+        record = capture.build_record(self._at_home(draft), timestamps.now_ms())
+        return await self.write(lambda tx: capture.capture(tx, draft, record, who=who, compare=compare))
 
-    async def capture_all(self, drafts: Sequence[Draft], *, who: str = "") -> list[Taken]:
-        """Many at once: exact duplicates are found, others are not looked for."""
-        now = timestamps.now()
-        made = [(draft, capture.record_of(self._at_home(draft), now)) for draft in drafts]
-        taken: list[Taken] = []
-        for at in range(0, len(made), LOT):
-            some = made[at : at + LOT]
-            taken += await self.write(lambda tx, some=some: capture.take_all(tx, some, who=who))  # type: ignore[misc]
-        return taken
+    async def capture_batch(self, drafts: Sequence[MemoryDraft], *, who: str = "") -> list[CaptureOutcome]:
+        """Store many memories. Exact duplicates are detected, near-duplicates are not."""
+        now = timestamps.now_ms()
+        # All drafts are validated before the first is stored.
+        made = [(draft, capture.build_record(self._at_home(draft), now)) for draft in drafts]
+        outcomes: list[CaptureOutcome] = []
+        for at in range(0, len(made), INSERT_BATCH_SIZE):
+            some = made[at : at + INSERT_BATCH_SIZE]
+            outcomes += await self.write(lambda tx, some=some: capture.capture_batch(tx, some, who=who))  # type: ignore[misc]
+        return outcomes
 
-    def _at_home(self, draft: Draft) -> Draft:
+    def _at_home(self, draft: MemoryDraft) -> MemoryDraft:
         return replace(draft, owner=self.owner, project=self.project if draft.project is None else draft.project)
 
-    # Looking
+    # Search.
 
     async def recall(
         self,
@@ -226,71 +252,90 @@ class Memories:
         *,
         limit: int = 10,
         offset: int = 0,
-        after: Listed | None = None,
+        after: ListKey | None = None,
         as_of: int | None = None,
-        mode: recall.Mode = "hybrid",
+        mode: retrieval.Mode = "hybrid",
     ) -> RecallPage:
-        """The best first; without words to look for, the newest, `after` being where in that list to begin."""
-        limit, offset = _bounded(limit, offset)
-        words = texts.storable(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
-        if len(words) > filters.LONGEST:
-            raise InvalidInput(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
-        now = timestamps.now()
-        wanted = offset + limit + 1
+        """Search memories and return the best matches first.
+
+        Without a query, return the newest memories; `after` is the key at which the page begins. `as_of` searches the
+        memories as they were at that time.
+        """
+        limit, offset = _validate_paging(limit, offset)
+        words = texts.replace_unstorable(
+            " ".join(text for text in (query, filter.words) if text.strip() not in ("", "*"))
+        )
+        if len(words) > filters.MAX_FILTER_CHARS:
+            raise InvalidInput(
+                f"The query must have at most {filters.MAX_FILTER_CHARS:,} characters, got {len(words):,}."
+            )
+        now = timestamps.now_ms()
+        # One more than the page shows whether there are further results.
+        window = offset + limit + 1
         if as_of is not None:
-            known = await self.read(lambda tx: past.known(tx, words, filter, as_of, wanted))
+            hits = await self.read(lambda tx: past.search_as_of(tx, words, filter, as_of, window))
             return _page(
-                [Hit(one, score, bool(words) and score < recall.LITTLE) for one, score in known], limit, offset
+                [SearchHit(item, score, bool(words) and score < WEAK_MATCH_SHARE) for item, score in hits],
+                limit,
+                offset,
             )
         if not words:
-            found = await self.read(
-                lambda tx: listing.matching(tx, filter, limit=limit + 1, offset=offset, at=now, after=after)
+            result = await self.read(
+                lambda tx: listing.list_memories(tx, filter, limit=limit + 1, offset=offset, at=now, after=after)
             )
-            more = len(found) > limit
-            last = (found[limit - 1].at, found[limit - 1].id) if more else None
-            return RecallPage([Hit(one, 0.0) for one in found[:limit]], more, last)
-        sense = await self._sense(words, mode)
-        whole = await self._keeper.ready(INDEX_SECONDS)
+            more = len(result) > limit
+            last = (result[limit - 1].at, result[limit - 1].id) if more else None
+            return RecallPage([SearchHit(item, 0.0) for item in result[:limit]], more, last)
+        # The query is embedded before the transaction, because encoding takes milliseconds.
+        query_embedding = await self._embed_query(words, mode)
+        # While the index is being built, incomplete results now are better than complete ones in minutes; a note tells
+        # the model.
+        whole = await self._index_maintenance.wait_until_ready(INDEX_WAIT_SECONDS)
 
-        def look(tx: Transaction) -> list[Hit]:
-            scored = recall.recall(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
-            found = records.fetch(tx, [one.memory for one in scored])
-            return [Hit(found[one.memory], one.score, one.weak) for one in scored if one.memory in found]
+        def retrieve_and_fetch(tx: Transaction) -> list[SearchHit]:
+            scored = retrieval.retrieve(tx, words, filter, window, at=now, query_embedding=query_embedding, mode=mode)
+            result = records.fetch(tx, [item.memory for item in scored])
+            return [
+                SearchHit(result[item.memory], item.score, item.is_weak) for item in scored if item.memory in result
+            ]
 
-        page = _page(await self.read(look), limit, offset)
+        page = _page(await self.read(retrieve_and_fetch), limit, offset)
         if not whole:
-            page = replace(page, note="The index is being built: some memories are not found yet. Ask again soon.")
-        if recall.is_looked_through(filter):
-            most = recall.MOST_LOOKED_THROUGH
-            if await self.read(lambda tx: listing.count(tx, filter, at=now, most=most + 1)) > most:
-                note = f"Of memories that are not current, the newest {most:,} were looked through. Narrow the filter."
+            page = replace(
+                page,
+                note="The search index is being built; some memories are missing from the results. Try again soon.",
+            )
+        if retrieval.needs_full_scan(filter):
+            most = retrieval.MAX_SCAN
+            if await self.read(lambda tx: listing.count_memories(tx, filter, at=now, most=most + 1)) > most:
+                note = f"Only the newest {most:,} memories that are not current were searched. Narrow the filter."
                 page = replace(page, note=note)
         return page
 
-    async def _sense(self, words: str, mode: str) -> Sense | None:
-        """What the words mean, as far as it matters and can be known."""
-        if mode == "text" or self._meanings is None:
+    async def _embed_query(self, words: str, mode: str) -> QueryEmbedding | None:
+        """Return the embedding of the query, or None in mode `text` or without a model."""
+        if mode == "text" or self._embeddings is None:
             return None
         try:
-            return await asyncio.to_thread(self._meanings.of_question, words)
-        except NoModel as failure:
+            return await asyncio.to_thread(self._embeddings.embed_query, words)
+        except EmbeddingsUnavailable as failure:
             if mode == "vector":
-                raise InvalidInput(f"{failure} {recall.NO_VECTORS}") from failure
+                raise InvalidInput(f"{failure} {retrieval.VECTORS_UNAVAILABLE}") from failure
             return None
 
-    async def get(self, id: str) -> Record:
-        return await self.read(lambda tx: records.get(tx, _id(id), self.owner))
+    async def get(self, id: str) -> MemoryRecord:
+        return await self.read(lambda tx: records.get(tx, _parse_id(id), self.owner))
 
-    async def history(self, id: str, limit: int = 20) -> tuple[Record, list[MemoryEvent]]:
-        limit, _ = _bounded(limit, 0)
+    async def history(self, id: str, limit: int = 20) -> tuple[MemoryRecord, list[MemoryEvent]]:
+        limit, _ = _validate_paging(limit, 0)
 
-        def look(tx: Transaction) -> tuple[Record, list[MemoryEvent]]:
-            record = records.get(tx, _id(id), self.owner)
+        def read_history(tx: Transaction) -> tuple[MemoryRecord, list[MemoryEvent]]:
+            record = records.get(tx, _parse_id(id), self.owner)
             return record, records.history(tx, record.id, limit)
 
-        return await self.read(look)
+        return await self.read(read_history)
 
-    # Changing
+    # Changes.
 
     async def update(
         self,
@@ -304,80 +349,83 @@ class Memories:
         expected_version: int | None = None,
         who: str = "",
         reason: str = "",
-    ) -> Record:
-        now = timestamps.now()
+    ) -> MemoryRecord:
+        now = timestamps.now_ms()
         fresh = {
-            "content": None if content is None else validation.content(content),
-            "tags": None if tags is None else validation.tags(tags),
-            "namespace": None if namespace is None else checked_namespace(namespace),
-            "status": None if status is None else _settable(status),
+            "content": None if content is None else validation.validate_content(content),
+            "tags": None if tags is None else validation.normalize_tags(tags),
+            "namespace": None if namespace is None else validate_namespace(namespace),
+            "status": None if status is None else _validate_status(status),
         }
         fields = {name: value for name, value in fresh.items() if value is not None}
         if ttl is not None:
-            lasting = validation.span(ttl)
+            lasting = validation.parse_duration(ttl)
             fields["expires_at"] = None if lasting is None else now + lasting  # type: ignore[assignment]
         if not fields:
-            raise InvalidInput("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
+            raise InvalidInput("Pass at least one of content, tags, namespace, status and ttl.")
 
-        def write(tx: Transaction) -> Record:
-            before = _expected(tx, id, self.owner, expected_version)
+        def write(tx: Transaction) -> MemoryRecord:
+            before = _require_version(tx, id, self.owner, expected_version)
             if before.status == "deleted":
-                raise InvalidInput(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
+                raise InvalidInput(f"Memory {before.id} is deleted. Restore it with memory_restore before changing it.")
             after = replace(before, updated_at=now, **fields)
-            return mutations.change(tx, before, after, "updated", who=who, reason=reason)
+            return mutations.update(tx, before, after, "updated", who=who, reason=reason)
 
         return await self.write(write)
 
     async def delete(
         self, id: str, *, hard: bool = False, expected_version: int | None = None, who: str = "", reason: str = ""
-    ) -> Record:
-        """Softly, so that it can be brought back; or for good."""
-        now = timestamps.now()
+    ) -> MemoryRecord:
+        """Delete a memory so that it can be restored, or permanently with `hard`."""
+        now = timestamps.now_ms()
 
-        def write(tx: Transaction) -> Record:
-            before = _expected(tx, id, self.owner, expected_version)
+        def write(tx: Transaction) -> MemoryRecord:
+            before = _require_version(tx, id, self.owner, expected_version)
             if hard:
-                mutations.remove(tx, [before], now)
+                mutations.purge(tx, [before], now)
                 return before
             return mutations.delete(tx, before, now, who=who, reason=reason)
 
         return await self.write(write)
 
-    async def restore(self, id: str, *, who: str = "") -> Record:
-        """Bring back what was deleted, superseded or archived, as it was before."""
-        now = timestamps.now()
+    async def restore(self, id: str, *, who: str = "") -> MemoryRecord:
+        """Restore a deleted, superseded or archived memory to its previous status."""
+        now = timestamps.now_ms()
 
-        def write(tx: Transaction) -> Record:
-            before = records.get(tx, _id(id), self.owner)
-            if before.status in CURRENT:
+        def write(tx: Transaction) -> MemoryRecord:
+            before = records.get(tx, _parse_id(id), self.owner)
+            if before.status in CURRENT_STATUSES:
                 return before
-            past = [one.was.status for one in records.history(tx, before.id, limit=1)]
-            status = past[0] if past and past[0] in CURRENT else "active"
+            # The newest event holds the state before the deletion.
+            past = [item.was.status for item in records.history(tx, before.id, limit=1)]
+            status = past[0] if past and past[0] in CURRENT_STATUSES else "active"
             after = replace(before, status=status, deleted_at=None, updated_at=now)
+            # An expired memory would be collected again immediately, so its expiry is dropped.
             if after.expires_at is not None and after.expires_at <= now:
                 after = replace(after, expires_at=None)
-            return mutations.change(tx, before, after, "restored", who=who)
+            return mutations.update(tx, before, after, "restored", who=who)
 
         return await self.write(write)
 
     async def reindex(self, done: Callable[[int, int], None] = lambda count, total: None) -> int:
-        """Build the index anew, and note anew what memories speak of, a batch at a time; others go on meanwhile."""
-        total = await self.read(lambda tx: tx.one(int, "select count(*) from memory"))
+        """Extract entities again and rebuild the index, in batches; other requests continue in between."""
+        total = await self.read(lambda tx: tx.fetch_one(int, "select count(*) from memory"))
         count, last = 0, ""
 
-        def some(tx: Transaction) -> list[Record]:
-            found = records.which(tx, "memory.id > :last", {"last": last}, BATCH)
-            entities.note_anew(tx, found)
-            return found
+        def some(tx: Transaction) -> list[MemoryRecord]:
+            where = records.select_where(tx, "memory.id > :last", {"last": last}, WRITE_BATCH_SIZE)
+            entities.reindex_mentions(tx, where)
+            return where
 
-        while found := await self.write(some):
-            count, last = count + len(found), found[-1].id
+        while result := await self.write(some):
+            count, last = count + len(result), result[-1].id
             done(count, 2 * total)
-        await self.write(index_builder.begin)
-        while lot := await self.write(index_builder.build):
+        # Entities first: searches by text keep working on the old index until this point.
+        await self.write(index_builder.reset)
+        while lot := await self.write(index_builder.build_batch):
             count += lot
             done(min(count, 2 * total), 2 * total)
-        await self.loaded(total)
+        await self.note_bulk_load(total)
         return total
 
     async def delete_all(
@@ -388,72 +436,83 @@ class Memories:
         hard: bool = False,
         who: str = "",
         done: Callable[[int], object] = lambda count: None,
-    ) -> Sweep:
-        """Everything that a filter lets through, a few at a time. Where it is cancelled, those of before are deleted;
-        `done` is told how many that are."""
+    ) -> DeletionReport:
+        """Delete all memories that match a filter, in batches.
+
+        `done` receives the number deleted so far. If the task is cancelled, deleted batches stay deleted.
+        """
+        # Words select by rank, which has no end; only conditions define a set that can be deleted.
         if filter.words:
-            raise InvalidInput(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
+            raise InvalidInput(f"The filter must consist of conditions, got the words {filter.words[:80]!r}.")
         if not filter.conditions and filter.since is None and filter.until is None:
             raise InvalidInput(
-                "A filter is needed, such as ns:progress until:2026-01-31. domain:project is everything there."
+                "A filter is required, for example ns:progress until:2026-01-31. domain:project matches all of it."
             )
-        if not hard and filter.names("status"):
+        if not hard and filter.has_key("status"):
             filter = replace(filter, conditions=(*filter.conditions, NOT_DELETED))
-        now = timestamps.now()
-        statuses = STATUSES if hard else CURRENT
-        after: Listed | None = None
+        now = timestamps.now_ms()
+        # A permanent deletion includes memories that were deleted before and can still be restored.
+        statuses = STATUSES if hard else CURRENT_STATUSES
+        after: ListKey | None = None
 
-        def look(tx: Transaction) -> list[Listed]:
-            return listing.listed(tx, filter, limit=PIECE, at=now, statuses=statuses, after=after)
+        def list_batch(tx: Transaction) -> list[ListKey]:
+            return listing.list_keys(tx, filter, limit=READ_BATCH_SIZE, at=now, statuses=statuses, after=after)
 
-        def delete(tx: Transaction) -> list[Listed]:
-            found = listing.matching(tx, filter, limit=BATCH, at=now, statuses=statuses, after=after)
+        def delete(tx: Transaction) -> list[ListKey]:
+            memories = listing.list_memories(tx, filter, limit=WRITE_BATCH_SIZE, at=now, statuses=statuses, after=after)
             if hard:
-                mutations.remove(tx, found, now)
-            for one in found if not hard else ():
-                mutations.delete(tx, one, now, who=who, reason="delete_all")
-            return [(one.at, one.id) for one in found]
+                mutations.purge(tx, memories, now)
+            for item in memories if not hard else ():
+                mutations.delete(tx, item, now, who=who, reason="delete_all")
+            return [(item.at, item.id) for item in memories]
 
         first: list[str] = []
         count = 0
-        while some := await (self.read(look) if dry_run else self.write(delete)):
+        while some := await (self.read(list_batch) if dry_run else self.write(delete)):
+            # The first hundred ids are enough for a user to check; the count is complete.
             first += [id for _, id in some[: 100 - len(first)]]
             count, after = count + len(some), some[-1]
             done(count)
-        return Sweep(first, count)
+        return DeletionReport(first, count)
 
 
-def _page(hits: list[Hit], limit: int, offset: int) -> RecallPage:
+def _page(hits: list[SearchHit], limit: int, offset: int) -> RecallPage:
     return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
 
 
-def _expected(tx: Transaction, id: str, owner: str, version: int | None) -> Record:
-    found = records.get(tx, _id(id), owner)
-    if version is not None and version != found.version:
-        raise MemoryChanged(found.id, version, found.version)
-    return found
+def _require_version(tx: Transaction, id: str, owner: str, version: int | None) -> MemoryRecord:
+    """Return the memory. Raises `MemoryVersionConflict` if its version is not the expected one."""
+    record = records.get(tx, _parse_id(id), owner)
+    if version is not None and version != record.version:
+        raise MemoryVersionConflict(record.id, version, record.version)
+    return record
 
 
-def _id(given: str) -> str:
-    """An id, or an address that ends with one: `memory://project/decisions/1f…`, `urn:memory:project:decisions:1f…`."""
-    return texts.storable(given).strip().rstrip("/").rpartition("/")[2].rpartition(":")[2]
+def _parse_id(text: str) -> str:
+    """Return the id from an id or an address that ends with one: `memory://project/decisions/1f…`,
+    `urn:memory:project:decisions:1f…`.
+    """
+    # Models often pass the URN that a result contains, so every form of it is accepted.
+    return texts.replace_unstorable(text).strip().rstrip("/").rpartition("/")[2].rpartition(":")[2]
 
 
-def _settable(status: str) -> str:
+def _validate_status(status: str) -> str:
     if status not in STATUSES or status == "deleted":
-        settable = ", ".join(one for one in STATUSES if one != "deleted")
-        raise InvalidInput(f"Invalid status: {status[:40]}. Use one of {settable}; memory_delete deletes.")
+        settable = ", ".join(item for item in STATUSES if item != "deleted")
+        raise InvalidInput(f"Invalid status: {status[:40]}. Use one of {settable}; use memory_delete to delete.")
     return status
 
 
-def _bounded(limit: int, offset: int) -> tuple[int, int]:
-    if not 1 <= limit <= MOST_RESULTS or not 0 <= offset <= 1_000_000:
-        raise InvalidInput(f"limit is 1 to {MOST_RESULTS}, and offset 0 to 1,000,000.")
+def _validate_paging(limit: int, offset: int) -> tuple[int, int]:
+    if not 1 <= limit <= MAX_RESULTS or not 0 <= offset <= 1_000_000:
+        raise InvalidInput(f"limit must be between 1 and {MAX_RESULTS}, and offset between 0 and 1,000,000.")
     return limit, offset
 
 
-def refusal_of(failure: StoreError) -> MemoryRefusal:
-    """What a client is told of a failed store: without the paths and addresses that the store names."""
-    if isinstance(failure, UnfitValue):
-        return InvalidInput("An argument has a NUL or half of a character, which no database holds. Leave it out.")
-    return MemoryStoreFailed(f"The memory could not be stored or read: {failure.outward}.", retryable=failure.passing)
+def store_error(failure: StoreError) -> MemoryToolError:
+    """Return the error for the client, without the paths and addresses that the database error contains."""
+    if isinstance(failure, InvalidValue):
+        return InvalidInput("An argument contains a NUL or a lone surrogate, which cannot be stored. Remove it.")
+    return MemoryStoreError(
+        f"The memory could not be stored or read: {failure.public_message}.", retryable=failure.retryable
+    )

@@ -1,6 +1,6 @@
-"""Changes of memories, each with all that follows from it: the rows, the index, and the entities that are mentioned.
+"""Changes to memories together with their consequences: rows, counters, index and entities.
 
-Only what is current can be found, so the index follows the state of a memory.
+Only current memories are indexed, so the index follows the status of a memory.
 """
 
 from __future__ import annotations
@@ -12,59 +12,71 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico_services.memory.search import index
 from portico_services.memory.store import counters, entities, records
-from portico_services.memory.store.namespaces import CURRENT
-from portico_services.memory.store.records import MemoryEvent, Record
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
+from portico_services.memory.store.records import MemoryEvent, MemoryRecord
 
 
-def insert(tx: Transaction, memories: Sequence[Record]) -> None:
+def insert(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
+    """Insert memories and index the current ones."""
     records.insert(tx, memories)
-    counters.count(tx, memories)
-    index.index(tx, [one for one in memories if one.status in CURRENT])
-    entities.note(tx, memories)
+    counters.count_memories_into(tx, memories)
+    index.index_documents(tx, [memory for memory in memories if memory.status in CURRENT_STATUSES])
+    entities.index_mentions(tx, memories)
 
 
-def change(
-    tx: Transaction, before: Record, after: Record, kind: str, *, who: str = "", reason: str = "", **imposed: int
-) -> Record:
-    """The record with its new version. `imposed` are the version and the moment (`at`) of a change made elsewhere."""
-    after = records.change(tx, before, after, kind, who=who, reason=reason, **imposed)
-    if after.status in CURRENT:
-        index.index(tx, [after], before=[before])
-    elif before.status in CURRENT:
-        index.unindex(tx, [before])
-    counters.recount(tx, before, after)
-    entities.renote(tx, before, after)
+def update(
+    tx: Transaction,
+    before: MemoryRecord,
+    after: MemoryRecord,
+    kind: str,
+    *,
+    who: str = "",
+    reason: str = "",
+    **imposed: int,
+) -> MemoryRecord:
+    """Store a new version of a memory and return it. `imposed` sets the version and the time (`at`) of a change made
+    elsewhere.
+    """
+    after = records.write_version(tx, before, after, kind, who=who, reason=reason, **imposed)
+    if after.status in CURRENT_STATUSES:
+        index.index_documents(tx, [after], before=[before])
+    elif before.status in CURRENT_STATUSES:
+        index.remove_documents(tx, [before])
+    counters.update_counters(tx, before, after)
+    entities.update_mentions(tx, before, after)
     return after
 
 
-def supersede(tx: Transaction, before: Record, by: str, now: int, *, who: str) -> Record:
+def supersede(tx: Transaction, before: MemoryRecord, by: str, now: int, *, who: str) -> MemoryRecord:
+    """Mark a memory as superseded by another one."""
     after = replace(before, status="superseded", updated_at=now)
-    return change(tx, before, after, "superseded", who=who, reason=f"by {by}")
+    return update(tx, before, after, "superseded", who=who, reason=f"by {by}")
 
 
-def delete(tx: Transaction, before: Record, now: int, *, who: str = "", reason: str = "") -> Record:
-    """Softly, so that it can be restored."""
+def delete(tx: Transaction, before: MemoryRecord, now: int, *, who: str = "", reason: str = "") -> MemoryRecord:
+    """Mark a memory as deleted, so that it can be restored."""
     if before.status == "deleted":
         return before
     after = replace(before, status="deleted", deleted_at=now, updated_at=now)
-    return change(tx, before, after, "deleted", who=who, reason=reason)
+    return update(tx, before, after, "deleted", who=who, reason=reason)
 
 
-def take_back(tx: Transaction, events: Sequence[MemoryEvent], now: int, *, who: str) -> list[str]:
-    """Make memories what they were before these changes, except those that have been changed since; their ids."""
-    current = records.fetch(tx, [one.memory for one in events])
+def revert(tx: Transaction, events: Sequence[MemoryEvent], now: int, *, who: str) -> list[str]:
+    """Revert these changes and return the ids of the reverted memories. Memories changed since are skipped."""
+    current = records.fetch(tx, [event.memory for event in events])
     back: list[str] = []
-    for one in events:
-        before = current.get(one.memory)
-        if before is not None and before.version == one.version:
-            change(tx, before, replace(one.was, updated_at=now), "restored", who=who)
-            back.append(one.memory)
+    for event in events:
+        before = current.get(event.memory)
+        if before is not None and before.version == event.version:
+            update(tx, before, replace(event.was, updated_at=now), "restored", who=who)
+            back.append(event.memory)
     return back
 
 
-def remove(tx: Transaction, memories: Sequence[Record], now: int, *, entirely: bool = False) -> None:
-    """For good; `entirely` with the names of what they alone spoke of."""
-    index.forget(tx, memories)
-    counters.count(tx, memories, gone=True)
-    entities.forget(tx, memories, entirely=entirely)
+def purge(tx: Transaction, memories: Sequence[MemoryRecord], now: int, *, entirely: bool = False) -> None:
+    """Remove memories permanently; with `entirely`, also the names of entities that only they mention."""
+    # The index and the mentions refer to the rows, so the rows are deleted last.
+    index.purge_documents(tx, memories)
+    counters.count_memories_into(tx, memories, gone=True)
+    entities.delete_mentions(tx, memories, entirely=entirely)
     records.remove(tx, memories, now)

@@ -1,4 +1,4 @@
-"""What memories are about: the namespaces, the domains they belong to, and the states they can be in."""
+"""Namespaces, domains and statuses of memories."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from portico_services.memory.errors import InvalidInput, UnknownNamespace
 
 
 class Namespace(Struct, frozen=True):
+    """A namespace: a fixed category of memories."""
+
     name: str
     about: str
-    # Words that hint at it. They only suggest it.
+    # Words that suggest this namespace.
     signals: tuple[str, ...]
     writable: bool = True
 
 
-# The name, what it is for, and its signals.
+# Name, purpose and signal words.
 _TABLE = """
-decisions | choices that were made, and why | decided; decision; we will; chose; going with; instead of; use
-patterns | ways of doing things that recur | pattern; always; never; convention; whenever; prefer
-learnings | what was found out, often the hard way | learned; turns out; discovered; realised; til; gotcha
-context | what is around: people, goals, background | background; context; stakeholder; goal; customer; team
-tech-debt | what should be done properly one day | todo; fixme; hack; workaround; debt; temporary; refactor
-blockers | what is in the way | blocked; blocker; waiting for; cannot; stuck; depends on
-progress | what has been done, and what is next | done; finished; completed; next; milestone; shipped
+decisions | choices and their reasons | decided; decision; we will; chose; going with; instead of; use
+patterns | recurring ways of working | pattern; always; never; convention; whenever; prefer
+learnings | findings, often made the hard way | learned; turns out; discovered; realised; til; gotcha
+context | background: people, goals, circumstances | background; context; stakeholder; goal; customer; team
+tech-debt | shortcuts to replace later | todo; fixme; hack; workaround; debt; temporary; refactor
+blockers | obstacles | blocked; blocker; waiting for; cannot; stuck; depends on
+progress | finished work and next steps | done; finished; completed; next; milestone; shipped
 apis | interfaces: endpoints, signatures, formats | api; endpoint; request; response; schema; signature
 config | settings and environments | config; setting; environment; variable; flag; port
 security | threats, permissions, findings | security; vulnerability; permission; auth; token; cve
-performance | measurements and what was done about them | slow; fast; latency; benchmark; memory; cache; throughput
+performance | measurements and optimisations | slow; fast; latency; benchmark; memory; cache; throughput
 testing | tests and how to run them | test; pytest; coverage; fixture; mock; flaky
 prompts | texts for models | prompt; template
 """
@@ -40,52 +42,53 @@ _ALL = (
     Namespace("help", "how to use this; not to be written to", (), writable=False),
 )
 
-NAMESPACES = {one.name: one for one in _ALL}
-WRITABLE = tuple(one.name for one in _ALL if one.writable)
+NAMESPACES = {namespace.name: namespace for namespace in _ALL}
+WRITABLE_NAMESPACES = tuple(namespace.name for namespace in _ALL if namespace.writable)
 
 Domain = Literal["project", "user", "org"]
 DOMAINS: tuple[Domain, ...] = ("project", "user", "org")
-# What belongs to no project.
+# Domains whose memories belong to no project.
 SHARED_DOMAINS: tuple[Domain, ...] = ("user", "org")
 
 Status = Literal["active", "archived", "superseded", "pending", "deleted"]
 STATUSES: tuple[Status, ...] = ("active", "archived", "superseded", "pending", "deleted")
-# What a search looks at unless it says otherwise.
-CURRENT: tuple[Status, ...] = ("active", "pending")
+# Statuses that a search includes by default.
+CURRENT_STATUSES: tuple[Status, ...] = ("active", "pending")
 
 _WORD = re.compile(r"[\w-]+")
 
 
-def known_namespace(name: str) -> str:
-    """One that can be looked into, though perhaps not written to."""
+def validate_readable_namespace(name: str) -> str:
+    """Return the name if the namespace can be read. Raises `UnknownNamespace`."""
     if name not in NAMESPACES:
         raise UnknownNamespace(name, tuple(NAMESPACES))
     return name
 
 
-def checked_namespace(name: str) -> str:
-    if name not in WRITABLE:
-        raise UnknownNamespace(name, WRITABLE)
+def validate_namespace(name: str) -> str:
+    """Return the name if the namespace can be written. Raises `UnknownNamespace`."""
+    if name not in WRITABLE_NAMESPACES:
+        raise UnknownNamespace(name, WRITABLE_NAMESPACES)
     return name
 
 
-def checked_domain(name: str) -> Domain:
-    """`global` is another word for what belongs to the user."""
+def normalize_domain(name: str) -> Domain:
+    """Return the domain of a name; `global` is an alias for `user`. Raises `InvalidInput`."""
     if name == "global":
         return "user"
-    for one in DOMAINS:
-        if name == one:
-            return one
+    for domain in DOMAINS:
+        if name == domain:
+            return domain
     raise InvalidInput(f"Invalid domain: {name[:80]}. Use one of {', '.join(DOMAINS)}.")
 
 
-def suggested(text: str) -> str:
-    """The namespace whose signal words occur most, the earlier one where two are alike."""
-    said = " ".join(_WORD.findall(text[:20_000].lower()))
-    padded = f" {said} "
+def suggest_namespace(text: str) -> str:
+    """Return the namespace with the most signal words in the text; on a tie, the first one."""
+    words = " ".join(_WORD.findall(text[:20_000].lower()))
+    padded = f" {words} "
     best, most = "context", 0
-    for one in _ALL:
-        count = sum(f" {word} " in padded for word in one.signals)
+    for item in _ALL:
+        count = sum(f" {word} " in padded for word in item.signals)
         if count > most:
-            best, most = one.name, count
+            best, most = item.name, count
     return best

@@ -1,6 +1,6 @@
-"""The rows: a memory as it is kept, what it was before, and the statements that read and write them.
+"""Rows of memories and their history, and the statements that read and write them.
 
-All of these are functions of a Transaction. Their callers bring the index up to date.
+Every function takes a Transaction. Callers update the index.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Damaged, Transaction, json_column
-from portico_services.memory.errors import InvalidInput, NoSuchMemory
-from portico_services.memory.store.filters import MemoryFilter, where
-from portico_services.memory.store.namespaces import CURRENT
+from portico.extend import Transaction, encode_json_column
+from portico.store.errors import DatabaseCorrupt
+from portico_services.memory.errors import InvalidInput, MemoryNotFound
+from portico_services.memory.store.filters import MemoryFilter, to_sql
+from portico_services.memory.store.namespaces import CURRENT_STATUSES
 from portico_services.memory.store.ownership import VISIBLE, is_visible, owner_of
 
 TOPIC = "memory"
-MOST_TOLD = 100
-# In the order of Record.
+MAX_PUBLISHED_EVENTS = 100
+# In the order of the fields of MemoryRecord.
 COLUMNS = (
     "id", "domain", "namespace", "content", "tags", "source", "author", "author_kind", "thread", "place", "project",
     "branch", "path", "status", "version", "at", "created_at", "updated_at", "expires_at", "deleted_at", "digest",
     "origin",
 )  # fmt: skip
-SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
+SELECT_SQL = f"select {', '.join(f'memory.{column}' for column in COLUMNS)} from memory"
 _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
 _TAGS = COLUMNS.index("tags")
 _ID = re.compile(r"[0-9a-f]{4,64}")
-# How many characters of a digest the index has.
-INDEXED_DIGEST = 16
+# Length of the digest prefix in the database index.
+INDEXED_DIGEST_CHARS = 16
 
 
-# The time and the id of a memory: where it stands in a list.
-Listed = tuple[int, str]
+# Time and id of a memory: its position in a list.
+ListKey = tuple[int, str]
 
 
-class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """A memory. Moments are milliseconds."""
+class MemoryRecord(Struct, frozen=True, kw_only=True, gc=False):
+    """A memory as stored. Timestamps are milliseconds since the epoch."""
 
     id: str
     domain: str
@@ -53,7 +54,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     author: str | None = None
     author_kind: str | None = None
     thread: str | None = None
-    # Where in its thread it stands.
+    # Position in its thread.
     place: int | None = None
     project: str | None = None
     branch: str | None = None
@@ -66,12 +67,12 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     expires_at: int | None = None
     deleted_at: int | None = None
     digest: str
-    # Where it came by a sync: the remote, and whom git names as the author of which commit.
+    # Provenance of a synced memory: the remote, and the author and commit in git.
     origin: str | None = None
 
 
 class MemoryEvent(Struct, frozen=True, kw_only=True):
-    """One change: the version it made, and what there was before it."""
+    """A change: the version it created and the record before it."""
 
     memory: str
     version: int
@@ -79,54 +80,59 @@ class MemoryEvent(Struct, frozen=True, kw_only=True):
     at: int
     who: str
     reason: str
-    was: Record
+    was: MemoryRecord
 
 
-def digest(content: str) -> str:
-    """The same for texts that differ in case, width or white space only."""
+def content_digest(content: str) -> str:
+    """Return a digest that ignores case, width and whitespace."""
     plain = " ".join(unicodedata.normalize("NFKC", content).casefold().split())
     return hashlib.sha256(plain.encode(errors="surrogatepass")).hexdigest()
 
 
-def whence(record: Record) -> str:
-    """For a line about it: `, from origin: Eve <eve@example.com> 3f6c…` for what came by a sync, else nothing."""
+def format_provenance(record: MemoryRecord) -> str:
+    """Return the provenance for display, `, from origin: Eve <eve@example.com> 3f6c…` for a synced memory, otherwise an
+    empty string.
+    """
     return "" if record.origin is None else f", from {record.origin}"
 
 
-def insert(tx: Transaction, records: Sequence[Record]) -> None:
+def insert(tx: Transaction, records: Sequence[MemoryRecord]) -> None:
+    """Insert memories with their tags and publish the changes."""
     if not records:
         return
     columns: list[Sequence[Any]] = list(zip(*map(msgspec.structs.astuple, records), strict=True))
-    columns[_TAGS] = [json_column(one.tags) for one in records]
-    tx.fill(_INSERT, columns)
-    _tag(tx, records)
-    told(tx, records)
+    columns[_TAGS] = [encode_json_column(record.tags) for record in records]
+    tx.execute_columns(_INSERT, columns)
+    _write_tags(tx, records)
+    publish_changes(tx, records)
 
 
-def told(tx: Transaction, records: Sequence[Record]) -> None:
-    """Publish these changes; of very many at once, the first ones."""
-    for one in records[:MOST_TOLD]:
-        tx.publish(TOPIC, "/".join((one.domain, one.namespace, one.id, owner_of(one) or "")).rstrip("/"))
+def publish_changes(tx: Transaction, records: Sequence[MemoryRecord]) -> None:
+    """Publish the changes of these memories, up to MAX_PUBLISHED_EVENTS."""
+    for record in records[:MAX_PUBLISHED_EVENTS]:
+        tx.publish(TOPIC, "/".join((record.domain, record.namespace, record.id, owner_of(record) or "")).rstrip("/"))
 
 
-def change(
+def write_version(
     tx: Transaction,
-    before: Record,
-    after: Record,
+    before: MemoryRecord,
+    after: MemoryRecord,
     kind: str,
     *,
     who: str = "",
     reason: str = "",
     version: int | None = None,
     at: int | None = None,
-) -> Record:
-    """Write the new state of a memory and remember the old one; the record with its new version.
+) -> MemoryRecord:
+    """Store a new version of a memory, append the old one to its history and return the new record.
 
-    The version is the next one, unless it comes from elsewhere; so is the moment of the change.
+    The version is incremented unless `version` is given; `at` overrides the time of the change.
     """
-    after = replace(after, version=before.version + 1 if version is None else version, digest=digest(after.content))
-    settings = ", ".join(f"{one} = :{one}" for one in COLUMNS if one != "id")
-    tx.run(f"update memory set {settings} where id = :id", _row(after))
+    after = replace(
+        after, version=before.version + 1 if version is None else version, digest=content_digest(after.content)
+    )
+    settings = ", ".join(f"{column} = :{column}" for column in COLUMNS if column != "id")
+    tx.execute(f"update memory set {settings} where id = :id", _row(after))
     event = {
         "memory": after.id,
         "version": after.version,
@@ -134,133 +140,144 @@ def change(
         "at": after.updated_at if at is None else at,
         "who": who,
         "reason": reason,
-        "was": json_column(before),
+        "was": encode_json_column(before),
     }
-    tx.run(
+    tx.execute(
         "insert into memory_event (memory, version, change, at, who, reason, was) "
         "values (:memory, :version, :change, :at, :who, :reason, :was)",
         event,
     )
     if (set(before.tags), before.at) != (set(after.tags), after.at):
-        tx.run("delete from memory_tag where memory = :id", {"id": after.id})
-        _tag(tx, [after])
-    told(tx, [after])
+        tx.execute("delete from memory_tag where memory = :id", {"id": after.id})
+        _write_tags(tx, [after])
+    publish_changes(tx, [after])
     return after
 
 
-def disagree(tx: Transaction, id: str, others: Sequence[tuple[str, str]], at: int) -> None:
-    """Note that a memory cannot hold together with others, each with the reason."""
-    tx.many(
+def record_conflict(tx: Transaction, id: str, others: Sequence[tuple[str, str]], at: int) -> None:
+    """Record that a memory contradicts others, each with the reason."""
+    tx.execute_many(
         "insert into memory_conflict (memory, other, why, at) values (:memory, :other, :why, :at) "
         "on conflict (memory, other) do update set why = excluded.why, at = excluded.at",
         [{"memory": id, "other": other, "why": why, "at": at} for other, why in others],
     )
 
 
-def remove(tx: Transaction, records: Sequence[Record], at: int) -> None:
-    """For good. What refers to them goes with them."""
-    ids = [one.id for one in records]
-    tx.many(
+def remove(tx: Transaction, records: Sequence[MemoryRecord], at: int) -> None:
+    """Delete memories permanently, together with the rows that refer to them."""
+    ids = [item.id for item in records]
+    # Leave a tombstone, so that a sync does not bring the memory back.
+    tx.execute_many(
         "insert into memory_gone (memory, at) values (:id, :at) on conflict (memory) do nothing",
-        [{"id": one, "at": at} for one in ids],
+        [{"id": item, "at": at} for item in ids],
     )
-    tx.run("delete from memory where id in :ids", {"ids": ids})
-    told(tx, records)
+    tx.execute("delete from memory where id in :ids", {"ids": ids})
+    publish_changes(tx, records)
 
 
-def _row(record: Record) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(record), "tags": json_column(record.tags)}
+def _row(record: MemoryRecord) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(record), "tags": encode_json_column(record.tags)}
 
 
-def _tag(tx: Transaction, records: Iterable[Record]) -> None:
-    rows = [(one.id, tag, one.at) for one in records for tag in one.tags]
+def _write_tags(tx: Transaction, records: Iterable[MemoryRecord]) -> None:
+    rows = [(record.id, tag, record.at) for record in records for tag in record.tags]
     if rows:
-        tx.many("insert into memory_tag (memory, tag, at) values (?, ?, ?)", rows)
+        tx.execute_many("insert into memory_tag (memory, tag, at) values (?, ?, ?)", rows)
 
 
-# Reading
+# Reads.
 
 
-def get(tx: Transaction, id: str, owner: str | None) -> Record:
-    """Return a memory by its id or by a prefix that only one memory has. Raises NoSuchMemory, also for a memory that
-    this owner does not see; an owner of None sees all."""
+def get(tx: Transaction, id: str, owner: str | None) -> MemoryRecord:
+    """Return a memory by its id or by a unique prefix of it.
+
+    Raises `MemoryNotFound`, also for a memory that the owner does not see; an owner of None sees all. Raises
+    `InvalidInput` if several memories have the prefix.
+    """
     seen = "true" if owner is None else VISIBLE
-    found = tx.maybe(Record, f"{SELECT} where memory.id = :id and {seen}", {"id": id, "owner": owner})
-    if found is None and _ID.fullmatch(id):
-        near = tx.all(
-            Record,
-            f"{SELECT} where memory.id >= :id and memory.id < :end and {seen} limit 2",
+    optional = tx.fetch_optional(
+        MemoryRecord, f"{SELECT_SQL} where memory.id = :id and {seen}", {"id": id, "owner": owner}
+    )
+    if optional is None and _ID.fullmatch(id):
+        near = tx.fetch_all(
+            MemoryRecord,
+            f"{SELECT_SQL} where memory.id >= :id and memory.id < :end and {seen} limit 2",
+            # Ids are hexadecimal, so "g" follows every id with this prefix.
             {"id": id, "end": id + "g", "owner": owner},
         )
-        found = near[0] if len(near) == 1 else None
+        optional = near[0] if len(near) == 1 else None
         if len(near) > 1:
-            raise InvalidInput(f"More than one memory begins with {id!r}. Give more of its id.")
-    if found is None:
-        raise NoSuchMemory(id)
-    return found
+            raise InvalidInput(f"Ambiguous id {id!r}: several memories start with it. Use a longer prefix.")
+    if optional is None:
+        raise MemoryNotFound(id)
+    return optional
 
 
-def findable(record: Record) -> str:
-    """All that it can be found by, as one text: what it says, its tags, where it comes from, and its kind."""
+def searchable_text(record: MemoryRecord) -> str:
+    """Return all searchable fields as one text: content, tags, source, path and namespace."""
     return " ".join(filter(None, (record.content, *record.tags, record.source, record.path, record.namespace)))
 
 
-def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
-    found = tx.all(Record, f"{SELECT} where memory.id in :ids", {"ids": list(ids)})
-    return {one.id: one for one in found}
+def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, MemoryRecord]:
+    """Return the existing memories among `ids`, by id."""
+    rows = tx.fetch_all(MemoryRecord, f"{SELECT_SQL} where memory.id in :ids", {"ids": list(ids)})
+    return {item.id: item for item in rows}
 
 
-def fetch_named(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
-    """As `fetch`, of those that another table or an index has just named: one that is not there is damage."""
-    found = fetch(tx, ids)
-    lost = next((id for id in ids if id not in found), None)
+def fetch_existing(tx: Transaction, ids: Sequence[str]) -> dict[str, MemoryRecord]:
+    """Fetch memories that an index or another table refers to. Raises `DatabaseCorrupt` if one is missing."""
+    result = fetch(tx, ids)
+    lost = next((id for id in ids if id not in result), None)
     if lost is not None:
-        raise Damaged(f"The memory {lost} is named in the store, and is not in its table. Restore a backup.")
-    return found
+        raise DatabaseCorrupt(f"The store is damaged: memory {lost} is referenced but missing. Restore a backup.")
+    return result
 
 
-def allowed(
-    tx: Transaction, ids: Sequence[str], filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int
+def filter_ids(
+    tx: Transaction, ids: Sequence[str], filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT_STATUSES, at: int
 ) -> set[str]:
-    """Those of these that a filter lets through."""
-    condition, values = where(filter, statuses)
-    sql = f"select memory.id from memory where memory.id in :among and {condition} and {ALIVE}"
-    return set(tx.all(str, sql, {**values, "among": list(ids), "now": at}))
+    """Return the ids that match a filter."""
+    condition, values = to_sql(filter, statuses)
+    sql = f"select memory.id from memory where memory.id in :among and {condition} and {NOT_EXPIRED_SQL}"
+    return set(tx.fetch_all(str, sql, {**values, "among": list(ids), "now": at}))
 
 
-def which(tx: Transaction, condition: str, values: dict[str, Any], limit: int) -> list[Record]:
-    """Those that a phrase of ours is true of."""
-    sql = f"{SELECT} where {condition} order by memory.id limit cast(:limit as bigint)"
-    return tx.all(Record, sql, {**values, "limit": limit})
+def select_where(tx: Transaction, condition: str, values: dict[str, Any], limit: int) -> list[MemoryRecord]:
+    """Return the memories that satisfy a fixed SQL condition. Never pass client input as the condition."""
+    sql = f"{SELECT_SQL} where {condition} order by memory.id limit cast(:limit as bigint)"
+    return tx.fetch_all(MemoryRecord, sql, {**values, "limit": limit})
 
 
-# Whatever has expired is not seen any more, whether or not it has been collected.
-ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
+# Expired memories are invisible, whether or not they have been collected.
+NOT_EXPIRED_SQL = "(memory.expires_at is null or memory.expires_at > :now)"
 
 
-def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int) -> Record | None:
-    """A memory of this place that says exactly this."""
-    # Written so that SQLite takes the index of digests: not that of places, whose memories it would all read.
-    values = {"start": digest[:INDEXED_DIGEST], "digest": digest, "domain": domain, "namespace": namespace}
-    return tx.maybe(
-        Record,
-        f"{SELECT} where substr(memory.digest, 1, {INDEXED_DIGEST}) = :start "
+def find_exact_duplicate(
+    tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int
+) -> MemoryRecord | None:
+    """Return a current memory of this scope with the same digest, or None."""
+    # `|| ''` prevents SQLite from using the index of scopes, whose memories it would all read, instead of the index of
+    # digests.
+    values = {"start": digest[:INDEXED_DIGEST_CHARS], "digest": digest, "domain": domain, "namespace": namespace}
+    return tx.fetch_optional(
+        MemoryRecord,
+        f"{SELECT_SQL} where substr(memory.digest, 1, {INDEXED_DIGEST_CHARS}) = :start "
         "and memory.digest || '' = :digest and memory.domain || '' = :domain and memory.namespace = :namespace "
-        f"and coalesce(memory.project, '') = :project and memory.status in {CURRENT} and {ALIVE} "
+        f"and coalesce(memory.project, '') = :project and memory.status in {CURRENT_STATUSES} and {NOT_EXPIRED_SQL} "
         "order by memory.created_at limit 1",
         {**values, "project": project or "", "now": at},
     )
 
 
-def said_already(tx: Transaction, digests: Iterable[str]) -> set[str]:
-    """Those of these digests that any memory has, and perhaps a few others."""
-    sql = f"select digest from memory where substr(digest, 1, {INDEXED_DIGEST}) in :starts"
-    return set(tx.all(str, sql, {"starts": [one[:INDEXED_DIGEST] for one in digests]}))
+def existing_digests(tx: Transaction, digests: Iterable[str]) -> set[str]:
+    """Return the digests of existing memories with the same digest prefix. The result may contain a few others."""
+    sql = f"select digest from memory where substr(digest, 1, {INDEXED_DIGEST_CHARS}) in :starts"
+    return set(tx.fetch_all(str, sql, {"starts": [digest[:INDEXED_DIGEST_CHARS] for digest in digests]}))
 
 
 def history(tx: Transaction, id: str, limit: int) -> list[MemoryEvent]:
-    """The newest first."""
-    return tx.all(
+    """Return the changes of a memory, newest first."""
+    return tx.fetch_all(
         MemoryEvent,
         "select memory, version, change, at, who, reason, was from memory_event where memory = :id "
         "order by id desc limit cast(:limit as bigint)",
@@ -268,9 +285,9 @@ def history(tx: Transaction, id: str, limit: int) -> list[MemoryEvent]:
     )
 
 
-def events(tx: Transaction, reason: str) -> list[MemoryEvent]:
-    """Those that were made for a reason, the newest first."""
-    return tx.all(
+def events_with_reason(tx: Transaction, reason: str) -> list[MemoryEvent]:
+    """Return the changes with a given reason, newest first."""
+    return tx.fetch_all(
         MemoryEvent,
         "select memory, version, change, at, who, reason, was from memory_event where reason = :reason "
         "order by id desc",
@@ -278,24 +295,26 @@ def events(tx: Transaction, reason: str) -> list[MemoryEvent]:
     )
 
 
-def fits(record: Record, filter: MemoryFilter) -> bool:
-    """The same as `where`, for a record that is not in the table; without the entities, which have no past."""
-    for one in filter.conditions:
-        if one.key == "tag":
-            held = bool(set(one.values) & set(record.tags))
-        elif one.key == "path":
+def matches_filter(record: MemoryRecord, filter: MemoryFilter) -> bool:
+    """Evaluate a filter on a record that is not in the table, as `to_sql` does. Entities are compared by text, because
+    they have no history.
+    """
+    for condition in filter.conditions:
+        if condition.key == "tag":
+            held = bool(set(condition.values) & set(record.tags))
+        elif condition.key == "path":
             path = record.path or ""
             held = any(
                 path == value or (value.endswith(("/", "*")) and path.startswith(value.rstrip("*")))
-                for value in one.values
+                for value in condition.values
             )
-        elif one.key == "entity":
-            held = any(value in record.content.casefold() for value in one.values)
-        elif one.key == "project" and ("*" in one.values or record.domain != "project"):
-            held = "*" in one.values
+        elif condition.key == "entity":
+            held = any(value in record.content.casefold() for value in condition.values)
+        elif condition.key == "project" and ("*" in condition.values or record.domain != "project"):
+            held = "*" in condition.values
         else:
-            held = (getattr(record, one.column) or "") in one.values
-        if held == one.negated:
+            held = (getattr(record, condition.column) or "") in condition.values
+        if held == condition.negated:
             return False
     if filter.homes and record.domain == "project" and record.project not in filter.homes:
         return False

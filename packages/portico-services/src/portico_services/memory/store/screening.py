@@ -1,4 +1,4 @@
-"""What becomes of a secret, or of personal data, before anything is stored."""
+"""Screening of secrets and personal data before storage."""
 
 from __future__ import annotations
 
@@ -9,66 +9,75 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from portico import UsageError
 from portico._lazy import LazyModule
-from portico_services.memory.errors import Blocked
+from portico_services.memory.errors import ContentBlocked
 
 if TYPE_CHECKING:
     from portico import screening
 else:
-    # Its patterns are compiled with the first text that is looked through.
+    # Compiles its patterns on import, so it is loaded with the first text.
     screening = LazyModule("portico.screening")
 
-Policy = Literal["block", "redact", "allow"]
+ScreeningAction = Literal["block", "redact", "allow"]
 
-# As many characters are looked through on the loop, within a millisecond; more have a thread.
-QUICK = 4_000
+# Up to this many characters are scanned on the event loop, within a millisecond; longer texts use a thread.
+MAX_INLINE_SCAN_CHARS = 4_000
 
 
-class Passed(NamedTuple):
-    """Texts as they may be stored, and the names of what was blacked out in them and of what was let through."""
+class ContentScreenResult(NamedTuple):
+    """Texts as they may be stored, and the names of the redacted and of the allowed findings."""
 
     texts: list[str]
-    hidden: list[str]
-    seen: list[str]
+    redacted: list[str]
+    allowed: list[str]
 
     def notes(self) -> list[str]:
-        """What the client is told. What was found is never repeated."""
-        said = [f"Blacked out before it was stored: {_listed(self.hidden)}."] if self.hidden else []
-        return said + ([f"Stored as it is, and it contains {_listed(self.seen)}."] if self.seen else [])
+        """Return notes for the client. They never repeat a finding."""
+        notes = [f"Redacted before storage: {_join_names(self.redacted)}."] if self.redacted else []
+        return notes + ([f"Stored unchanged; it contains {_join_names(self.allowed)}."] if self.allowed else [])
 
 
-class Guard:
-    """`secrets` and `personal`: what to do about each kind. `names` is for what a kind is too coarse for, such as
-    `{"ip_address": "allow"}`. `examples` says whether what is plainly made up counts, too."""
+class ContentScreen:
+    """Screening policy for memories.
+
+    `secrets` and `pii` are the actions for each category; `overrides` replaces them for single detectors, such as
+    `{"ip_address": "allow"}`. `flag_placeholders` also screens obvious example values.
+    """
 
     def __init__(
         self,
-        secrets: Policy = "block",
-        personal: Policy = "allow",
-        names: Mapping[str, Policy] | None = None,
+        secrets: ScreeningAction = "block",
+        pii: ScreeningAction = "allow",
+        overrides: Mapping[str, ScreeningAction] | None = None,
         *,
-        examples: bool = False,
+        flag_placeholders: bool = False,
     ) -> None:
-        if not isinstance(names or {}, Mapping):
-            raise UsageError(f"{names!r} is no table of names and what to do about them")
-        self._policies, self._names, self._examples = (secrets, personal), dict(names or {}), examples
-        if self._names or not set(self._policies) <= set(get_args(Policy)):
-            # What is wrong with them is said now.
-            _ = self.rules
+        if not isinstance(overrides or {}, Mapping):
+            raise UsageError(f"screening must be a table of detector names and actions, got {overrides!r}")
+        self._actions, self._overrides, self._flag_placeholders = (
+            (secrets, pii),
+            dict(overrides or {}),
+            flag_placeholders,
+        )
+        if self._overrides or not set(self._actions) <= set(get_args(ScreeningAction)):
+            # Build the policy now to report invalid settings at startup.
+            _ = self.describe
 
     @cached_property
-    def rules(self) -> screening.Rules:
-        # Loaded with the first text: what finds secrets takes as long to load as all of a search.
-        return screening.Rules(*self._policies, self._names, examples=self._examples)
+    def describe(self) -> screening.ScreeningPolicy:
+        """Return the screening policy, built on first use."""
+        # Importing the scanner takes as long as all of a search, so it is loaded with the first text.
+        return screening.ScreeningPolicy(*self._actions, self._overrides, flag_placeholders=self._flag_placeholders)
 
-    async def check(self, *texts: str | None) -> Passed:
-        """As `look`, without holding up the loop. None is an empty text."""
-        given = [one or "" for one in texts]
-        if sum(map(len, given)) <= QUICK:
-            return self.look(given)
-        return await asyncio.to_thread(self.look, given)
+    async def screen(self, *texts: str | None) -> ContentScreenResult:
+        """Screen texts without blocking the event loop; None is an empty text. Raises `ContentBlocked`."""
+        values = [text or "" for text in texts]
+        # A thread costs about as much as scanning a short text.
+        if sum(map(len, values)) <= MAX_INLINE_SCAN_CHARS:
+            return self.scan(values)
+        return await asyncio.to_thread(self.scan, values)
 
-    def look(self, texts: Iterable[str]) -> Passed:
-        """Each by itself: what is harmless alone does not become a secret by what stands beside it."""
+    def scan(self, texts: Iterable[str]) -> ContentScreenResult:
+        """Screen texts separately, so that adjacent texts cannot form a finding. Raises `ContentBlocked`."""
         kept: list[str] = []
         hidden: set[str] = set()
         seen: set[str] = set()
@@ -77,28 +86,30 @@ class Guard:
             if not text:
                 kept.append(text)
                 continue
-            screened = screening.screen(text, self.rules, tell=True)
+            screened = screening.screen(text, self.describe, count_allowed=True)
             kept.append(screened.text or "")
             hidden |= screened.redacted.keys()
             seen |= screened.allowed.keys()
             blocked |= screened.blocked.keys()
         if blocked:
-            raise Blocked(
-                f"Not stored: this contains {_listed(blocked)}. Take it out, and say where it is kept instead of "
-                "what it is.",
+            raise ContentBlocked(
+                f"Not stored: the text contains {_join_names(blocked)}. Remove it; write where the value is stored "
+                "instead of the value.",
                 found=sorted(blocked),
             )
-        return Passed(kept, sorted(hidden), sorted(seen))
+        return ContentScreenResult(kept, sorted(hidden), sorted(seen))
 
-    def passed(self, text: str) -> tuple[str, list[str]]:
-        """The text as it may be stored, and the names of what was blacked out. For threads, and for short texts."""
-        found = screening.screen(text, self.rules)
-        if not found.redacted and not found.blocked:
+    def screen_text(self, text: str) -> tuple[str, list[str]]:
+        """Return the text as it may be stored and the names of redacted findings. Call it in a thread, or for short
+        texts.
+        """
+        result = screening.screen(text, self.describe)
+        if not result.redacted and not result.blocked:
             return text, []
-        # What is allowed is looked for as well: it may overlap with what is not.
-        whole = self.look([text])
-        return whole.texts[0], whole.hidden
+        # Scan again including allowed findings, which may overlap with the others.
+        whole = self.scan([text])
+        return whole.texts[0], whole.redacted
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(one.replace("_", " ").replace("-", " ") for one in sorted(names))
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(name.replace("_", " ").replace("-", " ") for name in sorted(names))

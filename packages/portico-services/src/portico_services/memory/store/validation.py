@@ -1,4 +1,4 @@
-"""Arguments from clients, checked and in the form in which they are stored: contents, labels, tags, moments, spans."""
+"""Validation and normalization of client input: contents, labels, tags, timestamps and durations."""
 
 from __future__ import annotations
 
@@ -6,153 +6,167 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from portico_services import git_project, timestamps
-from portico_services import text as texts
+from portico_services import git_project, text as texts, timestamps
 from portico_services.memory.errors import InvalidInput
-from portico_services.timestamps import SECOND_MS
+from portico_services.timestamps import MS_PER_SECOND
 
-LONGEST_CONTENT = 200_000
-LONGEST_LABEL = 500
-MOST_TAGS, LONGEST_TAG = 50, 100
-# Several may turn out to be the same one.
-MOST_GIVEN_TAGS = 1000
+# Far above any fact; a longer text is a document, which should be split or referenced by its path.
+MAX_CONTENT_CHARS = 200_000
+MAX_LABEL_CHARS = 500
+MAX_TAGS, MAX_TAG_CHARS = 50, 100
+# Higher than MAX_TAGS, because several tags may normalize to the same one.
+MAX_INPUT_TAGS = 1000
 _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
-_BEHIND = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
-# The clocks of two machines are not quite the same, and a day begins earlier elsewhere.
-CLOCKS_DIFFER_MS = 86_400 * SECOND_MS
-LONGEST_SPAN_MS = 100 * 366 * 86_400 * SECOND_MS
+_DURATION = re.compile(r"(\d{1,9})\s*([smhdw]?)")
+# Time in milliseconds and id. Bounded, so that a forged cursor cannot exceed a 64-bit column.
+_CURSOR = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
+# Allows for clock differences between machines and for time zones.
+MAX_CLOCK_SKEW_MS = 86_400 * MS_PER_SECOND
+MAX_DURATION_MS = 100 * 366 * 86_400 * MS_PER_SECOND
 
 
-def content(text: str) -> str:
-    """The content of a memory, as it is stored."""
-    text = texts.storable(bounded(text))
+def validate_content(text: str) -> str:
+    """Return the content as it is stored. Raises `InvalidInput` if it is empty or too long."""
+    text = texts.replace_unstorable(check_length(text))
     if not text.strip():
-        raise InvalidInput("The content is empty. Say what is to be remembered.")
+        raise InvalidInput("content must not be empty.")
     return text
 
 
-def bounded(text: str) -> str:
-    """Before anything else is done with it."""
-    if len(text) > LONGEST_CONTENT:
+def check_length(text: str) -> str:
+    """Return the text if it is within MAX_CONTENT_CHARS. Call it before any other processing."""
+    if len(text) > MAX_CONTENT_CHARS:
         raise InvalidInput(
-            f"The content has {len(text):,} characters; a memory has at most {LONGEST_CONTENT:,}. "
-            "Store what matters of it, or several memories in one thread.",
-            longest=LONGEST_CONTENT,
+            f"content must have at most {MAX_CONTENT_CHARS:,} characters, got {len(text):,}. "
+            "Store a shorter text, or several memories in one thread.",
+            longest=MAX_CONTENT_CHARS,
             length=len(text),
         )
     return text
 
 
-def replaced(before: str) -> list[str]:
-    """A note about what a database cannot keep, if there is anything."""
-    lost = texts.storable(before).count("\ufffd") - before.count("\ufffd")
+def replacement_note(before: str) -> list[str]:
+    """Return a note if the text contains characters that the database cannot store."""
+    lost = texts.replace_unstorable(before).count("\ufffd") - before.count("\ufffd")
     return [f"{lost} characters that cannot be stored (NUL, halves of characters) became U+FFFD."] if lost else []
 
 
-def label(text: str | None, name: str) -> str | None:
-    """A short text beside the content: a source, an author, a path. Empty is none."""
+def validate_label(text: str | None, name: str) -> str | None:
+    """Return a label (source, author, path) as it is stored; None if it is empty."""
     if not text:
         return None
-    bounded_label(text, name)
-    return texts.storable(text.strip()) or None
+    check_label_length(text, name)
+    return texts.replace_unstorable(text.strip()) or None
 
 
-def project(text: str | None) -> str | None:
-    named = label(text, "project")
-    return None if named is None else git_project.spelled(named)
+def validate_project(text: str | None) -> str | None:
+    named = validate_label(text, "project")
+    return None if named is None else git_project.normalize_project_name(named)
 
 
-def bounded_label(text: str | None, name: str) -> str | None:
-    """Before anything else is done with it."""
-    if text is not None and len(text) > LONGEST_LABEL:
-        raise InvalidInput(f"{name} has {len(text):,} characters; at most {LONGEST_LABEL} are kept.")
+def check_label_length(text: str | None, name: str) -> str | None:
+    """Return the label if it is within MAX_LABEL_CHARS. Call it before any other processing."""
+    if text is not None and len(text) > MAX_LABEL_CHARS:
+        raise InvalidInput(f"{name} must have at most {MAX_LABEL_CHARS} characters, got {len(text):,}.")
     return text
 
 
-def labels(given: Any) -> dict[str, Any]:
-    """The labels of a memory that is given in another form."""
-    return {name: label(getattr(given, name), name) for name in ("source", "author", "thread", "branch", "path")}
+def validate_labels(labels: Any) -> dict[str, Any]:
+    """Return the validated labels of an object with the attributes of a memory."""
+    return {
+        name: validate_label(getattr(labels, name), name) for name in ("source", "author", "thread", "branch", "path")
+    }
 
 
-def tags(given: Sequence[str]) -> list[str]:
-    """In small letters, with hyphens for spaces and commas, each once, in the order they were given."""
-    if not given:
+def normalize_tags(tags: Sequence[str]) -> list[str]:
+    """Return the tags lowercased, with hyphens for spaces and commas, without duplicates, in order."""
+    if not tags:
         return []
-    found = dict.fromkeys(
-        _BREAKS.sub("-", texts.storable(one).strip(" \t\n,#")).casefold() for one in bounded_tags(given)
+    result = dict.fromkeys(
+        # A comma separates values in a filter, so a tag that contains one could not be searched for.
+        _BREAKS.sub("-", texts.replace_unstorable(tag).strip(" \t\n,#")).casefold()
+        for tag in check_tags(tags)
     )
-    found.pop("", None)
-    _check_tags(found, MOST_TAGS, LONGEST_TAG)
-    return list(found)
+    result.pop("", None)
+    _check_tags(result, MAX_TAGS, MAX_TAG_CHARS)
+    return list(result)
 
 
-def bounded_tags(given: Sequence[str]) -> Sequence[str]:
-    """Before anything else is done with them. As they are stored they may be fewer, and shorter."""
-    _check_tags(given, MOST_GIVEN_TAGS, LONGEST_LABEL)
-    return given
+def check_tags(tags: Sequence[str]) -> Sequence[str]:
+    """Return the tags if they are within the input limits. Call it before any other processing; normalization may
+    shorten them.
+    """
+    _check_tags(tags, MAX_INPUT_TAGS, MAX_LABEL_CHARS)
+    return tags
 
 
-def _check_tags(given: Collection[str], most: int, longest: int) -> None:
-    if len(given) > most:
-        raise InvalidInput(f"{len(given)} tags were given; a memory has at most {MOST_TAGS}.")
-    long = next((one for one in given if len(one) > longest), None)
+def _check_tags(tags: Collection[str], max_tags: int, max_chars: int) -> None:
+    if len(tags) > max_tags:
+        raise InvalidInput(f"A memory can have at most {MAX_TAGS} tags, got {len(tags)}.")
+    long = next((item for item in tags if len(item) > max_chars), None)
     if long is not None:
-        raise InvalidInput(f"The tag {long[:40]}… has {len(long)} characters; at most {LONGEST_TAG} are kept.")
+        raise InvalidInput(f"A tag must have at most {MAX_TAG_CHARS} characters, got {len(long)}: {long[:40]}…")
 
 
-def span(text: str) -> int | None:
-    """`7d`, `24h`, `60m`, `3600s`, `2w`, or seconds, in milliseconds; None for 0, which is for ever."""
-    found = _SPAN.fullmatch(text.strip().lower())
-    if found is None:
-        raise InvalidInput(f"{text[:40]!r} is no span of time. Write 7d, 24h, 60m, 3600s or 2w; 0 is for ever.")
-    length = int(found[1]) * _UNITS[found[2] or "s"] * SECOND_MS
-    if length > LONGEST_SPAN_MS:
-        raise InvalidInput(f"{text[:40]!r} is longer than a hundred years. 0 is for ever.")
+def parse_duration(text: str) -> int | None:
+    """Return a duration in milliseconds, from `7d`, `24h`, `60m`, `3600s`, `2w` or seconds; None for 0, which means
+    forever.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise InvalidInput(
+            f"Invalid duration {text[:40]!r}: expected for example 7d, 24h, 60m, 3600s or 2w; 0 for no expiry."
+        )
+    length = int(match[1]) * _UNITS[match[2] or "s"] * MS_PER_SECOND
+    if length > MAX_DURATION_MS:
+        raise InvalidInput(f"Invalid duration {text[:40]!r}: expected at most 100 years; 0 for no expiry.")
     return length or None
 
 
-def moment(text: str) -> int:
-    """A date or a date with a time; without a zone it is UTC."""
+def parse_timestamp(text: str) -> int:
+    """Return the timestamp of a date or date-time in milliseconds; without a time zone it is UTC."""
     try:
-        return timestamps.parsed(text)
+        return timestamps.parse_iso(text)
     except ValueError:
-        raise InvalidInput(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
+        raise InvalidInput(f"Invalid date {text[:40]!r}: expected 2026-01-31 or 2026-01-31T12:00:00Z.") from None
 
 
-def past(text: str, now: int) -> int:
-    """When something was said or happened. What is dated later than now would come first for ever."""
-    at = moment(text)
-    if at > now + CLOCKS_DIFFER_MS:
-        raise InvalidInput(f"{text[:40]!r} is in the future: it is when it was said or happened.")
+def parse_past_timestamp(text: str, now: int) -> int:
+    """Return the time at which something was said or happened. Future times are rejected: such a memory would always be
+    listed first.
+    """
+    at = parse_timestamp(text)
+    if at > now + MAX_CLOCK_SKEW_MS:
+        raise InvalidInput(f"at must not be in the future, got {text[:40]!r}.")
     return at
 
 
-def ago_or_moment(text: str, at: int) -> int:
-    """For `since:` and `until:`: how long ago, or when."""
-    if _SPAN.fullmatch(text.strip().lower()):
-        return at - (span(text) or 0)
-    return moment(text)
+def parse_relative_timestamp(text: str, at: int) -> int:
+    """Return the timestamp for `since:` and `until:`, from a duration before `at` or a date."""
+    if _DURATION.fullmatch(text.strip().lower()):
+        return at - (parse_duration(text) or 0)
+    return parse_timestamp(text)
 
 
-def position(cursor: str | None) -> int:
-    """The number of results before the page that a cursor of ours begins."""
+def parse_offset_cursor(cursor: str | None) -> int:
+    """Return the offset that a cursor encodes, 0 without a cursor."""
     if cursor is None:
         return 0
+    # Seven digits cover the largest offset that `recall` accepts.
     if not cursor.isdecimal() or len(cursor) > 7:
-        raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
+        raise InvalidInput("Invalid cursor. Use nextCursor from the previous page, or omit it.")
     return int(cursor)
 
 
-def cursor_behind(listed: tuple[int, str]) -> str:
-    """A cursor that begins behind a memory in a list of the newest."""
+def make_cursor(listed: tuple[int, str]) -> str:
+    """Return a cursor for the page after a memory in a list of the newest."""
     return f"{listed[0]}.{listed[1]}"
 
 
-def behind(cursor: str) -> tuple[int, str]:
-    """The time and the id of the memory behind which a page begins, as `cursor_behind` wrote them."""
-    found = _BEHIND.fullmatch(cursor)
-    if found is None:
-        raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
-    return int(found[1]), found[2]
+def parse_cursor(cursor: str) -> tuple[int, str]:
+    """Return the time and id that `make_cursor` encoded."""
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise InvalidInput("Invalid cursor. Use nextCursor from the previous page, or omit it.")
+    return int(match[1]), match[2]

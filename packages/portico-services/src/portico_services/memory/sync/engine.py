@@ -1,18 +1,18 @@
-"""Sharing the memories of a project through its git repository: one file for each, on a ref beside the branches.
+"""Synchronisation of a project's memories through its git repository: one file per memory, on a separate ref.
 
-Three sides are compared for every memory: ours, theirs, and what both had when they last met. What changed on one side
-only is taken over. What changed on both is put together field by field; where both changed the same field, the higher
-version wins, then the later change, then the greater text, so that everybody decides alike. The other text is in the
-history, and the memory is listed as a conflict. Files are compared by what git calls them, so only new ones are
+Each memory is merged three-way: local version, remote version, and the common base of the last sync. A change on one
+side only is applied. Changes on both sides are merged field by field; if both changed the same field, the higher
+version wins, then the later change, then the greater text, so that every clone decides alike. The losing text goes into
+the history, and the memory is listed as a conflict. Files are compared by their git blob ids, so only new ones are
 read.
 
-Only memories of the project are shared, never the user's own. A deletion travels as a memory that is deleted. One that
-is gone for good is a file that is gone, with another that says so in its place, and the commit has no past: git forgets
-the old ones when it collects its garbage.
+Only memories of the project domain are shared. A deletion is synced as a memory with the status deleted. A permanent
+deletion removes the file and adds a tombstone file, and the commit has no parent: git drops the old objects in its
+garbage collection.
 
-That a file is not there does not mean that it was removed: a repository may have been made anew, or a backup
-put back. It was removed where there is a file that says so, or where the commit follows the one that both met at. Then
-it is deleted here, so that it can be restored.
+A missing file does not mean that it was removed: the repository may have been recreated, or a backup restored. A memory
+counts as removed if there is a tombstone, or if the commit descends from the last synced one. It is then deleted
+locally in a way that can be restored.
 """
 
 from __future__ import annotations
@@ -29,107 +29,115 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from portico.extend import Transaction
-from portico_services import text as texts
-from portico_services import timestamps
+from portico_services import text as texts, timestamps
 from portico_services.memory import export_import
-from portico_services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico_services.memory.export_import import Screen
+from portico_services.memory.errors import ContentBlocked, InvalidInput, SyncError
+from portico_services.memory.export_import import ScreenText
 from portico_services.memory.store import mutations, records
-from portico_services.memory.store.memory_store import Memories
+from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.store.ownership import is_visible
-from portico_services.memory.store.records import Record
-from portico_services.memory.sync import merge, schema, serialization
-from portico_services.memory.sync import state as sides
-from portico_services.memory.sync.git_repository import MOST_TRIES, Blob, Git
-from portico_services.memory.sync.merge import Clash, Side, Step
-from portico_services.memory.sync.project_rename import adopt
+from portico_services.memory.store.records import MemoryRecord
+from portico_services.memory.sync import merge, serialization, state as sides
+from portico_services.memory.sync.git_repository import MAX_PUSH_ATTEMPTS, GitBlob, GitRepository
+from portico_services.memory.sync.merge import MergeConflict, SyncStep, VersionedRecord
 from portico_services.memory.sync.state import (
-    FOLDER,
-    REF,
-    Known,
-    Meeting,
-    OurSide,
-    Refusal,
-    TheirSide,
-    path_of,
-    place_of,
-    side,
-    tombstone_of,
+    MEMORIES_DIR,
+    SYNC_REF,
+    LocalState,
+    RejectedFile,
+    RemoteState,
+    SyncBaseline,
+    SyncRun,
+    adopt,
+    file_path,
+    remote_key,
+    to_versioned_record,
+    tombstone_path,
 )
 
-Direction = Literal["push", "fetch", "full"]
+SyncDirection = Literal["push", "fetch", "full"]
 
-_GONE_TEXT = "This memory is gone for good.\n"
-MOST_LISTED = 50
-LONGEST_ORIGIN = 200
-# Of a git author, `Ann Smith <ann@example.com>`.
+_TOMBSTONE_TEXT = "This memory is gone for good.\n"
+MAX_LISTED_CONFLICTS = 50
+MAX_ORIGIN_CHARS = 200
+MAX_SCREENED_ORIGIN_CHARS = 5 * MAX_ORIGIN_CHARS
+# Email address in a git author, `Ann Smith <ann@example.com>`.
 _ADDRESS = re.compile(r"\s*<[^>]*>")
-# As many may vanish in one sync without a question: so many, and of all that there are one in so many.
-MOST_VANISHING = 20
-VANISHING_SHARE = 10
+# Deletions applied without confirmation: at most this many, and at most one in this many memories.
+MAX_UNCONFIRMED_DELETIONS = 20
+UNCONFIRMED_DELETION_FRACTION = 10
 
 
-class Synced(Struct, frozen=True, kw_only=True):
-    remote: Annotated[str, "Where it was synchronised with"]
-    added: Annotated[int, "How many came"] = 0
-    updated: Annotated[int, "How many were changed here"] = 0
-    removed: Annotated[int, "How many were removed here"] = 0
-    merged: Annotated[int, "How many were changed on both sides"] = 0
-    sent: Annotated[int, "How many went there"] = 0
-    restored: Annotated[int, "How many came back by `undo`"] = 0
-    conflicts: Annotated[list[Clash], "What both sides changed"] = field(default_factory=list)
-    problems: Annotated[list[str], "What was not taken, and why"] = field(default_factory=list)
-    run: Annotated[str | None, "Where memories have vanished from here: what `undo` takes to bring them back"] = None
+class SyncReport(Struct, frozen=True, kw_only=True):
+    """Result of a sync."""
+
+    remote: Annotated[str, "Git remote"]
+    added: Annotated[int, "Memories added here"] = 0
+    updated: Annotated[int, "Memories updated here"] = 0
+    removed: Annotated[int, "Memories deleted here"] = 0
+    merged: Annotated[int, "Memories merged"] = 0
+    sent: Annotated[int, "Memories sent"] = 0
+    restored: Annotated[int, "Memories restored by undo"] = 0
+    conflicts: Annotated[list[MergeConflict], "Conflicting changes"] = field(default_factory=list)
+    problems: Annotated[list[str], "Memories that were not imported, with the reason"] = field(default_factory=list)
+    run: Annotated[str | None, "Run id for undo, if memories were deleted here"] = None
 
 
-class _Read(NamedTuple):
-    """What of theirs is new: as it can be taken, and why not. `common` are files that both had."""
+class _RemoteChanges(NamedTuple):
+    """New remote files: accepted, rejected, and the common bases for merging."""
 
-    sides: dict[str, Side]
-    refused: dict[str, Refusal]
-    common: dict[str, Record]
+    sides: dict[str, VersionedRecord]
+    refused: dict[str, RejectedFile]
+    common: dict[str, MemoryRecord]
     problems: list[str]
 
 
-async def sync(
-    memories: Memories,
+async def sync_memories(
+    memories: MemoryStore,
     *,
-    direction: Direction = "full",
+    direction: SyncDirection = "full",
     remote: str | None = None,
-    screen: Screen = lambda text: (text, []),
+    screen: ScreenText = lambda text: (text, []),
     lens: str = "",
     who: str = "",
     confirm: bool = False,
-) -> Synced:
-    """`confirm`: also where so much would vanish from here that it may be a mistake."""
+) -> SyncReport:
+    """Synchronise the project's memories with a remote and return a report.
+
+    `direction` limits it to one way. `screen` is applied to incoming texts; `lens` identifies its policy. `confirm`
+    allows an unusually large number of local deletions. Raises `SyncError`.
+    """
     if memories.root is None:
-        raise SyncFailed("This is not a git repository, so there is nothing to sync with.")
-    await schema.prepare(memories)
+        raise SyncError("Sync requires a git repository; this directory is not in one.")
+    await sides.prepare(memories)
     with ExitStack() as stack:
-        git = await asyncio.to_thread(stack.enter_context, Git.opened(memories.root))
+        git = await asyncio.to_thread(stack.enter_context, GitRepository.open(memories.root))
         name = _remote(git.remotes(), remote)
-        total = Synced(remote=name)
+        total = SyncReport(remote=name)
         run = os.urandom(6).hex()
-        await adopt(memories, place_of(name, memories.project), place_of(name, memories.former), who=who)
-        for _ in range(MOST_TRIES):
-            meeting = Meeting(memories, git, name, screen, lens, who, confirm, run, timestamps.now())
-            total, done = await _round(meeting, direction, total)
+        # A renamed project continues from the baseline of its former name. Otherwise every memory would look new on
+        # both sides, and each change would be a conflict.
+        await adopt(memories, remote_key(name, memories.project), remote_key(name, memories.former), who=who)
+        # Each attempt fetches again, because another clone may push in between.
+        for _ in range(MAX_PUSH_ATTEMPTS):
+            sync_run = SyncRun(memories, git, name, screen, lens, who, confirm, run, timestamps.now_ms())
+            total, done = await _sync_round(sync_run, direction, total)
             if done:
                 return total
-    raise SyncFailed("Others were quicker every time. Try again in a moment.", retryable=True)
+    raise SyncError("Concurrent syncs changed the remote on every attempt. Try again in a moment.", retryable=True)
 
 
-async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
-    """Bring back what vanished with a sync, except what has been changed since. The next sync sends it."""
-    now = timestamps.now()
+async def undo_sync(memories: MemoryStore, run: str, *, who: str = "") -> list[str]:
+    """Restore the memories that a sync deleted, except those changed since. The next sync sends them."""
+    now = timestamps.now_ms()
 
     def write(tx: Transaction) -> list[str]:
-        events = [one for one in records.events(tx, _reason(run)) if is_visible(one.was, memories.owner)]
-        return mutations.take_back(tx, events, now, who=who)
+        events = [item for item in records.events_with_reason(tx, _reason(run)) if is_visible(item.was, memories.owner)]
+        return mutations.revert(tx, events, now, who=who)
 
     back = await memories.write(write)
     if not back:
-        raise InvalidInput(f"There is no sync {run[:40]!r} that could be taken back.")
+        raise InvalidInput(f"Sync run {run[:40]!r} not found, or already reverted.")
     return back
 
 
@@ -137,204 +145,243 @@ def _reason(run: str) -> str:
     return f"sync {run[:40]}: not there any more"
 
 
-def _remote(known: list[str], wanted: str | None) -> str:
-    """Only remotes that the repository knows: an address could be anywhere, or a command."""
-    if not known:
-        raise SyncFailed("The repository has no remote to sync with. Add one with git remote add.")
-    name = wanted or ("origin" if "origin" in known else known[0])
-    if name not in known:
-        raise SyncFailed(f"There is no remote {name[:60]!r}; there is {', '.join(known)}.")
+def _remote(remotes: list[str], remote_name: str | None) -> str:
+    """Return the remote to use. Only configured remotes are accepted: a URL could point anywhere or run a command."""
+    if not remotes:
+        raise SyncError("The repository has no remote. Add one with git remote add.")
+    name = remote_name or ("origin" if "origin" in remotes else remotes[0])
+    if name not in remotes:
+        raise SyncError(f"Unknown remote {name[:60]!r} (expected one of {', '.join(remotes)}).")
     return name
 
 
-async def _round(meeting: Meeting, direction: Direction, total: Synced) -> tuple[Synced, bool]:
-    """Fetch, merge, write down, send. The flag is False when another clone has sent something meanwhile."""
-    memories = meeting.memories
-    known = await memories.read(lambda tx: sides.known(tx, meeting))
-    there = await asyncio.to_thread(sides.look, meeting, known)
-    here = await memories.read(lambda tx: sides.here(tx, meeting, there))
+async def _sync_round(sync_run: SyncRun, direction: SyncDirection, total: SyncReport) -> tuple[SyncReport, bool]:
+    """Run one round: fetch, merge, store and push. The flag is False if another clone pushed in between."""
+    memories = sync_run.memories
+    # Reads and writes are separate transactions: a fetch may take minutes, and other writers must not wait for it.
+    baseline = await memories.read(lambda tx: sides.load_baseline(tx, sync_run))
+    there = await asyncio.to_thread(sides.load_remote_state, sync_run, baseline)
+    here = await memories.read(lambda tx: sides.load_local_state(tx, sync_run, there))
     total = replace(total, problems=list(there.problems))
     if direction != "push":
-        total, here = await _take_over(meeting, known, there, here, total)
-    pages = {} if direction == "fetch" else _wanted(there, here, push_only=direction == "push")
+        total, here = await _apply_remote(sync_run, baseline, there, here, total)
+    pages = {} if direction == "fetch" else _files_to_write(there, here, push_only=direction == "push")
     tip = there.tip
     if pages:
-        tip = await asyncio.to_thread(_send, meeting, there, pages)
+        tip = await asyncio.to_thread(_push, sync_run, there, pages)
         if tip is None:
             return total, False
         total = replace(total, sent=total.sent + len(pages))
-    agreed = _agreed(there, here, pages)
-    looked = there.tip == known.taken if direction == "push" else _is_settled(there, here, pages)
-    taken = tip if looked else known.taken
-    vanished = [id for id in here.refused if there.lacks(id)]
-    if agreed or vanished or (tip, taken) != (known.met, known.taken):
-        await memories.write(lambda tx: _met(tx, meeting.place, agreed, vanished, tip, taken))
+    agreed = _common_state(there, here, pages)
+    looked = there.tip == baseline.taken if direction == "push" else _is_up_to_date(there, here, pages)
+    # `taken` only advances if everything up to the tip was applied or rejected, so that a file skipped now is listed
+    # again next time.
+    applied_tip = tip if looked else baseline.taken
+    vanished = [id for id in here.refused if there.is_missing(id)]
+    if agreed or vanished or (tip, applied_tip) != (baseline.last_synced_commit, baseline.taken):
+        await memories.write(lambda tx: _record_synced(tx, sync_run.place, agreed, vanished, tip, applied_tip))
     return total, True
 
 
-def _agreed(there: TheirSide, here: OurSide, pages: Mapping[str, str | None]) -> dict[str, Side | None]:
-    """What both sides have now, where that was not known; None for what neither has."""
-    found: dict[str, Side | None] = {id: None if page is None else here.ours[id] for id, page in pages.items()}
-    for id, one in here.ours.items():
-        # What is deleted here because they have no file of it is so on both sides.
-        same = there.sha(id, here) or here.base.get(id)
-        if id not in found and one.digest == same and (id in here.suspects or here.base.get(id) != same):
-            found[id] = one
-    return found | {id: None for id in here.lost & here.gone if there.lacks(id)}
+def _common_state(
+    there: RemoteState, here: LocalState, pages: Mapping[str, str | None]
+) -> dict[str, VersionedRecord | None]:
+    """Return the state that both sides now share, where it was not recorded yet; None for memories that neither has."""
+    result: dict[str, VersionedRecord | None] = {
+        id: None if page is None else here.ours[id] for id, page in pages.items()
+    }
+    for id, local in here.ours.items():
+        # A memory deleted here because the remote has no file of it counts as equal on both sides.
+        same = there.blob_sha(id, here) or here.base.get(id)
+        if id not in result and local.digest == same and (id in here.changed or here.base.get(id) != same):
+            result[id] = local
+    return result | {id: None for id in here.deleted & here.gone if there.is_missing(id)}
 
 
-def _is_settled(there: TheirSide, here: OurSide, pages: Mapping[str, str | None]) -> bool:
-    """Whether all that is new of theirs was taken or refused, so that it need not be looked at again."""
+def _is_up_to_date(there: RemoteState, here: LocalState, pages: Mapping[str, str | None]) -> bool:
+    """Return whether all remote changes were applied or rejected, so that they need not be read again."""
+    # A file that could not be listed may have to be read later.
     if there.problems:
         return False
     for id, blob in there.blobs.items():
         refused = here.refused.get(id)
-        taken = here.base.get(id) == blob.sha or (id in here.ours and here.ours[id].digest == blob.sha)
-        if id not in pages and not taken and (refused is None or refused.digest != blob.sha):
+        applied = here.base.get(id) == blob.sha or (id in here.ours and here.ours[id].digest == blob.sha)
+        if id not in pages and not applied and (refused is None or refused.digest != blob.sha):
             return False
     for id in here.base:
-        one = here.ours.get(id)
-        deleted = one is not None and one.record.status == "deleted"
-        if there.lacks(id) and id not in pages and one is not None and not deleted:
+        local = here.ours.get(id)
+        deleted = local is not None and local.record.status == "deleted"
+        if there.is_missing(id) and id not in pages and local is not None and not deleted:
             return False
     return True
 
 
-async def _take_over(
-    meeting: Meeting, known: Known, there: TheirSide, here: OurSide, total: Synced
-) -> tuple[Synced, OurSide]:
-    read = await asyncio.to_thread(_read, meeting, known, there, here)
-    removed = {id for id, one in here.ours.items() if id in here.base and _is_removed(one, there, here)}
-    steps: list[Step] = []
+async def _apply_remote(
+    sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: LocalState, total: SyncReport
+) -> tuple[SyncReport, LocalState]:
+    """Read the remote changes, apply them and return the updated report and local state."""
+    read = await asyncio.to_thread(_read, sync_run, baseline, there, here)
+    # A file counts as removed only if the last common state had it. A memory that was never sent is not one that others
+    # deleted.
+    removed = {id for id, local in here.ours.items() if id in here.base and _is_removed(local, there, here)}
+    steps: list[SyncStep] = []
     vanished = 0
     if removed or read.sides or read.refused:
         seen = here.total
-        steps, strange, vanished = await meeting.memories.write(lambda tx: _apply(tx, meeting, read, removed, seen))
-        read.problems.extend(f"{path_of(id)}: {_STRANGE}" for id in strange)
-        here = await meeting.memories.read(lambda tx: sides.here(tx, meeting, there))
-    total = _counted(total, steps, read.problems)
-    return replace(total, run=meeting.run if total.run or vanished else None), here
+        steps, strange, vanished = await sync_run.memories.write(lambda tx: _apply(tx, sync_run, read, removed, seen))
+        read.problems.extend(f"{file_path(id)}: {_ID_COLLISION}" for id in strange)
+        here = await sync_run.memories.read(lambda tx: sides.load_local_state(tx, sync_run, there))
+    total = _add_counts(total, steps, read.problems)
+    return replace(total, run=sync_run.run if total.run or vanished else None), here
 
 
-# Reading
+# Reading.
 
 
-def _read(meeting: Meeting, known: Known, there: TheirSide, here: OurSide) -> _Read:
-    """What is new of what others have written, checked. What cannot be read stays where it is, and is
-    mentioned."""
-    new: dict[str, Blob] = {}
-    problems = [f"{path_of(id)}: {one.why}"[:300] for id, one in here.refused.items() if _still(id, there)]
+def _read(sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: LocalState) -> _RemoteChanges:
+    """Read and validate the new remote files. Invalid files are left in place and reported."""
+    new: dict[str, GitBlob] = {}
+    problems = [
+        f"{file_path(id)}: {rejection.why}"[:300] for id, rejection in here.refused.items() if _is_unchanged(id, there)
+    ]
     for id, blob in there.blobs.items():
         ours, refusal = here.ours.get(id), here.refused.get(id)
+        # Unchanged, already merged, or permanently deleted here.
         if id in here.gone or (ours is not None and blob.sha in (ours.digest, here.base.get(id))):
             continue
-        if refusal is not None and refusal[0::2] == (blob.sha, meeting.lens) and not sides.is_old(refusal, meeting):
-            problems.append(f"{path_of(id)}: {refusal.why}"[:300])
+        if (
+            refusal is not None
+            and refusal[0::2] == (blob.sha, sync_run.lens)
+            and not sides.is_rejection_expired(refusal, sync_run)
+        ):
+            problems.append(f"{file_path(id)}: {refusal.why}"[:300])
         else:
             new[id] = blob
-    pages = meeting.git.contents(new.values())
-    origins = _origins(meeting, there, known.met) if pages else {}
-    read = _Read({}, {}, _common(meeting, here, new), problems)
+    pages = sync_run.git.read_blobs(new.values())
+    readable = [id for id, blob in new.items() if blob.sha in pages]
+    origins = _origins(sync_run, there, baseline.last_synced_commit, readable)
+    read = _RemoteChanges({}, {}, _read_merge_bases(sync_run, here, readable), problems)
     for id, blob in new.items():
         page = pages.get(blob.sha)
         if page is None:
-            problems.append(f"{path_of(id)}: more than can be read at once; it is left for the next sync")
+            problems.append(f"{file_path(id)}: more than can be read at once; it is left for the next sync")
             continue
         try:
-            record = replace(_fit(page, id, meeting), origin=origins.get(path_of(id)) or _tip(meeting, there))
-            read.sides[id] = Side(record, blob.sha)
-        except (InvalidInput, Blocked) as trouble:
-            problems.append(f"{path_of(id)}: {trouble}"[:300])
-            read.refused[id] = Refusal(blob.sha, str(trouble)[:300], meeting.lens, meeting.now)
+            record = replace(
+                _validate_incoming(page, id, sync_run), origin=origins.get(file_path(id)) or _tip(sync_run, there)
+            )
+            read.sides[id] = VersionedRecord(record, blob.sha)
+        except (InvalidInput, ContentBlocked) as trouble:
+            problems.append(f"{file_path(id)}: {trouble}"[:300])
+            read.refused[id] = RejectedFile(blob.sha, str(trouble)[:300], sync_run.lens, sync_run.now)
     return read
 
 
-def _still(id: str, there: TheirSide) -> bool:
-    """Whether a file that was refused is there as it was, and not listed again."""
-    return not there.whole and id not in there.blobs and id not in there.absent and id not in there.unfit
+def _is_unchanged(id: str, there: RemoteState) -> bool:
+    """Return whether a rejected file is still there and was not listed as changed."""
+    return not there.whole and id not in there.blobs and id not in there.absent and id not in there.invalid
 
 
-def _fit(page: str, id: str, meeting: Meeting) -> Record:
-    """Raises InvalidInput or Blocked for what cannot be taken."""
-    given = serialization.from_page(page)
-    if given.id != id:
-        raise InvalidInput("it is not the memory that its name says")
-    if given.domain != "project":
-        raise InvalidInput("it does not belong to a project")
-    given = export_import.screened(replace(given, project=None), meeting.screen, meeting.screen)
-    return serialization.unpacked(given, meeting.now, project=meeting.memories.project)
+def _validate_incoming(page: str, id: str, sync_run: SyncRun) -> MemoryRecord:
+    """Return the record of a file. Raises `InvalidInput` or `ContentBlocked` if it cannot be accepted."""
+    portable = serialization.from_markdown_file(page)
+    # Otherwise a pushed file could overwrite any local memory under a harmless name.
+    if portable.id != id:
+        raise InvalidInput("the id in the file does not match its name")
+    # Memories of the user and of the organisation are never shared through a repository, in either direction.
+    if portable.domain != "project":
+        raise InvalidInput("it is not in the project domain")
+    # Incoming text is screened like a capture: whoever can push to the repository must not bypass the policy.
+    portable = export_import.screen_memory(replace(portable, project=None), sync_run.screen, sync_run.screen)
+    return serialization.from_portable(portable, sync_run.now, project=sync_run.memories.project)
 
 
-def _common(meeting: Meeting, here: OurSide, new: Iterable[str]) -> dict[str, Record]:
-    """The files that both had of what both have changed, as far as git still has them."""
+def _read_merge_bases(sync_run: SyncRun, here: LocalState, new: Iterable[str]) -> dict[str, MemoryRecord]:
+    """Return the common bases of memories that both sides changed, as far as git still has them."""
     both = [id for id in new if id in here.ours and id in here.base and here.ours[id].digest != here.base[id]]
-    pages = meeting.git.contents(Blob(here.base[id], 0) for id in both)
-    found: dict[str, Record] = {}
+    pages = sync_run.git.read_blobs(GitBlob(here.base[id], 0) for id in both)
+    result: dict[str, MemoryRecord] = {}
     for id in both:
         try:
-            found[here.base[id]] = _fit(pages[here.base[id]], id, meeting)
-        except (KeyError, InvalidInput, Blocked):
+            result[here.base[id]] = _validate_incoming(pages[here.base[id]], id, sync_run)
+        except (KeyError, InvalidInput, ContentBlocked):
             continue
-    return found
+    return result
 
 
-def _origins(meeting: Meeting, there: TheirSide, met: str | None) -> dict[str, str]:
-    try:
-        found = meeting.git.origins(there.tip or "", met, FOLDER)
-    except SyncFailed:  # a past without end
+def _origins(sync_run: SyncRun, there: RemoteState, met: str | None, ids: list[str]) -> dict[str, str]:
+    """Return the provenance of the files of these memories, by path."""
+    if not ids:
         return {}
-    return {path: _origin(meeting, said) for path, said in found.items()}
-
-
-def _origin(meeting: Meeting, said: str) -> str:
-    """On one line, and without what is not to be stored: others have chosen their names."""
-    plain = "".join(letter for letter in said if unicodedata.category(letter)[0] != "C")
-    author, _, commit = plain.rpartition(" ")
-    # Where addresses are blocked, the name alone still says who it was.
-    forms = (plain, f"{_ADDRESS.sub('', author)} {commit}", commit)
-    plain = next((passed for form in forms if (passed := _passed(meeting, form)) is not None), commit)
-    return texts.storable(f"{meeting.remote}: {' '.join(plain.split())[-LONGEST_ORIGIN:]}")
-
-
-def _passed(meeting: Meeting, text: str) -> str | None:
-    """Return the text as it may be stored, None if it may not."""
     try:
-        return meeting.screen(text)[0]
-    except Blocked:
+        origins = sync_run.git.read_origins(there.tip or "", met, MEMORIES_DIR)
+    except SyncError:  # the history exceeds the size limit
+        return {}
+    # One commit may change any number of files: its author is screened once.
+    screened: dict[str, str] = {}
+    result: dict[str, str] = {}
+    for path in map(file_path, ids):
+        if (author := origins.get(path)) is not None:
+            if author not in screened:
+                screened[author] = _origin(sync_run, author)
+            result[path] = screened[author]
+    return result
+
+
+def _origin(sync_run: SyncRun, commit_author: str) -> str:
+    """Return the provenance on one line and screened: names and addresses are chosen by others."""
+    # Anyone who can push chooses the length of a name. More is screened than is stored, so that no part of a secret
+    # remains.
+    commit_author = commit_author[-MAX_SCREENED_ORIGIN_CHARS:]
+    # Control characters could forge lines in the output that shows the origin.
+    plain = "".join(letter for letter in commit_author if unicodedata.category(letter)[0] != "C")
+    author, _, commit = plain.rpartition(" ")
+    # If addresses are blocked, the name alone still identifies the author.
+    forms = (plain, f"{_ADDRESS.sub('', author)} {commit}", commit)
+    plain = next((passed for form in forms if (passed := _screen_or_skip(sync_run, form)) is not None), commit)
+    return texts.replace_unstorable(f"{sync_run.remote}: {' '.join(plain.split())[-MAX_ORIGIN_CHARS:]}")
+
+
+def _screen_or_skip(sync_run: SyncRun, text: str) -> str | None:
+    """Return the text as it may be stored, or None if it is blocked."""
+    try:
+        return sync_run.screen(text)[0]
+    except ContentBlocked:
         return None
 
 
-def _tip(meeting: Meeting, there: TheirSide) -> str:
-    return f"{meeting.remote}: {(there.tip or '')[:12]}"
+def _tip(sync_run: SyncRun, there: RemoteState) -> str:
+    return f"{sync_run.remote}: {(there.tip or '')[:12]}"
 
 
-def _met(
+def _record_synced(
     tx: Transaction,
     place: str,
-    agreed: Mapping[str, Side | None],
+    agreed: Mapping[str, VersionedRecord | None],
     vanished: Iterable[str],
     tip: str | None,
     taken: str | None,
 ) -> None:
-    """From now on this is what both have; None for what they do not have any more. `vanished` are files that were
-    refused, and went away."""
-    rows = [_row(place, id, one) for id, one in agreed.items()]
-    tx.many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
+    """Record the common state of both sides; None removes an entry. `vanished` are rejected files that no longer
+    exist.
+    """
+    rows = [_row(place, id, version) for id, version in agreed.items()]
+    tx.execute_many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
     _insert(tx, [row for row in rows if row["digest"] is not None])
     stale = [{"place": place, "memory": id} for id in vanished]
-    tx.many("delete from memory_refused where place = :place and memory = :memory", stale)
-    tx.run("delete from memory_meeting where place = :place", {"place": place})
+    tx.execute_many("delete from memory_refused where place = :place and memory = :memory", stale)
+    tx.execute("delete from memory_meeting where place = :place", {"place": place})
     if tip is not None:
-        said = {"place": place, "tip": tip, "taken": taken}
-        tx.run("insert into memory_meeting (place, tip, taken) values (:place, :tip, :taken)", said)
+        values = {"place": place, "tip": tip, "taken": taken}
+        tx.execute("insert into memory_meeting (place, tip, taken) values (:place, :tip, :taken)", values)
 
 
-def _row(place: str, id: str, one: Side | None) -> dict[str, Any]:
-    if one is None:
+def _row(place: str, id: str, item: VersionedRecord | None) -> dict[str, Any]:
+    if item is None:
         return {"place": place, "memory": id, "digest": None}
-    record = one.record
+    record = item.record
     stamp = {"version": record.version, "updated_at": record.updated_at, "status": record.status}
-    return {"place": place, "memory": id, "digest": one.digest, **stamp}
+    return {"place": place, "memory": id, "digest": item.digest, **stamp}
 
 
 def _key(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,165 +389,187 @@ def _key(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> None:
-    tx.many(
+    tx.execute_many(
         "insert into memory_synced (place, memory, digest, version, updated_at, status) "
         "values (:place, :memory, :digest, :version, :updated_at, :status)",
         rows,
     )
 
 
-# Taking over
+# Applying.
 
-_STRANGE = "another memory here has this id"
-
-
-def _is_removed(one: Side, there: TheirSide, here: OurSide) -> bool:
-    id = one.record.id
-    return there.removed(id) and one.digest == here.base.get(id) and one.record.status != "deleted"
+_ID_COLLISION = "another memory here has this id"
 
 
-class _Applied(NamedTuple):
-    """What was done, the ids that belong to something else here (a memory of the user's, or of another project), and
-    how many memories cannot be seen any more."""
+def _is_removed(item: VersionedRecord, there: RemoteState, here: LocalState) -> bool:
+    id = item.record.id
+    return there.is_removed(id) and item.digest == here.base.get(id) and item.record.status != "deleted"
 
-    steps: list[Step]
+
+class _AppliedChanges(NamedTuple):
+    """Result of applying changes: the steps, ids that belong to another local memory (of the user or another project),
+    and the number of memories no longer visible.
+    """
+
+    steps: list[SyncStep]
     strange: list[str]
     vanished: int
 
 
-def _apply(tx: Transaction, meeting: Meeting, read: _Read, removed: set[str], seen: int) -> _Applied:
-    """All of it is looked at again: it may have been changed meanwhile."""
+def _apply(tx: Transaction, sync_run: SyncRun, read: _RemoteChanges, removed: set[str], seen: int) -> _AppliedChanges:
+    """Apply remote changes in one transaction. The local state is read again, because it may have changed since the
+    fetch.
+    """
     ids = [*read.sides, *removed]
-    project, values = meeting.memories.project, {"ids": ids, "place": meeting.place}
-    known = records.fetch(tx, ids)
+    project, values = sync_run.memories.project, {"ids": ids, "place": sync_run.place}
+    existing = records.fetch(tx, ids)
     ours = {
-        id: side(one, meeting.git) for id, one in known.items() if one.domain == "project" and one.project == project
+        id: to_versioned_record(record, sync_run.git)
+        for id, record in existing.items()
+        if record.domain == "project" and record.project == project
     }
     sql = "select memory, digest from memory_synced where place = :place and memory in :ids"
-    base = dict(tx.all(tuple[str, str], sql, values))
-    gone = set(tx.all(str, "select memory from memory_gone where memory in :ids", {"ids": ids}))
-    strange = sorted(known.keys() & read.sides.keys() - ours.keys())
-    steps = [merge.removed(ours.get(id), base.get(id), meeting.now) for id in sorted(removed)]
+    base = dict(tx.fetch_all(tuple[str, str], sql, values))
+    # Memories erased here stay erased, even if a clone that has not synced since still sends them.
+    gone = set(tx.fetch_all(str, "select memory from memory_gone where memory in :ids", {"ids": ids}))
+    # A pushed file must not change a memory of the user or of another project that happens to have its id.
+    strange = sorted(existing.keys() & read.sides.keys() - ours.keys())
+    steps = [merge.plan_removal(ours.get(id), base.get(id), sync_run.now) for id in sorted(removed)]
     steps += [
-        merge.taken(ours.get(id), side, base.get(id), read.common.get(base.get(id, "")))
+        merge.plan_incoming(ours.get(id), side, base.get(id), read.common.get(base.get(id, "")))
         for id, side in sorted(read.sides.items())
         if id not in strange and id not in gone
     ]
     todo = [step for step in steps if step is not None]
-    vanishing = sum(step.hides(ours[step.id].record, meeting.now) for step in todo if step.id in ours)
-    _check(vanishing, seen, meeting)
+    # Counted after planning and before the first write: the limit rejects the whole sync, never half of it.
+    vanishing = sum(step.removes_from_view(ours[step.id].record, sync_run.now) for step in todo if step.id in ours)
+    _confirm_deletions(vanishing, seen, sync_run)
+    # Null versions mark the rows as changed, so that the next sync compares the files once.
     unseen = {"version": None, "updated_at": None, "status": None}
     rows: list[dict[str, Any]] = []
     for step in todo:
-        after = _take(tx, step, ours.get(step.id), meeting)
-        # What is deleted here because it is not there is known to be so, until one of the two changes.
-        digest = step.theirs or side(after, meeting.git).digest
-        rows.append({"place": meeting.place, "memory": step.id, "digest": digest, **unseen})
-    tx.many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
+        after = _apply_step(tx, step, ours.get(step.id), sync_run)
+        # For a memory deleted here because its file is missing, record the local file, so that it is not compared again
+        # until one side changes.
+        digest = step.theirs or to_versioned_record(after, sync_run.git).digest
+        rows.append({"place": sync_run.place, "memory": step.id, "digest": digest, **unseen})
+    tx.execute_many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
     _insert(tx, rows)
     refused = dict(read.refused)
     for id in strange:
-        refused[id] = Refusal(read.sides[id].digest, _STRANGE, meeting.lens, meeting.now)
-    _refuse(tx, meeting.place, refused)
-    return _Applied(todo, strange, vanishing)
+        refused[id] = RejectedFile(read.sides[id].digest, _ID_COLLISION, sync_run.lens, sync_run.now)
+    _record_rejections(tx, sync_run.place, refused)
+    return _AppliedChanges(todo, strange, vanishing)
 
 
-def _check(count: int, seen: int, meeting: Meeting) -> None:
-    """Raises SyncFailed where more would vanish than is likely to be meant."""
-    if count > 1 and (count > MOST_VANISHING or count * VANISHING_SHARE > seen) and not meeting.confirm:
-        raise SyncFailed(
-            f"With this sync {count} of {seen} memories would be deleted here, because others have removed them. "
-            "Nothing was changed. Ask the user; if that is meant, call it again with confirm=true. What was deleted so "
-            "can be brought back with undo.",
+def _confirm_deletions(count: int, seen: int, sync_run: SyncRun) -> None:
+    """Raise `SyncError` if the sync would delete more memories than is likely to be intended."""
+    if (
+        count > 1
+        and (count > MAX_UNCONFIRMED_DELETIONS or count * UNCONFIRMED_DELETION_FRACTION > seen)
+        and not sync_run.confirm
+    ):
+        raise SyncError(
+            f"This sync would delete {count} of {seen} local memories, because they were deleted on the remote. "
+            "Nothing was changed. Ask the user, then repeat the call with confirm=true. Deletions can be reverted "
+            "with undo.",
             vanishing=count,
             memories=seen,
         )
 
 
-def _refuse(tx: Transaction, place: str, refused: Mapping[str, Refusal]) -> None:
-    rows = [{"place": place, "memory": id, **one._asdict()} for id, one in refused.items()]
-    tx.many("delete from memory_refused where place = :place and memory = :memory", rows)
-    tx.many(
+def _record_rejections(tx: Transaction, place: str, refused: Mapping[str, RejectedFile]) -> None:
+    rows = [{"place": place, "memory": id, **rejection._asdict()} for id, rejection in refused.items()]
+    tx.execute_many("delete from memory_refused where place = :place and memory = :memory", rows)
+    tx.execute_many(
         "insert into memory_refused (place, memory, digest, why, lens, at) "
         "values (:place, :memory, :digest, :why, :lens, :at)",
         rows,
     )
 
 
-def _take(tx: Transaction, step: Step, ours: Side | None, meeting: Meeting) -> Record:
+def _apply_step(tx: Transaction, step: SyncStep, ours: VersionedRecord | None, sync_run: SyncRun) -> MemoryRecord:
     if ours is None:
         mutations.insert(tx, [step.after])
         return step.after
-    before, who, now = ours.record, meeting.who, meeting.now
+    before, who, now = ours.record, sync_run.who, sync_run.now
     if step.clash is not None and step.other is not None:
-        # Whichever side wins, what the other had written is in the history.
+        # The text of the losing side is stored in the history.
         lost = replace(step.other, updated_at=before.updated_at)
-        before = mutations.change(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
-    reason = _reason(meeting.run) if step.hides(ours.record, now) else step.what
-    after = mutations.change(
+        before = mutations.update(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
+    reason = _reason(sync_run.run) if step.removes_from_view(ours.record, now) else step.what
+    after = mutations.update(
         tx, before, step.after, "synced", who=who, version=step.after.version, at=now, reason=reason
     )
     if step.clash is not None:
-        why = f"both sides changed {', '.join(step.clash.fields)}; the one that lost is in its history"
-        records.disagree(tx, step.id, [(step.id, why)], now)
+        why = f"both sides changed {', '.join(step.clash.fields)}; the losing version is in the history"
+        records.record_conflict(tx, step.id, [(step.id, why)], now)
     return after
 
 
-# Sending
+# Sending.
 
 
-def _wanted(there: TheirSide, here: OurSide, *, push_only: bool) -> dict[str, str | None]:
-    """The files that are to be written, by memory, and None for those that are to be taken away. What is theirs and
-    could not be read is left alone; what was erased here is not, whatever has become of it there."""
+def _files_to_write(there: RemoteState, here: LocalState, *, push_only: bool) -> dict[str, str | None]:
+    """Return the files to write by memory id; None removes a file.
+
+    Remote files that could not be read are left alone, but memories erased here are removed in any case.
+    """
     pages: dict[str, str | None] = {}
-    for id, one in here.ours.items():
-        sha, base = there.sha(id, here), here.base.get(id)
+    for id, local in here.ours.items():
+        sha, base = there.blob_sha(id, here), here.base.get(id)
         if sha is None:
-            # They need not know of the deletion of what they do not have; and what was removed there is not sent again.
-            waits = one.record.status == "deleted" or (one.digest == base and there.removed(id))
+            # The remote need not know about deletions of memories it never had, and memories removed there are not sent
+            # again.
+            waits = local.record.status == "deleted" or (local.digest == base and there.is_removed(id))
         else:
             refused = here.refused.get(id)
-            left = refused is not None and refused.digest == sha and one.digest == base
-            # What both have changed waits until it has been fetched.
-            waits = one.digest == sha or left or (push_only and base not in (sha, None))
+            left = refused is not None and refused.digest == sha and local.digest == base
+            # A memory changed on both sides waits until the remote version has been fetched.
+            waits = local.digest == sha or left or (push_only and base not in (sha, None))
         if not waits:
-            pages[id] = merge.shared(one.record)
-    theirs = here.lost.union(there.blobs)
-    erased = [id for id in theirs if id not in here.ours and id in here.withdrawn and there.sha(id, here) is not None]
+            pages[id] = merge.to_file(local.record)
+    theirs = here.deleted.union(there.blobs)
+    erased = [
+        id for id in theirs if id not in here.ours and id in here.withdrawn and there.blob_sha(id, here) is not None
+    ]
     return pages | dict.fromkeys(erased)
 
 
-def _send(meeting: Meeting, there: TheirSide, pages: Mapping[str, str | None]) -> str | None:
-    """The commit that the remote has taken; None where another clone was quicker."""
-    git, mine = meeting.git, f"{meeting.tracking}-{os.urandom(6).hex()}"
+def _push(sync_run: SyncRun, there: RemoteState, pages: Mapping[str, str | None]) -> str | None:
+    """Push the files and return the new commit, or None if another clone pushed first."""
+    # A separate ref for this push, so that concurrent syncs in one clone do not overwrite each other.
+    git, mine = sync_run.git, f"{sync_run.tracking}-{os.urandom(6).hex()}"
     message = f"{len(pages)} memories"
-    files = {path_of(id): page for id, page in pages.items()}
+    files = {file_path(id): page for id, page in pages.items()}
     erased = [id for id, page in pages.items() if page is None]
-    files |= {tombstone_of(id): _GONE_TEXT for id in erased}
+    files |= {tombstone_path(id): _TOMBSTONE_TEXT for id in erased}
+    # A memory that is sent again after an erasure elsewhere needs its tombstone removed.
     buried = (id for id, page in pages.items() if page is not None and (id in there.gone or not there.whole))
-    files |= {tombstone_of(id): None for id in buried}
+    files |= {tombstone_path(id): None for id in buried}
     try:
-        commit = git.write(files, message, there.tip, mine)
+        commit = git.write_commit(files, message, there.tip, mine)
         if erased:
-            # What was erased would still be in the past.
+            # Drop the history, which would still contain the erased content.
             commit = git.alone(commit, message, mine)
-        if not git.push(meeting.remote, commit, REF, there.tip):
+        # The expected old tip makes the push fail if another clone was faster, instead of overwriting its commit.
+        if not git.push(sync_run.remote, commit, SYNC_REF, there.tip):
             return None
-        git.set(meeting.tracking, commit)
+        git.set(sync_run.tracking, commit)
         return commit
     finally:
         git.forget(mine)
 
 
-def _counted(total: Synced, steps: list[Step], problems: list[str]) -> Synced:
+def _add_counts(total: SyncReport, steps: list[SyncStep], problems: list[str]) -> SyncReport:
     counts: dict[str, Any] = {
-        name: getattr(total, name) + sum(one.what == what for one in steps)
+        name: getattr(total, name) + sum(step.what == what for step in steps)
         for name, what in (("added", "add"), ("updated", "update"), ("removed", "remove"), ("merged", "merge"))
     }
-    clashes = [one.clash for one in steps if one.clash is not None]
+    clashes = [step.clash for step in steps if step.clash is not None]
     return replace(
         total,
         **counts,
-        conflicts=[*total.conflicts, *clashes][:MOST_LISTED],
-        problems=[*total.problems, *problems][:MOST_LISTED],
+        conflicts=[*total.conflicts, *clashes][:MAX_LISTED_CONFLICTS],
+        problems=[*total.problems, *problems][:MAX_LISTED_CONFLICTS],
     )

@@ -1,6 +1,6 @@
-"""Memories outside of the database: as lines of JSON, as Markdown, and each as a file of its own.
+"""Serialization of memories: JSON Lines, Markdown, and one Markdown file per memory.
 
-What comes back in is checked like anything else from outside.
+Parsed memories are validated like any other input.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from portico.extend import decode_bounded
 from portico_services import timestamps
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.store import records, validation
-from portico_services.memory.store.capture import author_kind, new_id
-from portico_services.memory.store.namespaces import STATUSES, checked_domain, checked_namespace
+from portico_services.memory.store.capture import classify_author, new_id
+from portico_services.memory.store.namespaces import STATUSES, normalize_domain, validate_namespace
 from portico_services.memory.store.ownership import home_of
-from portico_services.memory.store.records import Record
+from portico_services.memory.store.records import MemoryRecord
 
-Format = Literal["jsonl", "markdown"]
+ExportFormat = Literal["jsonl", "markdown"]
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
-# The line before a memory in Markdown; the same at the beginning of a line of content has a backslash before it.
-_MARK = re.compile(r"<!-- memory (\{.*\}) -->")
-_MARKED = re.compile(r"(?m)^(\\*)(<!-- memory )")
-_EXTRA = re.compile(r"(?m)^\\(\\*)(<!-- memory )")
+# Metadata line of a memory in Markdown. A content line that looks like it is escaped with a backslash.
+_METADATA_COMMENT = re.compile(r"<!-- memory (\{.*\}) -->")
+_COMMENT_START = re.compile(r"(?m)^(\\*)(<!-- memory )")
+_ESCAPED_COMMENT = re.compile(r"(?m)^\\(\\*)(<!-- memory )")
 
 
-class Portable(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A memory as it travels: moments are written out, and what is usual is left out."""
+class PortableMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Serialized form of a memory: ISO 8601 timestamps, default values omitted."""
 
     id: str = ""
     domain: str = "project"
@@ -54,127 +54,131 @@ class Portable(Struct, frozen=True, kw_only=True, omit_defaults=True):
     deleted_at: str | None = None
 
 
-def packed(record: Record) -> Portable:
-    said: dict[str, Any] = msgspec.structs.asdict(record)
+def to_portable(record: MemoryRecord) -> PortableMemory:
+    """Return the serialized form of a record."""
+    fields: dict[str, Any] = msgspec.structs.asdict(record)
     for name in ("at", "created_at", "updated_at", "expires_at", "deleted_at"):
-        said[name] = None if said[name] is None else timestamps.written(said[name])
-    # Whose memory it is in the user domain is not part of it: the importing caller becomes its owner.
-    said["project"] = record.project if record.domain == "project" else None
-    return Portable(**{name: said[name] for name in Portable.__struct_fields__})
+        fields[name] = None if fields[name] is None else timestamps.format_iso(fields[name])
+    # The owner in the user domain is not exported: the importing caller becomes the owner.
+    fields["project"] = record.project if record.domain == "project" else None
+    return PortableMemory(**{name: fields[name] for name in PortableMemory.__struct_fields__})
 
 
-def unpacked(given: Portable, now: int, *, project: str | None, owner: str = "") -> Record:
-    """Raises InvalidInput for what cannot be a memory."""
-    content = validation.content(given.content)
-    domain = checked_domain(given.domain)
-    if given.status not in STATUSES or not 1 <= given.version < 1_000_000_000:
-        raise InvalidInput(f"{given.status[:40]!r} is no status, or {given.version} no version.")
-    created = _moment(given.created_at, now, now)
-    deleted = _moment(given.deleted_at, now, now) if given.status == "deleted" else None
-    return Record(
-        id=given.id if _ID.fullmatch(given.id) else new_id(),
+def from_portable(portable: PortableMemory, now: int, *, project: str | None, owner: str = "") -> MemoryRecord:
+    """Validate a parsed memory and return its record. Raises `InvalidInput`."""
+    content = validation.validate_content(portable.content)
+    domain = normalize_domain(portable.domain)
+    if portable.status not in STATUSES or not 1 <= portable.version < 1_000_000_000:
+        raise InvalidInput(f"Invalid status {portable.status[:40]!r} or version {portable.version}.")
+    created = _parse_timestamp(portable.created_at, now, now)
+    deleted = _parse_timestamp(portable.deleted_at, now, now) if portable.status == "deleted" else None
+    return MemoryRecord(
+        id=portable.id if _ID.fullmatch(portable.id) else new_id(),
         domain=domain,
-        namespace=checked_namespace(given.namespace),
+        namespace=validate_namespace(portable.namespace),
         content=content,
-        tags=validation.tags(given.tags),
-        **validation.labels(given),
-        author_kind=author_kind(given.author),
-        place=given.place if given.place is not None and 0 <= given.place < 2**63 else None,
-        project=home_of(domain, (validation.project(given.project) or project) if domain == "project" else None, owner),
-        status=given.status,
-        version=given.version,
-        at=_moment(given.at, created, now),
+        tags=validation.normalize_tags(portable.tags),
+        **validation.validate_labels(portable),
+        author_kind=classify_author(portable.author),
+        place=portable.place if portable.place is not None and 0 <= portable.place < 2**63 else None,
+        project=home_of(
+            domain, (validation.validate_project(portable.project) or project) if domain == "project" else None, owner
+        ),
+        status=portable.status,
+        version=portable.version,
+        at=_parse_timestamp(portable.at, created, now),
         created_at=created,
-        updated_at=_moment(given.updated_at, created, now),
-        expires_at=None if given.expires_at is None else validation.moment(given.expires_at),
+        updated_at=_parse_timestamp(portable.updated_at, created, now),
+        expires_at=None if portable.expires_at is None else validation.parse_timestamp(portable.expires_at),
         deleted_at=deleted,
-        digest=records.digest(content),
+        digest=records.content_digest(content),
     )
 
 
-def _moment(text: str | None, otherwise: int, now: int) -> int:
-    return otherwise if text is None else validation.past(text, now)
+def _parse_timestamp(text: str | None, otherwise: int, now: int) -> int:
+    return otherwise if text is None else validation.parse_past_timestamp(text, now)
 
 
-# Many in one text
+# Many memories in one text.
 
 
-def dumped(found: Iterable[Record], format: Format) -> str:
+def dump(memories: Iterable[MemoryRecord], format: ExportFormat) -> str:
+    """Return memories in an export format."""
     if format == "jsonl":
-        return "".join(msgspec.json.encode(packed(one)).decode() + "\n" for one in found)
-    return "".join(_section(packed(one)) for one in found)
+        return "".join(msgspec.json.encode(to_portable(item)).decode() + "\n" for item in memories)
+    return "".join(_to_section(to_portable(item)) for item in memories)
 
 
-def loaded(text: str, format: Format) -> Iterator[Portable | str]:
-    """Each memory, or what is wrong with it."""
+def load(text: str, format: ExportFormat) -> Iterator[PortableMemory | str]:
+    """Yield each memory, or an error message if it cannot be parsed."""
     if format == "jsonl":
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
-                yield _decoded(line, f"line {number}")
+                yield _decode_json(line, f"line {number}")
         return
-    yield from _sections(text)
+    yield from _parse_sections(text)
 
 
-def _section(one: Portable) -> str:
-    head = msgspec.json.encode(msgspec.structs.replace(one, content="")).decode()
-    # `--` ends a comment.
+def _to_section(item: PortableMemory) -> str:
+    head = msgspec.json.encode(msgspec.structs.replace(item, content="")).decode()
+    # `--` would end the HTML comment.
     head = head.replace("--", "-\\u002d")
-    return f"<!-- memory {head} -->\n{escaped(one.content)}\n\n"
+    return f"<!-- memory {head} -->\n{escape_comments(item.content)}\n\n"
 
 
-def _sections(text: str) -> Iterator[Portable | str]:
-    head: Portable | str | None = None
+def _parse_sections(text: str) -> Iterator[PortableMemory | str]:
+    head: PortableMemory | str | None = None
     lines: list[str] = []
-    # Not `splitlines`: a content may hold other characters that it takes for the end of a line.
+    # Not `splitlines`, which also splits at other characters that a content may contain.
     for line in [*text.removesuffix("\n").split("\n"), "<!-- memory {} -->"]:
-        found = _MARK.fullmatch(line)
-        if found is None:
+        match = _METADATA_COMMENT.fullmatch(line)
+        if match is None:
             lines.append(line)
             continue
-        if isinstance(head, Portable):
+        if isinstance(head, PortableMemory):
             content = "\n".join(lines)
-            yield msgspec.structs.replace(head, content=unescaped(content.removesuffix("\n")))
+            yield msgspec.structs.replace(head, content=unescape_comments(content.removesuffix("\n")))
         elif head is not None:
             yield head
-        head, lines = _decoded(found[1], "a comment"), []
+        head, lines = _decode_json(match[1], "a comment"), []
 
 
-def _decoded(text: str, where: str) -> Portable | str:
+def _decode_json(text: str, where: str) -> PortableMemory | str:
     try:
-        return decode_bounded(text, type=Portable)
+        return decode_bounded(text, type=PortableMemory)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
         return f"{where}: {failure}"
 
 
-# Each in a file
+# One file per memory.
 
 
-def page(record: Record) -> str:
-    """Readable, and the same for the same memory: a change is a small difference between two files."""
-    said: dict[str, Any] = msgspec.to_builtins(packed(record))
-    content = said.pop("content")
-    head = "".join(f"{name}: {msgspec.json.encode(value).decode()}\n" for name, value in said.items())
+def to_markdown_file(record: MemoryRecord) -> str:
+    """Return a readable and deterministic file, so that a change results in a small diff."""
+    fields: dict[str, Any] = msgspec.to_builtins(to_portable(record))
+    content = fields.pop("content")
+    head = "".join(f"{name}: {msgspec.json.encode(value).decode()}\n" for name, value in fields.items())
     return f"---\n{head}---\n{content}\n"
 
 
-def from_page(text: str) -> Portable:
-    """Raises InvalidInput for what is no such file."""
+def from_markdown_file(text: str) -> PortableMemory:
+    """Parse the file of a memory. Raises `InvalidInput`."""
     head, mark, content = text.removeprefix("---\n").partition("\n---\n")
-    said: dict[str, Any] = {"content": content.removesuffix("\n")}
+    fields: dict[str, Any] = {"content": content.removesuffix("\n")}
     try:
         for line in head.split("\n"):
             name, _, value = line.partition(": ")
-            said[name] = decode_bounded(value)
+            fields[name] = decode_bounded(value)
         if not mark or not text.startswith("---\n"):
-            raise InvalidInput("There is no head between two lines of ---.")
-        return msgspec.convert(said, Portable)
+            raise InvalidInput("Expected a header between two lines of ---.")
+        return msgspec.convert(fields, PortableMemory)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
-        raise InvalidInput(f"This is no memory: {failure}") from None
+        raise InvalidInput(f"Invalid memory: {failure}") from None
 
 
-def escaped(content: str) -> str:
-    return _MARKED.sub(r"\\\1\2", content)
+def escape_comments(content: str) -> str:
+    return _COMMENT_START.sub(r"\\\1\2", content)
 
 
-def unescaped(content: str) -> str:
-    return _EXTRA.sub(r"\1\2", content)
+def unescape_comments(content: str) -> str:
+    return _ESCAPED_COMMENT.sub(r"\1\2", content)

@@ -1,4 +1,4 @@
-"""What comes and goes on the servers: the namespaces that have filled, and the saved prompts."""
+"""Components that change at run time: resources of non-empty namespaces, and saved prompts."""
 
 from __future__ import annotations
 
@@ -9,53 +9,55 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico import Context, Server, UsageError
-from portico.extend import CallerCompleter, Completes, Component, Prompt, Resource
+from portico import Context, Prompt, Resource, Server, UsageError
+from portico.extend import CallerCompleter, CompletionBinding, Component
 from portico_services.memory.extras import saved_prompts
 from portico_services.memory.extras.saved_prompts import SavedPrompt
 from portico_services.memory.store import statistics
-from portico_services.memory.store.memory_store import Memories
-from portico_services.memory.tools.context import Access
+from portico_services.memory.store.memory_store import MemoryStore
+from portico_services.memory.tools.context import MemoryToolContext
 
 
 class ListedPrompt(Struct, frozen=True):
-    """A saved prompt, and what was added to a server for it."""
+    """A saved prompt and the components added to a server for it."""
 
     template: SavedPrompt
     components: list[Component]
 
 
-class ServerListings:
-    """`read` gives the memories of a namespace."""
+class DynamicComponents:
+    """Keeps the dynamic components of the servers up to date. `read` returns the memories of a namespace."""
 
-    def __init__(self, access: Access, read: Callable[[Context, str, str], Awaitable[Any]]) -> None:
+    def __init__(self, access: MemoryToolContext, read: Callable[[Context, str, str], Awaitable[Any]]) -> None:
         self._access = access
         self._read = read
-        # For each server, its saved prompts by name, and its namespaces by URI.
+        # By server: saved prompts by name, and namespaces by URI.
         self._listed: dict[Server, dict[str, ListedPrompt | None]] = {}
-        # A refresh reads and then applies: a second one in between would apply an older state last.
+        # A refresh reads and then applies; a concurrent one could apply an older state last.
         self._refreshing = asyncio.Lock()
 
     def add_server(self, server: Server) -> None:
         self._listed.setdefault(server, {})
 
-    async def refresh(self, memories: Memories) -> None:
-        """Bring the servers' lists up to date. `memories` are those of the service, not of a single caller."""
+    async def refresh(self, memories: MemoryStore) -> None:
+        """Update the lists of all servers. `memories` is the store of the service, not of a single caller."""
         if not self._listed:
             return
         await self.refresh_prompts(memories)
-        for domain, namespace in await memories.read(lambda tx: statistics.places(tx, memories.owner)):
+        for domain, namespace in await memories.read(lambda tx: statistics.list_scopes(tx, memories.owner)):
             self.add_namespace(domain, namespace)
 
-    async def refresh_prompts(self, memories: Memories) -> None:
-        """List the saved prompts as the store has them now, and no others."""
+    async def refresh_prompts(self, memories: MemoryStore) -> None:
+        """List exactly the saved prompts that the store contains."""
         async with self._refreshing:
-            saved = await memories.read(lambda tx: saved_prompts.visible(tx, memories.homes, memories.owner))
+            saved = await memories.read(
+                lambda tx: saved_prompts.list_visible(tx, memories.project_scopes, memories.owner)
+            )
             for server in self._listed:
-                self._list_prompts(server, {one.name: one for one in saved if _is_listed(server, one.domain)})
+                self._list_prompts(server, {item.name: item for item in saved if _is_listed(server, item.domain)})
 
     def add_namespace(self, domain: str, namespace: str) -> None:
-        """A namespace that has something in it is listed. The template reads it just the same."""
+        """List a namespace that contains memories. The resource template can read it in any case."""
         for server in self._listed:
             if _is_listed(server, domain):
                 self._list_namespace(server, domain, namespace)
@@ -64,6 +66,7 @@ class ServerListings:
         uri = f"{self._access.prefix}://{domain}/{namespace}"
         if uri in self._listed[server]:
             return
+        # Marked before the resource is added, so that a URI which another service owns is not tried again.
         self._listed[server][uri] = None
 
         async def read(ctx: Context) -> Any:
@@ -71,7 +74,7 @@ class ServerListings:
 
         described = f"The {namespace} of the {domain}" if domain != "user" else f"The user's {namespace}"
         listing = Resource(
-            self._access.speaking(read, f"reading {uri}", resource=True),
+            self._access.wrap(read, f"reading {uri}", resource=True),
             uri,
             name=f"{domain} {namespace}",
             description=described,
@@ -81,26 +84,26 @@ class ServerListings:
         try:
             server.add(listing)
         except UsageError:
-            pass  # another service has this URI; it can still be read through the template
+            pass  # another service has this URI; the template can still read it
 
-    # Saved prompts
+    # Saved prompts.
 
     def _list_prompts(self, server: Server, saved: dict[str, SavedPrompt]) -> None:
         listed = self._listed[server]
-        for name, one in list(listed.items()):
-            if one is not None and saved.get(name) != one.template:
+        for name, listed_prompt in list(listed.items()):
+            if listed_prompt is not None and saved.get(name) != listed_prompt.template:
                 del listed[name]
-                # Not by its name, which a tool or a service may have as well.
-                for component in one.components:
+                # Remove the component itself, since a tool or another service may have the same name.
+                for component in listed_prompt.components:
                     server.registry.remove(component)
         for name, template in saved.items():
             if name in listed or name in server.prompts:
                 continue
-            prompt = self._live(template)
+            prompt = self._prompt_from_template(template)
             server.add(prompt)
-            # A choice of words completes itself.
+            # Arguments with choices are completed from these choices.
             completes: list[Component] = [
-                Completes(name, variable, CallerCompleter(self._access.complete_topic))
+                CompletionBinding(name, variable, CallerCompleter(self._access.complete_topic))
                 for variable, about in template.variables.items()
                 if not about.choices
             ]
@@ -108,37 +111,41 @@ class ServerListings:
             listed[name] = ListedPrompt(template, [*completes, prompt])
 
     def lists_prompt(self, server: Server, template: SavedPrompt) -> bool:
-        """Return whether the server lists this saved prompt, and not another one of its name."""
+        """Return whether the server lists this saved prompt, and not another one with the same name."""
         listed = self._listed.get(server, {}).get(template.name)
         return listed is not None and listed.template == template
 
-    def is_taken(self, name: str) -> bool:
-        """Whether a server has a prompt of that name that was not saved listed."""
+    # Otherwise a saved prompt could replace a prompt of the server, and its author would speak in the server’s name.
+    def is_name_taken(self, name: str) -> bool:
+        """Return whether a server has a prompt with that name that is not a saved one."""
         return any(name in server.prompts and name not in listed for server, listed in self._listed.items())
 
-    def _live(self, template: SavedPrompt) -> Prompt:
-        """A saved prompt as a prompt of the protocol: its variables are the arguments."""
+    def _prompt_from_template(self, template: SavedPrompt) -> Prompt:
+        """Return the MCP prompt of a saved prompt. Its variables become the arguments."""
 
-        async def fill(**given: str | None) -> str:
-            return saved_prompts.filled(template, {name: value for name, value in given.items() if value is not None})
+        async def fill(**values: str | None) -> str:
+            return saved_prompts.render(template, {name: value for name, value in values.items() if value is not None})
 
         parameters = []
-        for name, one in template.variables.items():
-            kind: Any = Literal[tuple(one.choices)] if one.choices else str
-            hint: Any = Annotated[kind, one.description or name]
-            if one.default is not None:
-                hint = Annotated[kind | None, one.description or name]
-            default = Parameter.empty if one.default is None else None
+        for name, parameter in template.variables.items():
+            kind: Any = Literal[tuple(parameter.choices)] if parameter.choices else str
+            hint: Any = Annotated[kind, parameter.description or name]
+            if parameter.default is not None:
+                hint = Annotated[kind | None, parameter.description or name]
+            default = Parameter.empty if parameter.default is None else None
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
         fill.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        fill.__annotations__ = {one.name: one.annotation for one in parameters}
-        said = template.description or f"The saved prompt {template.name}"
-        found = Prompt(fill, name=template.name, description=said)
-        found.owner = "memory"
-        return found
+        fill.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        description = template.description or f"The saved prompt {template.name}"
+        prompt = Prompt(fill, name=template.name, description=description)
+        prompt.owner = "memory"
+        return prompt
 
 
 def _is_listed(server: Server, domain: str) -> bool:
-    """Return whether a domain is part of the lists, which are the same for all callers: where clients log in, those of
-    the user domain differ. Its memories and prompts are still read by their URIs, and by the tools."""
+    """Return whether a domain is part of the lists.
+
+    The lists are the same for all callers, but with authentication the user domain differs between callers. Its
+    memories and prompts can still be read by URI and through the tools.
+    """
     return domain != "user" or server.auth is None

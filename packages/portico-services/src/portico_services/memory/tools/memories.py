@@ -1,4 +1,4 @@
-"""The tools for single memories: capturing, finding, changing and deleting them."""
+"""Tools for single memories: capture, recall, update and delete."""
 
 from __future__ import annotations
 
@@ -9,86 +9,88 @@ from msgspec import Meta
 from portico import Context
 from portico._lazy import LazyModule
 from portico_services import git_project
-from portico_services.database_service import requester
+from portico_services.database_service import actor_name
 from portico_services.memory.store import validation
-from portico_services.memory.store.filters import LONGEST as LONGEST_FILTER
-from portico_services.memory.store.memory_store import MOST_RESULTS
-from portico_services.memory.store.namespaces import WRITABLE, checked_namespace, known_namespace
+from portico_services.memory.store.filters import MAX_FILTER_CHARS
+from portico_services.memory.store.memory_store import MAX_RESULTS
+from portico_services.memory.store.namespaces import (
+    WRITABLE_NAMESPACES,
+    validate_namespace,
+    validate_readable_namespace,
+)
 from portico_services.memory.tools import results
-from portico_services.memory.tools.context import Access, Id
+from portico_services.memory.tools.context import MemoryId, MemoryToolContext
 
 if TYPE_CHECKING:
     from portico_services.memory.store import capture as capturing
 else:
     capturing = LazyModule("portico_services.memory.store.capture")
 
-LIST_LIMIT, SEARCH_LIMIT = 50, 10
+DEFAULT_LIST_LIMIT, DEFAULT_SEARCH_LIMIT = 50, 10
 
-Content = Annotated[
-    str, Meta(min_length=1, description="What is to be remembered: one fact, decision or finding, in full sentences")
-]
-# The schema names them; that an unknown one is refused in our own words is our business.
-NamespaceName = Annotated[str, Meta(extra_json_schema={"enum": list(WRITABLE)})]
-Tags = Annotated[list[str] | None, "Words to find it by, such as database or auth"]
-FilterText = Annotated[
+ContentText = Annotated[str, Meta(min_length=1, description="Text to store: one fact in full sentences")]
+# The schema lists the values, but an unknown one is rejected by this service with its own message.
+NamespaceName = Annotated[str, Meta(extra_json_schema={"enum": list(WRITABLE_NAMESPACES)})]
+Tags = Annotated[list[str] | None, "Search tags, e.g. database, auth"]
+FilterExpression = Annotated[
     str | None,
     Meta(
-        max_length=LONGEST_FILTER,
-        description="Conditions, with spaces: ns:decisions tag:db,sql -tag:old since:7d until:2026-01-31 source: "
-        "project: branch: path:src/ status: author: thread: entity:. A comma is or; a key twice is and",
+        max_length=MAX_FILTER_CHARS,
+        description="Space-separated conditions: ns:decisions tag:db,sql -tag:old since:7d until:2026-01-31 "
+        "source: project: branch: path:src/ status: author: thread: entity:. Comma means OR, "
+        "repeated key AND, leading - NOT",
     ),
 ]
 DomainName = Annotated[
     Literal["project", "user", "org", "global"],
-    "Who it belongs to: this project, the user everywhere (which others call global), or the organisation",
+    "Owner: this project (default), the user (alias global) or the organisation",
 ]
 
 
 class MemoryTools:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: MemoryToolContext) -> None:
         self._access = access
 
     async def capture(
         self,
         ctx: Context,
-        content: Content,
-        namespace: Annotated[NamespaceName, "What kind of memory it is"],
+        content: ContentText,
+        namespace: Annotated[NamespaceName, "Kind of memory"],
         tags: Tags = None,
-        source: Annotated[str | None, "Where it comes from: a file, a URL, a ticket"] = None,
-        ttl: Annotated[str | None, "How long it is to be kept: 7d, 24h, 60m, 3600s; for ever when left out"] = None,
+        source: Annotated[str | None, "Origin: file, URL or ticket"] = None,
+        ttl: Annotated[str | None, "Lifetime, e.g. 7d, 24h, 60m; default: no expiry"] = None,
         domain: DomainName = "project",
-        thread: Annotated[
-            str | None, "The conversation, file or session it belongs to; its neighbours help to find it"
-        ] = None,
-        author: Annotated[
-            str | None, "Who said it, such as user, assistant or a name; left out: git's user.name"
-        ] = None,
-        at: Annotated[str | None, "When it was said or happened, if not now: 2026-01-31T12:00:00Z"] = None,
-        branch: Annotated[str | None, "The git branch it is about"] = None,
-        path: Annotated[str | None, "The file it is about"] = None,
+        thread: Annotated[str | None, "Conversation, file or session id; improves ranking of neighbours"] = None,
+        author: Annotated[str | None, "Speaker: user, assistant or a name; default git user.name"] = None,
+        at: Annotated[str | None, "Time it was said, ISO 8601; default now"] = None,
+        branch: Annotated[str | None, "Git branch it concerns"] = None,
+        path: Annotated[str | None, "File it concerns"] = None,
         on_duplicate: Annotated[
             capturing.OnDuplicate,
-            "When it is known already: skip (keep the old one), merge (add to it), supersede (replace it), "
-            "error, keep (both)",
+            "If it already exists: skip (default, keep the stored one), merge, supersede, error, or keep both",
         ] = "skip",
-    ) -> results.Captured:
-        """Store a memory: a decision, a finding, a preference, anything worth knowing in a later conversation.
+    ) -> results.CaptureResult:
+        """Store one fact, decision, finding or preference so that later conversations can recall it.
 
-        One thought per memory. Returns its id and URN, a memory that says the same if there is one, and memories
-        that seem to disagree. Secrets are refused or masked.
+        Use one call per fact. Returns the id, an existing duplicate if there is one, and memories that seem to
+        contradict it. Text that contains secrets is rejected or redacted.
         """
-        memories = await self._access.writable(ctx)
-        checked_namespace(namespace)
+        memories = await self._access.writable_store(ctx)
+        # Before screening: an invalid argument should not cost a scan of the text.
+        validate_namespace(namespace)
         labels = {"source": source, "thread": thread, "author": author, "branch": branch, "path": path}
-        passed = await self._access.guard.check(
-            validation.bounded(content),
-            *(validation.bounded_label(text, name) for name, text in labels.items()),
-            *validation.bounded_tags(tags or ()),
+        # All texts are screened together, before anything is stored or compared.
+        passed = await self._access.screening.screen(
+            validation.check_length(content),
+            *(validation.check_label_length(text, name) for name, text in labels.items()),
+            *validation.check_tags(tags or ()),
         )
+        # In the order in which they were passed to `screen`.
         kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
+        # Only in the project domain: memories of the user already belong to one person.
         if not kept_author and domain == "project":
             kept_author = await self._access.git_author(ctx, memories) or ""
-        draft = capturing.Draft(
+        draft = capturing.MemoryDraft(
             content=kept,
             namespace=namespace,
             tags=kept_tags,
@@ -98,100 +100,104 @@ class MemoryTools:
             thread=kept_thread,
             author=kept_author or None,
             at=at,
-            branch=kept_branch or (git_project.branch(memories.root) if domain == "project" else None),
-            path=git_project.within(kept_path, memories.root),
+            branch=kept_branch or (git_project.current_branch(memories.root) if domain == "project" else None),
+            path=git_project.relative_to_root(kept_path, memories.root),
             on_duplicate=on_duplicate,
         )
-        taken = await memories.capture(draft, who=requester(ctx, draft.author))
-        if taken.is_new:
-            self._access.tell("captured", taken.record)
+        # The actor is the authenticated principal if there is one; `author` is what the caller claims.
+        outcome = await memories.capture(draft, who=actor_name(ctx, draft.author))
+        if outcome.is_new:
+            self._access.notify_webhooks("captured", outcome.record)
         ctx.info(
-            f"Captured memory {taken.record.id}" if taken.is_new else f"Known as {taken.record.id}", self._access.prefix
+            f"Captured memory {outcome.record.id}" if outcome.is_new else f"Duplicate of memory {outcome.record.id}",
+            self._access.prefix,
         )
-        return results.captured(taken, self._access.prefix, passed, validation.replaced(content))
+        return results.to_capture_result(outcome, self._access.prefix, passed, validation.replacement_note(content))
 
     async def recall(
         self,
         ctx: Context,
-        query: Annotated[
-            str | None, "What to look for, in plain words or as a question; left out or *: the newest"
-        ] = None,
-        filter: FilterText = None,
-        namespace: Annotated[NamespaceName | None, "Only of this kind"] = None,
-        mode: Annotated[Literal["hybrid", "vector", "text"], "How to look: by words, by meaning, or both"] = "hybrid",
+        query: Annotated[str | None, "Question or keywords; omit to list the newest"] = None,
+        filter: FilterExpression = None,
+        namespace: Annotated[NamespaceName | None, "Namespace to search; default all"] = None,
+        mode: Annotated[Literal["hybrid", "vector", "text"], "Full-text, vector or hybrid (default)"] = "hybrid",
         detail: Annotated[
-            Literal["light", "medium", "everything"], "How much of each: a line, a paragraph, or all of it"
+            Literal["light", "medium", "everything"],
+            "Content per hit: light (a line), medium (default, a paragraph) or everything",
         ] = "medium",
         limit: Annotated[
-            int | None, Meta(ge=1, le=MOST_RESULTS, description="At most so many; 10 for a search, 50 for a list")
+            int | None, Meta(ge=1, le=MAX_RESULTS, description="Maximum results; default 10 with a query, 50 without")
         ] = None,
-        offset: Annotated[int, Meta(ge=0, le=1_000_000, description="Leave out so many at the beginning")] = 0,
-        cursor: Annotated[str | None, "nextCursor of the answer before, for what comes next"] = None,
-        entity: Annotated[str | None, "Only what mentions this person, technology or file"] = None,
-        as_of: Annotated[str | None, "What was known at this moment: 2026-01-31T12:00:00Z"] = None,
-    ) -> results.Recalled:
-        """Find memories by what they say, best first. Without a query, list them, newest first.
+        offset: Annotated[int, Meta(ge=0, le=1_000_000, description="Results to skip")] = 0,
+        cursor: Annotated[str | None, "`nextCursor` from the previous page"] = None,
+        entity: Annotated[str | None, "Person, technology or file that must be mentioned"] = None,
+        as_of: Annotated[str | None, "Search memories as they were at this time, ISO 8601"] = None,
+    ) -> results.RecallResult:
+        """Search stored memories and return the best matches, ranked. Without a query, list the newest.
 
-        A memory whose `match` is weak has little of what was asked for; without any match, the newest are shown.
-
-        Call it before asking the user something they may have said before, and before a decision that may exist.
-        Long content is cut; memory_get returns all of it.
+        Use it before asking the user for something they may have said already, and before making a decision that may
+        exist. `match: weak` marks poor matches. Content may be truncated; memory_get returns it in full.
         """
-        memories = await self._access.memories(ctx)
+        memories = await self._access.store(ctx)
         if namespace is not None:
-            known_namespace(namespace)
-        wanted = memories.filter(filter).also("ns", namespace).also("entity", entity)
-        searching = (query or "").strip() not in ("", "*") or bool(wanted.words)
-        count = limit or (SEARCH_LIMIT if searching else LIST_LIMIT)
-        moment = None if as_of is None else validation.moment(as_of)
-        # A list goes on behind the last one that was shown, whatever comes before it meanwhile.
-        after = validation.behind(cursor) if cursor is not None and "." in cursor else None
-        start = validation.position(cursor) if cursor is not None and after is None else offset
+            validate_readable_namespace(namespace)
+        parsed_filter = memories.filter(filter).with_condition("ns", namespace).with_condition("entity", entity)
+        # Some clients send * for “everything”.
+        searching = (query or "").strip() not in ("", "*") or bool(parsed_filter.words)
+        count = limit or (DEFAULT_SEARCH_LIMIT if searching else DEFAULT_LIST_LIMIT)
+        moment = None if as_of is None else validation.parse_timestamp(as_of)
+        # A list continues after the last memory shown, even if newer ones were added in between.
+        # Two kinds of cursors: a key (`time.id`) for lists, an offset for ranked results, which have no stable key.
+        after = validation.parse_cursor(cursor) if cursor is not None and "." in cursor else None
+        start = validation.parse_offset_cursor(cursor) if cursor is not None and after is None else offset
         page = await memories.recall(
-            query or "", wanted, limit=count, offset=0 if after else start, after=after, as_of=moment, mode=mode
+            query or "", parsed_filter, limit=count, offset=0 if after else start, after=after, as_of=moment, mode=mode
         )
         prefix = self._access.prefix
-        shown = [
+        hits = [
             results.from_project(
-                results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail),
+                results.to_scored_hit(hit, prefix, detail) if searching else results.to_hit(hit.record, prefix, detail),
                 hit.record,
-                memories.homes,
+                memories.project_scopes,
             )
             for hit in page.hits
         ]
-        ctx.debug(f"Found {len(shown)} in {memories.project}, by {memories.mode(mode)}", self._access.prefix)
-        return results.Recalled(
-            count=len(shown),
-            memories=shown,
-            mode=memories.mode(mode),
+        ctx.debug(f"Found {len(hits)} in {memories.project}, by {memories.resolve_mode(mode)}", self._access.prefix)
+        return results.RecallResult(
+            count=len(hits),
+            memories=hits,
+            mode=memories.resolve_mode(mode),
             note=page.note,
-            next_cursor=validation.cursor_behind(page.last) if page.last else str(start + count) if page.more else None,
+            next_cursor=validation.make_cursor(page.last) if page.last else str(start + count) if page.more else None,
         )
 
-    async def get(self, ctx: Context, memory_id: Id) -> results.Whole:
-        """One memory with all of its content and everything known about it."""
-        return results.whole(
-            await (await self._access.memories(ctx, any_project=True)).get(memory_id), self._access.prefix
+    async def get(self, ctx: Context, memory_id: MemoryId) -> results.MemoryDetail:
+        """Return one memory in full with all its metadata. Use memory_recall to find the id."""
+        return results.to_detail(
+            await (await self._access.store(ctx, any_project=True)).get(memory_id), self._access.prefix
         )
 
     async def update(
         self,
         ctx: Context,
-        memory_id: Id,
-        content: Annotated[str | None, "The new content; all of it"] = None,
-        tags: Annotated[list[str] | None, "The new tags; all of them"] = None,
-        namespace: Annotated[NamespaceName | None, "Move it to this namespace"] = None,
-        status: Annotated[Literal["active", "archived", "superseded", "pending"] | None, "Its new state"] = None,
-        ttl: Annotated[str | None, "From now on, keep it this long: 7d, 24h; 0 for ever"] = None,
-        expected_version: Annotated[int | None, "The version you have read; refused if it has changed since"] = None,
-        reason: Annotated[str, "Why, for its history"] = "",
-    ) -> results.Whole:
-        """Change a memory. What it said before stays in its history."""
-        memories = await self._access.writable(ctx, any_project=True)
-        passed = await self._access.guard.check(
-            validation.bounded(content or ""),
-            validation.bounded_label(reason, "reason"),
-            *validation.bounded_tags(tags or ()),
+        memory_id: MemoryId,
+        content: Annotated[str | None, "New content, replaces the old text"] = None,
+        tags: Annotated[list[str] | None, "New tags, replace the old list"] = None,
+        namespace: Annotated[NamespaceName | None, "New namespace"] = None,
+        status: Annotated[Literal["active", "archived", "superseded", "pending"] | None, "New status"] = None,
+        ttl: Annotated[str | None, "New lifetime from now, e.g. 7d; 0 for no expiry"] = None,
+        expected_version: Annotated[int | None, "Version you last read; fails if changed since"] = None,
+        reason: Annotated[str, "Reason recorded in the history"] = "",
+    ) -> results.MemoryDetail:
+        """Change a stored memory in place; the previous version stays in its history.
+
+        Only the given fields change. To record a new fact, use memory_capture.
+        """
+        memories = await self._access.writable_store(ctx, any_project=True)
+        passed = await self._access.screening.screen(
+            validation.check_length(content or ""),
+            validation.check_label_length(reason, "reason"),
+            *validation.check_tags(tags or ()),
         )
         kept, kept_reason, *kept_tags = passed.texts
         after = await memories.update(
@@ -202,62 +208,75 @@ class MemoryTools:
             status=status,
             ttl=ttl,
             expected_version=expected_version,
-            who=requester(ctx),
-            reason=validation.label(kept_reason, "reason") or "",
+            who=actor_name(ctx),
+            reason=validation.validate_label(kept_reason, "reason") or "",
         )
-        self._access.tell("updated", after)
-        return results.whole(after, self._access.prefix, [*passed.notes(), *validation.replaced(content or "")])
+        self._access.notify_webhooks("updated", after)
+        return results.to_detail(
+            after, self._access.prefix, [*passed.notes(), *validation.replacement_note(content or "")]
+        )
 
     async def delete(
         self,
         ctx: Context,
-        memory_id: Id,
-        hard: Annotated[bool, "For good, with its history; otherwise memory_restore can bring it back"] = False,
-        expected_version: Annotated[int | None, "The version you have read; refused if it has changed since"] = None,
-        reason: Annotated[str, "Why, for its history"] = "",
-    ) -> results.DeletedMemory:
-        """Delete a memory: softly, or for good."""
-        memories = await self._access.writable(ctx, any_project=True)
-        (kept_reason,) = (await self._access.guard.check(validation.bounded_label(reason, "reason"))).texts
+        memory_id: MemoryId,
+        hard: Annotated[bool, "Delete permanently, including history; default false"] = False,
+        expected_version: Annotated[int | None, "Version you last read; fails if changed since"] = None,
+        reason: Annotated[str, "Reason recorded in the history"] = "",
+    ) -> results.DeleteResult:
+        """Delete one memory. By default it can be restored with memory_restore; `hard` also removes its history.
+
+        For many memories use memory_delete_all.
+        """
+        memories = await self._access.writable_store(ctx, any_project=True)
+        # The reason is stored in the history, so it is screened like content.
+        (kept_reason,) = (await self._access.screening.screen(validation.check_label_length(reason, "reason"))).texts
         gone = await memories.delete(
             memory_id,
             hard=hard,
             expected_version=expected_version,
-            who=requester(ctx),
-            reason=validation.label(kept_reason, "reason") or "",
+            who=actor_name(ctx),
+            reason=validation.validate_label(kept_reason, "reason") or "",
         )
-        self._access.tell("deleted", gone)
-        note = "It is gone for good." if hard else f"{self._access.prefix}_restore brings it back."
-        return results.DeletedMemory(id=gone.id, deleted=True, hard=hard, note=note)
+        self._access.notify_webhooks("deleted", gone)
+        note = "Deleted permanently." if hard else f"{self._access.prefix}_restore restores it."
+        return results.DeleteResult(id=gone.id, deleted=True, hard=hard, note=note)
 
-    async def restore(self, ctx: Context, memory_id: Id) -> results.Whole:
-        """Bring back a memory that was deleted, archived, superseded or merged into another."""
-        back = await (await self._access.writable(ctx, any_project=True)).restore(memory_id, who=requester(ctx))
-        self._access.tell("restored", back)
-        return results.whole(back, self._access.prefix)
+    async def restore(self, ctx: Context, memory_id: MemoryId) -> results.MemoryDetail:
+        """Restore a memory that was deleted, archived, superseded or merged. Returns the restored memory."""
+        back = await (await self._access.writable_store(ctx, any_project=True)).restore(memory_id, who=actor_name(ctx))
+        self._access.notify_webhooks("restored", back)
+        return results.to_detail(back, self._access.prefix)
 
     async def history(
         self,
         ctx: Context,
-        memory_id: Id,
-        limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS, description="At most so many changes")] = 20,
+        memory_id: MemoryId,
+        limit: Annotated[int, Meta(ge=1, le=MAX_RESULTS, description="Maximum number of versions")] = 20,
     ) -> results.MemoryHistory:
-        """What a memory said before, and who changed it when; the newest change first."""
-        return results.past(*await (await self._access.memories(ctx, any_project=True)).history(memory_id, limit))
+        """Return the earlier versions of a memory, newest first, with who changed it, when and why."""
+        return results.to_history(*await (await self._access.store(ctx, any_project=True)).history(memory_id, limit))
 
     async def delete_all(
         self,
         ctx: Context,
         filter: Annotated[
-            str, Meta(max_length=LONGEST_FILTER, description="Which: as for memory_recall; conditions only")
+            str,
+            Meta(
+                max_length=MAX_FILTER_CHARS,
+                description="Filter expression, same syntax as memory_recall; conditions only",
+            ),
         ],
-        dry_run: Annotated[bool, "Only say what would be deleted"] = True,
-        hard: Annotated[bool, "For good, with their histories"] = False,
-    ) -> results.DeletedMemories:
-        """Delete every memory that a filter lets through. Run it dry first, and show the user what would go."""
-        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
+        dry_run: Annotated[bool, "Report what would be deleted without deleting; default true"] = True,
+        hard: Annotated[bool, "Delete permanently, including history; default false"] = False,
+    ) -> results.DeleteAllResult:
+        """Delete every memory that matches a filter.
+
+        Runs as a dry run by default: show the user the result before repeating the call with dry_run=false.
+        """
+        memories = await (self._access.store(ctx) if dry_run else self._access.writable_store(ctx))
         swept = await memories.delete_all(
-            memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx), done=ctx.report_progress
+            memories.filter(filter), dry_run=dry_run, hard=hard, who=actor_name(ctx), done=ctx.report_progress
         )
-        note = "Nothing was deleted. Call it again with dry_run=false." if dry_run else "Deleted."
-        return results.DeletedMemories(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)
+        note = "Nothing was deleted. Repeat the call with dry_run=false to delete." if dry_run else "Deleted."
+        return results.DeleteAllResult(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)

@@ -1,4 +1,4 @@
-"""The tools that describe the memory as a whole: status, namespaces, conflicts, summaries, how to begin a session."""
+"""Overview tools: status, namespaces, conflicts, session start and usage guide."""
 
 from __future__ import annotations
 
@@ -7,150 +7,125 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from portico import Context
-from portico_services import timestamps
-from portico_services.database_service import copied, requester
+from portico_services.database_service import actor_name
 from portico_services.memory.errors import InvalidInput
-from portico_services.memory.extras import consolidation
 from portico_services.memory.store import conflicts, statistics
-from portico_services.memory.store.conflicts import Dispute, Keep
+from portico_services.memory.store.conflicts import ConflictChoice, MemoryConflict
 from portico_services.memory.store.namespaces import NAMESPACES
-from portico_services.memory.tools import prompts, results
-from portico_services.memory.tools.context import Access
+from portico_services.memory.tools import resources, results
+from portico_services.memory.tools.context import MemoryToolContext
 
-MOST_AT_THE_BEGINNING = 20
-
-
-class Disputed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: Annotated[int, "How many there are"]
-    conflicts: Annotated[list[Dispute], "The pairs that seem to contradict each other"]
-    superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
-    note: Annotated[str | None, "What was left out, or what to do"] = None
+MAX_BRIEFING_MEMORIES = 20
 
 
-class Summary(Struct, frozen=True, kw_only=True):
-    """A memory that sums others up, and those it stands for."""
+class ConflictReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of memory_conflicts."""
 
-    memory: Annotated[results.Whole, "The one that sums up"]
-    sources: Annotated[list[results.FoundMemory], "The memories that it was made from"]
-
-
-class Beginning(Struct, frozen=True, kw_only=True):
-    guide: Annotated[str, "How this memory is used"]
-    total: Annotated[int, "How many memories there are"]
-    by_namespace: Annotated[dict[str, int], "How many there are in each namespace"]
-    project: Annotated[str | None, "The project that is worked on, where it is known"]
-    memories: Annotated[list[results.FoundMemory], "Those that matter first"]
+    count: Annotated[int, "Number of conflicts"]
+    conflicts: Annotated[list[MemoryConflict], "Pairs that seem to contradict each other"]
+    superseded: Annotated[list[str], "Ids of superseded memories"] = field(default_factory=list)
+    note: Annotated[str | None, "Outcome, or next step"] = None
 
 
-class Guide(Struct, frozen=True, kw_only=True):
-    text: Annotated[str, "The guide, in Markdown"]
+class SessionBriefing(Struct, frozen=True, kw_only=True):
+    """Result of memory_init."""
+
+    guide: Annotated[str, "Short usage guide"]
+    total: Annotated[int, "Number of memories"]
+    by_namespace: Annotated[dict[str, int], "Number of memories by namespace"]
+    project: Annotated[str | None, "Current project, if known"]
+    memories: Annotated[list[results.MemoryHit], "Relevant memories"]
+
+
+class UsageGuide(Struct, frozen=True, kw_only=True):
+    """Result of memory_guide."""
+
+    text: Annotated[str, "Guide in Markdown"]
 
 
 class OverviewTools:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: MemoryToolContext) -> None:
         self._access = access
 
-    async def status(self, ctx: Context) -> results.Standing:
-        """How many memories there are, of which kinds, and how they are kept."""
-        return await status_of(self._access, ctx)
+    async def status(self, ctx: Context) -> results.MemoryStatus:
+        """Return counts of stored memories by namespace, domain, status and project, and the search index state."""
+        return await resources.get_status(self._access, ctx)
 
-    async def namespaces(self, ctx: Context) -> results.Namespaces:
-        """The namespaces: what each is for, and how many memories it has."""
-        memories = await self._access.memories(ctx)
-        counts = await memories.read(lambda tx: statistics.by_namespace(tx, memories.owner))
-        return results.Namespaces(
+    async def namespaces(self, ctx: Context) -> results.NamespaceList:
+        """List the namespaces with their purpose and number of memories. Use it to choose a namespace for
+        memory_capture.
+        """
+        memories = await self._access.store(ctx)
+        counts = await memories.read(lambda tx: statistics.count_by_namespace(tx, memories.owner))
+        return results.NamespaceList(
             namespaces=[
-                results.NamespaceCount(
-                    name=one.name,
-                    about=one.about,
-                    signals=list(one.signals),
-                    writable=one.writable,
-                    count=counts.get(one.name, 0),
+                results.NamespaceInfo(
+                    name=namespace.name,
+                    about=namespace.about,
+                    signals=list(namespace.signals),
+                    writable=namespace.writable,
+                    count=counts.get(namespace.name, 0),
                 )
-                for one in NAMESPACES.values()
+                for namespace in NAMESPACES.values()
             ]
         )
 
     async def conflicts(
         self,
         ctx: Context,
-        action: Annotated[Literal["list", "resolve"], "list: what is undecided; resolve: decide about one"] = "list",
-        memory_id: Annotated[str | None, Meta(max_length=300, description="For resolve: one of the two")] = None,
-        other_id: Annotated[str | None, Meta(max_length=300, description="For resolve: the other")] = None,
+        action: Annotated[Literal["list", "resolve"], "list (default) or resolve"] = "list",
+        memory_id: Annotated[str | None, Meta(max_length=300, description="For resolve: first memory id")] = None,
+        other_id: Annotated[str | None, Meta(max_length=300, description="For resolve: second memory id")] = None,
         keep: Annotated[
-            Keep, "For resolve: which of them holds; the other is superseded. both: it is no contradiction"
+            ConflictChoice, "For resolve: this, other, or both (not a contradiction); the rejected one is superseded"
         ] = "both",
-        limit: Annotated[int, Meta(ge=1, le=conflicts.MOST_LISTED, description="At most so many")] = 50,
-    ) -> Disputed:
-        """Memories that contradict each other, until one of them is decided for. Ask the user which of them holds."""
-        if action == "list":
-            found = await conflicts.disputes(await self._access.memories(ctx), limit)
-            return Disputed(count=len(found), conflicts=found)
-        if memory_id is None or other_id is None:
-            raise InvalidInput("The action resolve needs memory_id and other_id.")
-        gone = await conflicts.settle(await self._access.writable(ctx), memory_id, other_id, keep, who=requester(ctx))
-        left = await conflicts.disputes(await self._access.memories(ctx), limit)
-        note = f"{self._access.prefix}_restore brings it back." if gone else "Both stay as they are."
-        return Disputed(count=len(left), conflicts=left, superseded=gone, note=note)
+        limit: Annotated[
+            int, Meta(ge=1, le=conflicts.MAX_LISTED_CONFLICTS, description="Maximum number of conflicts")
+        ] = 50,
+    ) -> ConflictReport:
+        """List memories that contradict each other, or resolve one contradiction.
 
-    async def summary(
-        self,
-        ctx: Context,
-        memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a summary, or its URN")],
-    ) -> Summary:
-        """A summary that memory_consolidate made, and the memories it stands for."""
-        return await summary_of(self._access, memory_id, ctx)
+        Ask the user which statement is correct before resolving.
+        """
+        if action == "list":
+            result = await conflicts.list_conflicts(await self._access.store(ctx), limit)
+            return ConflictReport(count=len(result), conflicts=result)
+        if memory_id is None or other_id is None:
+            raise InvalidInput("The action resolve requires memory_id and other_id.")
+        gone = await conflicts.resolve_conflict(
+            await self._access.writable_store(ctx), memory_id, other_id, keep, who=actor_name(ctx)
+        )
+        # Return the remaining conflicts, so that the model can continue without another call.
+        left = await conflicts.list_conflicts(await self._access.store(ctx), limit)
+        note = f"{self._access.prefix}_restore restores it." if gone else "Both memories stay unchanged."
+        return ConflictReport(count=len(left), conflicts=left, superseded=gone, note=note)
 
     async def init(
         self,
         ctx: Context,
-        include_recall: Annotated[bool, "Also show memories"] = True,
-        recall_query: Annotated[str, "What the session is about; left out: the newest"] = "",
-        recall_limit: Annotated[int, Meta(ge=1, le=MOST_AT_THE_BEGINNING, description="How many memories")] = 5,
-    ) -> Beginning:
-        """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
-        memories = await self._access.memories(ctx)
-        counts = await memories.read(lambda tx: statistics.by_namespace(tx, memories.owner))
-        found: list[results.FoundMemory] = []
+        include_recall: Annotated[bool, "Include memories; default true"] = True,
+        recall_query: Annotated[str, "Topic of the session; default: newest memories"] = "",
+        recall_limit: Annotated[
+            int, Meta(ge=1, le=MAX_BRIEFING_MEMORIES, description="Number of memories; default 5")
+        ] = 5,
+    ) -> SessionBriefing:
+        """Start a session: return a short usage guide, memory counts and relevant memories in one call."""
+        memories = await self._access.store(ctx)
+        counts = await memories.read(lambda tx: statistics.count_by_namespace(tx, memories.owner))
+        # Light hits: a session start goes into every context, so each memory costs one line.
+        result: list[results.MemoryHit] = []
         if include_recall:
             page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
-            found = [results.found(hit.record, self._access.prefix, "light") for hit in page.hits]
-        return Beginning(
-            guide=prompts.beginning(self._access.prefix),
+            result = [results.to_hit(hit.record, self._access.prefix, "light") for hit in page.hits]
+        return SessionBriefing(
+            # Only the sections needed to start; memory_guide returns all of them.
+            guide=resources.beginning(self._access.prefix),
             total=sum(counts.values()),
             by_namespace=dict(sorted(counts.items())),
             project=memories.project,
-            memories=found,
+            memories=result,
         )
 
-    async def guide(self, ctx: Context) -> Guide:
-        """How to use this memory: the same as the resource help."""
-        return Guide(text=prompts.help_page(self._access.prefix))
-
-
-async def status_of(access: Access, ctx: Context) -> results.Standing:
-    memories = await access.memories(ctx)
-    counts = await memories.read(lambda tx: statistics.counts(tx, memories.owner))
-    return copied(
-        counts,
-        results.Standing,
-        timestamps.written,
-        storage=memories.database.engine,
-        secrets=access.guard.rules.secrets,
-        personal=access.guard.rules.personal,
-        modes=memories.modes,
-        model=memories.model,
-        project=memories.project,
-        newest=None if counts.newest is None else timestamps.written(counts.newest),
-        oldest=None if counts.oldest is None else timestamps.written(counts.oldest),
-    )
-
-
-async def summary_of(access: Access, id: str, ctx: Context) -> Summary:
-    memories = await access.memories(ctx)
-    record = await memories.get(id)
-    sources = await memories.read(lambda tx: consolidation.sources(tx, record, memories.owner))
-    return Summary(
-        memory=results.whole(record, access.prefix),
-        sources=[results.found(one, access.prefix, "medium") for one in sources],
-    )
+    async def guide(self, ctx: Context) -> UsageGuide:
+        """Return the usage guide for this memory (same text as the resource memory://help)."""
+        return UsageGuide(text=resources.help_page(self._access.prefix))

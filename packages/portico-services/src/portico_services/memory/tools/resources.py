@@ -1,41 +1,33 @@
-"""The resources: help, listings, single memories, searches, topics, summaries, saved prompts, the graph."""
+"""Resources: help, listings, single memories, searches, topics and status."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from portico import Context
-from portico._lazy import LazyModule
-from portico.extend import Call, CallerCompleter, Completer, Completes, Component, LateResource
+from portico.extend import CallerCompleter, Completer, CompletionBinding, Component
 from portico_services import text, timestamps
-from portico_services.database_service import among
-from portico_services.memory.errors import InvalidInput, NoSuchMemory, NoSuchPrompt
-from portico_services.memory.extras import graph, saved_prompts
-from portico_services.memory.extras.saved_prompts import SavedPrompt
-from portico_services.memory.store import listing as selection
-from portico_services.memory.store import records, statistics
+from portico_services.database_service import choice_completer, copy_to_result
+from portico_services.memory.errors import InvalidInput, MemoryNotFound
+from portico_services.memory.store import listing as selection, statistics
 from portico_services.memory.store.filters import MemoryFilter
 from portico_services.memory.store.namespaces import DOMAINS, NAMESPACES
-from portico_services.memory.tools import prompts, results
-from portico_services.memory.tools.context import Access
-from portico_services.memory.tools.wrapper import Body
+from portico_services.memory.store.records import MemoryRecord
+from portico_services.memory.tools import results
+from portico_services.memory.tools.context import MemoryToolContext
 
-if TYPE_CHECKING:
-    from portico_services.memory.tools import overview
-else:
-    overview = LazyModule("portico_services.memory.tools.overview")
-
-MOST_LISTED, MOST_COUNTED = 100, 2000
-JSON, MARKDOWN = "application/json", "text/markdown"
+MAX_LISTED_MEMORIES, MAX_COUNTED_MEMORIES = 100, 2000
+MARKDOWN = "text/markdown"
+HELP_FILE = Path(__file__).with_name("help.md")
 
 
-class MemoryLine(Struct, frozen=True, omit_defaults=True):
-    """One memory in a listing: enough to decide whether to read it."""
+class MemorySummary(Struct, frozen=True, omit_defaults=True):
+    """A memory in a listing: enough to decide whether to read it."""
 
     id: str
     ns: str
@@ -45,210 +37,170 @@ class MemoryLine(Struct, frozen=True, omit_defaults=True):
     origin: str | None = None
 
 
-class Listing(Struct, frozen=True, omit_defaults=True):
-    # How many there are, of which the newest are shown.
+class MemoryListing(Struct, frozen=True, omit_defaults=True):
+    """A list of memories, newest first."""
+
+    # Total number; only the newest memories are listed.
     count: int
-    memories: list[MemoryLine]
-    # Very many are not counted to the end.
+    memories: list[MemorySummary]
+    # Whether counting stopped at MAX_COUNTED_MEMORIES.
     at_least: bool = False
 
 
-class SavedLine(Struct, frozen=True):
-    """One saved prompt in a listing."""
-
-    name: str
-    domain: str
-    description: str
-    variables: list[str]
-    uri: str
-
-
-class SavedListing(Struct, frozen=True):
-    count: int
-    prompts: list[SavedLine]
-
-
 class MemoryResources:
-    def __init__(self, access: Access, watch: Callable[[str], None]) -> None:
+    def __init__(self, access: MemoryToolContext, watch: Callable[[str], None]) -> None:
         self._access = access
         self._watch = watch
 
-    def offers(self) -> Iterator[Component]:
+    def components(self) -> Iterator[Component]:
         at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
-        yield self._resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
-        yield self._resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
-        yield Completes(f"{at}help/{{topic}}", "topic", Completer(among(text.sections(prompts.HELP))))
+        yield self._access.resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
+        yield self._access.resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
+        yield CompletionBinding(
+            f"{at}help/{{topic}}", "topic", Completer(choice_completer(text.load_markdown_sections(HELP_FILE)))
+        )
         for domain in DOMAINS:
             name = f"{domain.capitalize()} Memories"
             about = listing.format(domain)
-            yield self._resource(self._of_domain(domain), f"{at}{domain}", name=name, description=about)
-        yield self._resource(self._everything, f"{at}_", name="All Memories")
-        yield self._resource(self._namespace_table, f"{at}namespaces", name="Namespaces")
-        yield self._resource(self._topics, f"{at}topics", name="Topics")
-        yield self._resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic")
-        yield Completes(f"{at}topics/{{topic}}", "topic", CallerCompleter(self._access.complete_topic))
-        yield self._resource(self.listed, f"{at}{{domain}}/{{namespace}}", name="A namespace")
-        yield Completes(f"{at}{{domain}}/{{namespace}}", "domain", Completer(among((*DOMAINS, "_"))))
-        yield Completes(f"{at}{{domain}}/{{namespace}}", "namespace", Completer(among((*NAMESPACES, "_"))))
-        yield self._resource(self._by_urn, f"{at}{{domain}}/{{namespace}}/{{id}}", name="A memory")
-        yield self._resource(self._by_id, f"{at}memory/{{id}}", name="A memory by its id")
-        yield self._resource(self._search, f"{at}search/{{query}}", name="A search")
-        yield self._resource(self._status, f"{at}status", name="Status")
-        yield self._resource(self._summaries, f"{at}summaries", name="Summaries")
-        yield self._resource(self._summary, f"{at}summaries/{{id}}", name="A summary")
-        yield self._resource(self._saved_prompts, f"{at}_prompts", name="Saved Prompts")
-        yield self._resource(
-            self._saved_in, f"{at}{{domain}}/_prompts", name="Saved prompts of a domain", mime_type=JSON
+            yield self._access.resource(self._of_domain(domain), f"{at}{domain}", name=name, description=about)
+        yield self._access.resource(self._everything, f"{at}_", name="All Memories")
+        yield self._access.resource(self._namespace_table, f"{at}namespaces", name="Namespaces")
+        yield self._access.resource(self._topics, f"{at}topics", name="Topics")
+        yield self._access.resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic")
+        yield CompletionBinding(f"{at}topics/{{topic}}", "topic", CallerCompleter(self._access.complete_topic))
+        yield self._access.resource(self.list_namespace, f"{at}{{domain}}/{{namespace}}", name="A namespace")
+        yield CompletionBinding(f"{at}{{domain}}/{{namespace}}", "domain", Completer(choice_completer((*DOMAINS, "_"))))
+        yield CompletionBinding(
+            f"{at}{{domain}}/{{namespace}}", "namespace", Completer(choice_completer((*NAMESPACES, "_")))
         )
-        yield self._resource(
-            self._saved_one, f"{at}{{domain}}/_prompts/{{name}}", name="A saved prompt", mime_type=JSON
-        )
-        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(among((*DOMAINS, "_"))))
-        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "name", CallerCompleter(self._complete_saved))
-        yield self._resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity")
-        yield Completes(f"{at}graph/{{entity}}", "entity", CallerCompleter(self._complete_entity))
-
-    def _resource(
-        self, body: Body, uri: str, name: str, *, mime_type: str = JSON, description: str | None = None
-    ) -> LateResource:
-        def load() -> Body:
-            return self._access.speaking(body, f"reading {uri}", resource=True)
-
-        return LateResource(load, uri, name=name, mime_type=mime_type, description=description)
+        yield self._access.resource(self._by_urn, f"{at}{{domain}}/{{namespace}}/{{id}}", name="A memory")
+        yield self._access.resource(self._by_id, f"{at}memory/{{id}}", name="A memory by its id")
+        yield self._access.resource(self._search, f"{at}search/{{query}}", name="Current query")
+        yield self._access.resource(self._status, f"{at}status", name="Status")
 
     async def _help(self, ctx: Context) -> str:
-        """What this memory is and how to use it"""
-        return prompts.help_page(self._access.prefix)
+        """Usage guide for this memory"""
+        return help_page(self._access.prefix)
 
     async def _help_topic(self, ctx: Context, topic: str) -> str | None:
-        """Help on setup, concepts, capture, search, workflows, troubleshooting or advanced use"""
-        return prompts.help_topic(topic, self._access.prefix)
+        """Help on one topic: setup, concepts, capture, search, workflows, troubleshooting or advanced"""
+        return help_topic(topic, self._access.prefix)
 
     def _of_domain(self, domain: str) -> Any:
-        async def read(ctx: Context) -> Listing:
-            return await self._listing(ctx, MemoryFilter().also("domain", domain))
+        async def read(ctx: Context) -> MemoryListing:
+            return await list_memories(self._access, ctx, MemoryFilter().with_condition("domain", domain))
 
         return read
 
-    async def _everything(self, ctx: Context) -> Listing:
-        """The newest memories of every domain"""
-        return await self._listing(ctx, MemoryFilter())
+    async def _everything(self, ctx: Context) -> MemoryListing:
+        """Newest memories of all domains"""
+        return await list_memories(self._access, ctx, MemoryFilter())
 
-    async def listed(self, ctx: Context, domain: str, namespace: str) -> Listing | None:
-        """The memories of one namespace; _ stands for any domain or namespace"""
+    async def list_namespace(self, ctx: Context, domain: str, namespace: str) -> MemoryListing | None:
+        """Memories of one domain and namespace; _ matches any"""
         domain = "user" if domain == "global" else domain
         if domain not in (*DOMAINS, "_") or namespace not in (*NAMESPACES, "_"):
             return None
-        wanted = MemoryFilter().also("domain", None if domain == "_" else domain)
-        return await self._listing(ctx, wanted.also("ns", None if namespace == "_" else namespace))
+        filter = MemoryFilter().with_condition("domain", None if domain == "_" else domain)
+        return await list_memories(
+            self._access, ctx, filter.with_condition("ns", None if namespace == "_" else namespace)
+        )
 
-    async def _listing(self, ctx: Context, wanted: MemoryFilter) -> Listing:
-        memories, now = await self._access.memories(ctx), timestamps.now()
-        wanted = memories.seen(wanted)
-        count = await memories.read(lambda tx: selection.count(tx, wanted, at=now, most=MOST_COUNTED))
-        found = await memories.read(lambda tx: selection.matching(tx, wanted, limit=MOST_LISTED, at=now))
-        return Listing(count, [self._line(one) for one in found], at_least=count == MOST_COUNTED)
+    async def _by_urn(self, ctx: Context, domain: str, namespace: str, id: str) -> results.MemoryDetail:
+        """One memory, addressed by its URN"""
+        result = await self._by_id(ctx, id)
+        if domain not in (result.domain, "_") or namespace not in (result.namespace, "_"):
+            raise MemoryNotFound(id)
+        return result
 
-    def _line(self, record: records.Record) -> MemoryLine:
-        shown = results.found(record, self._access.prefix, "light")
-        return MemoryLine(shown.id, shown.namespace, shown.tags, shown.urn, shown.content, shown.origin)
-
-    async def _by_urn(self, ctx: Context, domain: str, namespace: str, id: str) -> results.Whole:
-        """One memory by its URN"""
-        found = await self._by_id(ctx, id)
-        if domain not in (found.domain, "_") or namespace not in (found.namespace, "_"):
-            raise NoSuchMemory(id)
-        return found
-
-    async def _by_id(self, ctx: Context, id: str) -> results.Whole:
-        """One memory with all of its content"""
+    async def _by_id(self, ctx: Context, id: str) -> results.MemoryDetail:
+        """One memory in full, addressed by its id"""
         try:
-            return results.whole(
-                await (await self._access.memories(ctx, any_project=True)).get(id), self._access.prefix
+            return results.to_detail(
+                await (await self._access.store(ctx, any_project=True)).get(id), self._access.prefix
             )
+        # A malformed id in a URI is a missing resource, not an invalid argument: the client may have built it from a
+        # template.
         except InvalidInput:
-            raise NoSuchMemory(id) from None
+            raise MemoryNotFound(id) from None
 
-    async def _search(self, ctx: Context, query: str) -> results.Recalled:
-        """The memories that a search finds, best first"""
+    async def _search(self, ctx: Context, query: str) -> results.RecallResult:
+        """Search results for a query, best first"""
         self._watch(f"search/{quote(query, safe='')}")
-        memories = await self._access.memories(ctx)
-        page = await memories.recall(query, memories.seen(MemoryFilter()), limit=10)
-        shown = [results.recalled(hit, self._access.prefix, "medium") for hit in page.hits]
-        return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
+        memories = await self._access.store(ctx)
+        page = await memories.recall(query, memories.restrict_to_visible(MemoryFilter()), limit=10)
+        hits = [results.to_scored_hit(hit, self._access.prefix, "medium") for hit in page.hits]
+        return results.RecallResult(count=len(hits), memories=hits, mode=memories.resolve_mode("hybrid"))
 
     async def _topics(self, ctx: Context) -> dict[str, int]:
-        """The tags that memories have, the most frequent first"""
-        memories = await self._access.memories(ctx, any_project=True)
-        return await memories.read(lambda tx: statistics.topics(tx, MOST_LISTED, owner=memories.owner))
+        """Tags in use, most frequent first"""
+        memories = await self._access.store(ctx, any_project=True)
+        return await memories.read(lambda tx: statistics.list_topics(tx, MAX_LISTED_MEMORIES, owner=memories.owner))
 
-    async def _of_topic(self, ctx: Context, topic: str) -> Listing:
-        """The memories with a tag"""
+    async def _of_topic(self, ctx: Context, topic: str) -> MemoryListing:
+        """Memories with this tag"""
         self._watch(f"topics/{quote(topic, safe='')}")
-        return await self._listing(ctx, MemoryFilter().also("tag", topic))
+        return await list_memories(self._access, ctx, MemoryFilter().with_condition("tag", topic))
 
-    async def _status(self, ctx: Context) -> results.Standing:
-        """How many memories there are, of which kinds, and how they are kept"""
-        return await overview.status_of(self._access, ctx)
-
-    async def _summaries(self, ctx: Context) -> Listing:
-        """The memories that sum others up"""
-        self._watch("summaries")
-        return await self._listing(ctx, MemoryFilter().also("tag", "summary"))
-
-    async def _summary(self, ctx: Context, id: str) -> overview.Summary:
-        """A memory that sums others up, and those it stands for"""
-        return await overview.summary_of(self._access, id, ctx)
-
-    async def _saved_prompts(self, ctx: Context) -> SavedListing:
-        """The prompts that were saved; each is also a prompt of this server"""
-        return await self._saved(ctx, "_")
-
-    async def _saved_in(self, ctx: Context, domain: str) -> SavedListing | None:
-        """The prompts that were saved in one domain"""
-        return await self._saved(ctx, domain) if domain in (*DOMAINS, "_") else None
-
-    async def _saved_one(self, ctx: Context, domain: str, name: str) -> SavedPrompt:
-        """A saved prompt with its text"""
-        for one in await self._templates(ctx):
-            if one.name == name and domain in (one.domain, "_"):
-                return one
-        raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r} in {domain[:80]}.")
-
-    async def _saved(self, ctx: Context, domain: str) -> SavedListing:
-        found = [one for one in await self._templates(ctx) if domain in (one.domain, "_")]
-        return SavedListing(len(found), [self._saved_line(one) for one in found])
-
-    def _saved_line(self, one: SavedPrompt) -> SavedLine:
-        uri = f"{self._access.prefix}://{one.domain}/_prompts/{one.name}"
-        return SavedLine(one.name, one.domain, one.description, list(one.variables), uri)
-
-    async def _templates(self, ctx: Context) -> list[SavedPrompt]:
-        memories = await self._access.memories(ctx)
-        found = await memories.read(lambda tx: saved_prompts.visible(tx, memories.homes, memories.owner))
-        # Of the user domain the project holds the key of the owner, which clients do not need.
-        return [one if one.domain == "project" else replace(one, project="") for one in found]
-
-    async def _around(self, ctx: Context, entity: str) -> graph.Graph | None:
-        """What memories say about a person, a technology or a file, and what is mentioned together with it"""
-        self._watch(f"graph/{quote(entity, safe='')}")
-        memories = await self._access.memories(ctx, any_project=True)
-        try:
-            return await memories.read(lambda tx: graph.neighbours(tx, entity, 1, MOST_LISTED, owner=memories.owner))
-        except InvalidInput:
-            return None
-
-    async def _complete_saved(self, typed: str, call: Call) -> list[str]:
-        memories = await self._access.memories_for(call)
-        found = await memories.read(lambda tx: saved_prompts.visible(tx, memories.homes, memories.owner))
-        return [one.name for one in found if one.name.startswith(typed)]
-
-    async def _complete_entity(self, typed: str, call: Call) -> list[str]:
-        memories = await self._access.memories_for(call)
-        found = await memories.read(lambda tx: graph.entities(tx, None, 1000, owner=memories.owner))
-        return [one.name for one in found if one.name.casefold().startswith(typed.casefold())][:MOST_LISTED]
+    async def _status(self, ctx: Context) -> results.MemoryStatus:
+        """Memory counts and the state of the search index"""
+        return await get_status(self._access, ctx)
 
     async def _namespace_table(self, ctx: Context) -> dict[str, str]:
-        """The namespaces and what each is for"""
-        return {one.name: one.about for one in NAMESPACES.values()}
+        """Namespaces with their purpose"""
+        return {namespace.name: namespace.about for namespace in NAMESPACES.values()}
+
+
+async def list_memories(access: MemoryToolContext, ctx: Context, filter: MemoryFilter) -> MemoryListing:
+    """Return the newest memories that match a filter, and their number."""
+    # Counted up to a limit: a resource is read often, and an exact number of a large set is worth little.
+    memories, now = await access.store(ctx), timestamps.now_ms()
+    filter = memories.restrict_to_visible(filter)
+    count = await memories.read(lambda tx: selection.count_memories(tx, filter, at=now, most=MAX_COUNTED_MEMORIES))
+    result = await memories.read(lambda tx: selection.list_memories(tx, filter, limit=MAX_LISTED_MEMORIES, at=now))
+    return MemoryListing(count, [_line(item, access.prefix) for item in result], at_least=count == MAX_COUNTED_MEMORIES)
+
+
+def _line(record: MemoryRecord, prefix: str) -> MemorySummary:
+    hit = results.to_hit(record, prefix, "light")
+    return MemorySummary(hit.id, hit.namespace, hit.tags, hit.urn, hit.content, hit.origin)
+
+
+async def get_status(access: MemoryToolContext, ctx: Context) -> results.MemoryStatus:
+    """Return the counts of the caller's memories and the state of the service."""
+    memories = await access.store(ctx)
+    counts = await memories.read(lambda tx: statistics.collect_counts(tx, memories.owner))
+    return copy_to_result(
+        counts,
+        results.MemoryStatus,
+        timestamps.format_iso,
+        storage=memories.database.engine,
+        secrets=access.screening.describe.secrets,
+        personal=access.screening.describe.pii,
+        modes=memories.modes,
+        model=memories.model,
+        project=memories.project,
+        newest=None if counts.newest is None else timestamps.format_iso(counts.newest),
+        oldest=None if counts.oldest is None else timestamps.format_iso(counts.oldest),
+    )
+
+
+def help_page(prefix: str) -> str:
+    """Return the usage guide with the names of this server's tools."""
+    parts = ["# Memory", "Long-term memory: facts, decisions and preferences for later conversations."]
+    parts += [f"## {name}\n\n{page.format(p=prefix)}" for name, page in text.load_markdown_sections(HELP_FILE).items()]
+    table = "\n".join(f"| {namespace.name} | {namespace.about} |" for namespace in NAMESPACES.values())
+    return "\n\n".join([*parts, f"## namespaces\n\n| name | for |\n|---|---|\n{table}\n"])
+
+
+def beginning(prefix: str) -> str:
+    """Return the part of the usage guide that an assistant needs at the start of a session."""
+    topics = text.load_markdown_sections(HELP_FILE)
+    return "\n".join(f"{name}: {topics[name].format(p=prefix)}" for name in ("workflows", "capture", "search"))
+
+
+def help_topic(topic: str, prefix: str) -> str | None:
+    """Return the help on one topic, or None for an unknown topic."""
+    page = text.load_markdown_sections(HELP_FILE).get(topic)
+    return None if page is None else f"# {topic}\n\n{page.format(p=prefix)}\n"

@@ -1,4 +1,4 @@
-"""What the tools answer: the same for a model and for a program."""
+"""Results of the tools, as structured content."""
 
 from __future__ import annotations
 
@@ -10,259 +10,286 @@ from msgspec.structs import replace
 
 from portico._lazy import LazyModule
 from portico_services import text, timestamps
-from portico_services.database_service import copied
-from portico_services.memory.store.memory_store import Hit
-from portico_services.memory.store.records import MemoryEvent, Record
-from portico_services.memory.store.screening import Passed
+from portico_services.database_service import copy_to_result
+from portico_services.memory.store.memory_store import SearchHit
+from portico_services.memory.store.records import MemoryEvent, MemoryRecord
+from portico_services.memory.store.screening import ContentScreenResult
 
 if TYPE_CHECKING:
     from portico_services.memory.store import capture as capturing
 else:
     capturing = LazyModule("portico_services.memory.store.capture")
 
-MEDIUM = 400
-LIGHT = 120
-# The fields of a found memory that only more detail shows.
+MEDIUM_DETAIL_CHARS = 400
+LIGHT_DETAIL_CHARS = 120
+# Fields of a search result that require more detail.
+# Each field costs tokens in every result, so the lower levels of detail leave out what a model rarely needs.
 _MEDIUM_FIELDS = ("author", "thread", "source")
-_EVERY_FIELD = ("status", "path", "project", "branch")
+_FULL_FIELDS = ("status", "path", "project", "branch")
 
 
-class Whole(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A memory with everything that is known about it."""
+class MemoryDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A memory with all its metadata."""
 
-    id: Annotated[str, "Its id"]
-    urn: Annotated[str, "Its address as a resource"]
-    domain: Annotated[str, "Whose it is: of a project, of a user, or of an organisation"]
-    namespace: Annotated[str, "What kind of memory it is"]
-    content: Annotated[str, "What is remembered"]
-    tags: Annotated[list[str], "Its tags"]
-    status: Annotated[str, "Whether it counts: active, superseded, archived or the like"]
-    version: Annotated[int, "How often it was changed, from 1"]
-    at: Annotated[str, "When it happened"]
-    created_at: Annotated[str, "When it was stored"]
-    updated_at: Annotated[str, "When it was last changed"]
-    source: Annotated[str | None, "Where it is from"] = None
-    author: Annotated[str | None, "Who said it"] = None
-    thread: Annotated[str | None, "The conversation it belongs to"] = None
-    project: Annotated[str | None, "The project it belongs to"] = None
-    branch: Annotated[str | None, "The branch it belongs to"] = None
-    path: Annotated[str | None, "The file it is about"] = None
-    expires_at: Annotated[str | None, "When it will be forgotten"] = None
-    deleted_at: Annotated[str | None, "When it was deleted"] = None
-    origin: Annotated[
-        str | None, "Where it came by a sync: the remote, and whom git names as the author of which commit"
-    ] = None
-    notes: Annotated[list[str], "What else there is to say about it"] = field(default_factory=list)
+    id: Annotated[str, "Memory id"]
+    urn: Annotated[str, "Resource URI"]
+    domain: Annotated[str, "Owner: project, user or org"]
+    namespace: Annotated[str, "Kind of memory"]
+    content: Annotated[str, "Content"]
+    tags: Annotated[list[str], "Tags"]
+    status: Annotated[str, "Status: active, superseded, archived, pending or deleted"]
+    version: Annotated[int, "Version, starting at 1"]
+    at: Annotated[str, "Time it was said or happened"]
+    created_at: Annotated[str, "Time of capture"]
+    updated_at: Annotated[str, "Time of the last change"]
+    source: Annotated[str | None, "Origin: file, URL or ticket"] = None
+    author: Annotated[str | None, "Author"] = None
+    thread: Annotated[str | None, "Conversation, file or session"] = None
+    project: Annotated[str | None, "Project"] = None
+    branch: Annotated[str | None, "Git branch"] = None
+    path: Annotated[str | None, "File it concerns"] = None
+    expires_at: Annotated[str | None, "Expiry time"] = None
+    deleted_at: Annotated[str | None, "Time of deletion"] = None
+    origin: Annotated[str | None, "Origin of a synced memory: remote, commit and its author"] = None
+    notes: Annotated[list[str], "Notes"] = field(default_factory=list)
 
 
-class Captured(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: Annotated[str, "Its id"]
-    urn: Annotated[str, "Its address as a resource"]
-    namespace: Annotated[str, "What kind of memory it is"]
-    domain: Annotated[str, "Whose it is: of a project, of a user, or of an organisation"]
-    tags: Annotated[list[str], "Its tags"]
-    stored: Annotated[bool, "Whether a new memory was made; otherwise `duplicate_of` says which one says it already"]
-    redacted: Annotated[bool, "Whether something was taken out before it was stored"]
-    contains: Annotated[list[str], "The names of secrets and personal data that it contains as it is stored"] = field(
+class CaptureResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of memory_capture."""
+
+    id: Annotated[str, "Memory id"]
+    urn: Annotated[str, "Resource URI"]
+    namespace: Annotated[str, "Kind of memory"]
+    domain: Annotated[str, "Owner: project, user or org"]
+    tags: Annotated[list[str], "Tags"]
+    stored: Annotated[bool, "Whether a new memory was stored; otherwise duplicate_of is set"]
+    redacted: Annotated[bool, "Whether text was redacted before storage"]
+    contains: Annotated[list[str], "Kinds of secrets and personal data that were stored unredacted"] = field(
         default_factory=list
     )
-    duplicate_of: Annotated[str | None, "The id of the memory that says it already"] = None
-    superseded: Annotated[str | None, "The id of the memory that it takes the place of"] = None
-    conflicts: Annotated[list[capturing.Disagreement], "Memories that it seems to contradict"] = field(
-        default_factory=list
-    )
-    notes: Annotated[list[str], "What else there is to say about it"] = field(default_factory=list)
-    expires_at: Annotated[str | None, "When it will be forgotten"] = None
+    duplicate_of: Annotated[str | None, "Id of the existing duplicate"] = None
+    superseded: Annotated[str | None, "Id of the memory it replaces"] = None
+    conflicts: Annotated[list[capturing.Contradiction], "Memories it seems to contradict"] = field(default_factory=list)
+    notes: Annotated[list[str], "Notes"] = field(default_factory=list)
+    expires_at: Annotated[str | None, "Expiry time"] = None
 
 
-class FoundMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One memory in a list; how much of it depends on the detail that was asked for."""
+class MemoryHit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A memory in a list. The fields depend on the requested detail."""
 
-    id: Annotated[str, "Its id"]
-    urn: Annotated[str, "Its address as a resource"]
-    namespace: Annotated[str, "What kind of memory it is"]
-    tags: Annotated[list[str], "Its tags"]
-    content: Annotated[str, "What is remembered"]
-    at: Annotated[str, "When it happened"]
-    score: Annotated[float | None, "The higher, the better it fits"] = None
-    match: Annotated[Literal["strong", "weak"] | None, "Whether it has much of what was asked for, or little"] = None
-    cut: Annotated[bool, "Whether `content` is only the beginning"] = False
-    author: Annotated[str | None, "Who said it"] = None
-    thread: Annotated[str | None, "The conversation it belongs to"] = None
-    source: Annotated[str | None, "Where it is from"] = None
-    status: Annotated[str | None, "Whether it counts: active, superseded, archived or the like"] = None
-    path: Annotated[str | None, "The file it is about"] = None
-    project: Annotated[str | None, "The project it belongs to"] = None
-    branch: Annotated[str | None, "The branch it belongs to"] = None
-    origin: Annotated[
-        str | None, "Where it came by a sync: the remote, and whom git names as the author of which commit"
+    id: Annotated[str, "Memory id"]
+    urn: Annotated[str, "Resource URI"]
+    namespace: Annotated[str, "Kind of memory"]
+    tags: Annotated[list[str], "Tags"]
+    content: Annotated[str, "Content"]
+    at: Annotated[str, "Time it was said or happened"]
+    score: Annotated[float | None, "Score relative to the best result, 0 to 1"] = None
+    match: Annotated[
+        Literal["strong", "weak"] | None, "Whether it covers much (strong) or little (weak) of the query"
     ] = None
+    cut: Annotated[bool, "Whether content is truncated"] = False
+    author: Annotated[str | None, "Author"] = None
+    thread: Annotated[str | None, "Conversation, file or session"] = None
+    source: Annotated[str | None, "Origin: file, URL or ticket"] = None
+    status: Annotated[str | None, "Status: active, superseded, archived, pending or deleted"] = None
+    path: Annotated[str | None, "File it concerns"] = None
+    project: Annotated[str | None, "Project"] = None
+    branch: Annotated[str | None, "Git branch"] = None
+    origin: Annotated[str | None, "Origin of a synced memory: remote, commit and its author"] = None
 
 
-class Recalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: Annotated[int, "How many are on this page"]
-    memories: Annotated[list[FoundMemory], "Best first"]
-    mode: Annotated[str, "How was searched"]
-    next_cursor: Annotated[str | None, "Pass it as cursor for the next page; null on the last"] = field(
+class RecallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of memory_recall."""
+
+    count: Annotated[int, "Number of results on this page"]
+    memories: Annotated[list[MemoryHit], "Results, best first"]
+    mode: Annotated[str, "Search mode used"]
+    next_cursor: Annotated[str | None, "Cursor of the next page; null on the last"] = field(
         default=None, name="nextCursor"
     )
-    note: Annotated[str | None, "What was left out, or what to do"] = None
+    note: Annotated[str | None, "Limitation of the result, or next step"] = None
 
 
 class MemoryRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    version: Annotated[int, "Which version it made"]
-    change: Annotated[str, "What was done"]
-    at: Annotated[str, "When"]
-    who: Annotated[str | None, "Who did it"] = None
-    reason: Annotated[str | None, "Why"] = None
-    content: Annotated[str | None, "What it said before"] = None
-    tags: Annotated[list[str] | None, "The tags it had before"] = None
-    status: Annotated[str | None, "The status it had before"] = None
+    """A change in the history of a memory."""
+
+    version: Annotated[int, "Version after the change"]
+    change: Annotated[str, "Kind of change"]
+    at: Annotated[str, "Time of the change"]
+    who: Annotated[str | None, "Actor"] = None
+    reason: Annotated[str | None, "Reason"] = None
+    content: Annotated[str | None, "Previous content"] = None
+    tags: Annotated[list[str] | None, "Previous tags"] = None
+    status: Annotated[str | None, "Previous status"] = None
 
 
 class MemoryHistory(Struct, frozen=True, kw_only=True):
-    id: Annotated[str, "Its id"]
-    version: Annotated[int, "Its version now"]
-    status: Annotated[str, "Its status now"]
-    changes: Annotated[list[MemoryRevision], "All changes, the last one first"]
+    """Result of memory_history."""
+
+    id: Annotated[str, "Memory id"]
+    version: Annotated[int, "Current version"]
+    status: Annotated[str, "Current status"]
+    changes: Annotated[list[MemoryRevision], "Changes, newest first"]
 
 
-class DeletedMemory(Struct, frozen=True, kw_only=True):
-    id: Annotated[str, "Its id"]
-    deleted: Annotated[bool, "Whether it was there, and is deleted now"]
-    hard: Annotated[bool, "Whether nothing of it is left"]
-    note: Annotated[str, "What can be done about it"]
+class DeleteResult(Struct, frozen=True, kw_only=True):
+    """Result of memory_delete."""
+
+    id: Annotated[str, "Memory id"]
+    deleted: Annotated[bool, "Whether the memory was deleted"]
+    hard: Annotated[bool, "Whether it was deleted permanently"]
+    note: Annotated[str, "Outcome, or next step"]
 
 
-class DeletedMemories(Struct, frozen=True, kw_only=True):
-    count: Annotated[int, "How many"]
-    ids: Annotated[list[str], "Their ids"]
-    dry_run: Annotated[bool, "Whether nothing was done"]
-    note: Annotated[str, "What can be done about it"]
+class DeleteAllResult(Struct, frozen=True, kw_only=True):
+    """Result of memory_delete_all."""
+
+    count: Annotated[int, "Number of memories"]
+    ids: Annotated[list[str], "Memory ids"]
+    dry_run: Annotated[bool, "Whether this was a dry run"]
+    note: Annotated[str, "Outcome, or next step"]
 
 
-class NamespaceCount(Struct, frozen=True, kw_only=True):
-    name: Annotated[str, "Its name"]
-    about: Annotated[str, "What belongs in it"]
-    signals: Annotated[list[str], "Words that hint at it"]
+class NamespaceInfo(Struct, frozen=True, kw_only=True):
+    """A namespace."""
+
+    name: Annotated[str, "Name"]
+    about: Annotated[str, "Purpose"]
+    signals: Annotated[list[str], "Words that suggest this namespace"]
     writable: Annotated[bool, "Whether memories can be stored in it"]
-    count: Annotated[int, "How many memories there are in it"]
+    count: Annotated[int, "Number of memories"]
 
 
-class Namespaces(Struct, frozen=True, kw_only=True):
-    namespaces: Annotated[list[NamespaceCount], "All of them"]
+class NamespaceList(Struct, frozen=True, kw_only=True):
+    """Result of memory_namespaces."""
+
+    namespaces: Annotated[list[NamespaceInfo], "Namespaces"]
 
 
-class Standing(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the memory stands."""
+class MemoryStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of memory_status."""
 
-    total: Annotated[int, "How many memories there are"]
-    by_namespace: Annotated[dict[str, int], "How many in each namespace"]
-    by_domain: Annotated[dict[str, int], "How many in each domain"]
-    by_status: Annotated[dict[str, int], "How many of each status"]
-    by_project: Annotated[dict[str, int], "How many in each project"]
-    by_branch: Annotated[dict[str, int], "How many in each branch"]
+    total: Annotated[int, "Number of memories"]
+    by_namespace: Annotated[dict[str, int], "Memories by namespace"]
+    by_domain: Annotated[dict[str, int], "Memories by domain"]
+    by_status: Annotated[dict[str, int], "Memories by status"]
+    by_project: Annotated[dict[str, int], "Memories by project"]
+    by_branch: Annotated[dict[str, int], "Memories by git branch"]
     conflicts: Annotated[
         int,
-        "How many pairs seemed to contradict each other and are undecided",
+        "Unresolved contradictions",
     ]
-    storage: Annotated[str, "Where they are stored"]
-    secrets: Annotated[str, "What is done about secrets"]
-    personal: Annotated[str, "What is done about personal data"]
-    modes: Annotated[list[str], "The ways to search that there are"]
-    indexed: Annotated[int, "How many can be found by their words"]
-    embedded: Annotated[int, "How many can be found by their meaning"]
-    model: Annotated[str | None, "What gives them a meaning, where there is something"] = None
-    tags: Annotated[dict[str, int], "How often each tag is used"]
-    project: Annotated[str | None, "The project that is worked on, where it is known"] = None
-    newest: Annotated[str | None, "When the newest was stored"] = None
-    oldest: Annotated[str | None, "When the oldest was stored"] = None
+    storage: Annotated[str, "Database engine"]
+    secrets: Annotated[str, "Action for secrets: block, redact or allow"]
+    personal: Annotated[str, "Action for personal data: block, redact or allow"]
+    modes: Annotated[list[str], "Available search modes"]
+    indexed: Annotated[int, "Memories in the full-text index"]
+    embedded: Annotated[int, "Memories with an embedding"]
+    model: Annotated[str | None, "Embedding model, if installed"] = None
+    tags: Annotated[dict[str, int], "Tags with their number of uses"]
+    project: Annotated[str | None, "Current project, if known"] = None
+    newest: Annotated[str | None, "Time of the newest memory"] = None
+    oldest: Annotated[str | None, "Time of the oldest memory"] = None
 
 
-def urn(record: Record, scheme: str) -> str:
+def memory_urn(record: MemoryRecord, scheme: str) -> str:
+    """Return the resource URI of a memory."""
     return f"{scheme}://{record.domain}/{record.namespace}/{record.id}"
 
 
-def whole(record: Record, scheme: str, notes: Sequence[str] = ()) -> Whole:
-    return copied(_outward(record), Whole, timestamps.written, urn=urn(record, scheme), notes=list(notes))
-
-
-def _outward(record: Record) -> Record:
-    """The record without the key of its owner, which the project of the user domain holds."""
-    return record if record.domain == "project" or record.project is None else replace(record, project=None)
-
-
-def captured(taken: capturing.Taken, scheme: str, passed: Passed, notes: Sequence[str] = ()) -> Captured:
-    """`passed` is what was found in it before it was stored."""
-    return copied(
-        taken.record,
-        Captured,
-        timestamps.written,
-        urn=urn(taken.record, scheme),
-        stored=taken.is_new,
-        redacted=bool(passed.hidden),
-        contains=passed.seen if taken.is_new else [],
-        duplicate_of=taken.duplicate_of,
-        superseded=taken.superseded,
-        conflicts=taken.conflicts,
-        notes=[*passed.notes(), *notes] if taken.is_new else [],
+def to_detail(record: MemoryRecord, scheme: str, notes: Sequence[str] = ()) -> MemoryDetail:
+    """Return a memory with all its metadata."""
+    return copy_to_result(
+        _outward(record), MemoryDetail, timestamps.format_iso, urn=memory_urn(record, scheme), notes=list(notes)
     )
 
 
-def recalled(hit: Hit, scheme: str, detail: str) -> FoundMemory:
-    """What a search found, with how good it is."""
-    return replace(found(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong")
+def _outward(record: MemoryRecord) -> MemoryRecord:
+    """Return the record without the owner key, which the project column of the user domain contains."""
+    # A key is a hash of an identity. Clients do not need it, and could correlate users by it.
+    return record if record.domain == "project" or record.project is None else replace(record, project=None)
 
 
-def found(record: Record, scheme: str, detail: str) -> FoundMemory:
-    room = {"light": LIGHT, "medium": MEDIUM}.get(detail)
-    content = record.content if room is None else text.preview(record.content, room)
-    hidden = {"light": _MEDIUM_FIELDS + _EVERY_FIELD, "medium": _EVERY_FIELD}.get(detail, ())
-    return copied(
+def to_capture_result(
+    outcome: capturing.CaptureOutcome, scheme: str, screening: ContentScreenResult, notes: Sequence[str] = ()
+) -> CaptureResult:
+    """Return the result of a capture. `passed` is the result of screening."""
+    return copy_to_result(
+        outcome.record,
+        CaptureResult,
+        timestamps.format_iso,
+        urn=memory_urn(outcome.record, scheme),
+        stored=outcome.is_new,
+        redacted=bool(screening.redacted),
+        contains=screening.allowed if outcome.is_new else [],
+        duplicate_of=outcome.duplicate_of,
+        superseded=outcome.superseded,
+        conflicts=outcome.conflicts,
+        notes=[*screening.notes(), *notes] if outcome.is_new else [],
+    )
+
+
+def to_scored_hit(hit: SearchHit, scheme: str, detail: str) -> MemoryHit:
+    """Return a search result with its score."""
+    return replace(
+        to_hit(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong"
+    )
+
+
+def to_hit(record: MemoryRecord, scheme: str, detail: str) -> MemoryHit:
+    """Return a memory with the requested amount of detail."""
+    room = {"light": LIGHT_DETAIL_CHARS, "medium": MEDIUM_DETAIL_CHARS}.get(detail)
+    content = record.content if room is None else text.truncate_preview(record.content, room)
+    hidden = {"light": _MEDIUM_FIELDS + _FULL_FIELDS, "medium": _FULL_FIELDS}.get(detail, ())
+    return copy_to_result(
         _outward(record),
-        FoundMemory,
-        timestamps.written,
-        urn=urn(record, scheme),
+        MemoryHit,
+        timestamps.format_iso,
+        urn=memory_urn(record, scheme),
         content=content,
+        # The ellipsis may also be part of the content itself.
         cut=content.endswith(" …") and not record.content.endswith(" …"),
         **dict.fromkeys(hidden),
     )
 
 
-def _captured_by(record: Record) -> str | None:
-    """Return who captured a memory. The author of one that came by a sync is what its sender says, so whom git names
-    stands beside it."""
+def _captured_by(record: MemoryRecord) -> str | None:
+    """Return who captured a memory. For a synced one this includes the git author, because the sender chose the
+    author.
+    """
     if record.author is None or record.origin is None:
         return record.author or record.origin
     return f"{record.author} ({record.origin})"
 
 
-def from_project(shown: FoundMemory, record: Record, homes: tuple[str, ...]) -> FoundMemory:
-    """Return it with its project where that is not the project of the call, whatever the detail."""
+def from_project(hit: MemoryHit, record: MemoryRecord, homes: tuple[str, ...]) -> MemoryHit:
+    """Return the hit with its project if that is not the project of the call, whatever the detail."""
     is_foreign = record.domain == "project" and record.project is not None and record.project not in homes
-    return replace(shown, project=record.project) if is_foreign else shown
+    return replace(hit, project=record.project) if is_foreign else hit
 
 
-def past(record: Record, events: list[MemoryEvent]) -> MemoryHistory:
+def to_history(record: MemoryRecord, events: list[MemoryEvent]) -> MemoryHistory:
+    """Return the history of a memory, newest change first."""
     changes = [
-        copied(
-            one,
+        copy_to_result(
+            event,
             MemoryRevision,
-            timestamps.written,
-            who=one.who or None,
-            reason=one.reason or None,
-            content=one.was.content,
-            tags=one.was.tags,
-            status=one.was.status,
+            timestamps.format_iso,
+            who=event.who or None,
+            reason=event.reason or None,
+            content=event.was.content,
+            tags=event.was.tags,
+            status=event.was.status,
         )
-        for one in events
+        for event in events
     ]
+    # The history holds only changes; the capture itself is added if no older changes were cut off.
     if not events or events[-1].version == 2:
         changes.append(
             MemoryRevision(
                 version=1,
                 change="captured",
-                at=timestamps.written(record.created_at),
+                at=timestamps.format_iso(record.created_at),
                 who=_captured_by(record),
             )
         )

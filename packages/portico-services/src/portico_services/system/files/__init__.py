@@ -1,1 +1,1 @@
-"""Files: what is there, what is in it, where something is."""
+"""File access: metadata, content and search."""

@@ -1,4 +1,4 @@
-"""The contents of files: which lines of a file have a text, or fit a pattern."""
+"""Content search: the lines of a file that contain a text or match a pattern."""
 
 from __future__ import annotations
 
@@ -8,54 +8,53 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico_services.system.anonymizer import Learned, legible, opaque
-from portico_services.system.byte_search import ByteSearch
-from portico_services.system.errors import InvalidArgument, package
-from portico_services.system.files.line_ranges import shown_blocks
-from portico_services.system.path_access import BLOCK, OpenFile
-from portico_services.system.results import TextMatch
-from portico_services.system.text import decoded
+from portico_services.system.anonymizer import NameIndex, decode_tokens, encode_tokens
+from portico_services.system.errors import InvalidArgument, require_package
+from portico_services.system.files.line_ranges import redacted_blocks
+from portico_services.system.path_access import READ_BLOCK_BYTES, OpenFile
+from portico_services.system.results import LineMatch
+from portico_services.system.text import CaseInsensitiveByteSearch, decode_lossy
 
-LONGEST_PATTERN = 500
-LONGEST_EXCERPT = 200
-MOST_MATCHES = 5
-_OVERLAP = 4096
-_MEMORY = 8 * 2**20
-_HALF_CHARACTER = re.compile(rb"(?:[\xc0-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf7][\x80-\xbf]{0,2})\Z")
+MAX_PATTERN_CHARS = 500
+MAX_EXCERPT_CHARS = 200
+MAX_MATCHES_PER_FILE = 5
+_OVERLAP_BYTES = 4096
+_MAX_REGEX_BYTES = 8 * 2**20
+_TRUNCATED_UTF8 = re.compile(rb"(?:[\xc0-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf7][\x80-\xbf]{0,2})\Z")
 
 Search = Callable[[bytes, int], tuple[int, int] | None]
-"""The first place in some bytes, from an offset on: where it begins and ends."""
+"""Find the first match in bytes from an offset on; return its start and end."""
 
-FilePlace = tuple[int, int]
-"""A byte of a file, and the number of the line it is in."""
-BEGINNING: FilePlace = (0, 1)
-
-
-class Looked(Struct):
-    """The first lines of a file that match; and where to go on, if there was no time for the rest and none matched."""
-
-    matches: list[TextMatch]
-    rest: FilePlace | None = None
+FilePosition = tuple[int, int]
+"""Byte offset in a file, and the number of the line it is in."""
+FILE_START: FilePosition = (0, 1)
 
 
-NOTHING = Looked([])
+class ContentMatches(Struct):
+    """First matching lines of a file; or the position to continue from, if time ran out before a match."""
 
-ContentSearch = Callable[[OpenFile, FilePlace, Callable[[], bool]], Looked]
-"""Looks at a file from a place on, as long as there is time; but at a part of it in any case."""
+    matches: list[LineMatch]
+    rest: FilePosition | None = None
 
 
-def searcher(what: str) -> Search:
-    """For a text, in whatever case; or between slashes for a pattern in the syntax of RE2: `/fail(ed|ure)/`."""
-    if not 0 < len(what) <= LONGEST_PATTERN:
-        raise InvalidArgument(f"What to look for has 1 to {LONGEST_PATTERN} characters.")
+NO_MATCHES = ContentMatches([])
+
+ContentSearch = Callable[[OpenFile, FilePosition, Callable[[], bool]], ContentMatches]
+"""Search a file from a position on until time runs out; at least one block is always searched."""
+
+
+def compile_search(what: str) -> Search:
+    """Compile a case-insensitive text search, or between slashes a search for an RE2 pattern: `/fail(ed|ure)/`."""
+    if not 0 < len(what) <= MAX_PATTERN_CHARS:
+        raise InvalidArgument(f"The search text must have 1 to {MAX_PATTERN_CHARS} characters.")
     if _is_pattern(what):
-        return _by_pattern(what[1:-1])
-    text = ByteSearch(what)
+        return _regex_search(what[1:-1])
+    text = CaseInsensitiveByteSearch(what)
     length = len(what.encode())
 
     def search(data: bytes, at: int) -> tuple[int, int] | None:
-        found = text.find(data, at)
-        return None if found < 0 else (found, found + length)
+        result = text.find(data, at)
+        return None if result < 0 else (result, result + length)
 
     return search
 
@@ -64,69 +63,72 @@ def _is_pattern(what: str) -> bool:
     return len(what) > 2 and what.startswith("/") and what.endswith("/")
 
 
-def _by_pattern(pattern: str) -> Search:
-    re2: Any = package("re2", "Looking for a pattern in the contents of files")
+def _regex_search(pattern: str) -> Search:
+    re2: Any = require_package("re2", "Pattern search in file contents")
+    # RE2 runs in linear time, so a hostile pattern cannot stall the server.
     options = re2.Options()
-    options.max_mem = _MEMORY
+    options.max_mem = _MAX_REGEX_BYTES
     options.log_errors = False
     options.never_nl = False
     options.case_sensitive = False
     try:
-        re2.compile(pattern.encode(), options)  # by itself, so that what is wrong is told of what was written
+        # Compile the bare pattern first, so that errors refer to the caller's text.
+        re2.compile(pattern.encode(), options)
         compiled = re2.compile(f"(?m:{pattern})".encode(), options)
     except re2.error as error:
-        # RE2 says what is wrong, a colon, and where; in bytes.
+        # RE2 reports the reason, a colon, and the location, as bytes.
         what, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
-        said = f"{what}, at {where[:100]!r}" if where else what
-        raise InvalidArgument(f"The pattern is not one that RE2 can read: {said}.") from None
+        message = f"{what}, at {where[:100]!r}" if where else what
+        raise InvalidArgument(f"Invalid RE2 pattern: {message}.") from None
 
     def search(data: bytes, at: int) -> tuple[int, int] | None:
-        found = compiled.search(data, at)
-        return None if found is None else (found.start(), found.end())
+        match = compiled.search(data, at)
+        return None if match is None else (match.start(), match.end())
 
     return search
 
 
 class LineSearch:
-    """The first lines of a file that match."""
+    """Finds the first matching lines of a file."""
 
     def __init__(self, what: str) -> None:
-        self._search = searcher(what)
+        self._search = compile_search(what)
 
-    def __call__(self, file: OpenFile, place: FilePlace, time_is_up: Callable[[], bool]) -> Looked:
-        if file.size <= BLOCK and self._lacks(file):
-            return NOTHING
-        blocks = TextBlocks(file, place[0], time_is_up)
-        found, line = matches(blocks, self._search, place[1])
-        return Looked(found, None if found else blocks.rest(line))
+    def __call__(self, file: OpenFile, place: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
+        if file.size <= READ_BLOCK_BYTES and self._rule_out(file):
+            return NO_MATCHES
+        blocks = BlockReader(file, place[0], time_is_up)
+        matches, line = find_matching_lines(blocks, self._search, place[1])
+        return ContentMatches(matches, None if matches else blocks.rest(line))
 
-    def _lacks(self, file: OpenFile) -> bool:
-        """Whether a small file, as most are, has nothing: that is found out without a detour."""
+    def _rule_out(self, file: OpenFile) -> bool:
+        """Return whether a small file has no match. Most files are small, and most have none."""
+        # One read and one search, without splitting the file into blocks and lines.
         return self._search(file.read(0, file.size), 0) is None
 
 
-class ShownLineSearch:
-    """The first lines that match as they would be shown, with tokens for names."""
+class RedactedLineSearch:
+    """Finds the first lines that match in their anonymized form."""
 
-    def __init__(self, asked: str, meant: str, learned: Callable[[], Learned]) -> None:
-        self._search = searcher(opaque(asked))
-        # A file that lacks a text lacks it however it is shown; of a pattern nothing of the kind can be said.
-        self._first = None if _is_pattern(asked) else LineSearch(meant)
-        self._learned = learned
+    def __init__(self, query: str, resolved: str, name_index: Callable[[], NameIndex]) -> None:
+        self._search = compile_search(encode_tokens(query))
+        # A file without the plain text cannot contain it in anonymized form either. Patterns allow no such conclusion.
+        self._first = None if _is_pattern(query) else LineSearch(resolved)
+        self._name_index = name_index
 
-    def __call__(self, file: OpenFile, place: FilePlace, time_is_up: Callable[[], bool]) -> Looked:
+    def __call__(self, file: OpenFile, place: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
         if self._first is not None and not (first := self._first(file, place, time_is_up)).matches:
             return first
-        blocks = TextBlocks(file, place[0], time_is_up)
-        found, line = matches(shown_blocks(blocks, self._learned()), self._search, place[1])
-        shown = [TextMatch(match.line, legible(match.text)) for match in found]
-        return Looked(shown, None if shown else blocks.rest(line))
+        blocks = BlockReader(file, place[0], time_is_up)
+        matches, line = find_matching_lines(redacted_blocks(blocks, self._name_index()), self._search, place[1])
+        redacted = [LineMatch(match.line, decode_tokens(match.text)) for match in matches]
+        return ContentMatches(redacted, None if redacted else blocks.rest(line))
 
 
-class TextBlocks:
-    """A file bit by bit, from an offset on, as long as there is time; one block there is in any case.
+class BlockReader:
+    """Reads a file in blocks from an offset on until time runs out; at least one block is always read.
 
-    One with zero bytes in its beginning is no text and has nothing.
+    A file with NUL bytes at its start is not text and yields nothing.
     """
 
     def __init__(self, file: OpenFile, offset: int, time_is_up: Callable[[], bool]) -> None:
@@ -137,59 +139,66 @@ class TextBlocks:
         self._last = b""
 
     def __iter__(self) -> Iterator[bytes]:
-        for at in range(self._offset, self._file.size, BLOCK):
+        for at in range(self._offset, self._file.size, READ_BLOCK_BYTES):
             if at > self._offset and self._time_is_up():
                 self._stopped = at
                 return
-            self._last = self._file.read(at, min(BLOCK, self._file.size - at))
+            self._last = self._file.read(at, min(READ_BLOCK_BYTES, self._file.size - at))
+            # NUL bytes at the start mark binary files; their lines would be meaningless.
             if not self._last or (at == 0 and b"\0" in self._last[:1024]):
                 return
             yield self._last
 
-    def rest(self, line: int) -> FilePlace | None:
-        """Where to go on: a little before the end of what was looked at, for a match may lie across it."""
+    def rest(self, line: int) -> FilePosition | None:
+        """Return the position to continue from: slightly before the end of the searched part, because a match may span
+        it.
+        """
         if self._stopped is None:
             return None
-        return self._stopped - _OVERLAP, line - self._last.count(b"\n", len(self._last) - _OVERLAP)
+        return self._stopped - _OVERLAP_BYTES, line - self._last.count(b"\n", len(self._last) - _OVERLAP_BYTES)
 
 
-def matches(blocks: Iterable[bytes], search: Search, line: int = 1) -> tuple[list[TextMatch], int]:
-    """The first lines that match, and the number of the line that the last block ends in."""
-    found: list[TextMatch] = []
+def find_matching_lines(blocks: Iterable[bytes], search: Search, line: int = 1) -> tuple[list[LineMatch], int]:
+    """Return the first matching lines, and the number of the line that the last block ends in."""
+    results: list[LineMatch] = []
     rest = b""
     following = iter(blocks)
     block = next(following, None)
-    while block is not None and len(found) < MOST_MATCHES:
+    while block is not None and len(results) < MAX_MATCHES_PER_FILE:
         data, block = rest + block if rest else block, next(following, None)
-        # A match may lie across two blocks, so the end of one is looked at again with the next.
-        keep = 0 if block is None else min(_OVERLAP, len(data))
-        line = _collect(data, len(data) - keep, search, line, found)
+        # A match may span two blocks, so the end of a block is searched again with the next one.
+        keep = 0 if block is None else min(_OVERLAP_BYTES, len(data))
+        line = _collect(data, len(data) - keep, search, line, results)
         rest = data[len(data) - keep :]
-    return found[:MOST_MATCHES], line
+    return results[:MAX_MATCHES_PER_FILE], line
 
 
-def _collect(data: bytes, until: int, search: Search, line: int, found: list[TextMatch]) -> int:
-    """Matches that begin before `until`, one for each line. Gives the number of the line that `until` is in."""
+def _collect(data: bytes, until: int, search: Search, line: int, matches: list[LineMatch]) -> int:
+    """Append the matches that start before `until`, one per line. Return the number of the line that contains
+    `until`.
+    """
     at = 0
-    while at < until and len(found) < MOST_MATCHES and (hit := search(data, at)) is not None and hit[0] < until:
+    while (
+        at < until and len(matches) < MAX_MATCHES_PER_FILE and (hit := search(data, at)) is not None and hit[0] < until
+    ):
         start, stop = hit
         line += data.count(b"\n", at, start)
         begin = data.rfind(b"\n", 0, start) + 1
         end = data.find(b"\n", max(start, stop - 1))
         end = len(data) if end < 0 else end
-        if not found or found[-1].line != line:
-            found.append(TextMatch(line, _excerpt(data[begin:end], start - begin)))
+        if not matches or matches[-1].line != line:
+            matches.append(LineMatch(line, _cut_excerpt(data[begin:end], start - begin)))
         line += data.count(b"\n", start, min(end + 1, until))
         at = end + 1
     return line + (data.count(b"\n", at, until) if at < until else 0)
 
 
-def _excerpt(line: bytes, at: int) -> str:
-    """A line, or the part of a long one that matters."""
-    if len(line) > LONGEST_EXCERPT:
-        begin = max(0, at - LONGEST_EXCERPT // 4)
-        line = line[begin : begin + LONGEST_EXCERPT]
-        # Not from the middle of a character, nor to there.
+def _cut_excerpt(line: bytes, at: int) -> str:
+    """Return a line, or the relevant part of a long one."""
+    if len(line) > MAX_EXCERPT_CHARS:
+        begin = max(0, at - MAX_EXCERPT_CHARS // 4)
+        line = line[begin : begin + MAX_EXCERPT_CHARS]
+        # Do not cut within a UTF-8 character.
         line = line[next((n for n, byte in enumerate(line[:4]) if byte & 0xC0 != 0x80), 0) :]
-        line = _HALF_CHARACTER.sub(b"", line)
-    return decoded(line).strip()
+        line = _TRUNCATED_UTF8.sub(b"", line)
+    return decode_lossy(line).strip()

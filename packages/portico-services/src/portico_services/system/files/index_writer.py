@@ -1,4 +1,4 @@
-"""The side of the index of files that writes: what is there now, as rows. It belongs to one thread."""
+"""Writer of the file name index. Used by a single thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from portico_services.system.errors import MachineError
-from portico_services.system.files.walk import MOST_DEPTH, PSEUDO, kind_of
-from portico_services.system.path_access import AllowedRoots, OpenFolder
-from portico_services.system.text import meant_path, shown_path
+from portico_services.system.errors import SystemToolError
+from portico_services.system.files.walk import MAX_DEPTH, PSEUDO_FILESYSTEMS, entry_type
+from portico_services.system.path_access import AllowedPaths, OpenDirectory
+from portico_services.system.text import path_from_text, path_to_text
 
-MOST_FILES = 2_000_000
-_BATCH = 2000
+# Beyond this number the index is not used, and a search walks the directories.
+MAX_INDEXED_FILES = 2_000_000
+# Readers see the index grow during the first walk, and a commit per file would be slow.
+_COMMIT_BATCH_SIZE = 2000
 
 _SCHEMA = """
 pragma journal_mode = wal;
@@ -47,20 +49,23 @@ create trigger if not exists removed after delete on files begin
 end;
 """
 
-Found = tuple[str, int, int]
-"""Of a file: type, size, time."""
+DirectoryEntry = tuple[str, int, int]
+"""Type, size and modification time of a file."""
 
 
-def connect(file: str) -> sqlite3.Connection:
-    """The index, made if it is not there. Raises sqlite3.Error where SQLite has no trigrams."""
+def open_index(file: str) -> sqlite3.Connection:
+    """Open the index and create it if needed. Raises sqlite3.Error if SQLite lacks the trigram tokenizer."""
     database = sqlite3.connect(file, check_same_thread=False, timeout=10)
+    # File names are private: other users of the machine must not read them from the index.
     os.chmod(file, 0o600)
     database.executescript(_SCHEMA)
     return database
 
 
-class IndexUpdater:
-    def __init__(self, database: sqlite3.Connection, roots: AllowedRoots, watch: Watch) -> None:
+class IndexWriter:
+    """Synchronizes the index with the file system."""
+
+    def __init__(self, database: sqlite3.Connection, roots: AllowedPaths, watch: DirectoryWatcher) -> None:
         self._db = database
         self._roots = roots
         self._watch = watch
@@ -69,86 +74,93 @@ class IndexUpdater:
         self._uncommitted = 0
 
     def walk(self, is_over: Callable[[], bool]) -> bool:
-        """Everything, from the roots on; what is not met any more is forgotten. False if there is too much of it."""
+        """Scan all allowed paths and remove entries that no longer exist. Return False if there are too many files."""
         self._walk += 1
         walked = [self._below(root.path, is_over) for root in self._roots.all if not root.only]
         is_whole = all(walked)
+        # Only a complete walk may delete: an interrupted one has not seen everything.
         if is_whole and not is_over():
             self._db.execute("delete from files where folder in (select id from folders where walk < ?)", [self._walk])
             self._db.execute("delete from folders where walk < ?", [self._walk])
         self._commit()
         return is_whole
 
-    def look_again(self, number: int, is_over: Callable[[], bool]) -> None:
-        """One folder that has changed, and whatever is new below it."""
+    def rescan(self, number: int, is_over: Callable[[], bool]) -> None:
+        """Update one changed directory and everything new below it."""
         row = self._db.execute("select path from folders where id = ?", [number]).fetchone()
         if row is not None:
-            path = meant_path(row[0])
+            path = path_from_text(row[0])
             try:
-                with self._roots.folder(path) as folder:
-                    below = self._take_in(folder)
-            except (MachineError, OSError):
+                with self._roots.open_directory(path) as folder:
+                    below = self._update_directory(folder)
+            except (SystemToolError, OSError):
                 self._forget(row[0])
                 below = []
-            for one in below:
-                known = self._db.execute("select 1 from folders where path = ?", [shown_path(one)]).fetchone()
-                if known is None:
-                    self._below(one, is_over)
+            for item in below:
+                indexed_row = self._db.execute("select 1 from folders where path = ?", [path_to_text(item)]).fetchone()
+                if indexed_row is None:
+                    self._below(item, is_over)
             self._commit()
 
     def _below(self, path: str, is_over: Callable[[], bool]) -> bool:
         waiting = [path]
         while waiting and not is_over():
             here = waiting.pop()
-            if here.count(os.sep) > MOST_DEPTH:
+            if here.count(os.sep) > MAX_DEPTH:
                 continue
             try:
-                with self._roots.folder(here) as folder:
-                    waiting += self._take_in(folder)
-            except (MachineError, OSError):
-                continue  # gone, or not ours to read
-            if self._count > MOST_FILES:
+                with self._roots.open_directory(here) as folder:
+                    waiting += self._update_directory(folder)
+            except (SystemToolError, OSError):
+                continue  # Removed, or not readable by this process.
+            if self._count > MAX_INDEXED_FILES:
                 return False
-            if self._uncommitted > _BATCH:
+            if self._uncommitted > _COMMIT_BATCH_SIZE:
                 self._commit()
         return True
 
-    def _take_in(self, folder: OpenFolder) -> list[str]:
-        """What a folder has now. Gives the folders in it."""
+    def _update_directory(self, folder: OpenDirectory) -> list[str]:
+        """Update the rows of a directory and return its subdirectories."""
         number = self._number(folder.path)
         self._watch.add(folder.fd, number)
-        there = _there(folder)
+        there = _scan_directory(folder)
         rows = self._db.execute("select name, type, size, modified, id from files where folder = ?", [number])
-        known = {name: (found, id) for name, *found, id in rows}
-        gone = [name for name in known if name not in there]
-        added = [(number, name, *found) for name, found in there.items() if name not in known]
+        indexed = {name: (columns, id) for name, *columns, id in rows}
+        gone = [name for name in indexed if name not in there]
+        added = [(number, name, *columns) for name, columns in there.items() if name not in indexed]
         changed = [
-            (*found, known[name][1]) for name, found in there.items() if name in known and known[name][0] != [*found]
+            (*columns, indexed[name][1])
+            for name, columns in there.items()
+            if name in indexed and indexed[name][0] != [*columns]
         ]
         self._db.executemany("insert into files (folder, name, type, size, modified) values (?, ?, ?, ?, ?)", added)
         self._db.executemany("update files set type = ?, size = ?, modified = ? where id = ?", changed)
         for name in gone:
-            self._db.execute("delete from files where id = ?", [known[name][1]])
-            if known[name][0][0] == "directory":
-                self._forget(f"{shown_path(folder.path)}/{name}")
+            self._db.execute("delete from files where id = ?", [indexed[name][1]])
+            if indexed[name][0][0] == "directory":
+                self._forget(f"{path_to_text(folder.path)}/{name}")
         self._count += len(added) - len(gone)
         self._uncommitted += len(added) + len(changed) + len(gone) + 1
         below = [
-            os.path.join(folder.path, meant_path(name)) for name, found in there.items() if found[0] == "directory"
+            os.path.join(folder.path, path_from_text(name))
+            for name, columns in there.items()
+            if columns[0] == "directory"
         ]
-        return [path for path in below if path not in PSEUDO]
+        return [path for path in below if path not in PSEUDO_FILESYSTEMS]
 
     def _number(self, path: str) -> int:
-        shown = shown_path(path)
+        text = path_to_text(path)
         self._db.execute(
             "insert into folders (path, walk) values (?, ?) on conflict (path) do update set walk = excluded.walk",
-            [shown, self._walk],
+            [text, self._walk],
         )
-        [[number]] = self._db.execute("select id from folders where path = ?", [shown])
+        [[number]] = self._db.execute("select id from folders where path = ?", [text])
         return int(number)
 
     def _forget(self, path: str) -> None:
-        """A folder that is gone, and everything below it. "0" is what follows "/"."""
+        """Remove a directory and everything below it. "0" is the character after "/", so the range covers all
+        subpaths.
+        """
         below = [path, f"{path}/", f"{path}0"]
         where = "path = ? or (path >= ? and path < ?)"
         self._db.execute(f"delete from files where folder in (select id from folders where {where})", below)
@@ -159,15 +171,16 @@ class IndexUpdater:
         self._uncommitted = 0
 
 
-def _there(folder: OpenFolder) -> dict[str, Found]:
-    found: dict[str, Found] = {}
+def _scan_directory(folder: OpenDirectory) -> dict[str, DirectoryEntry]:
+    result: dict[str, DirectoryEntry] = {}
     for entry in folder.scan():
         try:
+            # A link is listed as a link: its target may be outside the allowed paths.
             info = entry.stat(follow_symlinks=False)
         except OSError:
             continue
-        found[shown_path(entry.name)] = (kind_of(entry), info.st_size, info.st_mtime_ns // 1000)
-    return found
+        result[path_to_text(entry.name)] = (entry_type(entry), info.st_size, info.st_mtime_ns // 1000)
+    return result
 
 
 _CLOSE_WRITE, _MOVED, _CREATE, _DELETE = 0x8, 0x40 | 0x80, 0x100, 0x200
@@ -176,43 +189,45 @@ _MASK = _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | 
 _EVENT = struct.Struct("iIII")
 
 
-class Watch:
-    """Folders that are watched, each under a number of the watcher's own choice."""
+class DirectoryWatcher:
+    """Inotify watcher of directories. The caller chooses the number that identifies each directory."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if self._libc is not None else -1
-        # A pair of sockets, since not every system can wait for a pipe.
+        # A socket pair, because not every platform can select on a pipe.
         self._wake, self._waker = socket.socketpair()
         self._numbers: dict[int, int] = {}
-        # Whether everything that was asked for is watched: the kernel may have no room for more.
+        # Whether all requested directories are watched: the kernel limits the number of watches.
         self.is_complete = self._fd >= 0
-        # Whether all changes that were read have been taken in.
+        # Whether all changes that were read have been processed.
         self.is_idle = True
 
     def add(self, folder: int | None, number: int) -> None:
-        """Watch an open folder, by its descriptor: its name may lead elsewhere by now."""
+        """Watch an open directory by its descriptor: its path may refer to another directory by now."""
+        # Other platforms have no inotify; there the periodic rescan finds the changes.
         if self._libc is None or self._fd < 0 or folder is None:
             return
-        found = self._libc.inotify_add_watch(self._fd, f"/proc/self/fd/{folder}".encode(), ctypes.c_uint32(_MASK))
-        if found >= 0:
-            self._numbers[found] = number
+        result = self._libc.inotify_add_watch(self._fd, f"/proc/self/fd/{folder}".encode(), ctypes.c_uint32(_MASK))
+        if result >= 0:
+            self._numbers[result] = number
         else:
             self.is_complete = False
 
     def wait(self, seconds: float) -> set[int] | None:
-        """Return the numbers of folders that have changed, after at most this time; None if changes were missed."""
+        """Wait up to `seconds` and return the numbers of changed directories; None if changes were missed."""
         watched: list[Any] = [self._wake] if self._fd < 0 else [self._wake, self._fd]
         ready, _, _ = select.select(watched, [], [], seconds)
         if self._fd not in ready:
             return set()
-        # Before they are read: a change is waiting to be read, or was read and is not done, at every moment.
+        # Set before reading: every change must be either unread or marked as pending at any moment.
         self.is_idle = False
         return self._read()
 
     def has_news(self) -> bool:
-        """Return whether changes wait to be read, or were read and are not done with. The kernel queues a change before
-        the call that made it returns, so nothing is missed."""
+        """Return whether there are unread or unprocessed changes. The kernel queues a change before the system call
+        that made it returns, so none is missed.
+        """
         return (self._fd >= 0 and bool(select.select([self._fd], [], [], 0)[0])) or not self.is_idle
 
     def _read(self) -> set[int] | None:
@@ -225,16 +240,16 @@ class Watch:
                 return None if missed else changed
             at = 0
             while at < len(data):
-                found, mask, _, length = _EVENT.unpack_from(data, at)
+                watch, mask, _, length = _EVENT.unpack_from(data, at)
                 at += _EVENT.size + length
                 missed = missed or bool(mask & _OVERFLOW)
                 if mask & _IGNORED:
-                    self._numbers.pop(found, None)
-                elif found in self._numbers:
-                    changed.add(self._numbers[found])
+                    self._numbers.pop(watch, None)
+                elif watch in self._numbers:
+                    changed.add(self._numbers[watch])
 
     def stop(self) -> None:
-        """End a wait that is going on, from any thread."""
+        """Interrupt a wait, from any thread."""
         self._waker.send(b"x")
 
     @property

@@ -1,4 +1,4 @@
-"""A file by whole lines, for those from whom names are hidden: half a name is not recognised as one."""
+"""Reading of whole lines for anonymized callers: half a name would not be recognized."""
 
 from __future__ import annotations
 
@@ -6,94 +6,95 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 
-from portico_services.system.anonymizer import Learned, opaque
-from portico_services.system.path_access import BLOCK, OpenFile
-from portico_services.system.text import decoded, plain
+from portico_services.system.anonymizer import NameIndex, encode_tokens
+from portico_services.system.path_access import READ_BLOCK_BYTES, OpenFile
+from portico_services.system.text import decode_lossy, escape_controls
 
-LONGEST_LINE = 64 * 1024
-CONTEXT = 512 * 1024
+MAX_LINE_BYTES = 64 * 1024
+CONTEXT_BYTES = 512 * 1024
 _SPACE = re.compile(rb"[\s,;]")
 
 
-class WholeLines:
-    """Where a file may be cut. Every block of 64 KiB has such a place: after a line, or after a word where the block
-    has no line's end. So the places are the same whatever part of the file is asked for."""
+class LineBoundaries:
+    """Positions where a file may be cut. Every block of 64 KiB has one: after a line, or after a word if the block has
+    no line end. The positions therefore do not depend on the requested range.
+    """
 
     def __init__(self, file: OpenFile) -> None:
         self._file = file
         mark = file.read(0, 2)
-        # A character of two bytes has its end where both have been.
+        # In UTF-16 a line end must be aligned to two bytes.
         self._width = 2 if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else 1
         self._line = b"\0\n" if mark == codecs.BOM_UTF16_BE else b"\n\0" if self._width == 2 else b"\n"
 
-    def around(self, offset: int, length: int) -> tuple[int, int]:
-        """The least part of the file that has all of these bytes and may be shown."""
+    def expand(self, offset: int, length: int) -> tuple[int, int]:
+        """Return the smallest range that contains these bytes and may be shown."""
         if offset >= self._file.size:
             return offset, offset
-        wanted = min(offset + length, self._file.size)
-        return self._before(offset), self._after(wanted)
+        end = min(offset + length, self._file.size)
+        return self._before(offset), self._after(end)
 
     def _before(self, offset: int) -> int:
-        block = offset // LONGEST_LINE
+        block = offset // MAX_LINE_BYTES
         for number in (block, block - 1):
-            if found := [place for place in self._places(number) if place <= offset]:
-                return found[-1]
+            if places := [place for place in self._places(number) if place <= offset]:
+                return places[-1]
         return 0
 
     def _after(self, offset: int) -> int:
-        block = (offset - 1) // LONGEST_LINE
+        block = (offset - 1) // MAX_LINE_BYTES
         for number in (block, block + 1):
-            if found := [place for place in self._places(number) if place >= offset]:
-                return found[0]
+            if places := [place for place in self._places(number) if place >= offset]:
+                return places[0]
         return self._file.size
 
     def _places(self, block: int) -> list[int]:
-        """Where a block may be cut, in order."""
+        """Return the positions where a block may be cut, in order."""
         if block < 0:
             return [0]
-        start = block * LONGEST_LINE
-        data = self._file.read(start, LONGEST_LINE)
-        ends = [found.end() for found in re.finditer(re.escape(self._line), data) if not found.end() % self._width]
-        if not ends and len(data) == LONGEST_LINE:
+        start = block * MAX_LINE_BYTES
+        data = self._file.read(start, MAX_LINE_BYTES)
+        ends = [match.end() for match in re.finditer(re.escape(self._line), data) if not match.end() % self._width]
+        if not ends and len(data) == MAX_LINE_BYTES:
             ends = [self._word(data)]
         return [start + end for end in ends]
 
     def _word(self, data: bytes) -> int:
-        words = [found.end() for found in _SPACE.finditer(data)] if self._width == 1 else []
+        words = [match.end() for match in _SPACE.finditer(data)] if self._width == 1 else []
         end = words[-1] if words else len(data)
-        # Not within a character.
+        # Not within a UTF-8 character.
         while not words and end > 1 and self._width == 1 and data[end - 1] & 0x80:
             end -= 1
         return end
 
 
-def context(file: OpenFile, begin: int, end: int) -> str:
-    """What stands around a part of a file: a name that is given away there is hidden here, too."""
-    start = max(0, begin - CONTEXT)
-    data = file.read(start, end + CONTEXT - start)
+def read_context(file: OpenFile, begin: int, end: int) -> str:
+    """Return the text around a range: names that are recognized there are replaced in the range as well."""
+    start = max(0, begin - CONTEXT_BYTES)
+    data = file.read(start, end + CONTEXT_BYTES - start)
     mark = file.read(0, 2)
     if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be", "replace")
-    return plain(decoded(data))
+    return escape_controls(decode_lossy(data))
 
 
-def shown_blocks(blocks: Iterable[bytes], learned: Learned) -> Iterator[bytes]:
-    """The text of a file as it would be shown, with tokens that are found as a whole or not at all."""
+def redacted_blocks(blocks: Iterable[bytes], learned: NameIndex) -> Iterator[bytes]:
+    """Yield the anonymized text of a file, with encoded tokens that match as a whole or not at all."""
     rest = b""
     for block in blocks:
         data = rest + block
         end = data.rfind(b"\n") + 1
-        if not end and len(data) < 2 * BLOCK:
+        if not end and len(data) < 2 * READ_BLOCK_BYTES:
             rest = data
             continue
         end = end or len(data)
-        yield _shown(data[:end], learned)
+        yield _redact_block(data[:end], learned)
         rest = data[end:]
     if rest:
-        yield _shown(rest, learned)
+        yield _redact_block(rest, learned)
 
 
-def _shown(data: bytes, learned: Learned) -> bytes:
-    text = decoded(data)
-    learned.study(text)
-    return opaque(learned.masked(text)).encode("utf-8", "replace")
+def _redact_block(data: bytes, learned: NameIndex) -> bytes:
+    text = decode_lossy(data)
+    learned.collect(text)
+    return encode_tokens(learned.anonymize_text(text)).encode("utf-8", "replace")

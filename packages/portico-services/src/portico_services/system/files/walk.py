@@ -1,4 +1,4 @@
-"""Looking for files by walking: through open folders, in the order of names, and no further than it must."""
+"""File search by walking open directories in name order."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from portico_services.system.path_access import OpenFolder
-from portico_services.system.results import Mode
+from portico_services.system.path_access import OpenDirectory
+from portico_services.system.results import SearchMode
 
-MOST_DEPTH = 100
-# Not files, but the kernel's own view of itself. One can begin there, but does not come by.
-PSEUDO = frozenset({"/proc", "/sys", "/dev"})
+MAX_DEPTH = 100
+# Kernel pseudo file systems. A walk may start in one but does not descend into it.
+PSEUDO_FILESYSTEMS = frozenset({"/proc", "/sys", "/dev"})
+# Patterns for one character: a character of a token may correspond to any part of the real name.
 _ONE_OF = re.compile(r"\?|\[!?\]?[^\]]*\]")
 
 
 class FileEntry(Struct):
-    """A file, a folder or a link. `modified` is in microseconds; what was not looked up is None."""
+    """File, directory or link. `modified` is in microseconds; values that were not read are None."""
 
     path: str
     name: str
     type: str
     size: int | None = None
     modified: int | None = None
-    # How to go on after it.
+    # Position for continuing after this entry.
     position: list[str] | int = 0
 
 
 class FileCriteria(Struct, frozen=True, dict=True):
-    """Which files are wanted. Texts are compared without regard to case."""
+    """Search criteria. Text comparison ignores case."""
 
     text: str | None = None
-    mode: Mode = "CONTAINS"
+    mode: SearchMode = "CONTAINS"
     names: tuple[str, ...] = ()
     type: str | None = None
     min_size: int | None = None
@@ -56,11 +57,13 @@ class FileCriteria(Struct, frozen=True, dict=True):
 
     @property
     def needs_stat(self) -> bool:
+        """Return whether the criteria need size or modification time."""
         return not (self.min_size is self.max_size is self.after is self.before is None)
 
-    def by_name(self, name: str, relative: str) -> bool:
-        """Whether its name fits: a text is looked for in the name, or if it has a slash, and for free text, in the path
-        below the root."""
+    def matches_name(self, name: str, relative: str) -> bool:
+        """Return whether the name matches. Text with a slash, and free text, is matched against the path below the
+        root.
+        """
         if self._pattern is not None and self._pattern.match(name) is None:
             return False
         if self.text is None:
@@ -68,13 +71,15 @@ class FileCriteria(Struct, frozen=True, dict=True):
         where = (relative if self.mode == "FREETEXT" or "/" in self.text else name).casefold()
         return all(word in where for word in self.words)
 
-    def by_type(self, kind: str, name: str) -> bool:
-        """`file`, `directory` and `link` are types, and anything else is the ending of a file's name."""
+    def matches_type(self, kind: str, name: str) -> bool:
+        """Return whether the type matches. `file`, `directory` and `link` are types; anything else is a file
+        extension.
+        """
         if self.type is None or self.type == kind:
             return True
         return kind == "file" and name.lower().endswith(f".{self.type.lower().lstrip('.')}")
 
-    def by_stat(self, size: int, modified: int) -> bool:
+    def matches_stat(self, size: int, modified: int) -> bool:
         return (
             (self.min_size is None or size >= self.min_size)
             and (self.max_size is None or size <= self.max_size)
@@ -83,21 +88,22 @@ class FileCriteria(Struct, frozen=True, dict=True):
         )
 
 
-def loosened(glob: str, meant: Callable[[str], str]) -> str:
-    """A glob that lets pass whatever this one does, with names for the tokens in it."""
+def relax_glob(glob: str, meant: Callable[[str], str]) -> str:
+    """Return a glob that matches everything this one does after its tokens are replaced by names."""
     return meant(_ONE_OF.sub("*", glob)).replace("[", "?")
 
 
 def walk(
-    top: OpenFolder, wanted: FileCriteria, after: list[str], failed: Callable[[str], None]
+    top: OpenDirectory, criteria: FileCriteria, after: list[str], on_error: Callable[[str], None]
 ) -> Iterator[FileEntry | None]:
-    """What is below a folder and wanted, from behind a position; None is a step without any.
+    """Yield the matching entries below a directory, after a position; None for a step without a match.
 
-    A link is never followed, and a file is not looked at any closer than a filter asks for.
+    Links are never followed, and a file is only stat'ed if a criterion needs it.
     """
-    stack: list[tuple[OpenFolder, list[os.DirEntry[str]], list[str]]] = []
+    # An explicit stack: recursion would be limited, and the position must be resumable.
+    stack: list[tuple[OpenDirectory, list[os.DirEntry[str]], list[str]]] = []
     try:
-        stack.append(_begun(top, [], after))
+        stack.append(_open_directory(top, [], after))
         while stack:
             folder, entries, place = stack[-1]
             if not entries:
@@ -105,51 +111,59 @@ def walk(
                 continue
             entry = entries.pop()
             here = [*place, entry.name]
-            kind = kind_of(entry)
+            kind = entry_type(entry)
+            # Directories on the path to the position were already reported by the previous page.
             resuming = here == after[: len(here)]
-            yield None if resuming else _row(folder, entry, kind, here, wanted)
-            if kind == "directory" and len(here) < MOST_DEPTH and os.path.join(folder.path, entry.name) not in PSEUDO:
+            yield None if resuming else _row(folder, entry, kind, here, criteria)
+            if (
+                kind == "directory"
+                and len(here) < MAX_DEPTH
+                # Pseudo file systems hold no stored data, and some of their files are endless.
+                and os.path.join(folder.path, entry.name) not in PSEUDO_FILESYSTEMS
+            ):
                 try:
-                    stack.append(_begun(folder.child(entry.name), here, after if resuming else []))
+                    stack.append(_open_directory(folder.open_subdirectory(entry.name), here, after if resuming else []))
                 except OSError as error:
-                    # Gone, or a link by now, or not ours to read.
-                    failed(os.strerror(error.errno or 0))
+                    # Removed, replaced by a link, or not readable by this process.
+                    on_error(os.strerror(error.errno or 0))
     finally:
         for folder, *_ in stack:
             folder.close()
 
 
-def _begun(
-    folder: OpenFolder, place: list[str], after: list[str]
-) -> tuple[OpenFolder, list[os.DirEntry[str]], list[str]]:
-    """A folder, its entries with the next one last, and where it is. Names before the position have been."""
+def _open_directory(
+    folder: OpenDirectory, place: list[str], after: list[str]
+) -> tuple[OpenDirectory, list[os.DirEntry[str]], list[str]]:
+    """Return a directory, its entries in reverse order, and its position. Names before the position are skipped."""
     try:
         entries = folder.scan()
     except BaseException:
         folder.close()
         raise
     if len(after) > len(place) and after[: len(place)] == place:
+        # Entries are sorted by name, so a position is the path of the last entry.
         entries = [entry for entry in entries if entry.name >= after[len(place)]]
     entries.reverse()
     return folder, entries, place
 
 
 def _row(
-    folder: OpenFolder, entry: os.DirEntry[str], kind: str, here: list[str], wanted: FileCriteria
+    folder: OpenDirectory, entry: os.DirEntry[str], kind: str, here: list[str], criteria: FileCriteria
 ) -> FileEntry | None:
-    if not wanted.by_type(kind, entry.name) or not wanted.by_name(entry.name, "/".join(here)):
+    if not criteria.matches_type(kind, entry.name) or not criteria.matches_name(entry.name, "/".join(here)):
         return None
     row = FileEntry(os.path.join(folder.path, entry.name), entry.name, kind, position=here)
-    if wanted.needs_stat:
-        if not look(row, entry):
+    # One system call per file, which is most of the time of a walk.
+    if criteria.needs_stat:
+        if not fill_stat(row, entry):
             return None
-        if not wanted.by_stat(row.size or 0, row.modified or 0):
+        if not criteria.matches_stat(row.size or 0, row.modified or 0):
             return None
     return row
 
 
-def look(row: FileEntry, entry: os.DirEntry[str]) -> bool:
-    """Fill in size and time; False if it is gone."""
+def fill_stat(row: FileEntry, entry: os.DirEntry[str]) -> bool:
+    """Fill in size and modification time. Return False if the file no longer exists."""
     try:
         info = entry.stat(follow_symlinks=False)
     except OSError:
@@ -158,7 +172,7 @@ def look(row: FileEntry, entry: os.DirEntry[str]) -> bool:
     return True
 
 
-def kind_of(entry: os.DirEntry[str]) -> str:
+def entry_type(entry: os.DirEntry[str]) -> str:
     try:
         if entry.is_file(follow_symlinks=False):
             return "file"
@@ -169,13 +183,5 @@ def kind_of(entry: os.DirEntry[str]) -> str:
         return "other"
 
 
-def kind_of_mode(mode: int) -> str:
-    return (
-        "file"
-        if stat.S_ISREG(mode)
-        else "directory"
-        if stat.S_ISDIR(mode)
-        else "link"
-        if stat.S_ISLNK(mode)
-        else "other"
-    )
+def mode_type(mode: int) -> str:
+    return {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}.get(stat.S_IFMT(mode), "other")

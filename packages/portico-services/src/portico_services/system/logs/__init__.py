@@ -1,1 +1,1 @@
-"""Event logs: entries from journals, text, files of Windows and the live logs, asked in one way."""
+"""Event logs: journals, text files, Windows event log files and live logs behind one interface."""

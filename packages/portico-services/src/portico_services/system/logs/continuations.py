@@ -1,9 +1,9 @@
-"""Which lines of a text log belong to the entry before them.
+"""Detection of lines that belong to the previous entry of a text log.
 
-An indented line does. So do the lines of a stack trace, though some of them are not indented: the header and the last
-line of a Python traceback, the exception that a logger of Java, Node or .NET writes under its message, `Caused by:`,
-and the goroutines of a Go panic. A trace belongs to the line before it only if that line reports a problem. Behind any
-other line it is an entry of its own, so that an uncaught exception is not hidden behind `INFO started`.
+Indented lines do. So do the lines of a stack trace, although some are not indented: the header and last line of a
+Python traceback, the exception that Java, Node and .NET loggers write below the message, `Caused by:`, and the
+goroutines of a Go panic. A trace belongs to the line before it only if that line reports a problem. After any other
+line it is a separate entry, so that an uncaught exception is not hidden behind `INFO started`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# A line that begins with one of these continues an entry, or is blank.
+# A line that starts with one of these continues an entry or is blank.
 INDENTS = b" \t\r\n"
 LINE_START = re.compile(rb"\n(?=[^ \t\r\n])")
-# Lines that begin an entry whatever stands before them: with a number or a time, JSON, a priority, or a level.
+# Lines that always start an entry: they begin with a number, a time, JSON, a priority or a level.
 _SURE = rb"[\[({\"<*]?\d|[A-Z][a-z]{2} +\d|\{|\[(?!signal )|(?:DEBUG|INFO|NOTICE|WARN|ERROR|CRITICAL|FATAL|TRACE)\b"
 SURE_START = re.compile(rb"\n(?=%b)" % _SURE)
 _SURE_LINE = re.compile(_SURE)
 
-# No unindented line belongs to a trace unless one of these is near.
+# An unindented line belongs to a trace only near one of these.
 _SIGN = re.compile(
     rb"\n(?:Traceback \(most|[ \t]+at |Caused by: |goroutine \d+ \[|Stack trace:|stack backtrace:"
     rb"|thread '[^'\n]*' (?:\(\d+\) )?pani|During handling of the above|The above exception was)"
@@ -39,12 +39,14 @@ _PROBLEM = re.compile(
     rb"|ftl|erro)\b|(?:\b|[\[/ ])[EWF](?:\b|\d)|Exception|Error",
     re.IGNORECASE,
 )
+# Trace headers are short; a long line is decided by its beginning.
 _HEAD_BYTES = 512
+# The last entry usually starts close to the end, so the end is searched first.
 _NEAR_BYTES = 8 * 1024
 
 
 def entry_starts(data: bytes, *, is_file_start: bool) -> list[int]:
-    """Return where the entries in `data` begin. It begins with a line, perhaps one that continues an entry."""
+    """Return the offsets where entries start in `data`, which begins at a line start, possibly within an entry."""
     first = data[:1]
     starts = [0] if first and (first not in INDENTS or (is_file_start and first not in b"\r\n")) else []
     starts += [match.end() for match in LINE_START.finditer(data)]
@@ -54,21 +56,22 @@ def entry_starts(data: bytes, *, is_file_start: bool) -> list[int]:
 
 
 def last_sure_start(data: bytes) -> int | None:
-    """Return the last offset in a block, but 0, where an entry surely begins."""
+    """Return the last offset in a block, except 0, where an entry certainly starts."""
     for begin in (max(0, len(data) - _NEAR_BYTES), 0):
-        found = [match.end() for match in SURE_START.finditer(data, begin)]
-        if found:
-            return found[-1]
+        matches = [match.end() for match in SURE_START.finditer(data, begin)]
+        if matches:
+            return matches[-1]
     return None
 
 
 def continued_lines(data: bytes) -> Iterator[int]:
-    """Yield where the lines begin that are not indented and still continue an entry, each once, in their order."""
+    """Yield the offsets of unindented lines that continue an entry, each once, in order."""
     last = 0
     sign_at = -1 if _SIGN.match(b"\n" + data[:_HEAD_BYTES]) else _next_sign(data, 0)
     while sign_at is not None:
-        # The line above an indented frame names the exception, and the entry may begin with the line above that.
+        # The line above an indented frame names the exception, and the entry may start one line earlier.
         begin = max(last, _line_above(data, _line_above(data, sign_at + 1)))
+        # Started a line above the sign, because whether a trace belongs to an entry depends on the entry's first line.
         trace = _TraceReader()
         for start, line, below in _lines(data, begin):
             last = start
@@ -82,7 +85,7 @@ def continued_lines(data: bytes) -> Iterator[int]:
 
 
 def _goes_on(data: bytes, end: int) -> bool:
-    """Return whether a sign of a trace follows the line that ends here: in the next line, or behind blank lines."""
+    """Return whether a trace continues after the line that ends here, in the next line or after blank lines."""
     following = LINE_START.search(data, end)
     return bool(_SIGN.match(data, end) or (following is not None and _SIGN.match(data, following.start())))
 
@@ -93,7 +96,7 @@ def _next_sign(data: bytes, at: int) -> int | None:
 
 
 def _line_above(data: bytes, start: int) -> int:
-    """Return where the last line before `start` begins that is not indented, or 0."""
+    """Return the start of the last unindented line before `start`, or 0."""
     while start > 0:
         start = data.rfind(b"\n", 0, start - 1) + 1
         if data[start : start + 1] not in INDENTS:
@@ -102,7 +105,7 @@ def _line_above(data: bytes, start: int) -> int:
 
 
 def _lines(data: bytes, begin: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the unindented lines from an offset on: where each begins, itself, and the line below it."""
+    """Yield the unindented lines from an offset on: offset, line, and the line below it."""
     while begin < len(data):
         end = data.find(b"\n", begin)
         end = len(data) if end < 0 else end
@@ -116,11 +119,11 @@ def _lines(data: bytes, begin: int) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 class _TraceReader:
-    """Decides line by line whether it continues the entry before it. It is given unindented lines only."""
+    """Decides for each unindented line whether it continues the previous entry."""
 
     def __init__(self) -> None:
         self._head: bytes | None = None
-        # Which kind of trace the last line belongs to, and whether that trace is expected to go on.
+        # Kind of trace that the last line belongs to, and whether the trace is expected to continue.
         self._kind = ""
         self.is_open = False
 
@@ -174,5 +177,5 @@ class _TraceReader:
         return False
 
     def _may_have_trace(self) -> bool:
-        """Return whether the head reports a problem and has no trace yet."""
+        """Return whether the entry's first line reports a problem and has no trace yet."""
         return self._kind == "" and _PROBLEM.search(self._head or b"") is not None

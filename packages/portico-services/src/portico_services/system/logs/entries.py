@@ -1,4 +1,4 @@
-"""Entries of logs, whatever log they are from, and which of them are wanted."""
+"""Common model of log entries and queries, independent of the kind of log."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from msgspec import Struct
 
 from portico_services.system.errors import InvalidArgument
 
-Level = Literal["DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL"]
-LEVELS: tuple[Level, ...] = ("DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL")
+LogLevel = Literal["DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL"]
+LEVELS: tuple[LogLevel, ...] = ("DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL")
 DEBUG, INFORMATION, WARNING, ERROR, CRITICAL = range(5)
 # RFC 5424, 6.2.1: emergency, alert, critical, error, warning, notice, informational, debug.
-OF_SEVERITY = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFORMATION, INFORMATION, DEBUG)
+LEVEL_BY_SYSLOG_SEVERITY = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFORMATION, INFORMATION, DEBUG)
 
-Guess = Literal["zone", "year", "date", "time"]
-"""What of a time its line does not say: only the zone; the year, too; the day, or the order of its numbers; all."""
+TimeEstimate = Literal["zone", "year", "date", "time"]
+"""Missing part of a timestamp: the time zone; also the year; the day, or the order of its numbers; everything."""
 
-COUNTING_SECONDS = 2.0
-MOST_SINCE = 10_000
+COUNT_TIMEOUT_SECONDS = 2.0
+MAX_NEW_ENTRIES = 10_000
 MAX_REVERSED_ENTRIES = 50_000
 
-_LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
+_MAX_TIMESTAMP_US = 253_402_300_799_999_999  # Last microsecond of the year 9999.
 
-Position = Any
-"""Where an entry is in its log: something that JSON can hold, and only that log can read."""
+LogPosition = Any
+"""JSON-serializable position of an entry, opaque to everything but its log."""
 
 
 class LogEntry(Struct):
-    """One entry. `time` is in microseconds; `fields` is all that its log has to say about it."""
+    """Log entry. `time` is in microseconds; `fields` contains all data of the entry."""
 
     id: int
     time: int
@@ -40,36 +40,36 @@ class LogEntry(Struct):
     source: str
     message: str
     computer: str
-    position: Position
+    position: LogPosition
     event_id: int | None = None
-    # Other names that its source goes by.
+    # Other names of the source.
     also: tuple[str, ...] = ()
     fields: Mapping[str, Any] = {}
-    # What of its time it does not say itself, and whether its level is only what its words suggest.
-    time_guess: Guess | None = None
+    # Which part of the time was estimated, and whether the level was inferred from the message.
+    time_guess: TimeEstimate | None = None
     level_guessed: bool = False
 
 
-class EmptyStretch(Struct):
-    """A stretch of a log that has nothing that is wanted, up to a position: the next page need not look there again."""
+class SkippedRange(Struct):
+    """Range of a log without matching entries, up to a position: the next page can skip it."""
 
-    position: Position
-
-
-Step = LogEntry | EmptyStretch | None
-"""What looking through a log comes to: an entry, a stretch without any, or nothing yet."""
+    position: LogPosition
 
 
-class NewEntries(Struct):
-    """What a log has written since a place, oldest first; where to go on, and whether there is more already."""
+ScanStep = LogEntry | SkippedRange | None
+"""Step of a log scan: an entry, a range without matches, or no result yet."""
+
+
+class TailResult(Struct):
+    """New entries since a position, oldest first; the position to continue from, and whether there are more."""
 
     entries: list[LogEntry]
-    place: Position
+    place: LogPosition
     has_more: bool
 
 
-class Query(Struct, frozen=True):
-    """Which entries are wanted. Texts are compared without regard to case."""
+class LogQuery(Struct, frozen=True):
+    """Filter for log entries. Text comparison ignores case."""
 
     min_level: int = 0
     source: str | None = None
@@ -84,140 +84,144 @@ class Query(Struct, frozen=True):
             and (self.start is None or entry.time >= self.start)
             and (self.end is None or entry.time <= self.end)
             and (self.event_id is None or (entry.event_id or 0) == self.event_id)
-            and (self.source is None or self.names(entry.source) or any(map(self.names, entry.also)))
-            and (self.contains is None or self.contains.casefold() in _shown(entry.message))
+            and (self.source is None or self.matches_source(entry.source) or any(map(self.matches_source, entry.also)))
+            and (self.contains is None or self.contains.casefold() in _fold_message(entry.message))
         )
 
-    def names(self, source: str) -> bool:
-        """Whether this is the source that is wanted: `sshd` also names `sshd.service`."""
-        wanted, has = (self.source or "").casefold(), source.casefold()
-        return has == wanted or has == f"{wanted}.service"
+    def matches_source(self, source: str) -> bool:
+        """Return whether a source matches: `sshd` also matches `sshd.service`."""
+        expected, has = (self.source or "").casefold(), source.casefold()
+        return has == expected or has == f"{expected}.service"
 
     @property
-    def is_open(self) -> bool:
-        """Whether everything is wanted."""
-        return self == Query()
+    def is_unfiltered(self) -> bool:
+        """Return whether the query matches every entry."""
+        return self == LogQuery()
 
 
-def _shown(message: str) -> str:
-    """A message to look for a text in: with ends of lines as they are shown."""
+def _fold_message(message: str) -> str:
+    """Return a message in the form in which text is searched: case-folded, with normalized line ends."""
+    # Results show `\r\n` as `\n`, and a text that was copied from a result must match.
     return message.replace("\r\n", "\n").casefold()
 
 
-class Log(ABC):
-    """A named log. It is opened anew for each question, so nothing is kept while it grows or rotates."""
+class EventLog(ABC):
+    """Named log. It is opened for each query, so no state becomes stale while it grows or is rotated."""
 
     def __init__(self, name: str, description: str = "") -> None:
         self.name = name
         self.description = description
 
     @abstractmethod
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
-        """Entries that may match, from the newest on or from behind a position; the rest are steps without one.
+    def scan_newest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
+        """Yield entries that may match, newest first, from the end or from a position; other steps have no entry.
 
-        What was found damaged is added to `problems`.
+        Descriptions of damaged parts are appended to `problems`.
         """
 
-    def oldest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
-        """Yield entries that may match, from the oldest on or from behind a position that this method gave.
+    def oldest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
+        """Yield entries that may match, oldest first, from the start or from a position that this method returned.
 
-        This one reads the log backwards, as it is stored, and turns the result around.
+        This implementation reads the log backwards, as it is stored, and reverses the result.
         """
-        found: list[LogEntry] = []
-        for step in self.newest_first(query, None, problems):
+        results: list[LogEntry] = []
+        for step in self.scan_newest_first(query, None, problems):
             if isinstance(step, LogEntry) and query.matches(step):
                 if after is not None and (step.id == after[0] or step.time < after[1]):
                     break
-                found.append(step)
-                if len(found) > MAX_REVERSED_ENTRIES:
+                results.append(step)
+                if len(results) > MAX_REVERSED_ENTRIES:
                     raise InvalidArgument(
-                        f"More than {MAX_REVERSED_ENTRIES:,} entries match, and this log is read from its end. "
-                        "Narrow the query with startTime and endTime, or ask for the newest entries first."
+                        f"More than {MAX_REVERSED_ENTRIES:,} entries match, and this log can only be read from "
+                        "its end. Narrow the query with startTime and endTime, or read the newest entries "
+                        "first."
                     )
             yield None
-        for entry in reversed(found):
+        for entry in reversed(results):
             entry.position = [entry.id, entry.time]
             yield entry
 
     @abstractmethod
     def entry(self, id: int) -> LogEntry | None:
-        """One entry by its id."""
+        """Return one entry by its id, or None."""
 
-    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
-        """How many entries there are, if that can be told in this time without reading them."""
+    def count(self, seconds: float = COUNT_TIMEOUT_SECONDS) -> int | None:
+        """Return the number of entries, or None if it cannot be determined in this time without reading them."""
         return None
 
-    def end(self) -> Position:
-        """The place where it ends now, for `since`: its newest entry, or None if it has none."""
-        found = (step for step in self.newest_first(Query(), None, []) if isinstance(step, LogEntry))
-        newest = next(found, None)
+    def end_position(self) -> LogPosition:
+        """Return the current end position for `read_since`: the newest entry, or None if the log is empty."""
+        result = (step for step in self.scan_newest_first(LogQuery(), None, []) if isinstance(step, LogEntry))
+        newest = next(result, None)
         return None if newest is None else [newest.id, newest.time]
 
-    def since(self, place: Position, most: int, problems: list[str]) -> NewEntries:
-        """What was written since a place."""
-        found: list[LogEntry] = []
-        for step in self.newest_first(Query(), None, problems):
+    def read_since(self, place: LogPosition, most: int, problems: list[str]) -> TailResult:
+        """Return the entries that were written after a position."""
+        results: list[LogEntry] = []
+        for step in self.scan_newest_first(LogQuery(), None, problems):
             if not isinstance(step, LogEntry):
                 continue
-            # The entry itself may have been vacuumed away: what is older is not new.
+            # The entry at the position may have been removed: anything older is not new.
             if place is not None and (step.id == place[0] or step.time < place[1]):
                 break
-            if len(found) == MOST_SINCE:
-                problems.append(f"More than {MOST_SINCE:,} entries are new: the older ones of them are left out.")
+            if len(results) == MAX_NEW_ENTRIES:
+                problems.append(f"More than {MAX_NEW_ENTRIES:,} entries are new; the oldest of them are omitted.")
                 break
-            found.append(step)
-        found.reverse()
-        told = found[:most]
-        return NewEntries(told, [told[-1].id, told[-1].time] if told else place, len(found) > most)
+            results.append(step)
+        results.reverse()
+        page = results[:most]
+        return TailResult(page, [page[-1].id, page[-1].time] if page else place, len(results) > most)
 
     def size(self) -> int | None:
-        """How many bytes it has, if that is known."""
+        """Return the size in bytes, or None if unknown."""
         return None
 
-    def stamp(self) -> object:
-        """Something that is different when the log has grown."""
+    def change_stamp(self) -> object:
+        """Return a value that changes when the log grows."""
         return None
 
     def has_only_grown(self, before: object, now: object) -> bool:
-        """Return whether a log has lost nothing between two stamps of it."""
+        """Return whether a log has only grown between two stamps, without losing entries."""
         return before == now
 
 
-def iso(time: int) -> str:
-    """Microseconds as ISO 8601. A time beyond all calendars, which only damage can give, is the last there is."""
-    seconds, micro = divmod(max(0, min(time, _LATEST)), 1_000_000)
+def format_iso(time: int) -> str:
+    """Format microseconds as ISO 8601. Out-of-range times, which only occur in corrupt data, are clamped."""
+    seconds, micro = divmod(max(0, min(time, _MAX_TIMESTAMP_US)), 1_000_000)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{micro:06d}Z" if micro else f"{text}Z"
 
 
-def microseconds(text: str, name: str) -> int:
-    """ISO 8601 as microseconds. Without an offset it is UTC, as all times that are shown."""
+def parse_iso_us(text: str, name: str) -> int:
+    """Parse ISO 8601 to microseconds. Times without an offset are UTC, like all times in results."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"{name} is not a date and time such as 2026-01-31T12:00:00Z: {text[:80]!r}.") from None
+        raise InvalidArgument(
+            f"{name} must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z, got {text[:80]!r}."
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000 + moment.microsecond
 
 
-# Several streams, each newest first, as one
+# Merging of streams
 
 
 T = TypeVar("T")
 
 
-def newest_first(streams: Sequence[tuple[Any, Callable[[], Iterator[tuple[Any, T]]]]]) -> Iterator[tuple[Any, T]]:
-    """The items of all streams by their keys, the largest first.
+def merge_newest_first(streams: Sequence[tuple[Any, Callable[[], Iterator[tuple[Any, T]]]]]) -> Iterator[tuple[Any, T]]:
+    """Merge streams of keyed items, largest key first.
 
-    A stream is the key of what is newest in it, and how to begin it; it gives each item with its key. It is not begun
-    before its turn: of a hundred files that have rotated away, a question about the last hour reads one.
+    A stream is given by the key of its newest item and a function that starts it. It is not started before its turn: a
+    query for the last hour reads one of a hundred rotated files.
     """
     if len(streams) == 1:
         yield from streams[0][1]()
         return
     waiting = sorted(enumerate(streams), key=lambda numbered: numbered[1][0])
-    heap: list[tuple[_Late, T, Iterator[tuple[Any, T]]]] = []
+    heap: list[tuple[_ReverseKey, T, Iterator[tuple[Any, T]]]] = []
     while waiting or heap:
         while waiting and (not heap or waiting[-1][1][0] >= heap[0][0].key):
             number, (_, begin) = waiting.pop()
@@ -228,8 +232,8 @@ def newest_first(streams: Sequence[tuple[Any, Callable[[], Iterator[tuple[Any, T
             _advance(heap, late.number, stream, heapq.heapreplace)
 
 
-class _Late:
-    """A key that sorts the other way round; of equal ones, those of the first stream are first."""
+class _ReverseKey:
+    """Key with reversed order; for equal keys, lower stream numbers come first."""
 
     __slots__ = ("key", "number")
 
@@ -237,14 +241,29 @@ class _Late:
         self.key = key
         self.number = number
 
-    def __lt__(self, other: _Late) -> bool:
+    def __lt__(self, other: _ReverseKey) -> bool:
         return bool(other.key < self.key or (other.key == self.key and self.number < other.number))
 
 
 def _advance(heap: list[Any], number: int, stream: Iterator[tuple[Any, T]], put: Callable[[Any, Any], Any]) -> None:
-    """Put the next item of a stream on the heap. When it is at its end, take its last one from the top."""
+    """Push the next item of a stream onto the heap. At the end of the stream, remove its last item from the top."""
     following = next(stream, None)
     if following is not None:
-        put(heap, (_Late(following[0], number), following[1], stream))
+        put(heap, (_ReverseKey(following[0], number), following[1], stream))
     elif put is heapq.heapreplace:
         heapq.heappop(heap)
+
+
+class ParsedLine(Struct):
+    """Parsed line. `time` is None if the line has none, and `grammar` names the format."""
+
+    grammar: str
+    time: int | None
+    level: int
+    source: str
+    message: str
+    computer: str = ""
+    event_id: int | None = None
+    fields: dict[str, Any] = {}
+    time_guess: TimeEstimate | None = None
+    level_guessed: bool = False

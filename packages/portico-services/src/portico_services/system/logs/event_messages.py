@@ -1,17 +1,19 @@
-"""Messages of common Windows events, for logs in files.
+"""Messages of common Windows events, for event log files.
 
-A file has an event's number and data; its sentence is in a message table of the program that wrote it, which is on the
-machine that the file is from. Here are the sentences of events that are common in the logs Security and System, and
-the texts of parameters such as `%%1842`. An event that is not here is shown by its data alone.
+A file contains the number and data of an event; the message text is in a resource of the program that wrote it, on the
+original machine. This module has the messages of events that are common in the Security and System logs, and the texts
+of parameters such as `%%1842`. Other events are shown with their data only.
 """
 
 from __future__ import annotations
 
 import re
 
+# Provider names are case-folded, because versions of Windows spell them differently.
 _SECURITY = "microsoft-windows-security-auditing"
 _SERVICES = "service control manager"
 
+# The wording of Windows itself, so that it can be searched for on the web.
 _SENTENCES: dict[str, dict[int, str]] = {
     _SECURITY: {
         4608: "Windows is starting up.",
@@ -148,6 +150,7 @@ _SENTENCES: dict[str, dict[int, str]] = {
     },
 }
 
+# From msobjs.dll, which the security log refers to by number.
 _PARAMETERS = {
     1536: "Unused message ID", 1537: "DELETE", 1538: "READ_CONTROL", 1539: "WRITE_DAC", 1540: "WRITE_OWNER",
     1541: "SYNCHRONIZE", 1542: "ACCESS_SYS_SEC", 1601: "Not Available", 1792: "<value not set>",
@@ -176,10 +179,10 @@ _PARAMETER = re.compile(r"%%(\d{1,5})\b")
 
 
 def sentence(source: str, event_id: int | None) -> str:
-    """Return the sentence of an event by its provider and number, or an empty text."""
+    """Return the message of an event by its provider and number, or an empty string."""
     return _SENTENCES.get(source.casefold(), {}).get(event_id or 0, "")
 
 
 def with_parameters(text: str) -> str:
-    """Return a text with the texts of the parameters in it; one that is not known stays."""
-    return _PARAMETER.sub(lambda found: _PARAMETERS.get(int(found[1]), found[0]), text) if "%%" in text else text
+    """Replace the known parameters in a text; unknown ones are unchanged."""
+    return _PARAMETER.sub(lambda match: _PARAMETERS.get(int(match[1]), match[0]), text) if "%%" in text else text

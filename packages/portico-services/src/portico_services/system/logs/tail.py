@@ -1,7 +1,7 @@
-"""What a text log has written since a place: forwards, and over its rotations.
+"""Reading of new entries of a text log since a position, across rotations.
 
-A place is where a file ended, and how it looked there, so that the file is found again under another name. A file that
-was cut or replaced without a copy is begun anew, and that is said.
+A position records where a file ended and a fingerprint of that place, so that the file is recognized under another
+name. A file that was truncated or replaced without a copy is read from its start, and the gap is reported.
 """
 
 from __future__ import annotations
@@ -9,88 +9,91 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 
-from portico_services.system.logs.entries import LogEntry, NewEntries, Position
-from portico_services.system.logs.text_file import LONGEST_LINE, LogFile, RawEntry, entries, made
+from portico_services.system.logs.entries import LogEntry, LogPosition, TailResult
+from portico_services.system.logs.text_file import MAX_LINE_BYTES, RawEntry, TextLogFile, scan_entries, to_entry
 
-# What is read at once. What is written faster than this is told in several answers.
-MOST_BYTES = 2**20
-# How many files a log may have rotated through since the last question.
-MOST_ROTATED = 8
-_TAIL = 256
-
-
-def end_of(part: LogFile) -> Position:
-    """The place behind the last whole line of a file."""
-    return _place(part, _whole(part, 0))
+# Bytes read per call. Faster output is returned in several calls.
+MAX_READ_BYTES = 2**20
+# Number of rotations since the last call that are followed.
+MAX_ROTATED_FILES = 8
+# Long enough to include a timestamp, so that two files rarely match by chance.
+_FINGERPRINT_BYTES = 256
 
 
-def since(parts: Sequence[LogFile], place: Position, most: int, problems: list[str]) -> NewEntries:
-    """The entries since a place, oldest first; at least one is tried for each call, and a position to go on from.
+def end_position(part: TextLogFile) -> LogPosition:
+    """Return the position after the last complete line of a file."""
+    return _to_position(part, _last_complete_line(part, 0))
 
-    `parts` are the files from the newest on, up to the one that has the place or to the last there is.
+
+def read_since(parts: Sequence[TextLogFile], place: LogPosition, most: int, problems: list[str]) -> TailResult:
+    """Return the entries since a position, oldest first, and the position to continue from.
+
+    `parts` are the files from the newest one to the one that contains the position, or to the oldest.
     """
     if not parts:
-        return NewEntries([], place, False)
+        return TailResult([], place, False)
     begin = 0
-    if place is not None and holds(parts[-1], place):
+    if place is not None and contains_position(parts[-1], place):
         begin = place[2]
     else:
         if place is not None:
-            problems.append("The log was cut or replaced meanwhile: what it had before may be missing here.")
+            problems.append("The log was truncated or replaced: earlier entries may be missing.")
+        # The position is lost, so only the current file is read: older files were probably read before.
         parts = parts[:1]
-    found: list[LogEntry] = []
+    results: list[LogEntry] = []
     for part in reversed(parts):
         is_newest = part is parts[0]
-        end = _end(part, begin, is_newest)
-        for entry, following in _forwards(part, begin, end):
-            found.append(entry)
-            if len(found) == most:
-                return NewEntries(found, _place(part, following), following < end or not is_newest)
-        if end < _whole(part, begin) or (not is_newest and end < part.size):
-            return NewEntries(found, _place(part, end), True)
-        begin, place = 0, _place(part, end)
-    return NewEntries(found, place, False)
+        end = _read_limit(part, begin, is_newest)
+        for entry, following in _read_forward(part, begin, end):
+            results.append(entry)
+            if len(results) == most:
+                return TailResult(results, _to_position(part, following), following < end or not is_newest)
+        if end < _last_complete_line(part, begin) or (not is_newest and end < part.size):
+            return TailResult(results, _to_position(part, end), True)
+        begin, place = 0, _to_position(part, end)
+    return TailResult(results, place, False)
 
 
-def holds(part: LogFile, place: Position) -> bool:
-    """Whether this is the file that a place is in."""
+def contains_position(part: TextLogFile, place: LogPosition) -> bool:
+    """Return whether a file contains a position."""
     inode, mark, end, tail = place
     if part.size < end or _tail(part, end) != tail:
         return False
+    # An empty file has no first line yet, so it is recognized by its inode.
     return bool(part.mark == mark if end else part.inode == inode)
 
 
-def _place(part: LogFile, end: int) -> Position:
+def _to_position(part: TextLogFile, end: int) -> LogPosition:
     return [part.inode, part.mark, end, _tail(part, end)]
 
 
-def _tail(part: LogFile, end: int) -> int:
-    begin = max(0, end - _TAIL)
+def _tail(part: TextLogFile, end: int) -> int:
+    begin = max(0, end - _FINGERPRINT_BYTES)
     return zlib.crc32(part.read(begin, end - begin))
 
 
-def _whole(part: LogFile, begin: int) -> int:
-    """Where the last whole line ends. A line that is longer than any should be is not waited for."""
-    start = max(begin, part.size - LONGEST_LINE)
-    found = part.read(start, part.size - start).rfind(b"\n") + 1
-    return start + found if found or start == begin else part.size
+def _last_complete_line(part: TextLogFile, begin: int) -> int:
+    """Return the end of the last complete line. A line that exceeds the maximum length is not awaited."""
+    start = max(begin, part.size - MAX_LINE_BYTES)
+    result = part.read(start, part.size - start).rfind(b"\n") + 1
+    return start + result if result or start == begin else part.size
 
 
-def _end(part: LogFile, begin: int, is_newest: bool) -> int:
-    """How far to read: whole lines, if more may come to the last one."""
-    if part.size - begin <= MOST_BYTES:
-        return _whole(part, begin) if is_newest else part.size
-    found = part.read(begin, MOST_BYTES).rfind(b"\n") + 1
-    return begin + (found or MOST_BYTES)
+def _read_limit(part: TextLogFile, begin: int, is_newest: bool) -> int:
+    """Return the offset to read to: the end of a complete line, if the last line may still grow."""
+    if part.size - begin <= MAX_READ_BYTES:
+        return _last_complete_line(part, begin) if is_newest else part.size
+    result = part.read(begin, MAX_READ_BYTES).rfind(b"\n") + 1
+    return begin + (result or MAX_READ_BYTES)
 
 
-def _forwards(part: LogFile, begin: int, end: int) -> Iterator[tuple[LogEntry, int]]:
-    """The entries of a stretch in their order, each with where the next begins."""
-    found = list(entries(part, end, part.newest, begin))
-    found.reverse()
-    begins = [entry.position[1] for entry in found]
+def _read_forward(part: TextLogFile, begin: int, end: int) -> Iterator[tuple[LogEntry, int]]:
+    """Yield the entries of a range in order, each with the start of the next one."""
+    result = list(scan_entries(part, end, part.newest, begin))
+    result.reverse()
+    begins = [entry.position[1] for entry in result]
     first = begins[0] if begins else end
-    if begin < first and (late := part.read(begin, min(first - begin, LONGEST_LINE)).strip()):
-        # Lines that go on with an entry that was told before.
-        yield made(part, RawEntry(begin, late.split(b"\n")), part.newest), first
-    yield from zip(found, [*begins, end][1:], strict=True)
+    if begin < first and (late := part.read(begin, min(first - begin, MAX_LINE_BYTES)).strip()):
+        # Lines that continue an entry that was returned before.
+        yield to_entry(part, RawEntry(begin, late.split(b"\n")), part.newest), first
+    yield from zip(result, [*begins, end][1:], strict=True)

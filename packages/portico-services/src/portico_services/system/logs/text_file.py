@@ -1,7 +1,7 @@
-"""One file of a text log: its lines from the end, and the entries that they make.
+"""One file of a text log: its lines from the end, and the entries they form.
 
-An entry is a line with the lines after it that continue it. Files are recognised by how they begin, not by their
-names: rotating renames a file, and packing it changes even its inode, but its first line stays the same.
+An entry is a line with its continuation lines. Files are identified by their first line, not by name: rotation renames
+a file, and compression changes even its inode, but the first line stays the same.
 """
 
 from __future__ import annotations
@@ -21,52 +21,56 @@ from typing import IO, cast
 
 from msgspec import Struct
 
-from portico_services.system.errors import DamagedData, package
+from portico_services.system.errors import CorruptData, require_package
 from portico_services.system.logs.continuations import INDENTS, LINE_START, SURE_START, entry_starts
-from portico_services.system.logs.entries import Guess, LogEntry, Position
-from portico_services.system.logs.level_detection import guessed
-from portico_services.system.logs.line_parser import colourless, parse
+from portico_services.system.logs.entries import LogEntry, LogPosition, TimeEstimate
+from portico_services.system.logs.level_detection import infer_level
+from portico_services.system.logs.line_parser import parse_line, strip_ansi
 from portico_services.system.path_access import OpenFile
-from portico_services.system.text import decoded
+from portico_services.system.text import decode_lossy
 
-LARGEST_UNPACKED = 64 * 2**20
-LONGEST_LINE = 64 * 1024
-MOST_CONTINUED = 200
-# How many lines without a time wait for the one before them that has it.
-MOST_WAITING = 200
-PACKED = (".gz", ".xz", ".bz2", ".zst")
+# A compressed log is held in memory; this also limits decompression bombs.
+MAX_UNCOMPRESSED_BYTES = 64 * 2**20
+MAX_LINE_BYTES = 64 * 1024
+MAX_CONTINUATION_LINES = 200
+# Maximum number of lines without a time that wait for an earlier line that has one.
+MAX_UNTIMED_LINES = 200
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 
-_BLOCK = 64 * 1024
-_LARGEST_BLOCK = 2**20
-LONGEST_BLOCK = 32 * 2**20
+_BLOCK_BYTES = 64 * 1024
+_MAX_BLOCK_BYTES = 2**20
+# A file without line starts, e.g. one line of many megabytes, is skipped in parts of this size.
+MAX_ENTRY_SCAN_BYTES = 32 * 2**20
 _FRAME = re.compile(rb"[ \t]+(?:at |File \")")
-_START = 256
+_FINGERPRINT_BYTES = 256
+# Files of up to 64 GiB. With the 16-bit mark an id stays below 2^53, so JavaScript clients can represent it.
 _OFFSET_BITS = 36
 
 
 class RawEntry(Struct):
-    """The lines of an entry, as they stand in the file, and where the first begins."""
+    """Raw lines of an entry, and the offset of the first one."""
 
     offset: int
     lines: list[bytes]
 
 
-class LogFile:
-    """One file of a chain, unpacked if it was packed, and in UTF-8 if it was in UTF-16."""
+class TextLogFile:
+    """One file of a rotation chain, decompressed if needed and converted from UTF-16 to UTF-8."""
 
     def __init__(self, file: OpenFile) -> None:
         self.modified = file.info.st_mtime_ns // 1000
         self.inode = file.info.st_ino
         self.base = os.path.basename(file.path)
-        # What its entries are from, where they do not say so themselves.
+        # Default source of its entries.
         self.name = self.base.partition(".")[0]
         self._file: OpenFile | None = file
-        self._bytes = _in_utf8(file, _unpacked(file))
+        self._bytes = _transcode_utf16(file, _decompress(file))
         self.size = file.size if self._bytes is None else len(self._bytes)
-        start = self.read(0, _START)
+        start = self.read(0, _FINGERPRINT_BYTES)
+        # After decompression and transcoding: UTF-16 text would look binary before.
         self.is_text = b"\0" not in start
-        # What tells it from the others of its chain.
-        self.mark = line_mark(start)
+        # Distinguishes it from the other files of its chain.
+        self.mark = line_fingerprint(start)
 
     def read(self, offset: int, length: int) -> bytes:
         if self._bytes is not None:
@@ -74,132 +78,139 @@ class LogFile:
         assert self._file is not None
         return self._file.read(offset, length)
 
-    def has(self, place: list[int] | None) -> bool:
-        """Whether this is the file that a place is in: it begins the same, and has the same line there."""
-        return place is None or (self.mark == place[0] and self.mark_at(place[1]) == place[3])
+    def contains(self, place: list[int] | None) -> bool:
+        """Return whether a position is in this file: the same first line, and the same line at the position."""
+        return place is None or (self.mark == place[0] and self.fingerprint_at(place[1]) == place[3])
 
-    def mark_at(self, offset: int) -> int:
-        return line_mark(self.read(offset, _START))
+    def fingerprint_at(self, offset: int) -> int:
+        return line_fingerprint(self.read(offset, _FINGERPRINT_BYTES))
 
-    def place(self, offset: int, time: int) -> Position:
-        """A position: what begins before this offset is still to come, and is not newer than this time."""
-        return [self.mark, offset, time, self.mark_at(offset)]
+    def position(self, offset: int, time: int) -> LogPosition:
+        """Return a position: entries that start before this offset are still to come, and are not newer than
+        this time.
+        """
+        return [self.mark, offset, time, self.fingerprint_at(offset)]
 
     @cached_property
-    def _last_line(self) -> tuple[int | None, Guess | None]:
-        """The time of the last line that has one, and what of it was guessed."""
-        for raw in raw_entries(self, self.size, max(0, self.size - LONGEST_LINE)):
-            line = parse(_text(raw.lines[0]), self.modified)
+    def _last_line(self) -> tuple[int | None, TimeEstimate | None]:
+        """Return the time of the last line that has one, and which part of it was estimated."""
+        for raw in scan_raw_entries(self, self.size, max(0, self.size - MAX_LINE_BYTES)):
+            line = parse_line(_text(raw.lines[0]), self.modified)
             if line.time is not None:
                 return line.time, line.time_guess
         return None, None
 
     @property
     def is_dated(self) -> bool:
-        """Whether its lines have times."""
+        """Return whether its lines have times."""
         return self._last_line[0] is not None
 
     @property
-    def time_guess(self) -> Guess | None:
-        """What the times of its lines do not state, by the last of them."""
+    def time_guess(self) -> TimeEstimate | None:
+        """Return which part of the times its lines do not state, judged by the last line with a time."""
         return self._last_line[1]
 
     @property
     def newest(self) -> int:
-        """The time of its last line that has one; otherwise when it was written."""
+        """Return the time of the last line that has one, else the modification time."""
         time, _ = self._last_line
         return self.modified if time is None else time
 
 
-def line_mark(data: bytes) -> int:
-    """Sixteen bits of a line."""
-    return zlib.crc32(data.split(b"\n", 1)[0][:_START]) & 0xFFFF
+def line_fingerprint(data: bytes) -> int:
+    """Return a 16-bit fingerprint of a line."""
+    # Not a security check: it recognizes a file after rotation, and collisions only repeat a page.
+    return zlib.crc32(data.split(b"\n", 1)[0][:_FINGERPRINT_BYTES]) & 0xFFFF
 
 
 # Entries
 
 
-def raw_entries(part: LogFile, end: int, begin: int = 0) -> Iterator[RawEntry]:
-    """Yield the entries of a file before `end`, last one first. Of the lines that continue one, the first are kept.
+def scan_raw_entries(part: TextLogFile, end: int, begin: int = 0) -> Iterator[RawEntry]:
+    """Yield the entries of a file before `end`, last one first. Continuation lines above the limit are dropped.
 
-    `begin` is 0 or behind a line's end.
+    `begin` is 0 or the start of a line.
     """
-    length = _BLOCK
+    length = _BLOCK_BYTES
     while end > begin:
         start, data = block_before(part, begin, end, length)
         yield from reversed(list(split_entries(data, start)))
         end = start
-        length = min(2 * length, _LARGEST_BLOCK)
+        length = min(2 * length, _MAX_BLOCK_BYTES)
 
 
-def block_before(part: LogFile, begin: int, end: int, length: int) -> tuple[int, bytes]:
-    """Read the bytes before `end` from where an entry begins: about `length` of them, more if an entry has more."""
+def block_before(part: TextLogFile, begin: int, end: int, length: int) -> tuple[int, bytes]:
+    """Read about `length` bytes before `end`, starting at an entry; more if an entry is longer."""
     while True:
         start = max(begin, end - length)
         data = part.read(start, end - start)
         if start == begin:
             return start, data
-        match = SURE_START.search(data) or (LINE_START.search(data) if length >= _LARGEST_BLOCK else None)
+        match = SURE_START.search(data) or (LINE_START.search(data) if length >= _MAX_BLOCK_BYTES else None)
         if match is not None:
             return start + match.end(), data[match.end() :]
-        if length >= LONGEST_BLOCK:
-            return start, b""  # no entry begins in it
+        if length >= MAX_ENTRY_SCAN_BYTES:
+            return start, b""  # No entry starts in it.
+        # Grow quickly: each attempt reads the block again.
         length *= 4
 
 
 def split_entries(data: bytes, offset: int) -> Iterator[RawEntry]:
-    """Yield the entries of a block that begins at an offset of its file."""
+    """Yield the entries of a block that starts at an offset of its file."""
     starts = entry_starts(data, is_file_start=offset == 0)
     for start, end in pairwise([*starts, len(data)]):
         yield raw_entry(data, offset, start, end)
 
 
 def raw_entry(data: bytes, offset: int, start: int, end: int) -> RawEntry:
-    """Return the entry between two offsets of a block; the block begins at `offset` of its file."""
+    """Return the entry between two offsets of a block that starts at `offset` of its file."""
     first, *more = data[start:end].split(b"\n")
-    lines = [line[:LONGEST_LINE] for line in more if line not in (b"", b"\r")]
-    return RawEntry(offset + start, [first[:LONGEST_LINE], *lines[:MOST_CONTINUED]])
+    lines = [line[:MAX_LINE_BYTES] for line in more if line not in (b"", b"\r")]
+    return RawEntry(offset + start, [first[:MAX_LINE_BYTES], *lines[:MAX_CONTINUATION_LINES]])
 
 
-def entries(part: LogFile, end: int, newest: int, begin: int = 0) -> Iterator[LogEntry]:
+def scan_entries(part: TextLogFile, end: int, newest: int, begin: int = 0) -> Iterator[LogEntry]:
     """Yield the entries of a file before `end`, last one first; none is newer than `newest`.
 
-    A line that does not state its time has the time of the line before it.
+    A line without a time has the time of the previous line.
     """
     waiting: list[LogEntry] = []
-    for raw in raw_entries(part, end, begin):
-        entry = made(part, raw, newest)
-        if entry.time_guess == "time" and part.is_dated and len(waiting) < MOST_WAITING:
+    for raw in scan_raw_entries(part, end, begin):
+        entry = to_entry(part, raw, newest)
+        if entry.time_guess == "time" and part.is_dated and len(waiting) < MAX_UNTIMED_LINES:
             waiting.append(entry)
             continue
         newest = min(newest, entry.time)
-        yield from _dated(waiting, entry.time)
+        yield from _set_time(waiting, entry.time)
         waiting.clear()
         yield entry
-    yield from _dated(waiting, newest)
+    yield from _set_time(waiting, newest)
 
 
-def _dated(entries: list[LogEntry], time: int) -> Iterator[LogEntry]:
+def _set_time(entries: list[LogEntry], time: int) -> Iterator[LogEntry]:
     for entry in entries:
+        # The position carries the time too: it bounds the times of the next page.
         entry.time = entry.position[2] = time
         yield entry
 
 
-def made(part: LogFile, raw: RawEntry, newest: int) -> LogEntry:
+def to_entry(part: TextLogFile, raw: RawEntry, newest: int) -> LogEntry:
+    """Parse the lines of an entry."""
     first, *more = map(_text, raw.lines)
-    line = parse(first, newest)
+    line = parse_line(first, newest)
     time = newest if line.time is None else line.time
     level = line.level
+    # Only if the first line states no level: a stack trace below `INFO` does not make it an error.
     if line.level_guessed and more and _has_trace(raw):
-        level = max(level, guessed("\n".join(more)))
+        level = max(level, infer_level("\n".join(more)))
     return LogEntry(
         id=part.mark << _OFFSET_BITS | raw.offset,
         time=time,
         level=level,
         source=line.source or part.name,
-        message="\n".join([line.message, *map(colourless, more)]),
+        message="\n".join([line.message, *map(strip_ansi, more)]),
         computer=line.computer,
-        position=[part.mark, raw.offset, time, line_mark(raw.lines[0])],
+        position=[part.mark, raw.offset, time, line_fingerprint(raw.lines[0])],
         event_id=line.event_id,
         fields=line.fields,
         time_guess="time" if line.time is None else line.time_guess,
@@ -208,93 +219,96 @@ def made(part: LogFile, raw: RawEntry, newest: int) -> LogEntry:
 
 
 def _has_trace(raw: RawEntry) -> bool:
-    """Return whether lines of a stack trace continue an entry, which are evidence of an error."""
+    """Return whether an entry has stack trace lines, which indicate an error."""
     return any(line[:1] not in INDENTS or _FRAME.match(line) for line in raw.lines[1:])
 
 
 def _text(line: bytes) -> str:
-    return decoded(line.rstrip(b"\r"))
+    return decode_lossy(line.rstrip(b"\r"))
 
 
-def with_time(part: LogFile, entry: LogEntry) -> LogEntry:
-    """Return an entry that was read by itself; if it does not state its time, with that of the line before it, or
-    behind it at the beginning of a file."""
+def resolve_time(part: TextLogFile, entry: LogEntry) -> LogEntry:
+    """Return an entry that was read on its own. If it has no time, use that of the previous line, or of the next one at
+    the start of a file.
+    """
     if entry.time_guess == "time" and part.is_dated:
         end = entry.position[1]
-        begin = behind_line(part, max(0, end - LONGEST_LINE))
-        time = _first_time(raw_entries(part, end, begin), entry.time)
+        # Search back a limited distance only: a file may consist of lines without times.
+        begin = next_line_offset(part, max(0, end - MAX_LINE_BYTES))
+        time = _first_time(scan_raw_entries(part, end, begin), entry.time)
         if time is None and begin == 0:
-            time = _first_time(split_entries(part.read(0, LONGEST_LINE), 0), entry.time)
+            time = _first_time(split_entries(part.read(0, MAX_LINE_BYTES), 0), entry.time)
         entry.time = entry.position[2] = entry.time if time is None else time
     return entry
 
 
-def _first_time(found: Iterator[RawEntry], newest: int) -> int | None:
-    times = (parse(_text(raw.lines[0]), newest).time for raw in found)
+def _first_time(entries: Iterator[RawEntry], newest: int) -> int | None:
+    times = (parse_line(_text(raw.lines[0]), newest).time for raw in entries)
     return next((time for time in times if time is not None), None)
 
 
-def entry_by_id(part: LogFile, id: int) -> LogEntry | None:
-    """The entry of an id, if it is in this file."""
+def find_entry(part: TextLogFile, id: int) -> LogEntry | None:
+    """Return the entry with an id if it is in this file, else None."""
     mark, offset = id >> _OFFSET_BITS, id & (2**_OFFSET_BITS - 1)
     if part.mark != mark or offset >= part.size or (offset and part.read(offset - 1, 1) != b"\n"):
         return None
-    data = part.read(offset, LONGEST_LINE)
+    data = part.read(offset, MAX_LINE_BYTES)
     end = next((start for start in entry_starts(data, is_file_start=offset == 0) if start), len(data))
-    return with_time(part, made(part, raw_entry(data, offset, 0, end), part.newest))
+    return resolve_time(part, to_entry(part, raw_entry(data, offset, 0, end), part.newest))
 
 
-def behind_line(part: LogFile, offset: int) -> int:
-    """Where the next line begins, at an offset or behind it: 0, or behind a line's end."""
+def next_line_offset(part: TextLogFile, offset: int) -> int:
+    """Return the start of the next line at or after an offset."""
     if offset <= 0:
         return 0
-    at, length = offset - 1, _BLOCK // 16
+    at, length = offset - 1, _BLOCK_BYTES // 16
     while at < part.size:
         block = part.read(at, length)
-        if (found := block.find(b"\n")) >= 0:
-            return at + found + 1
+        if (result := block.find(b"\n")) >= 0:
+            return at + result + 1
         if not block:
             break
         at += len(block)
-        length = min(4 * length, _LARGEST_BLOCK)
+        length = min(4 * length, _MAX_BLOCK_BYTES)
     return part.size
 
 
-# Packed files
+# Compressed files
 
 
-def _unpacked(file: OpenFile) -> bytes | None:
-    """The bytes of a packed file, or None for one that is not. Not more than is good for us."""
+def _decompress(file: OpenFile) -> bytes | None:
+    """Return the decompressed bytes of a compressed file, limited in size, or None if the file is not compressed."""
     suffix = os.path.splitext(file.path)[1]
-    if suffix not in PACKED:
+    if suffix not in COMPRESSED_SUFFIXES:
         return None
-    packed = BytesIO(file.read(0, LARGEST_UNPACKED))
+    # The compressed size is limited as well; a larger file fails as truncated.
+    packed = BytesIO(file.read(0, MAX_UNCOMPRESSED_BYTES))
     try:
-        found = _opened(suffix, packed).read(LARGEST_UNPACKED + 1)
+        result = _open_compressed(suffix, packed).read(MAX_UNCOMPRESSED_BYTES + 1)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        raise DamagedData("it cannot be unpacked") from None
-    if len(found) > LARGEST_UNPACKED:
-        raise DamagedData(f"it has more than {LARGEST_UNPACKED:,} bytes when it is unpacked")
-    return found
+        raise CorruptData("it cannot be decompressed") from None
+    if len(result) > MAX_UNCOMPRESSED_BYTES:
+        raise CorruptData(f"its decompressed size exceeds {MAX_UNCOMPRESSED_BYTES:,} bytes")
+    return result
 
 
-def _in_utf8(file: OpenFile, unpacked: bytes | None) -> bytes | None:
-    """The bytes of a file that begins as UTF-16 does, in UTF-8: ends of lines are looked for in bytes."""
+def _transcode_utf16(file: OpenFile, unpacked: bytes | None) -> bytes | None:
+    """Convert a file that starts with a UTF-16 byte order mark to UTF-8: line ends are searched in bytes."""
     start = file.read(0, 2) if unpacked is None else unpacked[:2]
     if start not in (BOM_UTF16_LE, BOM_UTF16_BE):
         return unpacked
-    data = file.read(0, LARGEST_UNPACKED + 1) if unpacked is None else unpacked
-    if len(data) > LARGEST_UNPACKED:
-        raise DamagedData(f"it has more than {LARGEST_UNPACKED:,} bytes of UTF-16")
+    data = file.read(0, MAX_UNCOMPRESSED_BYTES + 1) if unpacked is None else unpacked
+    if len(data) > MAX_UNCOMPRESSED_BYTES:
+        raise CorruptData(f"its UTF-16 text exceeds {MAX_UNCOMPRESSED_BYTES:,} bytes")
     return data.decode("utf-16", "replace").encode()
 
 
-def _opened(suffix: str, packed: BytesIO) -> IO[bytes]:
+def _open_compressed(suffix: str, packed: BytesIO) -> IO[bytes]:
     if suffix == ".gz":
         return cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
     if suffix == ".bz2":
         return bz2.BZ2File(packed)
     if suffix == ".xz":
         return lzma.LZMAFile(packed)
-    zstandard = package("zstandard", "Reading a log that is packed with zstd")
-    return cast("IO[bytes]", zstandard.ZstdDecompressor(max_window_size=LARGEST_UNPACKED).stream_reader(packed))
+    zstandard = require_package("zstandard", "Reading a zstd-compressed log")
+    return cast("IO[bytes]", zstandard.ZstdDecompressor(max_window_size=MAX_UNCOMPRESSED_BYTES).stream_reader(packed))

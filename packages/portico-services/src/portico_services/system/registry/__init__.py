@@ -1,1 +1,1 @@
-"""A registry on every system: that of Windows, hive files, a portable one, and what other systems have instead."""
+"""Registry on every platform: the Windows registry, hive files, a portable registry, and platform settings."""

@@ -1,11 +1,11 @@
-"""One hive: its keys and values, as Windows keeps them in a file.
+"""Reader of a Windows registry hive file.
 
-A hive is a header of 4096 bytes and then cells, each with its size; they point to each other by offsets from the end
-of the header. A key (`nk`) points to a list of its subkeys (`lf`, `lh`, `li`, or `ri`, a list of such lists) and to
-a list of its values (`vk`); a long value lies in pieces (`db`).
+A hive consists of a header of 4096 bytes and cells, each with its size; they refer to each other by offsets from the
+end of the header. A key (`nk`) refers to a list of its subkeys (`lf`, `lh`, `li`, or `ri`, a list of such lists) and to
+a list of its values (`vk`); a long value is stored in segments (`db`).
 
-Files may be damaged, or made to do harm. What cannot be read is left out and mentioned in `problems`; sizes are held
-against the file, lists against their cells, and a walk comes by each key once.
+Files may be corrupt or malicious. Unreadable parts are skipped and reported in `problems`; sizes are checked against
+the file, lists against their cells, and a walk visits each key once.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from portico_services.system.errors import DamagedData
-from portico_services.system.path_access import Image
+from portico_services.system.errors import CorruptData
+from portico_services.system.path_access import FileImage
+from portico_services.system.registry.values import StoredValue
 
-MOST_SUBKEYS = 1_000_000
-MOST_DEPTH = 512
-LARGEST_VALUE = 16 * 2**20
-MOST_PROBLEMS = 20
+MAX_SUBKEYS = 1_000_000
+MAX_DEPTH = 512
+MAX_VALUE_BYTES = 16 * 2**20
+MAX_REPORTED_PROBLEMS = 20
 
-_HEADER = 4096
-_PIECE = 16344
+_HEADER_BYTES = 4096
+_BIG_DATA_SEGMENT_BYTES = 16344
 _ASCII_NAME = 0x20
 _RESIDENT = 0x80000000
-_EPOCH = 11_644_473_600_000_000  # 1601 to 1970, in microseconds
+_FILETIME_EPOCH_US = 11_644_473_600_000_000  # 1601 to 1970 in microseconds.
 
 _Key = struct.Struct("<i2sHQ8xI4xI4xII28xHH")
 _Value = struct.Struct("<i2sHIIIH")
@@ -33,20 +34,8 @@ _List = struct.Struct("<i2sH")
 _Pieces = struct.Struct("<i2sHI")
 
 
-class HiveValue:
-    """A value: its name ("" is the default one), its type as a number, its bytes or the first of them."""
-
-    __slots__ = ("data", "name", "size", "type")
-
-    def __init__(self, name: str, type: int, data: bytes, size: int) -> None:
-        self.name = name
-        self.type = type
-        self.data = data
-        self.size = size
-
-
-class Key:
-    """A key. What is in it is read when it is asked for."""
+class HiveKey:
+    """Registry key. Its content is read on demand."""
 
     __slots__ = ("_hive", "_subkeys", "_values", "count", "name", "offset", "written")
 
@@ -54,170 +43,179 @@ class Key:
         self._hive = hive
         self.offset = offset
         self.name = name
-        self.written = written  # in microseconds since 1970
+        self.written = written  # In microseconds since 1970.
         self._subkeys = subkeys
         self._values = values
-        self.count = count  # of values
+        self.count = count  # Number of values.
 
-    def subkeys(self) -> Iterator[Key]:
-        for offset in self._hive.listed(self._subkeys):
+    def subkeys(self) -> Iterator[HiveKey]:
+        for offset in self._hive.read_subkeys(self._subkeys):
             try:
                 yield self._hive.key(offset)
-            except DamagedData as damage:
-                self._hive.mention(damage)
+            except CorruptData as damage:
+                self._hive.report_damage(damage)
 
-    def values(self, longest: int = LARGEST_VALUE, named: str | None = None) -> Iterator[HiveValue]:
-        """Its values, with so many of the bytes of each; or those of one name, in lower case."""
+    def values(self, longest: int = MAX_VALUE_BYTES, named: str | None = None) -> Iterator[StoredValue]:
+        """Yield its values, each with up to `longest` bytes; with `named`, only those of that case-folded name."""
         for offset in self._hive.offsets(self._values, self.count):
             try:
-                found = self._hive.value(offset, longest, named)
-            except DamagedData as damage:
-                self._hive.mention(damage)
+                result = self._hive.value(offset, longest, named)
+            except CorruptData as damage:
+                self._hive.report_damage(damage)
             else:
-                if found is not None:
-                    yield found
+                if result is not None:
+                    yield result
 
-    def subkey(self, name: str) -> Key | None:
-        """A subkey by its name, in whatever case."""
-        wanted = name.casefold()
-        return next((key for key in self.subkeys() if key.name.casefold() == wanted), None)
+    def subkey(self, name: str) -> HiveKey | None:
+        """Return a subkey by name, ignoring case, or None."""
+        folded_name = name.casefold()
+        return next((key for key in self.subkeys() if key.name.casefold() == folded_name), None)
 
 
 class Hive:
-    def __init__(self, image: Image) -> None:
+    """Parsed hive file."""
+
+    def __init__(self, image: FileImage) -> None:
         self._image = image
         self._size = len(image)
-        if self._size < _HEADER + 32 or image[:4] != b"regf":
-            raise DamagedData("no hive: it does not begin as one")
+        if self._size < _HEADER_BYTES + 32 or image[:4] != b"regf":
+            raise CorruptData("not a hive file: invalid signature")
         first, second, written, major, minor = struct.unpack_from("<IIQII", image, 4)
         if major != 1:
-            raise DamagedData(f"a hive of version {major}.{minor}, which is not known here")
+            raise CorruptData(f"unsupported hive version {major}.{minor}")
         self.written = _time(written)
-        # Not everything was written when it was last used: the newest changes are in a log beside it.
+        # The hive was not completely written at its last use: the newest changes are in a log file next to it.
         self.is_dirty = first != second
         self._minor = minor
         self.problems: list[str] = []
         self._root, cells = struct.unpack_from("<II", image, 36)
-        # So many bytes of it are not in the file: it was cut off.
-        self.missing = max(0, _HEADER + cells - self._size)
+        # Number of bytes missing from a truncated file.
+        self.missing = max(0, _HEADER_BYTES + cells - self._size)
         self.key(self._root)
 
     @property
-    def root(self) -> Key:
-        """Made each time it is asked for: kept, it would keep the hive, and the hive it."""
+    def root(self) -> HiveKey:
+        """Return the root key. Not cached: a key refers to its hive, and a reference cycle would keep the file in
+        memory.
+        """
         return self.key(self._root)
 
-    def walk(self) -> Iterator[tuple[tuple[str, ...], Key]]:
-        """Every key once, with the names on the way to it; a key before its subkeys."""
+    def walk(self) -> Iterator[tuple[tuple[str, ...], HiveKey]]:
+        """Yield every key once, with its path; a key before its subkeys."""
+        # A malicious hive can refer to a key from several places or from below itself.
         seen = {self._root}
-        waiting: list[tuple[tuple[str, ...], Key]] = [((), self.root)]
+        waiting: list[tuple[tuple[str, ...], HiveKey]] = [((), self.root)]
         while waiting:
             path, key = waiting.pop()
             yield path, key
             below = [sub for sub in key.subkeys() if sub.offset not in seen]
-            if len(path) < MOST_DEPTH:
+            if len(path) < MAX_DEPTH:
                 seen.update(sub.offset for sub in below)
                 waiting.extend(((*path, sub.name), sub) for sub in reversed(below))
 
-    def find(self, path: list[str]) -> Key | None:
-        """A key by the names on the way to it. What is damaged beside the way is not mentioned: it is none of its."""
-        key: Key | None = self.root
-        for name in path[:MOST_DEPTH]:
+    def find(self, path: list[str]) -> HiveKey | None:
+        """Return a key by path, or None. Damage found on the way is not reported: it does not concern the key."""
+        key: HiveKey | None = self.root
+        for name in path[:MAX_DEPTH]:
             key = key.subkey(name) if key is not None else None
         if key is not None:
             self.problems.clear()
         return key
 
-    def mention(self, damage: DamagedData) -> None:
-        if len(self.problems) < MOST_PROBLEMS:
+    def report_damage(self, damage: CorruptData) -> None:
+        if len(self.problems) < MAX_REPORTED_PROBLEMS:
             self.problems.append(str(damage))
 
     # Cells
 
-    def key(self, offset: int) -> Key:
-        at = offset + _HEADER
+    def key(self, offset: int) -> HiveKey:
+        at = offset + _HEADER_BYTES
         try:
             size, kind, flags, written, count, subkeys, values_count, values, length, _ = _Key.unpack_from(
                 self._image, at
             )
         except struct.error:
-            raise DamagedData(f"a key lies outside the file: {offset:#x}") from None
+            raise CorruptData(f"a key is outside the file: {offset:#x}") from None
+        # The name follows the fixed part of 80 bytes and must lie within the cell.
         if kind != b"nk" or size > -80 - length:
-            raise DamagedData(f"no key where there should be one: {offset:#x}")
+            raise CorruptData(f"expected a key at {offset:#x}")
         name = self._name(at + 80, length, flags & _ASCII_NAME)
-        return Key(self, offset, name, _time(written), subkeys if count else 0, values, values_count)
+        return HiveKey(self, offset, name, _time(written), subkeys if count else 0, values, values_count)
 
-    def value(self, offset: int, longest: int, named: str | None = None) -> HiveValue | None:
-        """A value with so many of its bytes; None if it has another name than this, in whatever case."""
-        at = offset + _HEADER
+    def value(self, offset: int, longest: int, named: str | None = None) -> StoredValue | None:
+        """Return a value with up to `longest` bytes, or None if its name differs from the case-folded `named`."""
+        at = offset + _HEADER_BYTES
         try:
             size, kind, length, data_size, data, number, flags = _Value.unpack_from(self._image, at)
         except struct.error:
-            raise DamagedData(f"a value lies outside the file: {offset:#x}") from None
+            raise CorruptData(f"a value is outside the file: {offset:#x}") from None
         if kind != b"vk" or size > -24 - length:
-            raise DamagedData(f"no value where there should be one: {offset:#x}")
+            raise CorruptData(f"expected a value at {offset:#x}")
         name = self._name(at + 24, length, flags & 1)
         if named is not None and named != name.casefold():
             return None
+        # Values of up to four bytes are stored in the offset field itself.
         if data_size & _RESIDENT:
             kept = min(data_size & ~_RESIDENT, 4)
-            return HiveValue(name, number, self._image[at + 12 : at + 12 + kept], kept)
-        return HiveValue(name, number, self._data(data, data_size, longest) if data_size else b"", data_size)
+            return StoredValue(name, number, self._image[at + 12 : at + 12 + kept], kept)
+        return StoredValue(name, number, self._data(data, data_size, longest) if data_size else b"", data_size)
 
     def _name(self, at: int, length: int, is_ascii: int) -> str:
         raw = self._image[at : at + length]
         return raw.decode("latin-1") if is_ascii else raw.decode("utf-16-le", "backslashreplace")
 
     def _cell(self, offset: int) -> tuple[int, int]:
-        """Where a cell's contents begin, and how many bytes there are."""
-        at = offset + _HEADER
+        """Return the offset and size of a cell's content."""
+        at = offset + _HEADER_BYTES
         if at + 8 > self._size:
-            raise DamagedData(f"a cell lies outside the file: {offset:#x}")
+            raise CorruptData(f"a cell is outside the file: {offset:#x}")
         size: int = -struct.unpack_from("<i", self._image, at)[0]
+        # Sizes of used cells are negative in the file; a positive one means that the cell is free.
         if not 8 <= size <= self._size - at:
-            raise DamagedData(f"a cell claims a size of {size:,} bytes: {offset:#x}")
+            raise CorruptData(f"invalid cell size {size:,} bytes: {offset:#x}")
         return at + 4, size - 4
 
     def _data(self, offset: int, size: int, longest: int) -> bytes:
-        if size > LARGEST_VALUE:
-            raise DamagedData(f"a value claims {size:,} bytes")
+        if size > MAX_VALUE_BYTES:
+            raise CorruptData(f"a value claims {size:,} bytes")
         at, room = self._cell(offset)
-        if size > _PIECE and self._minor > 3 and self._image[at : at + 2] == b"db":
-            return self._pieces(at, min(size, longest))
+        if size > _BIG_DATA_SEGMENT_BYTES and self._minor > 3 and self._image[at : at + 2] == b"db":
+            return self._read_segments(at, min(size, longest))
         if room < size:
-            raise DamagedData(f"a value is larger than its cell: {offset:#x}")
+            raise CorruptData(f"a value exceeds its cell: {offset:#x}")
         return self._image[at : at + min(size, longest)]
 
-    def _pieces(self, at: int, size: int) -> bytes:
+    def _read_segments(self, at: int, size: int) -> bytes:
         _, _, count, listed = _Pieces.unpack_from(self._image, at - 4)
-        found: list[bytes] = []
+        results: list[bytes] = []
         for offset in self.offsets(listed, count):
             where, room = self._cell(offset)
-            found.append(self._image[where : where + min(room, _PIECE, size)])
-            size -= len(found[-1])
+            results.append(self._image[where : where + min(room, _BIG_DATA_SEGMENT_BYTES, size)])
+            size -= len(results[-1])
             if size <= 0:
-                return b"".join(found)
-        raise DamagedData("a long value lacks a piece")
+                return b"".join(results)
+        raise CorruptData("a segment of a long value is missing")
 
     # Lists
 
     def offsets(self, offset: int, count: int) -> tuple[int, ...]:
-        """A list of so many offsets, as far as its cell holds them."""
+        """Return a list of `count` offsets, as far as its cell contains them."""
         if not count:
             return ()
         try:
             at, room = self._cell(offset)
-        except DamagedData as damage:
-            self.mention(damage)
+        except CorruptData as damage:
+            self.report_damage(damage)
             return ()
         return struct.unpack_from(f"<{min(count, room // 4)}I", self._image, at)
 
-    def listed(self, offset: int) -> Iterator[int]:
-        """The subkeys in a list, or in a list of lists."""
-        left = MOST_SUBKEYS
-        for found in self._lists(offset, 2):
-            yield from found[:left]
-            left -= len(found)
+    def read_subkeys(self, offset: int) -> Iterator[int]:
+        """Yield the offsets of the subkeys in a list or a list of lists."""
+        left = MAX_SUBKEYS
+        # An `ri` list contains lists but never another `ri`, which also bounds the recursion.
+        for offsets in self._lists(offset, 2):
+            yield from offsets[:left]
+            left -= len(offsets)
             if left <= 0:
                 return
 
@@ -226,23 +224,23 @@ class Hive:
             return
         try:
             at, room = self._cell(offset)
-        except DamagedData as damage:
-            self.mention(damage)
+        except CorruptData as damage:
+            self.report_damage(damage)
             return
         _, kind, count = _List.unpack_from(self._image, at - 4)
         if kind in (b"lf", b"lh"):
             yield struct.unpack_from("<" + "I4x" * min(count, (room - 4) // 8), self._image, at + 4)
         elif kind in (b"li", b"ri"):
-            found = struct.unpack_from(f"<{min(count, (room - 4) // 4)}I", self._image, at + 4)
+            result = struct.unpack_from(f"<{min(count, (room - 4) // 4)}I", self._image, at + 4)
             if kind == b"li":
-                yield found
+                yield result
             else:
-                for one in found:
-                    yield from self._lists(one, depth - 1)
+                for item in result:
+                    yield from self._lists(item, depth - 1)
         else:
-            self.mention(DamagedData(f"no list of keys where there should be one: {offset:#x}"))
+            self.report_damage(CorruptData(f"expected a list of keys at {offset:#x}"))
 
 
 def _time(filetime: int) -> int:
-    """Tenths of microseconds since 1601 as microseconds since 1970."""
-    return max(0, filetime // 10 - _EPOCH)
+    """Convert a FILETIME (100 ns since 1601) to microseconds since 1970."""
+    return max(0, filetime // 10 - _FILETIME_EPOCH_US)

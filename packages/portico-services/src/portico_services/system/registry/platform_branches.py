@@ -1,4 +1,4 @@
-"""What other systems have instead of a registry, as branches that can be read: sysctl, gsettings, property lists."""
+"""Read-only branches for the settings of other platforms: sysctl, gsettings, property lists."""
 
 from __future__ import annotations
 
@@ -11,132 +11,138 @@ from typing import Any
 from xml.parsers.expat import ExpatError
 
 from portico_services.system import subprocesses
-from portico_services.system.errors import Absent, DamagedData, MachineError
-from portico_services.system.path_access import AllowedRoots
-from portico_services.system.registry.tree import Branch, Content, Path
-from portico_services.system.registry.values import Datum, datum, type_number
-from portico_services.system.results import MOST_LISTED
-from portico_services.system.text import decoded
+from portico_services.system.errors import CorruptData, NotFound, SystemToolError
+from portico_services.system.path_access import AllowedPaths
+from portico_services.system.registry.tree import KeyContent, KeyPath, RegistryBranch
+from portico_services.system.registry.values import StoredValue, make_value, type_number
+from portico_services.system.results import MAX_KEY_PAGE_ITEMS
+from portico_services.system.text import decode_lossy
 
-LARGEST_SETTING = 64 * 1024
-LARGEST_PLIST = 8 * 2**20
+MAX_SETTING_BYTES = 64 * 1024
+MAX_PLIST_BYTES = 8 * 2**20
 _TEXT = type_number("REG_SZ")
 
 
-class SysctlBranch(Branch):
-    """The settings of the kernel of Linux: a folder is a key, a file a value."""
+class SysctlBranch(RegistryBranch):
+    """Linux kernel settings: directories are keys, files are values."""
 
-    description = "the settings of the kernel"
+    description = "kernel settings"
 
     def __init__(self, top: str = "/proc/sys") -> None:
         self._top = top
-        self._roots = AllowedRoots([top], tells_paths=False)
+        self._roots = AllowedPaths([top], reveal_paths=False)
 
-    def content(self, path: Path) -> Content | None:
+    def content(self, path: KeyPath) -> KeyContent | None:
         try:
-            with self._roots.folder(self._path(path)) as folder:
+            with self._roots.open_directory(self._path(path)) as folder:
                 entries = folder.scan()
-        except Absent:
+        except NotFound:
             return None
         subkeys = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        return Content(subkeys, (found for name in names if (found := self.value(path, name)) is not None))
+        return KeyContent(subkeys, (result for name in names if (result := self.value(path, name)) is not None))
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: KeyPath, name: str) -> StoredValue | None:
         try:
             with self._roots.open(self._path([*path, name])) as file:
-                text = decoded(file.read(0, LARGEST_SETTING)).removesuffix("\n")
-        except (MachineError, OSError):
-            return None  # some can only be written
-        return datum(name, _TEXT, text)
+                text = decode_lossy(file.read(0, MAX_SETTING_BYTES)).removesuffix("\n")
+        except (SystemToolError, OSError):
+            return None  # Some settings are write-only.
+        return make_value(name, _TEXT, text)
 
-    def _path(self, path: Path) -> str:
+    def _path(self, path: KeyPath) -> str:
+        # A key name is one path component; separators would address files elsewhere.
         if any("/" in part or part in (".", "..") for part in path):
-            raise Absent("There is no such setting.")
+            raise NotFound("The setting does not exist.")
         return "/".join([self._top, *path])
 
 
-class GsettingsBranch(Branch):
-    """The settings of GNOME's programs: a schema is a key."""
+class GsettingsBranch(RegistryBranch):
+    """Settings of GNOME programs: a schema is a key."""
 
-    description = "the settings of GNOME's programs"
+    description = "settings of GNOME programs"
     _PASSED_ON = ("HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "XDG_CONFIG_HOME", "XDG_DATA_DIRS")
 
-    def content(self, path: Path) -> Content | None:
+    def content(self, path: KeyPath) -> KeyContent | None:
         if not path:
-            return Content(self._ask("list-schemas"), [])
+            return KeyContent(self._ask("list-schemas"), [])
+        # The name becomes a command-line argument; this excludes options and everything unusual.
         if len(path) > 1 or not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", path[0]):
             return None
-        found = [line.split(" ", 2) for line in self._ask("list-recursively", path[0])]
-        values = [datum(parts[1], _TEXT, parts[2]) for parts in found if len(parts) == 3]
-        return Content([], values) if values else None
+        result = [line.split(" ", 2) for line in self._ask("list-recursively", path[0])]
+        values = [make_value(parts[1], _TEXT, parts[2]) for parts in result if len(parts) == 3]
+        return KeyContent([], values) if values else None
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: KeyPath, name: str) -> StoredValue | None:
         content = self.content(path)
-        return next((one for one in content.values if one.name == name), None) if content is not None else None
+        return next((value for value in content.values if value.name == name), None) if content is not None else None
 
     def _ask(self, *arguments: str) -> list[str]:
+        # Only the variables that gsettings needs to find the session; the rest of the environment may contain secrets.
         env = {name: os.environ[name] for name in self._PASSED_ON if name in os.environ}
-        with closing(subprocesses.lines(["gsettings", *arguments], env=env)) as lines:
-            return [decoded(line).rstrip("\n") for line in lines]
+        with closing(subprocesses.run_lines(["gsettings", *arguments], env=env)) as lines:
+            return [decode_lossy(line).rstrip("\n") for line in lines]
 
 
-class PlistBranch(Branch):
-    """Property lists below some folders: a file is a key, and so is a dictionary in it."""
+class PlistBranch(RegistryBranch):
+    """Property lists in preference directories: a file is a key, and so is a dictionary in it."""
 
-    description = "the preferences of macOS"
+    description = "macOS preferences"
 
     def __init__(self, folders: tuple[str, ...] = ("/Library/Preferences", "~/Library/Preferences")) -> None:
         self._folders = [path for path in map(os.path.expanduser, folders) if os.path.isdir(path)]
-        self._roots = AllowedRoots(self._folders, tells_paths=False)
+        self._roots = AllowedPaths(self._folders, reveal_paths=False)
 
-    def content(self, path: Path) -> Content | None:
+    def content(self, path: KeyPath) -> KeyContent | None:
         if not path:
-            return Content(set(self._names()), [])
-        found = self._find(path)
-        if not isinstance(found, dict):
+            return KeyContent(set(self._names()), [])
+        result = self._find(path)
+        if not isinstance(result, dict):
             return None
-        subkeys = (str(name) for name, value in found.items() if isinstance(value, dict))
-        return Content(subkeys, (_datum(str(name), one) for name, one in found.items() if not isinstance(one, dict)))
+        subkeys = (str(name) for name, value in result.items() if isinstance(value, dict))
+        return KeyContent(
+            subkeys, (_to_value(str(name), entry) for name, entry in result.items() if not isinstance(entry, dict))
+        )
 
-    def value(self, path: Path, name: str) -> Datum | None:
-        found = self._find(path) if path else None
-        if not isinstance(found, dict) or name not in found or isinstance(found[name], dict):
+    def value(self, path: KeyPath, name: str) -> StoredValue | None:
+        result = self._find(path) if path else None
+        if not isinstance(result, dict) or name not in result or isinstance(result[name], dict):
             return None
-        return _datum(name, found[name])
+        return _to_value(name, result[name])
 
     def _names(self) -> list[str]:
-        found: list[str] = []
+        results: list[str] = []
         for path in self._folders:
             try:
-                with self._roots.folder(path) as folder:
-                    found += [
+                with self._roots.open_directory(path) as folder:
+                    results += [
                         entry.name.removesuffix(".plist") for entry in folder.scan() if entry.name.endswith(".plist")
                     ]
-            except MachineError:
+            except SystemToolError:
                 continue
-        return found
+        return results
 
-    def _find(self, path: Path) -> Any:
+    def _find(self, path: KeyPath) -> Any:
         name, *below = path
         if "/" in name:
             return None
-        found: Any = None
+        plist: Any = None
         for folder in self._folders:
             try:
                 with self._roots.open(f"{folder}/{name}.plist") as file:
-                    found = _loaded(file.read(0, LARGEST_PLIST + 1))
+                    # One byte more than allowed, to notice a longer file without reading it.
+                    plist = _load_plist(file.read(0, MAX_PLIST_BYTES + 1))
                     break
-            except Absent:
+            except NotFound:
                 continue
         for part in below:
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
+            plist = plist.get(part) if isinstance(plist, dict) else None
+        return plist
 
 
-def _loaded(data: bytes) -> Any:
-    if len(data) > LARGEST_PLIST:
-        raise DamagedData(f"The property list has more than {LARGEST_PLIST:,} bytes.")
+def _load_plist(data: bytes) -> Any:
+    if len(data) > MAX_PLIST_BYTES:
+        raise CorruptData(f"The property list exceeds {MAX_PLIST_BYTES:,} bytes.")
     try:
         return plistlib.loads(data)
     except (
@@ -145,29 +151,30 @@ def _loaded(data: bytes) -> Any:
         ValueError,
         TypeError,
         AttributeError,
+        # Raised for deeply nested or self-referential binary lists.
         RecursionError,
         MemoryError,
     ):
-        raise DamagedData("The property list cannot be read: it is damaged.") from None
+        raise CorruptData("The property list is corrupt.") from None
 
 
-def _datum(name: str, value: Any) -> Datum:
-    """A value of a property list with the nearest type that a registry has."""
+def _to_value(name: str, value: Any) -> StoredValue:
+    """Convert a value of a property list to the nearest registry type."""
     if isinstance(value, bool):
-        return datum(name, type_number("REG_DWORD"), int(value))
+        return make_value(name, type_number("REG_DWORD"), int(value))
     if isinstance(value, int):
-        return datum(name, type_number("REG_QWORD"), value)
+        return make_value(name, type_number("REG_QWORD"), value)
     if isinstance(value, bytes):
-        return datum(name, type_number("REG_BINARY"), value)
+        return make_value(name, type_number("REG_BINARY"), value)
     if isinstance(value, datetime):
-        return datum(name, _TEXT, value.replace(tzinfo=UTC).isoformat())
+        return make_value(name, _TEXT, value.replace(tzinfo=UTC).isoformat())
     if isinstance(value, list):
-        return datum(name, type_number("REG_MULTI_SZ"), [_short(one) for one in value[:MOST_LISTED]])
-    return datum(name, _TEXT, _short(value))
+        return make_value(name, type_number("REG_MULTI_SZ"), [_summarize(item) for item in value[:MAX_KEY_PAGE_ITEMS]])
+    return make_value(name, _TEXT, _summarize(value))
 
 
-def _short(value: Any) -> str:
-    """A member of a list in words. What it contains is not spelt out: it may contain itself many times over."""
+def _summarize(value: Any) -> str:
+    """Return a list item as text. Containers are only summarized: they may contain themselves many times."""
     if isinstance(value, dict | list):
         return f"({type(value).__name__} of {len(value)})"
-    return str(value)[:LARGEST_SETTING]
+    return str(value)[:MAX_SETTING_BYTES]

@@ -1,5 +1,4 @@
-"""From the credentials of a request to a Principal.
+"""Token verifiers: async functions from the credentials of a request to a Principal.
 
-A verifier is an async function. Whatever it has to fetch it fetches by what the credentials bring, so that nothing in
-this folder opens a connection.
+Verifiers fetch only through the fetcher in the credentials; no module here opens a connection.
 """

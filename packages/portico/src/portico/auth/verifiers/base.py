@@ -1,4 +1,4 @@
-"""What a request shows of who it comes from, and what can be wrong with that."""
+"""Request credentials, the verifier interface and its errors."""
 
 from __future__ import annotations
 
@@ -8,107 +8,109 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from portico.auth.flow import Conversation, Fetch, Fetched
+from portico.auth.flow import AuthFlow, FetchRequest, FetchResponse
 from portico.auth.principal import Principal
-from portico.protocol.errors import Error, UsageError
+from portico.protocol.errors import PorticoError, UsageError
 
 T = TypeVar("T")
 
-Fetcher = Callable[[Fetch], Awaitable[Fetched]]
-"""Does one HTTP request: bounded in time and size, and without following redirects. Raises TransportError."""
+Fetcher = Callable[[FetchRequest], Awaitable[FetchResponse]]
+"""Sends one HTTP request, bounded in time and size, without following redirects. Raises TransportError."""
 
-# No access token of any provider is anywhere near this long.
-LONGEST_TOKEN = 16 * 1024
+# Far longer than the access tokens of any provider.
+MAX_TOKEN_CHARS = 16 * 1024
 
 
 class RequestCredentials(Struct, frozen=True):
-    """What a verifier may look at."""
+    """Credentials of a request, as passed to a verifier."""
 
     # In lower case; empty without an `Authorization` header.
     scheme: str = ""
     token: str = ""
-    # Those that the verifier has asked for by name, as far as they are there.
+    # Only the headers that the verifier declared.
     headers: Mapping[str, str] = {}
-    # Where the request came from. Proxies are believed as far as they were said to be trusted.
+    # Client address. Forwarded headers count only from trusted proxies.
     address: str = ""
-    # Whether it came by a trusted proxy.
-    proxied: bool = False
-    # What the token has to be for: the URLs of this endpoint, or the audiences that were configured.
+    # Whether the request came through a trusted proxy.
+    via_trusted_proxy: bool = False
+    # Accepted audiences: the URLs of this endpoint, or the configured ones.
     audiences: frozenset[str] = frozenset()
     fetch: Fetcher | None = None
-    # The URLs, or where they are not known the paths, of the server's other endpoints: not valid for this one.
+    # URLs (or paths, if the URLs are unknown) of the server's other endpoints; their tokens are not valid here.
     other_endpoints: frozenset[str] = frozenset()
 
-    def expected(self, own: frozenset[str] | None) -> frozenset[str]:
-        """Return what a token has to be for at this endpoint: the audiences of a verifier, or those of the server."""
+    def accepted_audiences(self, own: frozenset[str] | None) -> frozenset[str]:
+        """Return the accepted audiences at this endpoint: those of the verifier, else those of the server."""
         if own is None:
             return self.audiences
-        return frozenset(one for one in own if not names_one_of(one, self.other_endpoints))
+        return frozenset(item for item in own if not names_one_of(item, self.other_endpoints))
 
     def __repr__(self) -> str:
-        return f"RequestCredentials({self.scheme!r})"  # the rest is secrets
+        return f"RequestCredentials({self.scheme!r})"  # the rest is secret
 
 
 def names_one_of(audience: str, endpoints: frozenset[str]) -> bool:
-    """Whether an audience is the URL of one of these endpoints, which are URLs or paths."""
+    """Return whether an audience names one of these endpoints, given as URLs or paths."""
     url = audience.rstrip("/")
+    # Compared by path as well, because behind a proxy the public URLs of the other endpoints may be unknown.
     return bool(endpoints) and (url in endpoints or ("://" in url and urlsplit(url).path in endpoints))
 
 
-class Verified(Struct, frozen=True):
-    """Who a token stands for, until when that may be remembered, and the key that it is bound to."""
+class VerifiedToken(Struct, frozen=True):
+    """Verified principal of a token, its expiry and the key it is bound to."""
 
     principal: Principal
-    # Seconds since 1970. None: it says nothing about its end.
-    expires: float | None = None
-    # RFC 9449, section 6: a thumbprint. Without a proof by this key the token is of no use.
-    key: str | None = None
-    # Whether it may be remembered: not where it takes no longer to look again.
-    keep: bool = True
+    # Unix time. None: no expiry.
+    expires_at: float | None = None
+    # RFC 9449, section 6: JWK thumbprint. The token needs a DPoP proof by this key.
+    dpop_thumbprint: str | None = None
+    # Whether the result may be cached; False where verification is as cheap as a lookup.
+    cacheable: bool = True
 
 
 class Verifier(Protocol):
-    """`async (credentials) -> Principal`, or a Verified with more about it; None: the credentials are not of its kind.
+    """Verifier interface: `async (credentials) -> Principal`, a VerifiedToken, or None for credentials of another kind.
 
-    Raises TokenInvalid for what is wrong, and Unavailable if that cannot be told at the moment. A verifier may have
-    more than this: `at_once`; `headers`, the names in lower case of the headers that it wants to see; and `by_address`,
-    which is False where the address of a request changes nothing: then what it has said is remembered for all of them.
+    Raises `InvalidToken` for invalid credentials and `VerifierUnavailable` if they cannot be checked now. Optional
+    attributes: `try_verify`, a synchronous variant that raises `VerificationPending`; `headers`, lower-case names of
+    headers to receive; and a flag that is False if the client's address does not affect the result, which is then
+    cached for all addresses.
     """
 
-    async def __call__(self, credentials: RequestCredentials, /) -> Principal | Verified | None: ...
+    async def __call__(self, credentials: RequestCredentials, /) -> Principal | VerifiedToken | None: ...
 
 
-class MustWait(Exception):
-    """Raised by `at_once`: it takes longer than a look."""
+class VerificationPending(Exception):
+    """Raised by `try_verify` if the verification needs I/O."""
 
 
-class TokenInvalid(Error):
-    """The token is not good here. The text is for the log of the server: the client only hears that it is so."""
+class InvalidToken(PorticoError):
+    """The token is invalid. The message is for the server's log; clients see only the error code."""
 
 
-class Unavailable(Error):
-    """Whether the token is good cannot be told at the moment."""
+class VerifierUnavailable(PorticoError):
+    """The token cannot be verified at the moment."""
 
 
-def at_once(verifier: Any, credentials: RequestCredentials) -> Principal | Verified | None:
-    """What a verifier can say without waiting; raises MustWait if it cannot."""
-    look = getattr(verifier, "at_once", None)
-    if look is None:
-        raise MustWait
-    found: Principal | Verified | None = look(credentials)
-    return found
+def try_verify(verifier: Any, credentials: RequestCredentials) -> Principal | VerifiedToken | None:
+    """Verify synchronously. Raises VerificationPending if the verifier has to wait."""
+    verify = getattr(verifier, "try_verify", None)
+    if verify is None:
+        raise VerificationPending
+    result: Principal | VerifiedToken | None = verify(credentials)
+    return result
 
 
-async def hold(conversation: Conversation[T], fetch: Fetcher | None) -> T:
-    """Hold a conversation that only fetches."""
+async def run_flow(flow: AuthFlow[T], fetch: Fetcher | None) -> T:
+    """Run a flow that only fetches."""
     if fetch is None:
-        raise UsageError("there is nothing to fetch with")
-    reply: Fetched | None = None
+        raise UsageError("no fetcher is available")
+    reply: FetchResponse | None = None
     while True:
         try:
-            wanted = conversation.send(reply)
+            request = flow.send(reply)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        if not isinstance(wanted, Fetch):
-            raise UsageError("a verifier has no person to ask")
-        reply = await fetch(wanted)
+        if not isinstance(request, FetchRequest):
+            raise UsageError("a verifier cannot open a browser")
+        reply = await fetch(request)

@@ -1,7 +1,7 @@
-"""What the claims of a token mean: whether it is for us and for now, and who it stands for.
+"""Validation of token claims and their conversion into a Principal.
 
-The same claims come in a JWT (RFC 9068) and from introspection (RFC 7662). Providers differ in where they put scopes
-and groups: what is named here is where to look, in this order.
+The same claims come in JWTs (RFC 9068) and introspection responses (RFC 7662). Providers put scopes and groups into
+different claims; `ClaimNames` lists where to look, in order.
 """
 
 from __future__ import annotations
@@ -12,72 +12,75 @@ from typing import Any
 from msgspec import Struct
 
 from portico.auth.principal import Principal
-from portico.auth.verifiers.base import TokenInvalid, Verified
+from portico.auth.verifiers.base import InvalidToken, VerifiedToken
 
-LONGEST_TEXT = 1024
-# Of a token for other audiences, in the log.
+# Ids and scopes are stored with sessions and audit records and compared on every request.
+MAX_CLAIM_CHARS = 1024
+# Limits for logging the audiences of a rejected token.
 MAX_AUDIENCES = 3
 MAX_AUDIENCE_CHARS = 200
-MOST_ACTORS = 10
-MOST_SCOPES = 1000
+# Longer chains are refused rather than truncated, because a policy may refer to any of the actors.
+MAX_ACTORS = 10
+MAX_SCOPES = 1000
 # Claims of OpenID Connect, RFC 7662 and Entra that describe a user.
 _USER_CLAIMS = frozenset(
     {"username", "preferred_username", "email", "upn", "unique_name", "name", "given_name", "family_name"}
     | {"nickname", "phone_number", "sid", "nonce", "auth_time", "act", "may_act"}
 )
-# The latest moment that a datetime can say.
-_LAST = 253402300799
+# The latest time that datetime can represent.
+_MAX_TIMESTAMP = 253402300799
 
 
 class ClaimNames(Struct, frozen=True):
-    """Where in the claims to look."""
+    """Names of the claims that hold the id, scopes and groups."""
 
-    id: str = "sub"
-    # `scope` is RFC 8693's, `scp` is what Entra and Okta say.
+    subject: str = "sub"
+    # `scope` is defined by RFC 8693, `scp` is used by Entra and Okta.
     scopes: tuple[str, ...] = ("scope", "scp")
     groups: tuple[str, ...] = ("groups",)
 
 
-def check_time(claims: Mapping[str, Any], now: float, leeway: float, *, must_end: bool) -> float | None:
-    """When the token ends. Raises TokenInvalid for one that has ended, or has not begun."""
-    ends, begins = _moment(claims, "exp"), _moment(claims, "nbf")
-    if ends is None and must_end:
-        raise TokenInvalid("it has no exp")
-    if ends is not None and now >= ends + leeway:
-        raise TokenInvalid("it has expired")
-    if begins is not None and now < begins - leeway:
-        raise TokenInvalid("it is not valid yet (nbf)")
-    return None if ends is None else ends + leeway
+def validate_time(claims: Mapping[str, Any], now: float, leeway: float, *, require_expiry: bool) -> float | None:
+    """Return the expiry of the token, including leeway. Raises InvalidToken if it has expired or is not valid yet."""
+    expires_at, not_before = _timestamp(claims, "exp"), _timestamp(claims, "nbf")
+    if expires_at is None and require_expiry:
+        raise InvalidToken("the token has no exp claim")
+    if expires_at is not None and now >= expires_at + leeway:
+        raise InvalidToken("the token has expired")
+    if not_before is not None and now < not_before - leeway:
+        raise InvalidToken("the token is not valid yet (nbf)")
+    return None if expires_at is None else expires_at + leeway
 
 
-def check_audience(claims: Mapping[str, Any], audiences: frozenset[str], *, required: bool = True) -> None:
-    """Whether the token is for us: one for another server is not taken (2026-07-28, authorization, Token Handling)."""
-    said = claims.get("aud")
-    if said is None and not required:
+def validate_audience(claims: Mapping[str, Any], audiences: frozenset[str], *, required: bool = True) -> None:
+    """Raise InvalidToken if the token is for another audience (2026-07-28, authorization, Token Handling)."""
+    claim = claims.get("aud")
+    if claim is None and not required:
         return
-    named = [said] if isinstance(said, str) else said if isinstance(said, list) else []
-    if not audiences.intersection(one for one in named if isinstance(one, str)):
+    named = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    if not audiences.intersection(item for item in named if isinstance(item, str)):
         if not named:
-            raise TokenInvalid("it has no aud")
-        received = [str(one)[:MAX_AUDIENCE_CHARS] for one in named[:MAX_AUDIENCES]]
-        raise TokenInvalid(
-            f"it is for another audience: expected {_listed(sorted(audiences))}, got {_listed(received)}"
-        )
+            raise InvalidToken("the token has no aud claim")
+        received = [str(item)[:MAX_AUDIENCE_CHARS] for item in named[:MAX_AUDIENCES]]
+        expected = _join_audiences(sorted(audiences))
+        raise InvalidToken(f"the token is for another audience: expected {expected}, got {_join_audiences(received)}")
 
 
-def _listed(audiences: Sequence[str]) -> str:
+def _join_audiences(audiences: Sequence[str]) -> str:
     return " or ".join(map(repr, audiences)) or "none"
 
 
-def verified(claims: Mapping[str, Any], issuer: str | None, names: ClaimNames, ends: float | None) -> Verified:
-    """Return the principal that the claims describe. Raises TokenInvalid."""
+def to_verified_token(
+    claims: Mapping[str, Any], issuer: str | None, names: ClaimNames, expires_at: float | None
+) -> VerifiedToken:
+    """Return the principal that the claims describe. Raises InvalidToken."""
     client = _text(claims, "client_id", "azp", "cid")
-    id = _principal_id(claims, names.id, client)
+    id = _principal_id(claims, names.subject, client)
     confirmation = claims.get("cnf")
-    key = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
-    if confirmation is not None and not isinstance(key, str):
-        # Bound to something that we do not look at, such as a certificate: then it is more than a bearer token.
-        raise TokenInvalid("it is bound to a key in a way that is not checked here (cnf)")
+    thumbprint = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
+    if confirmation is not None and not isinstance(thumbprint, str):
+        # Bound to something else, such as a certificate: accepting it as a bearer token would drop that protection.
+        raise InvalidToken("the token is bound to a key by an unsupported confirmation method (cnf)")
     principal = Principal(
         id=id,
         scopes=frozenset(_words(claims, names.scopes)),
@@ -85,25 +88,31 @@ def verified(claims: Mapping[str, Any], issuer: str | None, names: ClaimNames, e
         claims=dict(claims),
         client_id=client,
         issuer=issuer,
-        actors=tuple(_actors(claims.get("act"))),
+        actor_chain=tuple(_actors(claims.get("act"))),
     )
-    return Verified(principal, ends, key)
+    return VerifiedToken(principal, expires_at, thumbprint)
 
 
 def _principal_id(claims: Mapping[str, Any], name: str, client: str | None) -> str:
-    """Return the id that a token has in the configured claim. All tokens without it would be one principal, so they are
-    refused; the exception is a client's own token, which may have no subject."""
+    """Return the principal's id from the configured claim.
+
+    Tokens without it are refused, because all of them would be the same principal. The exception is a client's own
+    token, which may have no subject.
+    """
     id = claims.get(name)
     if id is None and name not in claims and name == "sub" and client is not None and _is_own_token(claims):
         id = client
     if not isinstance(id, str) or not id:
-        raise TokenInvalid(f"expected the principal's id as text in the claim {name!r} (claims.id), got {_kind(id)}")
+        raise InvalidToken(
+            f"expected the principal's id as text in the claim {name!r} (claims.subject), got {_kind(id)}"
+        )
+    # Two ids that look equal in a log or a rule must not name two principals.
     if id != id.strip() or not id.isprintable():
-        raise TokenInvalid(f"the claim {name!r} has blanks around it or characters that cannot be seen")
-    if len(id) > LONGEST_TEXT:
-        raise TokenInvalid(f"its {name} is too long")
+        raise InvalidToken(f"the claim {name!r} has surrounding whitespace or unprintable characters")
+    if len(id) > MAX_CLAIM_CHARS:
+        raise InvalidToken(f"the claim {name!r} exceeds the maximum length")
     if is_unverified_email(claims, name):
-        raise TokenInvalid("the principal's id is an e-mail address that its issuer has not verified (email_verified)")
+        raise InvalidToken("the principal's id is an e-mail address that its issuer has not verified (email_verified)")
     return id
 
 
@@ -112,55 +121,60 @@ def _kind(value: Any) -> str:
 
 
 def _is_own_token(claims: Mapping[str, Any]) -> bool:
-    """Whether a token without a subject is a client's own (RFC 6749, 4.4). Auth0 and Entra say so; an introspection
-    endpoint need not name a subject (RFC 7662, 2.2), and then no other claim may name a user. A JWT of RFC 9068 always
-    has a subject."""
+    """Return whether a token without a subject belongs to a client itself (RFC 6749, 4.4).
+
+    Auth0 and Entra mark such tokens. An introspection response need not name a subject (RFC 7662, 2.2); then no other
+    claim may name a user. A JWT of RFC 9068 always has a subject.
+    """
     if claims.get("gty") == "client-credentials" or claims.get("idtyp") == "app":
         return True
     return claims.get("active") is True and _USER_CLAIMS.isdisjoint(claims)
 
 
 def is_unverified_email(claims: Mapping[str, Any], name: str) -> bool:
-    """Whether a claim is an e-mail address of which the issuer says that its user has not proved it. Many issuers say
-    nothing; Entra says it of the domain, in `xms_edov`."""
+    """Return whether a claim is an e-mail address that the issuer reports as unverified.
+
+    Many issuers report nothing; Entra reports it for the domain, in `xms_edov`.
+    """
     flags = [claims[flag] for flag in ("email_verified", "xms_edov") if flag in claims]
     return name == "email" and any(flag not in (True, "true", "True", "1", 1) for flag in flags)
 
 
-def _moment(claims: Mapping[str, Any], name: str) -> float | None:
-    said = claims.get(name)
-    if said is None:
+def _timestamp(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
         return None
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= _LAST:
-        raise TokenInvalid(f"its {name} is no time")
-    return float(said)
+    # bool is an int in Python, and `exp: true` would otherwise mean the first second of 1970.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_TIMESTAMP:
+        raise InvalidToken(f"the claim {name} must be a timestamp")
+    return float(value)
 
 
 def _text(claims: Mapping[str, Any], *names: str) -> str | None:
     for name in names:
-        said = claims.get(name)
-        if isinstance(said, str) and said:
-            if len(said) > LONGEST_TEXT:
-                raise TokenInvalid(f"its {name} is too long")
-            return said
+        value = claims.get(name)
+        if isinstance(value, str) and value:
+            if len(value) > MAX_CLAIM_CHARS:
+                raise InvalidToken(f"the claim {name!r} exceeds the maximum length")
+            return value
     return None
 
 
 def _words(claims: Mapping[str, Any], names: Iterable[str]) -> Iterable[str]:
-    """The words of the first of these claims that is there: a text with blanks between them, or a list."""
+    """Return the values of the first claim that is present: space-separated text or a list."""
     for name in names:
-        said = claims.get(name)
-        if said is not None:
-            words = said.split() if isinstance(said, str) else said if isinstance(said, list) else []
-            return [word for word in words if isinstance(word, str) and len(word) <= LONGEST_TEXT][:MOST_SCOPES]
+        value = claims.get(name)
+        if value is not None:
+            words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
+            return [word for word in words if isinstance(word, str) and len(word) <= MAX_CLAIM_CHARS][:MAX_SCOPES]
     return []
 
 
-def _actors(said: Any) -> Iterable[str]:
-    """RFC 8693, section 4.1: the one who acts now, and within it those who have acted before."""
-    for _ in range(MOST_ACTORS):
-        if not isinstance(said, Mapping):
+def _actors(actor: Any) -> Iterable[str]:
+    """Yield the current actor and then the previous ones (RFC 8693, section 4.1)."""
+    for _ in range(MAX_ACTORS):
+        if not isinstance(actor, Mapping):
             return
-        yield _text(said, "sub", "client_id") or "?"
-        said = said.get("act")
-    raise TokenInvalid("too many have acted for each other (act)")
+        yield _text(actor, "sub", "client_id") or "?"
+        actor = actor.get("act")
+    raise InvalidToken("too many nested actors (act)")

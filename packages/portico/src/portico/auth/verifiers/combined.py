@@ -1,34 +1,34 @@
-"""Several verifiers as one: each knows the credentials of its kind, and the first that does decides."""
+"""Chain of verifiers: the first one that recognizes the credentials decides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from portico.auth.principal import Principal
-from portico.auth.verifiers.base import MustWait, RequestCredentials, Verified, Verifier, at_once
+from portico.auth.verifiers.base import RequestCredentials, VerificationPending, VerifiedToken, Verifier, try_verify
 
 
-class Verifiers:
-    """The first that knows the credentials decides: what it refuses is refused, whatever others would say."""
+class FirstMatchVerifier:
+    """Verifier that delegates to the first verifier that recognizes the credentials; its refusal is final."""
 
     def __init__(self, verifiers: Sequence[Verifier]) -> None:
         self._all = tuple(verifiers)
-        self.by_address = any(getattr(one, "by_address", True) for one in self._all)
-        self.headers = tuple(dict.fromkeys(name for one in self._all for name in getattr(one, "headers", ())))
+        self.depends_on_address = any(getattr(item, "depends_on_address", True) for item in self._all)
+        self.headers = tuple(dict.fromkeys(name for item in self._all for name in getattr(item, "headers", ())))
 
-    def at_once(self, credentials: RequestCredentials) -> Principal | Verified | None:
+    def try_verify(self, credentials: RequestCredentials) -> Principal | VerifiedToken | None:
         for verifier in self._all:
-            found = at_once(verifier, credentials)
-            if found is not None:
-                return found
+            result = try_verify(verifier, credentials)
+            if result is not None:
+                return result
         return None
 
-    async def __call__(self, credentials: RequestCredentials) -> Principal | Verified | None:
+    async def __call__(self, credentials: RequestCredentials) -> Principal | VerifiedToken | None:
         for verifier in self._all:
             try:
-                found = at_once(verifier, credentials)
-            except MustWait:
-                found = await verifier(credentials)
-            if found is not None:
-                return found
+                result = try_verify(verifier, credentials)
+            except VerificationPending:
+                result = await verifier(credentials)
+            if result is not None:
+                return result
         return None

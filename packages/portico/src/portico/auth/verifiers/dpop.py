@@ -1,4 +1,4 @@
-"""DPoP (RFC 9449): a token that is bound to a key is of use only to who can sign with that key, each request anew."""
+"""Validation of DPoP proofs (RFC 9449): a bound token is accepted only with a fresh signature by its key."""
 
 from __future__ import annotations
 
@@ -12,164 +12,174 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from portico.auth.errors import UnsafeAddress
-from portico.auth.url_policy import origin_of, split
+from portico.auth.errors import UnsafeUrl
+from portico.auth.url_policy import origin_of, split_url
 from portico.auth.verifiers import jws
-from portico.auth.verifiers.base import TokenInvalid, Unavailable
+from portico.auth.verifiers.base import InvalidToken, VerifierUnavailable
 
 ALGORITHMS = ("ES256", "ES384", "EdDSA", "PS256", "RS256")
-# How old a proof may be, and how far ahead the client's clock.
-LONGEST_SECONDS = 120.0
-AHEAD_SECONDS = 30.0
-NONCE_SECONDS = 300
-MOST_REMEMBERED = 100_000
-_LONGEST_ID = 512
+# Maximum age of a proof, and how far ahead the client's clock may be.
+MAX_PROOF_AGE_SECONDS = 120.0
+MAX_CLOCK_SKEW_SECONDS = 30.0
+# A nonce is valid for one to two periods. Clients cache it, so a short period costs them retries.
+NONCE_PERIOD_SECONDS = 300
+# More than 800 proofs per second for the two minutes that a proof is valid.
+MAX_REMEMBERED_PROOFS = 100_000
+_MAX_JTI_CHARS = 512
 
 
-class Replays(Protocol):
-    """Remembers proofs until they are too old to be taken."""
+class ReplayCache(Protocol):
+    """Cache of proof ids until the proofs expire."""
 
-    def at_once(self, id: str, until: float) -> bool | None:
-        """Whether it is new; None if that takes longer."""
+    def try_add(self, id: str, expires_at: float) -> bool | None:
+        """Add an id and return whether it is new, or None if the check has to wait."""
         ...
 
-    async def add(self, id: str, until: float) -> bool:
-        """Whether it is new."""
+    async def add(self, id: str, expires_at: float) -> bool:
+        """Add an id and return whether it is new."""
         ...
 
 
-class ProofInvalid(TokenInvalid):
-    """The proof is not good. `nonce`: because it has not the nonce that it should have."""
+class InvalidDpopProof(InvalidToken):
+    """The proof is invalid. `nonce`: it lacks the required nonce."""
 
-    def __init__(self, reason: str, *, nonce: bool = False) -> None:
+    def __init__(self, reason: str, *, needs_nonce: bool = False) -> None:
         super().__init__(reason)
-        self.nonce = nonce
+        self.nonce = needs_nonce
 
 
-class Proof(Struct, frozen=True):
-    """What a proof has to be about."""
+class DpopProof(Struct, frozen=True):
+    """A proof and the request and token it must match."""
 
-    text: str
+    jwt: str
     method: str
     url: str
     token: str
-    # The thumbprint of the key that the token is bound to.
-    key: str
+    # Thumbprint of the key that the token is bound to.
+    thumbprint: str
 
 
-class RecentProofs:
-    """In memory: for one process."""
+class MemoryReplayCache:
+    """In-memory replay cache for one process."""
 
-    def __init__(self, most: int = MOST_REMEMBERED, clock: Callable[[], float] = time.time) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = MAX_REMEMBERED_PROOFS, clock: Callable[[], float] = time.time) -> None:
+        self._max_entries = max_entries
         self._clock = clock
         self._seen: dict[str, float] = {}
 
-    def at_once(self, id: str, until: float) -> bool:
+    def try_add(self, id: str, expires_at: float) -> bool:
         if id in self._seen:
             return False
-        if len(self._seen) >= self._most:
+        if len(self._seen) >= self._max_entries:
             self._forget()
-        self._seen[id] = until
+        self._seen[id] = expires_at
         return True
 
-    async def add(self, id: str, until: float) -> bool:
-        return self.at_once(id, until)
+    async def add(self, id: str, expires_at: float) -> bool:
+        return self.try_add(id, expires_at)
 
     def _forget(self) -> None:
-        """Those that have ended. A full table refuses what is new: to forget one that is good would let it in twice."""
+        """Remove expired ids.
+
+        If the cache stays full, new proofs are refused: evicting a valid id would allow a replay.
+        """
         now = self._clock()
         self._seen = {id: until for id, until in self._seen.items() if until > now}
-        if len(self._seen) >= self._most:
-            raise Unavailable("too many proofs are remembered")
+        if len(self._seen) >= self._max_entries:
+            raise VerifierUnavailable("the DPoP replay cache is full")
 
 
-class ProofChecker:
-    """Looks at the proofs of requests.
+class DpopValidator:
+    """Validator of DPoP proofs.
 
-    With `nonces` a proof has to have a number that we gave out in the last minutes, so that none can be made in
-    advance. Processes that share `secret` take each other's.
+    With `require_nonce`, a proof must contain a nonce issued within the last minutes, so that proofs cannot be made in
+    advance. Processes that share `secret` accept each other's nonces.
     """
 
     def __init__(
         self,
-        replays: Replays | None = None,
+        replay_cache: ReplayCache | None = None,
         *,
-        nonces: bool = False,
+        require_nonce: bool = False,
         secret: bytes | None = None,
         algorithms: Collection[str] = ALGORITHMS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._given = replays is not None, secret is not None
-        self.replays: Replays = RecentProofs(clock=clock) if replays is None else replays
-        self.nonces = nonces
+        self._configured = replay_cache is not None, secret is not None
+        self.replay_cache: ReplayCache = MemoryReplayCache(clock=clock) if replay_cache is None else replay_cache
+        self.require_nonce = require_nonce
         self.algorithms = tuple(algorithms)
-        self._allowed = jws.check_algorithms(algorithms)
+        self._allowed = jws.validate_algorithms(algorithms)
         self._secret = secret or secrets.token_bytes(32)
         self._clock = clock
 
-    def share(self, replays: Replays, secret: bytes) -> None:
-        """Use what the processes of one server have in common, unless something else was given."""
-        has_replays, has_secret = self._given
-        self.replays = self.replays if has_replays else replays
+    def use_shared(self, replay_cache: ReplayCache, secret: bytes) -> None:
+        """Use the replay cache and secret shared by the server's processes, unless they were configured."""
+        has_cache, has_secret = self._configured
+        self.replay_cache = self.replay_cache if has_cache else replay_cache
         self._secret = self._secret if has_secret else secret
 
-    def check(self, proof: Proof) -> tuple[str, float]:
-        """Everything but whether it is new: for that, its id and until when it is to be remembered.
+    def validate(self, proof: DpopProof) -> tuple[str, float]:
+        """Validate a proof except for replay, and return its id and expiry for the replay cache.
 
-        The order is that of RFC 9449, section 4.3. Raises ProofInvalid.
+        The order of checks follows RFC 9449, section 4.3. Raises `InvalidDpopProof`.
         """
         try:
-            token = jws.read(proof.text)
-            jws.check_header(token, self._allowed, own_key=True)
-        except TokenInvalid as mistake:
-            raise ProofInvalid(f"the proof is not good: {mistake}") from None
+            token = jws.parse_jws(proof.jwt)
+            jws.validate_header(token, self._allowed, allow_embedded_key=True)
+        except InvalidToken as mistake:
+            raise InvalidDpopProof(f"invalid DPoP proof: {mistake}") from None
         if token.header.get("typ") != "dpop+jwt":
-            raise ProofInvalid("the proof is none (typ)")
-        document = token.header.get("jwk")
-        key = jws.public_key(document) if isinstance(document, dict) and "d" not in document else None
-        if key is None or not jws.is_signed_by(token, key):
-            raise ProofInvalid("the proof is not signed by the key that it brings")
-        if not hmac.compare_digest(jws.thumbprint(key).encode(), proof.key.encode()):
-            raise ProofInvalid("the proof is by another key than the token is bound to")
+            raise InvalidDpopProof("invalid DPoP proof: typ must be 'dpop+jwt'")
+        jwk = token.header.get("jwk")
+        # RFC 9449, section 4.3, 7: the embedded JWK must not contain a private key.
+        key = jws.parse_jwk(jwk) if isinstance(jwk, dict) and "d" not in jwk else None
+        if key is None or not jws.verify_signature(token, key):
+            raise InvalidDpopProof("invalid DPoP proof: not signed by its embedded key")
+        if not hmac.compare_digest(jws.thumbprint(key).encode(), proof.thumbprint.encode()):
+            raise InvalidDpopProof("invalid DPoP proof: signed by another key than the token is bound to")
         self._check_claims(token.claims, proof)
-        until = float(token.claims["iat"]) + LONGEST_SECONDS
-        id = hashlib.sha256(f"{proof.key} {token.claims['jti']}".encode()).hexdigest()
-        return id, until
+        expires_at = float(token.claims["iat"]) + MAX_PROOF_AGE_SECONDS
+        # With the key, because `jti` is unique per client only; hashed, because clients choose its length.
+        id = hashlib.sha256(f"{proof.thumbprint} {token.claims['jti']}".encode()).hexdigest()
+        return id, expires_at
 
-    def _check_claims(self, claims: dict[str, Any], proof: Proof) -> None:
-        if claims.get("htm") != proof.method or not _same_place(claims.get("htu"), proof.url):
-            raise ProofInvalid("the proof is for another request (htm, htu)")
+    def _check_claims(self, claims: dict[str, Any], proof: DpopProof) -> None:
+        if claims.get("htm") != proof.method or not _same_url(claims.get("htu"), proof.url):
+            raise InvalidDpopProof("invalid DPoP proof: made for another request (htm, htu)")
         expected = base64.urlsafe_b64encode(hashlib.sha256(proof.token.encode()).digest()).rstrip(b"=")
-        said = claims.get("ath")
-        if not isinstance(said, str) or not hmac.compare_digest(said.encode(), expected):
-            raise ProofInvalid("the proof is for another token (ath)")
-        made, id = claims.get("iat"), claims.get("jti")
-        if isinstance(made, bool) or not isinstance(made, int | float):
-            raise ProofInvalid("the proof has no iat")
-        if not -AHEAD_SECONDS <= self._clock() - made <= LONGEST_SECONDS:
-            raise ProofInvalid("the proof is too old, or from the future (iat)")
-        if not isinstance(id, str) or not 0 < len(id) <= _LONGEST_ID:
-            raise ProofInvalid("the proof has no jti")
-        if self.nonces and not self._is_ours(claims.get("nonce")):
-            raise ProofInvalid("the proof has not the nonce that it should have", nonce=True)
+        token_hash = claims.get("ath")
+        if not isinstance(token_hash, str) or not hmac.compare_digest(token_hash.encode(), expected):
+            raise InvalidDpopProof("invalid DPoP proof: made for another token (ath)")
+        issued_at, id = claims.get("iat"), claims.get("jti")
+        # bool is an int in Python; `iat: true` is not a time.
+        if isinstance(issued_at, bool) or not isinstance(issued_at, int | float):
+            raise InvalidDpopProof("invalid DPoP proof: iat is missing")
+        if not -MAX_CLOCK_SKEW_SECONDS <= self._clock() - issued_at <= MAX_PROOF_AGE_SECONDS:
+            raise InvalidDpopProof("invalid DPoP proof: too old or in the future (iat)")
+        if not isinstance(id, str) or not 0 < len(id) <= _MAX_JTI_CHARS:
+            raise InvalidDpopProof("invalid DPoP proof: jti is missing")
+        if self.require_nonce and not self._is_valid_nonce(claims.get("nonce")):
+            raise InvalidDpopProof("invalid DPoP proof: nonce is missing or has expired", needs_nonce=True)
 
-    def nonce(self, ago: int = 0) -> str:
-        """What proofs have to have now, or had to have so many periods ago."""
-        moment = int(self._clock()) // NONCE_SECONDS - ago
+    def nonce(self, periods_ago: int = 0) -> str:
+        """Return the current nonce, or the one of `periods_ago` periods before."""
+        moment = int(self._clock()) // NONCE_PERIOD_SECONDS - periods_ago
+        # Derived from time and secret, so that nothing has to be stored and every worker accepts it.
         digest = hmac.digest(self._secret, b"dpop nonce %d" % moment, "sha256")
         return base64.urlsafe_b64encode(digest[:18]).decode()
 
-    def _is_ours(self, said: Any) -> bool:
-        good = (self.nonce().encode(), self.nonce(1).encode())
-        return isinstance(said, str) and any(hmac.compare_digest(said.encode(), one) for one in good)
+    def _is_valid_nonce(self, nonce: Any) -> bool:
+        # The previous nonce is still accepted, so that a proof made just before the change succeeds.
+        valid = (self.nonce().encode(), self.nonce(1).encode())
+        return isinstance(nonce, str) and any(hmac.compare_digest(nonce.encode(), item) for item in valid)
 
 
-def _same_place(said: Any, url: str) -> bool:
-    """Whether two URLs are the same without query and fragment (RFC 9449, section 4.3, 9)."""
+def _same_url(claim: Any, url: str) -> bool:
+    """Return whether two URLs are equal without query and fragment (RFC 9449, section 4.3, 9)."""
     try:
-        if not isinstance(said, str) or origin_of(said) != origin_of(url):
+        if not isinstance(claim, str) or origin_of(claim) != origin_of(url):
             return False
-        return (split(said).path or "/") == (split(url).path or "/")
-    except UnsafeAddress:
+        return (split_url(claim).path or "/") == (split_url(url).path or "/")
+    except UnsafeUrl:
         return False

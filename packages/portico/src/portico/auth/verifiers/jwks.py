@@ -1,7 +1,7 @@
-"""The keys of an issuer: fetched when they are needed, again when one is unknown, and kept while they cannot be.
+"""Cache of an issuer's JWKS: fetched on demand, refreshed in the background, and used while the issuer is down.
 
-A token names its key. One that names a key we do not have may be signed with a new one, or made up; so the keys are
-fetched again, but not more often than every 30 seconds, however many such tokens come.
+A token with an unknown key id may be signed with a new key, or be forged. The keys are then fetched again, but at most
+every 30 seconds, however many such tokens arrive.
 """
 
 from __future__ import annotations
@@ -15,88 +15,91 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from portico.auth.errors import AuthorizationFailed, DiscoveryFailed
-from portico.auth.flow import Conversation, fetch
-from portico.auth.metadata import server_urls
+from portico.auth.errors import AuthorizationError, DiscoveryError
+from portico.auth.flow import AuthFlow, fetch
+from portico.auth.metadata import authorization_server_urls
 from portico.auth.url_policy import check_url
 from portico.auth.verifiers import jws
-from portico.auth.verifiers.base import Fetcher, Unavailable, hold
-from portico.auth.verifiers.jws import SignedToken
-from portico.protocol.errors import Error
+from portico.auth.verifiers.base import Fetcher, VerifierUnavailable, run_flow
+from portico.auth.verifiers.jws import ParsedJws
+from portico.protocol.errors import PorticoError
 
 log = logging.getLogger("portico.auth")
 
-REFETCH_SECONDS = 30.0
-# After this the keys are fetched again in the background: one that the issuer has withdrawn is good no longer.
-FRESH_SECONDS = 600.0
-# Before an issuer is asked again that did not answer.
-PAUSE_SECONDS = 5.0
-MOST_KEYS = 100
+# Tokens with invented key ids must not turn this server into a flood of requests to the issuer.
+MIN_REFETCH_SECONDS = 30.0
+# Refresh in the background after this time, so that withdrawn keys stop being accepted.
+KEY_CACHE_TTL_SECONDS = 600.0
+# Delay before an issuer that did not answer is tried again.
+RETRY_DELAY_SECONDS = 5.0
+# Issuers publish two to ten keys. Each costs a parse, and every suitable one is tried for a token without `kid`.
+MAX_KEYS = 100
 
 
 class IssuerMetadata(Struct, frozen=True):
-    """What an issuer says of itself, as far as tokens are checked by it."""
+    """Issuer metadata needed to verify tokens."""
 
     issuer: str
     jwks_uri: str | None = None
     introspection_endpoint: str | None = None
 
 
-def find_issuer(issuer: str) -> Conversation[IssuerMetadata]:
-    """The metadata of an issuer, by RFC 8414 or OpenID Connect: the first document that is there, and is its own."""
-    asked = []
-    for url in server_urls(issuer):
-        answer = yield from fetch("GET", url, (("Accept", "application/json"),))
-        asked.append(f"{url} (HTTP {answer.status})")
-        document = answer.document() if answer.status == 200 else None
+def fetch_issuer_metadata(issuer: str) -> AuthFlow[IssuerMetadata]:
+    """Return the metadata of an issuer (RFC 8414 or OpenID Connect), from the first document that names it."""
+    attempted = []
+    for url in authorization_server_urls(issuer):
+        response = yield from fetch("GET", url, (("Accept", "application/json"),))
+        attempted.append(f"{url} (HTTP {response.status})")
+        document = response.json_object() if response.status == 200 else None
         if document is None:
             continue
         try:
-            found = msgspec.convert({k: v for k, v in document.items() if v is not None}, IssuerMetadata)
+            result = msgspec.convert({k: v for k, v in document.items() if v is not None}, IssuerMetadata)
         except msgspec.ValidationError:
             continue
-        # To the letter (RFC 8414, section 3.3): a document of another issuer names another one's keys.
-        if found.issuer == issuer:
-            return found
-        asked[-1] = f"{url} (which is of {found.issuer[:200]!r})"
-    raise DiscoveryFailed(f"the issuer {issuer} has no metadata that we can read; asked: {', '.join(asked)}")
+        # RFC 8414, section 3.3: the issuer must match exactly, or the document names another issuer's keys.
+        if result.issuer == issuer:
+            return result
+        attempted[-1] = f"{url} (issuer {result.issuer[:200]!r})"
+    raise DiscoveryError(f"the issuer {issuer} publishes no readable metadata; tried: {', '.join(attempted)}")
 
 
-def fetch_keys(issuer: str, jwks_uri: str | None) -> Conversation[dict[str, Any]]:
-    """The public keys of an issuer by their ids; those without one by their thumbprints."""
+def fetch_jwks(issuer: str, jwks_uri: str | None) -> AuthFlow[dict[str, Any]]:
+    """Return the public keys of an issuer by key id, or by thumbprint if they have none."""
     if jwks_uri is None:
-        found = yield from find_issuer(issuer)
-        if found.jwks_uri is None:
-            raise DiscoveryFailed(f"the issuer {issuer} publishes no keys (jwks_uri)")
-        check_url(found.jwks_uri)
-        jwks_uri = found.jwks_uri
-    answer = yield from fetch("GET", jwks_uri, (("Accept", "application/json, application/jwk-set+json"),))
-    document = answer.document() if answer.status == 200 else None
-    said = document.get("keys") if document is not None else None
-    if not isinstance(said, list):
-        raise DiscoveryFailed(f"the keys of {issuer} could not be read at {jwks_uri} (HTTP {answer.status})")
-    return dict(_keys(said))
+        result = yield from fetch_issuer_metadata(issuer)
+        if result.jwks_uri is None:
+            raise DiscoveryError(f"the issuer {issuer} publishes no keys (jwks_uri)")
+        check_url(result.jwks_uri)
+        jwks_uri = result.jwks_uri
+    response = yield from fetch("GET", jwks_uri, (("Accept", "application/json, application/jwk-set+json"),))
+    document = response.json_object() if response.status == 200 else None
+    entries = document.get("keys") if document is not None else None
+    if not isinstance(entries, list):
+        raise DiscoveryError(f"the keys of {issuer} could not be read at {jwks_uri} (HTTP {response.status})")
+    return dict(_keys(entries))
 
 
-def _keys(said: list[Any]) -> Iterable[tuple[str, Any]]:
-    for document in said[:MOST_KEYS]:
-        key = jws.public_key(document) if isinstance(document, dict) else None
+def _keys(entries: list[Any]) -> Iterable[tuple[str, Any]]:
+    for document in entries[:MAX_KEYS]:
+        key = jws.parse_jwk(document) if isinstance(document, dict) else None
         if key is not None:
             kid = document.get("kid")
+            # RFC 7517, section 4.5: `kid` is optional.
             yield kid if isinstance(kid, str) and kid else jws.thumbprint(key), key
 
 
 class KeySource(Protocol):
-    """Where the keys come from that tokens are checked with."""
+    """Source of the keys that verify tokens."""
 
-    def candidates(self, token: SignedToken) -> list[Any]: ...
-    def must_fetch(self, token: SignedToken) -> bool: ...
-    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None: ...
-    def freshen(self, fetcher: Fetcher) -> None: ...
+    def find_keys(self, token: ParsedJws) -> list[Any]: ...
+    def needs_fetch(self, token: ParsedJws) -> bool: ...
+    async def fetch(self, token: ParsedJws, fetcher: Fetcher | None) -> None: ...
+    def refresh_in_background(self, fetcher: Fetcher) -> None: ...
 
 
-class IssuerKeys:
-    """The keys of one issuer, as they were last published."""
+class JwksCache:
+    """Keys of one issuer, as last fetched."""
 
     def __init__(self, issuer: str, jwks_uri: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
@@ -106,46 +109,52 @@ class IssuerKeys:
         self._fetched = self._tried = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
-    def candidates(self, token: SignedToken) -> list[Any]:
-        """The keys that it may be signed with: the one that it names, or, if it names none, all that fit."""
+    def find_keys(self, token: ParsedJws) -> list[Any]:
+        """Return candidate keys: the one that the token names, or every suitable key if it names none."""
         keys, kid = self._keys or {}, token.header.get("kid")
         if isinstance(kid, str):
             return [keys[kid]] if kid in keys else []
-        return [key for key in keys.values() if jws.fits(key, token.algorithm)]
+        return [key for key in keys.values() if jws.key_supports_algorithm(key, token.algorithm)]
 
-    def must_fetch(self, token: SignedToken) -> bool:
-        """Whether the keys at hand do not suffice, and others may be had."""
+    def needs_fetch(self, token: ParsedJws) -> bool:
+        """Return whether no cached key fits and a fetch is allowed now."""
         if self._keys is None:
             return True
-        return not self.candidates(token) and self._clock() - self._tried >= REFETCH_SECONDS
+        return not self.find_keys(token) and self._clock() - self._tried >= MIN_REFETCH_SECONDS
 
-    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None:
-        """Fetch them, once for all who wait. Raises Unavailable where there are none, and none can be had."""
+    async def fetch(self, token: ParsedJws, fetcher: Fetcher | None) -> None:
+        """Fetch the keys, once for all waiting requests. Raises VerifierUnavailable if there are none."""
         if self._fetching is None:
-            if self._keys is None and self._clock() - self._tried < PAUSE_SECONDS:
-                raise Unavailable(f"the keys of {self._issuer} could not be fetched a moment ago")
-            self._begin(fetcher)
+            if self._keys is None and self._clock() - self._tried < RETRY_DELAY_SECONDS:
+                raise VerifierUnavailable(f"the keys of {self._issuer} could not be fetched a moment ago")
+            self._start_fetch(fetcher)
         assert self._fetching is not None
+        # Shielded, because the fetch belongs to all waiting requests and the first one may be cancelled.
         await asyncio.shield(self._fetching)
         if self._keys is None:
-            raise Unavailable(f"the keys of {self._issuer} cannot be had")
+            raise VerifierUnavailable(f"the keys of {self._issuer} could not be fetched")
 
-    def freshen(self, fetcher: Fetcher) -> None:
-        """In the background, when it is time. The keys at hand are good until others are there."""
+    def refresh_in_background(self, fetcher: Fetcher) -> None:
+        """Start a refresh if the keys are old. The cached keys stay valid until it succeeds."""
         now = self._clock()
-        if now - self._fetched > FRESH_SECONDS and now - self._tried > REFETCH_SECONDS and self._fetching is None:
-            self._begin(fetcher)
+        if (
+            now - self._fetched > KEY_CACHE_TTL_SECONDS
+            and now - self._tried > MIN_REFETCH_SECONDS
+            and self._fetching is None
+        ):
+            self._start_fetch(fetcher)
 
-    def _begin(self, fetcher: Fetcher | None) -> None:
+    def _start_fetch(self, fetcher: Fetcher | None) -> None:
         self._tried = self._clock()
         self._fetching = asyncio.get_running_loop().create_task(self._fetch(fetcher))
 
     async def _fetch(self, fetcher: Fetcher | None) -> None:
         try:
-            found = await hold(fetch_keys(self._issuer, self._jwks_uri), fetcher)
-            self._keys, self._fetched = found, self._clock()
-        except (Error, AuthorizationFailed) as failure:
-            kept = "those that we have are used" if self._keys is not None else "no token of it can be checked"
-            log.warning("the keys of %s cannot be fetched, and %s: %s", self._issuer, kept, failure)
+            result = await run_flow(fetch_jwks(self._issuer, self._jwks_uri), fetcher)
+            # Replaced in one assignment: requests see the old set or the new one, never a mixture.
+            self._keys, self._fetched = result, self._clock()
+        except (PorticoError, AuthorizationError) as failure:
+            consequence = "the cached keys are used" if self._keys is not None else "its tokens cannot be verified"
+            log.warning("cannot fetch the keys of %s, %s: %s", self._issuer, consequence, failure)
         finally:
             self._fetching = None

@@ -1,14 +1,13 @@
-"""Signed tokens of others (RFC 7515, 7519): read strictly, and checked with the key that was found for them.
+"""Strict parsing and verification of compact JWS tokens (RFC 7515, 7519).
 
-The algorithm is never the token's choice: it has to be one of a list, and one that goes with the key. `none` and what
-is signed with a shared secret is not in any list. joserfc is imported when something is checked, not before.
+The token never chooses the algorithm: it must be in the allowed list and match the key. `none` and the HMAC algorithms
+are never allowed. joserfc is imported on the first verification.
 """
 
 from __future__ import annotations
 
 import re
-from binascii import Error as BadBase64
-from binascii import a2b_base64
+from binascii import Error as BadBase64, a2b_base64
 from collections.abc import Collection, Mapping
 from functools import cache
 from types import ModuleType
@@ -17,11 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.auth.verifiers.base import LONGEST_TOKEN, TokenInvalid
+from portico.auth.verifiers.base import MAX_TOKEN_CHARS, InvalidToken
 from portico.protocol.errors import UsageError
 from portico.protocol.json_depth import decode_bounded
 
-# Each with the kind of key that it goes with, and its curve.
+# Key type and curve of each algorithm.
 ALGORITHMS: dict[str, tuple[str, str | None]] = {
     "RS256": ("RSA", None),
     "RS384": ("RSA", None),
@@ -34,16 +33,18 @@ ALGORITHMS: dict[str, tuple[str, str | None]] = {
     "ES512": ("EC", "P-521"),
     "EdDSA": ("OKP", "Ed25519"),
 }
-_FEWEST_BITS = 2048
-_MOST_BITS = 8192
-_PUBLIC = frozenset({"kty", "n", "e", "crv", "x", "y"})
+# RFC 7518, section 3.3 requires 2048 bits. Above 8192, a verification takes long enough to be an attack.
+_MIN_RSA_BITS = 2048
+_MAX_RSA_BITS = 8192
+# Private members are dropped before import: a published private key is still only used to verify.
+_PUBLIC_MEMBERS = frozenset({"kty", "n", "e", "crv", "x", "y"})
 _PART = re.compile(r"[A-Za-z0-9_-]+")
-# Headers by which a token would name its own key (RFC 7515, 4.1.2 to 4.1.6), or change how it is read.
-_NAMES_ITS_KEY = ("jku", "jwk", "x5u", "x5c", "crit")
+# Headers by which a token would name its own key (RFC 7515, 4.1.2 to 4.1.6), or change how it is parsed.
+_FORBIDDEN_HEADERS = ("jku", "jwk", "x5u", "x5c", "crit")
 
 
-class SignedToken(Struct, frozen=True):
-    """The parts of a compact JWS. Nothing in it is to be believed yet."""
+class ParsedJws(Struct, frozen=True):
+    """Parts of a compact JWS, not verified yet."""
 
     header: dict[str, Any]
     claims: dict[str, Any]
@@ -55,84 +56,86 @@ class SignedToken(Struct, frozen=True):
         return str(self.header.get("alg", ""))
 
 
-def check_algorithms(names: Collection[str]) -> frozenset[str]:
-    """Raises UsageError for one that we do not have, or do not want."""
+def validate_algorithms(names: Collection[str]) -> frozenset[str]:
+    """Return the algorithms as a set. Raises UsageError for an unsupported one."""
     for name in names:
         if name not in ALGORITHMS:
-            raise UsageError(f"there is no algorithm {name!r} for tokens; there are {', '.join(ALGORITHMS)}")
+            raise UsageError(f"unknown algorithm {name!r} (expected one of {', '.join(ALGORITHMS)})")
     return frozenset(names)
 
 
-def looks_signed(token: str) -> bool:
+def looks_like_jws(token: str) -> bool:
+    """Return whether a token has the shape of a compact JWS."""
     return token.count(".") == 2 and token.startswith("eyJ")
 
 
-def read(token: str) -> SignedToken:
-    """The parts of a token. Raises TokenInvalid for what is none."""
+def parse_jws(token: str) -> ParsedJws:
+    """Split and decode a compact JWS. Raises InvalidToken."""
     parts = token.split(".", 3)
-    if len(token) > LONGEST_TOKEN or len(parts) != 3 or not all(map(_PART.fullmatch, parts)):
-        raise TokenInvalid("it is no signed token")
-    header, claims = _document(parts[0]), _document(parts[1])
-    return SignedToken(header, claims, f"{parts[0]}.{parts[1]}".encode(), _decoded(parts[2]))
+    if len(token) > MAX_TOKEN_CHARS or len(parts) != 3 or not all(map(_PART.fullmatch, parts)):
+        raise InvalidToken("the token is not a valid JWS")
+    header, claims = _decode_object(parts[0]), _decode_object(parts[1])
+    return ParsedJws(header, claims, f"{parts[0]}.{parts[1]}".encode(), _decode_base64url(parts[2]))
 
 
-def check_header(token: SignedToken, algorithms: Collection[str], *, own_key: bool = False) -> None:
-    """Whether the header says nothing that it must not. `own_key`: it brings its key, as a DPoP proof does."""
+def validate_header(token: ParsedJws, algorithms: Collection[str], *, allow_embedded_key: bool = False) -> None:
+    """Raise InvalidToken for a forbidden header. `allow_embedded_key`: a DPoP proof contains its key."""
     if token.algorithm not in algorithms or token.algorithm not in ALGORITHMS:
-        raise TokenInvalid("its algorithm is not allowed")
-    for name in _NAMES_ITS_KEY:
-        if name in token.header and not (own_key and name == "jwk"):
-            raise TokenInvalid(f"its header has {name}")
+        raise InvalidToken("the algorithm of the token is not allowed")
+    for name in _FORBIDDEN_HEADERS:
+        if name in token.header and not (allow_embedded_key and name == "jwk"):
+            raise InvalidToken(f"the header {name} is not allowed")
 
 
-def public_key(document: Mapping[str, Any]) -> Any:
-    """A public key from a JWK; None for one that tokens cannot be checked with."""
+def parse_jwk(document: Mapping[str, Any]) -> Any:
+    """Return the public key of a JWK, or None if it cannot verify tokens."""
     jwk = _joserfc().jwk
     kinds = {"RSA": jwk.RSAKey, "EC": jwk.ECKey, "OKP": jwk.OKPKey}
     kind = kinds.get(str(document.get("kty")))
     if kind is None or document.get("use", "sig") != "sig":
         return None
     try:
-        key = kind.import_key({name: value for name, value in document.items() if name in _PUBLIC})
-        if key.key_type == "RSA" and not _FEWEST_BITS <= key.get_op_key("verify").key_size <= _MOST_BITS:
+        key = kind.import_key({name: value for name, value in document.items() if name in _PUBLIC_MEMBERS})
+        if key.key_type == "RSA" and not _MIN_RSA_BITS <= key.get_op_key("verify").key_size <= _MAX_RSA_BITS:
             return None
     except Exception:
-        # A key of another party: whatever is wrong with it, it is none.
+        # The key comes from another party: any failure means that it is unusable.
         return None
     return key
 
 
-def pem_key(text: str, algorithm: str) -> Any:
-    """A public key as a file has it. Raises UsageError."""
+def parse_pem(text: str, algorithm: str) -> Any:
+    """Load a PEM public key for an algorithm. Raises UsageError."""
     jwk = _joserfc().jwk
     kind = {"RSA": jwk.RSAKey, "EC": jwk.ECKey, "OKP": jwk.OKPKey}[ALGORITHMS.get(algorithm, ("RSA", None))[0]]
     try:
-        key = public_key(kind.import_key(text).as_dict(private=False))
+        key = parse_jwk(kind.import_key(text).as_dict(private=False))
     except Exception:
-        # Whatever is wrong with it; what it says may be a secret.
+        # The text of the exception may contain key material, so it is not reported.
         key = None
     if key is None:
-        raise UsageError(f"the public key is none for {algorithm}")
+        raise UsageError(f"invalid public key for {algorithm}")
     return key
 
 
-def fits(key: Any, algorithm: str) -> bool:
+def key_supports_algorithm(key: Any, algorithm: str) -> bool:
     kind, curve = ALGORITHMS[algorithm]
     return bool(key.key_type == kind and (curve is None or key.curve_name == curve))
 
 
-def is_signed_by(token: SignedToken, key: Any) -> bool:
-    if not fits(key, token.algorithm):
+def verify_signature(token: ParsedJws, key: Any) -> bool:
+    # Prevents algorithm confusion: an EC key never verifies an RSA signature, whatever the header names.
+    if not key_supports_algorithm(key, token.algorithm):
         return False
     try:
         return bool(_algorithm(token.algorithm).verify(token.signed, token.signature, key))
     except Exception:
-        # What is no signature at all, such as one of another length.
+        # Malformed signatures, such as one of the wrong length.
         return False
 
 
 def thumbprint(key: Any) -> str:
-    """RFC 7638."""
+    """Return the JWK thumbprint of a key (RFC 7638)."""
     return str(key.thumbprint())
 
 
@@ -141,21 +144,22 @@ def _algorithm(name: str) -> Any:
     return _joserfc().jws.JWSRegistry.algorithms[name]
 
 
-def _document(part: str) -> dict[str, Any]:
+def _decode_object(part: str) -> dict[str, Any]:
     try:
-        found = decode_bounded(_decoded(part))
+        bounded = decode_bounded(_decode_base64url(part))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise TokenInvalid("it is no signed token") from None
-    if not isinstance(found, dict):
-        raise TokenInvalid("it is no signed token")
-    return found
+        raise InvalidToken("the token is not a valid JWS") from None
+    if not isinstance(bounded, dict):
+        raise InvalidToken("the token is not a valid JWS")
+    return bounded
 
 
-def _decoded(part: str) -> bytes:
+def _decode_base64url(part: str) -> bytes:
     try:
+        # Strict mode rejects stray characters, so that one token has exactly one spelling.
         return a2b_base64(part.replace("-", "+").replace("_", "/") + "=" * (-len(part) % 4), strict_mode=True)
     except (BadBase64, ValueError):
-        raise TokenInvalid("it is no signed token") from None
+        raise InvalidToken("the token is not a valid JWS") from None
 
 
 @cache
@@ -165,10 +169,10 @@ def _joserfc() -> ModuleType:
         import joserfc.jwk
         import joserfc.jws
     except ImportError:
-        raise UsageError("checking signed tokens needs joserfc: pip install 'portico[oauth]'") from None
+        raise UsageError("verifying signed tokens needs joserfc: pip install 'portico[oauth]'") from None
     return joserfc
 
 
-def need_joserfc() -> None:
-    """Raises UsageError where it is not installed: at the start, and not with the first request."""
+def require_joserfc() -> None:
+    """Raise UsageError if joserfc is not installed, at startup rather than on the first request."""
     _joserfc()

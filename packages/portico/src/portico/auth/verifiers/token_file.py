@@ -1,4 +1,4 @@
-"""Tokens that were given out by hand, for programs without a login: a file has their hashes, never themselves.
+"""Manually issued tokens for programs without a login; the file stores only their hashes.
 
     [[token]]
     id = "ci"
@@ -6,9 +6,8 @@
     scopes = ["notes:read"]
     expires = 2027-01-31
 
-The file is read again when it changes, so that taking a row away ends a token within a second, and what is listened to
-with it. A token is 256 random
-bits, so a plain hash is enough to keep it secret, and looking it up tells nothing.
+The file is reloaded when it changes: removing a row invalidates the token and closes its streams within a second. A
+token has 256 random bits, so a plain hash protects it and lookups leak nothing.
 """
 
 from __future__ import annotations
@@ -19,147 +18,147 @@ import os
 import re
 import secrets
 import time
-import tomllib
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from datetime import time as time_of_day
+from datetime import UTC, date, datetime, time as time_of_day
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from portico.auth.principal import Principal
-from portico.auth.verifiers.base import RequestCredentials, TokenInvalid, Verified
+from portico.auth.verifiers.base import InvalidToken, RequestCredentials, VerifiedToken
 from portico.protocol.errors import UsageError
+from portico.settings_file import convert, locate_errors, read_tables
 
 log = logging.getLogger("portico.auth")
 
-# By this a scanner of secrets knows one, and so do we.
+# The prefix lets secret scanners recognize a token.
 PREFIX = "ptk_"
 ISSUER = "tokens"
-LOOK_SECONDS = 1.0
+RELOAD_INTERVAL_SECONDS = 1.0
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class TokenRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """One token, by its hash. Without scopes it may do what needs none; `all = true` is for everything."""
+class TokenEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One token by its hash. Without scopes it has none; `all = true` removes every restriction."""
 
     id: str
     hash: str
     scopes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     all: bool = False
-    # A date or a moment.
+    # Date or datetime.
     expires: Any = None
 
     @property
-    def ends(self) -> float | None:
+    def expiry_timestamp(self) -> float | None:
+        """Return the expiry as Unix time, or None."""
         if self.expires is None:
             return None
         if isinstance(self.expires, datetime):
             moment: datetime = self.expires if self.expires.tzinfo else self.expires.replace(tzinfo=UTC)
         else:
-            # A day is meant whole.
+            # A date includes the whole day.
             moment = datetime.combine(self.expires, time_of_day.max, UTC)
         return moment.timestamp()
 
 
-class TokenRows(Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole file."""
+class TokenFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Contents of a token file."""
 
-    token: tuple[TokenRow, ...] = ()
+    token: tuple[TokenEntry, ...] = ()
 
 
-def new_token() -> str:
+def generate_token() -> str:
+    """Return a new random token."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
+    """Return the hash of a token in the format of the file."""
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
-def read_rows(path: str | Path) -> list[TokenRow]:
-    """The rows of a file. Raises UsageError with what is wrong in it."""
-    try:
-        said: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        rows = msgspec.convert(said, TokenRows).token
-    except OSError as failure:
-        raise UsageError(f"the tokens in {path} cannot be read: {failure.strerror}") from None
-    except (ValueError, RecursionError) as failure:
-        raise UsageError(f"the tokens in {path} cannot be read: {failure}") from None
+def load_token_file(path: str | Path) -> list[TokenEntry]:
+    """Load the rows of a file. Raises UsageError if it is invalid."""
+    tables = read_tables(path)
+    with locate_errors(path):
+        rows = convert(tables, TokenFile).token
     for row in rows:
         if row.expires is not None and not isinstance(row.expires, date):
-            raise UsageError(f"{path}: the token {row.id[:100]!r} ends at {row.expires!r}, which is no date")
+            raise UsageError(f"{path}: expires of the token {row.id[:100]!r} must be a date, got {row.expires!r}")
         if not row.id or not _HASH.fullmatch(row.hash):
-            raise UsageError(f"{path}: the token {row.id[:100]!r} needs an id, and a hash such as sha256:…")
+            raise UsageError(f"{path}: the token {row.id[:100]!r} needs an id and a hash such as sha256:…")
     return list(rows)
 
 
 class TokenFileVerifier:
-    """Bearer tokens of a file."""
+    """Verifier for the bearer tokens of a file."""
 
-    # Nothing but what it is shown decides: not from where.
-    by_address = False
+    # The result does not depend on the client's address.
+    depends_on_address = False
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.time) -> None:
         self._path = Path(path)
         self._clock = clock
-        self._looked = float("-inf")
+        self._last_check = float("-inf")
         self._stamp: Any = None
-        self._known: dict[str, Verified] = {}
-        # Told the ids of those whose tokens are gone, or good for something else.
+        self._tokens: dict[str, VerifiedToken] = {}
+        # Called with the ids whose tokens were removed or changed.
         self.on_removed: Callable[[frozenset[str]], None] | None = None
         self._read()
 
-    def at_once(self, credentials: RequestCredentials) -> Verified | None:
+    def try_verify(self, credentials: RequestCredentials) -> VerifiedToken | None:
         if credentials.scheme != "bearer" or not credentials.token.startswith(PREFIX):
             return None
-        self.look()
-        found = self._known.get(hashed(credentials.token))
-        if found is None or (found.expires is not None and self._clock() >= found.expires):
-            raise TokenInvalid("it is not in the file of tokens, or has ended")
-        return found
+        self.reload_if_changed()
+        result = self._tokens.get(hash_token(credentials.token))
+        if result is None or (result.expires_at is not None and self._clock() >= result.expires_at):
+            raise InvalidToken("the token is not in the token file or has expired")
+        return result
 
-    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
-        return self.at_once(credentials)
+    async def __call__(self, credentials: RequestCredentials) -> VerifiedToken | None:
+        return self.try_verify(credentials)
 
     def is_revoked(self, principal: Any) -> bool:
+        """Return whether the principal's token is no longer in the file."""
         if getattr(principal, "issuer", None) != ISSUER:
             return False
-        self.look()
+        self.reload_if_changed()
         return principal.id not in self._ids
 
-    def look(self) -> None:
-        """Read it again if it has changed. A file with a mistake in it leaves things as they were."""
+    def reload_if_changed(self) -> None:
+        """Reload the file if it has changed. An invalid file leaves the tokens unchanged."""
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
+        if now - self._last_check < RELOAD_INTERVAL_SECONDS:
             return
-        self._looked = now
-        if self._stamp != self._now_stamp():
+        self._last_check = now
+        if self._stamp != self._file_stamp():
             try:
                 self._read()
             except UsageError as mistake:
-                log.error("%s; the tokens are as they were", mistake)
+                log.error("%s; the previous tokens stay in use", mistake)
 
-    def _now_stamp(self) -> Any:
+    def _file_stamp(self) -> Any:
         try:
-            found = os.stat(self._path)
+            result = os.stat(self._path)
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        # The inode too: an editor that replaces the file may leave size and a coarse time unchanged.
+        return result.st_mtime_ns, result.st_size, result.st_ino
 
     def _read(self) -> None:
-        stamp = self._now_stamp()
-        before, self._known = self._known, {row.hash: _verified(row) for row in read_rows(self._path)}
+        # Taken before reading: a change during the read gives another stamp and one more reload, never a lost one.
+        stamp = self._file_stamp()
+        before, self._tokens = self._tokens, {row.hash: _to_verified_token(row) for row in load_token_file(self._path)}
         self._stamp = stamp
-        self._ids = frozenset(one.principal.id for one in self._known.values())
-        removed = frozenset(one.principal.id for hash, one in before.items() if self._known.get(hash) != one)
+        self._ids = frozenset(value.principal.id for value in self._tokens.values())
+        removed = frozenset(value.principal.id for hash, value in before.items() if self._tokens.get(hash) != value)
         if removed and self.on_removed is not None:
             self.on_removed(removed)
 
 
-def _verified(row: TokenRow) -> Verified:
+def _to_verified_token(row: TokenEntry) -> VerifiedToken:
     scopes = None if row.all else frozenset(row.scopes)
     principal = Principal(row.id, scopes, frozenset(row.groups), client_id=row.id, issuer=ISSUER)
-    return Verified(principal, row.ends, keep=False)
+    return VerifiedToken(principal, row.expiry_timestamp, cacheable=False)

@@ -1,5 +1,7 @@
-"""What can be typed: a form for each command, by subject. Nothing heavy is imported here, because completion and hooks
-read them too."""
+"""Command-line arguments of each command, by subject.
+
+Nothing heavy is imported here, because completion and hooks read these modules too.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +10,39 @@ import argparse
 from portico._lazy import load_module
 from portico.cli.commands import plugin_commands
 from portico.cli.specs import client, serving, setup, store
-from portico.cli.specs.parser import CommandForm, Parser
+from portico.cli.specs.parser import CommandParser, CommandSpec
 from portico.transports.short_urls import with_scheme
 
-FORMS: dict[str, CommandForm] = {
-    **serving.FORMS,
-    **client.FORMS,
-    **store.FORMS,
-    **setup.FORMS,
+COMMAND_SPECS: dict[str, CommandSpec] = {
+    **serving.COMMAND_SPECS,
+    **client.COMMAND_SPECS,
+    **store.COMMAND_SPECS,
+    **setup.COMMAND_SPECS,
 }
 
 
-def form_for(command: str) -> CommandForm:
-    """Return the arguments of a command, of this package or of another one."""
-    found: CommandForm = FORMS.get(command) or load_module(plugin_commands()[command].forms).FORMS[command]
-    return found
+def form_for(command: str) -> CommandSpec:
+    """Return the specification of a command, of this package or of a plugin."""
+    result: CommandSpec = COMMAND_SPECS.get(command) or load_module(plugin_commands()[command].forms).FORMS[command]
+    return result
 
 
-def parser_for(command: str, *, with_target: bool = True) -> Parser:
-    return form_for(command).parser(command, with_target=with_target)
+def parser_for(command: str, *, with_target: bool = True) -> CommandParser:
+    """Return the argument parser of a command."""
+    return form_for(command).create_parser(command, with_target=with_target)
 
 
-def parse(command: str, words: list[str]) -> argparse.Namespace:
-    """The arguments of a command that talks to a server. What stands behind `--` is a command in place of TARGET."""
+def parse_target_command(command: str, argv: list[str]) -> argparse.Namespace:
+    """Parse the arguments of a command that connects to a server. Words after `--` are a command instead of TARGET."""
     child: list[str] | None = None
-    if "--" in words:
-        at = words.index("--")
-        words, child = words[:at], words[at + 1 :]
+    if "--" in argv:
+        at = argv.index("--")
+        argv, child = argv[:at], argv[at + 1 :]
     parser = parser_for(command, with_target=child is None)
     if child == []:
-        parser.error("a command is expected behind --")
-    arguments = parser.read(words)
-    check_text(parser, [getattr(arguments, name, "") for name in ("tool", "uri", "name")])
+        parser.error("expected a command after --")
+    arguments = parser.parse(argv)
+    require_utf8(parser, [getattr(arguments, name, "") for name in ("tool", "uri", "name")])
     if child is not None:
         arguments.target = child
     elif isinstance(getattr(arguments, "target", None), str):
@@ -47,22 +50,35 @@ def parse(command: str, words: list[str]) -> argparse.Namespace:
     return arguments
 
 
-def complete_serving(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The arguments of `serve` with what was left out: a place to listen at means HTTP."""
-    places = (arguments.host, arguments.port, arguments.unix, arguments.fd, arguments.workers)
+def parse_serve(words: list[str]) -> argparse.Namespace:
+    """Parse the arguments of `serve`. Exits with an error for more than one of --tool-search and its alternatives."""
+    # argparse would treat a TARGET after a bare --tool-search as its value.
+    words = ["--tool-search=search" if word == "--tool-search" else word for word in words]
+    parser = parser_for("serve")
+    choices = {word.partition("=")[0] for word in words} & {"--tool-search", "--no-tool-search", "--code-mode"}
+    if len(choices) > 1:
+        parser.error(f"only one of {', '.join(sorted(choices))} is allowed")
+    return parser.parse(words)
+
+
+def apply_serve_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Apply the defaults of `serve`: an address to listen on selects HTTP."""
+    places = (arguments.host, arguments.port, arguments.unix_socket, arguments.fd, arguments.workers)
     if arguments.transport is None:
-        arguments.transport = "stdio" if all(one is None for one in places) else "http"
+        arguments.transport = "stdio" if all(place is None for place in places) else "http"
     arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
     arguments.port = 8080 if arguments.port is None else arguments.port
+    arguments.path = getattr(arguments, "path", None) or "/mcp"
     return arguments
 
 
-def check_text(parser: Parser, words: list[str]) -> None:
-    for one in words:
-        if not is_text(one):
-            parser.error(f"{one!r} is not text in UTF-8")
+def require_utf8(parser: CommandParser, values: list[str]) -> None:
+    """Report a usage error for values that are not valid UTF-8."""
+    for value in values:
+        if not is_utf8(value):
+            parser.error(f"{value!r} is not valid UTF-8")
 
 
-def is_text(word: str) -> bool:
-    """Whether a word is valid UTF-8. Python turns other bytes of a command line into lone surrogates."""
+def is_utf8(word: str) -> bool:
+    """Return whether a word is valid UTF-8. Python decodes other bytes of a command line to lone surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in word)

@@ -1,103 +1,108 @@
-"""The commands that ask a server, and show what it says."""
+"""The commands of a client: list, call, read, prompt, inspect, doctor."""
 
 from __future__ import annotations
 
 from portico.cli.specs.options import (
+    ARGUMENT_PAIRS,
     CONNECTION,
-    JSON,
-    OUTPUT,
-    PAIRS,
-    SAVE,
-    SEEING,
-    SHORT_OUTPUT,
+    DEBUGGING,
+    FORMAT,
+    SAVE_DIR,
     STORE,
     TARGET,
-    TARGETS,
-    asking_form,
-    port,
+    TARGET_HELP,
+    client_command,
+    parse_port,
 )
-from portico.cli.specs.parser import CommandForm, flag, word
+from portico.cli.specs.parser import CommandSpec, argument, option
 
 KINDS = ("tools", "resources", "templates", "prompts")
-EVERYTHING = "everything"
+ALL_KINDS = "everything"
 
-FORMS: dict[str, CommandForm] = {
-    "list": asking_form(
+COMMAND_SPECS: dict[str, CommandSpec] = {
+    "list": client_command(
         "list",
         f"[{'|'.join(KINDS)}] TARGET",
         f"[{'|'.join(KINDS)}] -- COMMAND …",
-        "List what a server has: everything, or one kind of it.",
-        (word("kind", choices=(*KINDS, EVERYTHING), metavar="|".join(KINDS)), TARGET),
-        OUTPUT,
-        JSON,
+        "List a server's tools, resources, resource templates or prompts.",
+        (
+            argument("kind", choices=(*KINDS, ALL_KINDS), metavar="|".join(KINDS), help="kind to list (default: all)"),
+            TARGET,
+        ),
+        FORMAT,
         examples=("list tools http://127.0.0.1:8080/mcp", "list resources my_server.py"),
     ),
-    "call": asking_form(
+    "call": client_command(
         "call",
         "TARGET TOOL [key=value …]",
         "TOOL [key=value …] -- COMMAND …",
         "Call a tool.\n\n"
-        "  key=value     a value, read as the tool's schema wants it\n"
-        "  key=a key=b   several, for an array\n"
-        "  a.b=value     inside an object\n"
-        "  key=@file     what is in a file; key=- what is on standard input\n"
-        "  key:=json     JSON as it is",
-        (TARGET, word("tool", "tools", metavar="TOOL"), PAIRS),
-        flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -"),
-        OUTPUT,
-        SAVE,
+        "  key=value     a value, converted to the type in the tool's schema\n"
+        "  key=a key=b   several values, for an array\n"
+        "  a.b=value     a member of an object\n"
+        "  key=@file     the contents of a file; key=- for standard input\n"
+        "  key:=json     a JSON value",
+        (TARGET, argument("tool", "tools", metavar="TOOL"), ARGUMENT_PAIRS),
+        option(
+            "--arguments",
+            metavar="JSON",
+            dest="json_arguments",
+            help="all arguments as a JSON object: '{…}', @file or -",
+        ),
+        FORMAT,
+        SAVE_DIR,
         examples=("call my_server.py greet name=Ada", "call http://127.0.0.1:8080/mcp memory_status"),
     ),
-    "inspect": asking_form(
+    "inspect": client_command(
         "inspect",
         "TARGET",
         "-- COMMAND …",
-        "What a server is: name, revisions, instructions, capabilities, what it offers, how many tokens its tools\n"
-        "take, and what is wrong with them.",
+        "Show a server's info, protocol versions, instructions, capabilities, token cost\n"
+        "and the problems of its tool definitions.",
         (TARGET,),
-        OUTPUT,
-        JSON,
+        FORMAT,
         examples=("inspect my_server.py", "inspect -- npx -y @modelcontextprotocol/server-everything"),
     ),
-    "doctor": CommandForm(
+    "doctor": CommandSpec(
         "portico doctor [TARGET] [options]\n       portico doctor [options] -- command arg …",
-        "What would keep a server from working here: Python, extras, the store, the port, the configurations of\n"
-        "clients; of a TARGET also whether it answers, and where its login breaks. Nothing is changed.",
-        (word("target", "target", nargs="?", help="a server to try"),),
+        "Check the environment, the store and a server's health: Python, extras, the\n"
+        "store, the port and the configuration files of clients; with a TARGET also\n"
+        "whether it responds, and where its login fails. Changes nothing.",
+        (argument("target", "target", nargs="?", help="server to check"),),
         {
             "": (
-                flag("--port", type=port, metavar="PORT", help="whether this one is free (default: 8080)"),
+                option(
+                    "--port", type=parse_port, metavar="PORT", help="check whether this port is free (default: 8080)"
+                ),
                 *STORE,
-                *SEEING,
-                SHORT_OUTPUT,
-                JSON,
+                *DEBUGGING,
+                FORMAT,
             ),
             **CONNECTION,
         },
-        TARGETS + "\nExit status: 0; 1 when something is wrong; 2 for a mistake on this line.",
+        TARGET_HELP + "\nExit status: 0 success; 1 problems found; 2 usage error.",
         examples=("doctor", "doctor https://mcp.example.com/mcp"),
     ),
-    "read": asking_form(
+    "read": client_command(
         "read",
         "TARGET URI",
         "URI -- COMMAND …",
         "Read a resource.",
-        (TARGET, word("uri", "resources", metavar="URI")),
-        OUTPUT,
-        JSON,
-        SAVE,
+        (TARGET, argument("uri", "resources", metavar="URI")),
+        FORMAT,
+        SAVE_DIR,
         examples=("read my_server.py config://app",),
     ),
-    "prompt": asking_form(
+    "prompt": client_command(
         "prompt",
         "TARGET NAME [key=value …]",
         "NAME [key=value …] -- COMMAND …",
-        "Fill in a prompt. Its arguments are texts: key=value, key=@file, or key=- for standard input;\n"
-        "key:='\"@name\"' is a JSON string, for a text that begins with @ or is a single dash.",
-        (TARGET, word("name", "prompts", metavar="NAME"), PAIRS),
-        OUTPUT,
-        JSON,
-        SAVE,
+        "Render a prompt. Its arguments are strings: key=value, key=@file, or key=- for\n"
+        "standard input; key:='\"@name\"' is a JSON string, for a value that begins with @\n"
+        "or is a single dash.",
+        (TARGET, argument("name", "prompts", metavar="NAME"), ARGUMENT_PAIRS),
+        FORMAT,
+        SAVE_DIR,
         examples=("prompt my_server.py review code=@main.py",),
     ),
 }

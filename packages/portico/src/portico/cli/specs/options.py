@@ -1,116 +1,144 @@
-"""What several commands take: the values, the options, and TARGET."""
+"""Values, options and arguments that several commands share."""
 
 from __future__ import annotations
 
 import argparse
 import math
 
-from portico.cli.specs.parser import CommandForm, Flag, Word, flag, word
-from portico.protocol.versions import REVISIONS
+from portico.cli.specs.parser import Argument, CommandSpec, Option, argument, option
+from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 
-TARGETS = """\
-A TARGET is
+TARGET_HELP = """\
+TARGET is one of
   https://host/mcp            a server over HTTP
   path/to/file.py[:object]    a Server in a file, run inside this command
-  module:object               the same, by the name of a module
-  path/to/mcp.json[:name]     an entry of a configuration file; without a name all of them
-  'command arg …'             a server to start; or, at the end of the line: -- command arg …
+  module:object               a Server in a module, run inside this command
+  path/to/mcp.json[:name]     an entry of a configuration file, or all of them
+  'command arg …'             a server to start, or at the end: -- command arg …
 """
-STATUS = "Exit status: 0; 1 when the server refuses; 2 for a mistake on this line; 3 when the server cannot be reached."
-TARGET = word("target", "target", metavar="TARGET")
-PAIRS = word("pairs", "pairs", nargs="*", default=[], metavar="key=value")
+EXIT_STATUS_HELP = "Exit status: 0 success; 1 refused or not found; 2 usage error; 3 server\nunreachable."
+TARGET = argument("target", "target", metavar="TARGET")
+ARGUMENT_PAIRS = argument("pairs", "pairs", nargs="*", default=[], metavar="key=value")
 
 # Values
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
+    """Parse a positive number of seconds."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
+    # Also rejects NaN, which compares false with everything.
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
     return value
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
+    """Parse a whole number."""
+    # Bounded, because int() rejects thousands of digits with a traceback.
     if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
     return int(text)
 
 
-def port(text: str) -> int:
-    """0 is any that is free."""
+def parse_port(text: str) -> int:
+    """Parse a port; 0 means any free port."""
     if not text.isdecimal() or int(text[:9]) > 65535:
-        raise argparse.ArgumentTypeError(f"a port is 1 to 65535, or 0 for any that is free: not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
     return int(text)
 
 
 # Options
 
-HEADER = flag("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP")
-TOKEN = flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)")
-ENV = flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command")
-CWD = flag("--cwd", metavar="DIR", help="the folder that a command starts in")
+HEADER = option(
+    "--header", action="append", default=[], metavar="'NAME: VALUE'", help="HTTP header to send; repeatable"
+)
+TOKEN = option("--token", metavar="TOKEN", help="bearer token (prefer PORTICO_CLIENT_TOKEN)")
+ENV = option(
+    "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable for a command; repeatable"
+)
+CWD = option("--cwd", metavar="DIR", help="working directory of a command")
 CONNECTION = {
-    "how to reach the server": (
-        flag("--timeout", type=seconds, metavar="SECONDS", help="how long an answer may take (default: 60)"),
-        flag("--revision", choices=REVISIONS, help="speak this one (default: the newest that both know)"),
+    "connection": (
+        option("--timeout", type=parse_seconds, metavar="SECONDS", help="request timeout (default: 60)"),
+        option(
+            "--protocol-version",
+            choices=SUPPORTED_PROTOCOL_VERSIONS,
+            metavar="VERSION",
+            help="protocol version to use (default: the newest both sides support)",
+        ),
         HEADER,
         TOKEN,
-        flag("--oauth", action="store_true", help="log in with a browser if the server wants that"),
+        option("--oauth", action="store_true", help="log in with a browser if the server requires it"),
         ENV,
         CWD,
     )
 }
-SEEING = (
-    flag("--trace", action="store_true", help="print every message, sent and received, to standard error"),
-    flag("--verbose", action="store_true", help="print what the server logs to standard error"),
+DEBUGGING = (
+    option("--trace", action="store_true", help="print every message to standard error"),
+    option("--verbose", action="store_true", help="print the server's log messages to standard error"),
 )
-OUTPUT = flag("--output", choices=("table", "text", "json"), help="default: table on a terminal, json elsewhere")
-JSON = flag("--json", action="store_const", const="json", dest="output", help="the same as --output json")
-SHORT_OUTPUT = flag("-o", *OUTPUT.names, **OUTPUT.options)
-UPSTREAM_TIMEOUT = flag("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="default: %(default)g")
-SAVE = flag("--save", metavar="DIR", help="write images, sound and other binary data into files there")
+FORMATS = ("table", "json", "jsonl")
+
+
+FORMAT = option("--format", choices=FORMATS, help="output format (default: table on a terminal, jsonl elsewhere)")
+
+
+def report_format(*more: str) -> Option:
+    """Return the --format option of a command whose reports are read in CI logs, so that a pipe gets a table, too.
+
+    `more`: additional formats of one command.
+    """
+    return option("--format", choices=(*FORMATS, *more), default="table", help="output format (default: %(default)s)")
+
+
+UPSTREAM_TIMEOUT = option(
+    "--timeout", type=parse_seconds, default=30.0, metavar="SECONDS", help="upstream timeout (default: %(default)g)"
+)
+SAVE_DIR = option("--save-dir", metavar="DIR", help="save images, audio and other binary content in this directory")
 STORE = (
-    flag(
+    option(
         "--store",
         metavar="URL",
-        help="the database: a path, sqlite:///path or postgresql://… (default: PORTICO_STORE, or a file in the data "
+        help="database: a path, sqlite:///path or postgresql://… (default: PORTICO_STORE, or a file in the data "
         "directory)",
     ),
-    flag("--data", metavar="DIR", help="the data directory (default: PORTICO_DATA)"),
+    option("--data", metavar="DIR", help="data directory (default: PORTICO_DATA)"),
 )
 DATA = STORE[1:]
-TOKENS = flag(
-    "--data", metavar="DIR", help="where a `portico serve` of yours stores its tokens (default: PORTICO_DATA)"
-)
-WORKING = flag(
-    "--concurrency",
-    type=count,
+TASK_CONCURRENCY = option(
+    "--task-concurrency",
+    type=parse_count,
     default=16,
     metavar="N",
-    help="how many tasks run at once (default: %(default)s; 0: none)",
+    help="tasks to run concurrently (default: %(default)s; 0 disables)",
 )
-SERVED = "module:object or path/to/file.py:object (the object may be left out)"
+SERVER_REFERENCE_HELP = "module[:object] or path/to/file.py[:object]"
 
 
-def limit(default: int | None = None) -> Flag:
-    shown = "" if default is None else " (default: %(default)s)"
-    return flag("--limit", type=count, default=default, metavar="N", help=f"at most this many{shown}")
+def limit_option(default: int | None = None) -> Option:
+    default_text = "" if default is None else " (default: %(default)s)"
+    return option(
+        "--limit", type=parse_count, default=default, metavar="N", help=f"maximum number of entries{default_text}"
+    )
 
 
-def asking_form(
+def client_command(
     command: str,
     first: str,
     second: str,
     about: str,
-    words: tuple[Word, ...],
-    *own: Flag,
+    arguments: tuple[Argument, ...],
+    *own: Option,
     action_options: dict[str, str] | None = None,
     examples: tuple[str, ...] = (),
-) -> CommandForm:
+) -> CommandSpec:
+    """Return the specification of a command that connects to a server."""
     usage = f"portico {command} {first} [options]\n       portico {command} [options] {second}"
-    reaching = {heading: (*flags, TOKENS) for heading, flags in CONNECTION.items()}
-    flags = {**reaching, "": (*SEEING, *own)}
-    return CommandForm(usage, about, words, flags, f"{TARGETS}\n{STATUS}", action_options or {}, examples)
+    reaching = {heading: (*flags, *DATA) for heading, flags in CONNECTION.items()}
+    flags = {**reaching, "": (*DEBUGGING, *own)}
+    return CommandSpec(
+        usage, about, arguments, flags, f"{TARGET_HELP}\n{EXIT_STATUS_HELP}", action_options or {}, examples
+    )

@@ -1,42 +1,65 @@
-"""What a form is made of, and the parser that is made of it."""
+"""Command specifications and the argument parser that is built from them."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
-# Where no terminal says how wide it is.
-USUAL_WIDTH = 80
-# In the help of a command.
+# Width of help if the terminal does not report one.
+DEFAULT_WIDTH_COLUMNS = 80
+# Examples in the help of a command.
 MAX_EXAMPLES = 4
 
 
 @cache
 def _width() -> int:
-    """How wide help is: as the environment says, or the terminal."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return int(said) - 2
+    """Return the width of help: from the environment, or from the terminal."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns) - 2
     try:
-        return (os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or USUAL_WIDTH) - 2
+        return (
+            os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or DEFAULT_WIDTH_COLUMNS
+        ) - 2
     except (OSError, ValueError):
-        return USUAL_WIDTH - 2
+        return DEFAULT_WIDTH_COLUMNS - 2
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """argparse makes one for every option. Without a width it asks `shutil`, which loads three compressors."""
+    """Help formatter with a fixed width. argparse creates one per option, and would import `shutil`."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_width())
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap long lines, each aligned to its own second column."""
+        return "\n".join(wrap_line(line, width) for line in text.split("\n"))
 
-class Parser(argparse.ArgumentParser):
-    """argparse with our messages. `flags` and `completes` are for completion: the options, and what each positional
-    argument is."""
+    def _format_usage(self, *arguments: Any) -> str:
+        usage = super()._format_usage(*arguments)
+        return "\n".join(wrap_line(line, self._width, len("usage: ")) for line in usage.split("\n"))
+
+
+def wrap_line(line: str, width: int, indent: int | None = None) -> str:
+    """Wrap a line of help to this width. Commands to copy stay on one line."""
+    if len(line) <= width or line.startswith("  portico "):
+        return line
+    # Only needed here.
+    from textwrap import fill
+
+    if indent is None:
+        gap = re.match(r" *\S+( \S+)*  +", line)
+        indent = gap.end() if gap and gap.end() < width // 2 else len(line) - len(line.lstrip())
+    return fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse with our messages. `flags` and `completes` describe options and positional arguments for completion."""
 
     def __init__(self, command: str, usage: str, about: str, epilog: str = "") -> None:
         super().__init__(
@@ -48,23 +71,23 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.flags: list[argparse.Action] = []
-        self.completes: list[Word] = []
-        # The actions that an option belongs to, and the parser with the options of one action.
+        self.completes: list[Argument] = []
+        # The actions that an option belongs to, and a parser with the options of one action.
         self.owners: dict[str, str] = {}
-        self.actions: dict[str, Callable[[], Parser]] = {}
+        self.actions: dict[str, Callable[[], CommandParser]] = {}
 
-    def read(self, words: list[str]) -> argparse.Namespace:
-        """Parse a command line. Options may stand before the words, behind and between them."""
-        typed = words[: words.index("--")] if "--" in words else words
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        """Parse a command line. Options may appear before, after and between positional arguments."""
+        typed = argv[: argv.index("--")] if "--" in argv else argv
         if {"-h", "--help"}.intersection(typed) and (action := next(filter(self.actions.__contains__, typed), None)):
             self.actions[action]().print_help()
             self.exit(0)
-        arguments = self.parse_intermixed_args(words)
+        arguments = self.parse_intermixed_args(argv)
         self._check_options(typed, getattr(arguments, "action", ""))
         return arguments
 
     def _check_options(self, typed: list[str], action: str) -> None:
-        """Refuse an option of another action: it would be ignored."""
+        """Reject an option of another action, which would be ignored otherwise."""
         for flag in self.flags:
             owners = self.owners.get(flag.option_strings[-1], "").split()
             if not owners or action in owners:
@@ -80,84 +103,92 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"portico: {message}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:
-        """Return the options that may have been meant by those that were not recognized."""
+        """Return suggestions for unrecognized options."""
         head, _, words = message.partition("unrecognized arguments: ")
         if head or not words:
             return ""
         # Only needed here.
         from difflib import get_close_matches
 
-        known = list(self._option_string_actions)
+        candidates = list(self._option_string_actions)
         typed = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
-        # Two letters in the wrong order are the likeliest mistake.
+        # Transposed letters are the most likely mistake.
         near = [
-            [one for one in known if sorted(one) == sorted(word)] or get_close_matches(word, known, n=1)
+            [item for item in candidates if sorted(item) == sorted(word)] or get_close_matches(word, candidates, n=1)
             for word in typed
         ]
-        meant = [f"{word}: did you mean {one[0]}?" for word, one in zip(typed, near, strict=True) if one]
+        meant = [f"{word}: did you mean {item[0]}?" for word, item in zip(typed, near, strict=True) if item]
         return f" ({'; '.join(meant)})" if meant else ""
 
 
-class Word(NamedTuple):
-    """A positional argument. `kind` says how it is completed: see `completion`."""
+class Argument(NamedTuple):
+    """A positional argument. `completion` says how it is completed: see `completion`."""
 
     name: str
-    kind: str
+    completion: str
     options: dict[str, Any]
-    # What it may be, where that depends on another word.
+    # The possible values, if they depend on another argument.
     completions: tuple[str, ...] = ()
 
 
-class Flag(NamedTuple):
+class Option(NamedTuple):
+    """An option with its argparse parameters."""
+
     names: tuple[str, ...]
     options: dict[str, Any]
 
 
-class CommandForm(NamedTuple):
+class CommandSpec(NamedTuple):
+    """The specification of a command: usage, help, arguments and options."""
+
     usage: str
-    about: str
-    words: tuple[Word, ...]
-    # By the heading that they stand under in the help.
-    flags: dict[str, tuple[Flag, ...]]
+    description: str
+    arguments: tuple[Argument, ...]
+    # By group heading in the help.
+    options: dict[str, tuple[Option, ...]]
     epilog: str = ""
     # The actions that an option belongs to, separated by spaces. Other options belong to all actions.
     action_options: dict[str, str] = {}
     # Without the leading `portico`.
     examples: tuple[str, ...] = ()
 
-    def parser(self, command: str, *, with_target: bool = True, action: str = "") -> Parser:
-        """Return the parser of a command; with an action, one whose help has only the options of that action."""
+    def create_parser(self, command: str, *, with_target: bool = True, action: str = "") -> CommandParser:
+        """Return the parser of a command; with an action, one whose help shows only the options of that action."""
         owners = self.action_options
         epilog = f"{self._examples(command, action)}\n{self.epilog}"
         usage = self.usage
         if action:
-            words = [one.options.get("metavar", one.name.upper()) for one in self.words if one.name != "action"]
+            words = [item.options.get("metavar", item.name.upper()) for item in self.arguments if item.name != "action"]
             usage = " ".join(["portico", command, action, *(f"[{name} …]" for name in words), "[options]"])
-        parser = Parser(command, usage, "" if action else self.about, epilog)
+        parser = CommandParser(command, usage, "" if action else self.description, epilog)
         parser.owners = owners
         if not action and owners:
-            choices = next(one.options["choices"] for one in self.words if one.name == "action")
-            parser.actions = {one: partial(self.parser, command, action=one) for one in choices}
-        for word in self.words:
+            choices = next(item.options["choices"] for item in self.arguments if item.name == "action")
+            parser.actions = {item: partial(self.create_parser, command, action=item) for item in choices}
+        for word in self.arguments:
             if (with_target or word.name != "target") and not (action and word.name == "action"):
                 parser.add_argument(word.name, **word.options)
                 parser.completes.append(word)
-        for heading, flags in self.flags.items():
+        for heading, flags in self.options.items():
             group = parser.add_argument_group(heading) if heading else parser
-            shown = [one for one in flags if not action or action in owners.get(one.names[-1], action).split()]
-            parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in shown]
+            visible_flags = [
+                item for item in flags if not action or action in owners.get(item.names[-1], action).split()
+            ]
+            parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in visible_flags]
         return parser
 
     def _examples(self, command: str, action: str = "") -> str:
-        """Return the examples of a command, or of one of its actions, as they are shown in its help."""
+        """Return the examples of a command or of one of its actions, formatted for help."""
         begin = f"{command} {action}".strip()
         lines = [line for line in self.examples if f"{line} ".startswith(f"{begin} ")][:MAX_EXAMPLES]
         return "".join(["Examples:\n" if len(lines) > 1 else "Example:\n", *(f"  portico {line}\n" for line in lines)])
 
 
-def word(name: str, kind: str = "", *, completions: tuple[str, ...] = (), **options: Any) -> Word:
-    return Word(name, kind, options, completions)
+def argument(name: str, kind: str = "", *, completions: tuple[str, ...] = (), **options: Any) -> Argument:
+    """Return a positional argument."""
+    return Argument(name, kind, options, completions)
 
 
-def flag(*names: str, **options: Any) -> Flag:
-    return Flag(names, options)
+def option(*names: str, **options: Any) -> Option:
+    """Return an option."""
+    return Option(names, options)

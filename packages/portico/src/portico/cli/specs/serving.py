@@ -1,235 +1,243 @@
-"""The commands that serve something: a server, its tasks, a recording."""
+"""The commands that serve: serve, dev, worker, record, replay."""
 
 from __future__ import annotations
 
-from portico.cli.specs.options import CWD, ENV, HEADER, SERVED, STORE, TARGET, TARGETS, TOKEN, WORKING, count, port
-from portico.cli.specs.parser import CommandForm, flag, word
+import argparse
 
-_GATEWAY = "a gateway.toml or an mcp.json for all the servers in it"
-_URL = "a URL, to serve a proxy of the server there"
+from portico.cli.specs.options import (
+    CWD,
+    ENV,
+    HEADER,
+    SERVER_REFERENCE_HELP,
+    STORE,
+    TARGET,
+    TARGET_HELP,
+    TASK_CONCURRENCY,
+    TOKEN,
+    parse_count,
+    parse_port,
+)
+from portico.cli.specs.parser import CommandSpec, Option, argument, option
+
+_TARGET = f"{SERVER_REFERENCE_HELP}; a gateway.toml or mcp.json; a URL to proxy (default: the built-in services)"
+_CONFIG = option("--config", metavar="FILE", help="settings file (portico.toml)")
+_TRANSPORTS = ("stdio", "http")
 
 
 def _workers(text: str) -> int | str:
-    return text if text == "auto" else count(text)
+    return text if text == "auto" else parse_count(text)
 
 
 def _descriptor(text: str) -> int | str:
-    return text if text == "systemd" else count(text)
+    return text if text == "systemd" else parse_count(text)
 
 
-FORMS: dict[str, CommandForm] = {
-    "serve": CommandForm(
-        "portico serve [TARGET] [options]",
-        "Serve a server on stdio or over HTTP: your own, or the services that come with Portico.",
-        (
-            word(
-                "target",
-                "file",
-                nargs="?",
-                help=f"{SERVED}; {_GATEWAY}; {_URL}; none: the built-in services",
-            ),
+def _repeatable(name: str, metavar: str, text: str) -> Option:
+    return option(name, action="append", default=[], metavar=metavar, help=f"{text}; repeatable")
+
+
+def _address(default_port: int | None = None) -> tuple[Option, ...]:
+    """Return --host and --port; without a default they stay None, and the caller selects the transport by them."""
+    host = None if default_port is None else "127.0.0.1"
+    return (
+        option("--host", default=host, metavar="HOST", help="bind address (default: 127.0.0.1)"),
+        option(
+            "--port",
+            type=parse_port,
+            default=default_port,
+            metavar="PORT",
+            help="port (default: 8080; 0 for any free port)",
         ),
+    )
+
+
+_PATH = option("--path", metavar="PATH", help="endpoint path (default: /mcp)")
+
+COMMAND_SPECS: dict[str, CommandSpec] = {
+    "serve": CommandSpec(
+        "portico serve [TARGET] [options]",
+        "Serve a server over stdio or HTTP: your own, a gateway, or the built-in\nservices.",
+        (argument("target", "file", nargs="?", help=_TARGET),),
         {
             "": (
-                flag(
+                option(
                     "--transport",
-                    choices=("stdio", "http"),
-                    help="default: stdio; with --host, --port, --unix, --fd or --workers: http",
+                    choices=_TRANSPORTS,
+                    help="transport (default: stdio; http if --host, --port, --unix-socket, --fd or --workers "
+                    "is given)",
                 ),
-                flag(
+                _CONFIG,
+                # Documented by `portico profiles`: few users need to emulate another server.
+                option("--profile", metavar="NAME", help=argparse.SUPPRESS),
+                option(
+                    "--tool-search",
+                    nargs="?",
+                    const="search",
+                    choices=("search", "auto"),
+                    dest="face",
+                    metavar="=auto",
+                    help="list find_tools and call_tool instead of all tools; auto: only for large catalogs",
+                ),
+                option(
+                    "--no-tool-search",
+                    action="store_const",
+                    const="all",
+                    dest="face",
+                    help="list all tools, whatever the settings specify",
+                ),
+                option(
+                    "--code-mode",
+                    action="store_const",
+                    const="code",
+                    dest="face",
+                    help="list find_tools and run instead of all tools (portico-services)",
+                ),
+                option("--view", metavar="NAME", help="serve one view of a gateway file over stdio (portico-gateway)"),
+                option(
                     "--lifecycle",
                     choices=("auto", "strict", "lenient"),
-                    help="whether requests must wait for notifications/initialized (default: auto, by revision)",
+                    help="how strictly to enforce the initialize handshake (default: auto, by protocol version)",
                 ),
-                flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
+                option(
+                    "--max-message-size", type=int, metavar="BYTES", help="largest accepted message (default: 4 MiB)"
+                ),
                 HEADER,
-                flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
-                flag(
-                    "--face",
-                    choices=("all", "search", "code", "auto"),
-                    help="search: show find_tools and call_tool in place of all tools; code: find_tools and run; "
-                    "auto: search, if there are many",
-                ),
             ),
-            "what is logged": (
-                flag(
+            "logging": (
+                option(
                     "--log-level",
                     metavar="LEVEL",
-                    help="debug, info, warning, error or critical (default: LOG_LEVEL, or warning); info: a line for "
-                    "each request",
+                    help="debug, info, warning, error or critical (default: PORTICO_LOG_LEVEL, or warning)",
                 ),
-                flag(
-                    "--log-format",
-                    choices=("text", "json"),
-                    help="a line for each request, in this form; so is all that is logged (default: text, with lines "
-                    "for requests over HTTP on a terminal)",
-                ),
+                option("--log-format", choices=("text", "json"), help="log format; also logs one line per request"),
             ),
-            "the built-in services": (
-                flag("--services", metavar="NAMES", help="which ones, separated by commas"),
-                flag(
-                    "--profile",
-                    metavar="NAME",
-                    help="look like another server: a name of `portico profiles list`, or a file",
+            "services": (
+                option(
+                    "--services", metavar="NAMES", help="built-in services to serve, comma-separated (portico-services)"
                 ),
-                flag(
-                    "--config",
-                    metavar="FILE",
-                    help="their settings, a portico.toml; what it says of access, such as [auth], is for any target",
-                ),
-                flag(
-                    "--root",
-                    action="append",
-                    default=[],
-                    metavar="PATH",
-                    help="a folder, or a file, that the system service may look into; may be repeated",
-                ),
-                flag(
-                    "--project",
-                    action="append",
-                    default=[],
-                    metavar="PATH",
-                    help="a project whose packages live Python can import and read; may be repeated",
-                ),
-                flag("--read-only", action="store_true", help="change nothing, whatever the settings say"),
-                flag(
-                    "--operator",
+                _repeatable("--allow-path", "PATH", "directory or file the system service may access"),
+                _repeatable("--python-project", "PATH", "project whose packages live Python can import"),
+                option("--read-only", action="store_true", help="disable every tool that writes"),
+                option(
+                    "--service-admin",
                     action="store_true",
-                    help="offer tools that switch services on and off; over HTTP to who has the operator's token",
+                    help="add tools that enable and disable services; over HTTP they need the operator token",
                 ),
             ),
-            "what is stored": (*STORE, WORKING),
-            "over HTTP": (
-                flag("--host", help="the address to listen on (default: 127.0.0.1)"),
-                flag("--port", type=port, help="the port (default: 8080; 0: any free one)"),
-                flag("--unix", metavar="PATH", help="listen on a Unix socket, which is for this user alone"),
-                flag(
+            "storage": (*STORE, TASK_CONCURRENCY),
+            "HTTP": (
+                *_address(),
+                option("--unix-socket", metavar="PATH", help="Unix socket to listen on, accessible to this user only"),
+                option(
                     "--fd",
                     nargs="?",
                     const="systemd",
                     type=_descriptor,
                     metavar="N",
-                    help="listen on a socket that is open already; without a number: on those of systemd",
+                    help="inherited socket to listen on (default: the sockets passed by systemd)",
                 ),
-                flag(
+                option(
                     "--workers",
                     type=_workers,
-                    metavar="N",
-                    help="serve with so many processes; auto: one for each core (default: PORTICO_WORKERS)",
+                    metavar="N|auto",
+                    help="worker processes; auto: one per core (default: PORTICO_WORKERS)",
                 ),
-                flag("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)"),
-                flag(
-                    "--allow-host",
-                    action="append",
-                    default=[],
-                    metavar="NAME",
-                    help="a host name of this server, or *.example.com",
-                ),
-                flag("--allow-origin", action="append", default=[], metavar="URL", help="an origin of web pages"),
-                flag(
-                    "--trusted-proxy",
-                    action="append",
-                    default=[],
-                    metavar="ADDRESS",
-                    help="a proxy, or a network of them, whose X-Forwarded-For is believed",
-                ),
-                flag(
-                    "--auth-issuer",
-                    action="append",
-                    default=[],
-                    metavar="URL",
-                    help="an authorization server whose tokens are good here; may be repeated",
-                ),
-                flag("--audience", metavar="TEXT", help="what these tokens have to be for (default: the public URL)"),
-                flag("--public-url", metavar="URL", help="where clients find this server, without --path"),
-                flag("--auth-tokens", metavar="FILE", help="tokens that were given out by hand: see `portico tokens`"),
-                flag("--insecure", action="store_true", help="serve other machines without a token"),
-                flag(
-                    "--open",
+                _PATH,
+                _repeatable("--allowed-host", "NAME", "accepted Host header, for example *.example.com"),
+                _repeatable("--allowed-origin", "URL", "accepted Origin header"),
+                _repeatable("--trusted-proxy", "ADDRESS", "proxy or network whose X-Forwarded-For header is trusted"),
+                option("--public-url", metavar="URL", help="public URL of the server, without --path"),
+                option(
+                    "--stateless",
                     action="store_true",
-                    help="serve the built-in services or a gateway to every user of this machine, without a token",
+                    help="keep no sessions; disables server-to-client requests, streams and subscriptions",
                 ),
-                flag(
+                option("--sse", action="store_true", help="also serve the 2024-11-05 endpoints /sse and /messages"),
+                option("--ssl-certfile", metavar="FILE", help="TLS certificate chain"),
+                option("--ssl-keyfile", metavar="FILE", help="TLS private key, if not in the certificate file"),
+            ),
+            "auth": (
+                _repeatable("--auth-issuer", "URL", "authorization server whose tokens are accepted"),
+                option("--auth-audience", metavar="TEXT", help="required token audience (default: the public URL)"),
+                option("--token-file", metavar="FILE", help="static access tokens; see `portico tokens`"),
+                option(
+                    "--no-auth", action="store_true", help="serve built-in services on this machine without a token"
+                ),
+                option("--insecure", action="store_true", help="accept remote clients without authentication"),
+            ),
+            "console": (
+                option(
                     "--console",
                     default="local",
                     metavar="WHO",
-                    help="the page for people: off; local: for browsers on this machine, with the link that is printed "
-                    "(the default); scope:NAME: for everybody whose token has that scope",
+                    help="who may open the console: off, local (browsers on this machine; default) or scope:NAME "
+                    "(portico-console)",
                 ),
-                flag(
-                    "--stateless",
-                    action="store_true",
-                    help="keep no sessions: any process answers; without questions, server streams and subscriptions",
-                ),
-                flag("--sse", action="store_true", help="also the endpoints of 2024-11-05: /sse and /messages"),
-                flag("--certificate", metavar="FILE", help="a TLS certificate with its chain"),
-                flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),
             ),
         },
         examples=("serve --port 8080", "serve my_server.py", "serve mcp.json --port 8080"),
     ),
-    "dev": CommandForm(
+    "dev": CommandSpec(
         "portico dev FILE [options]",
-        "Serve a server in a file over HTTP, with a console if portico-console is installed. When the file changes it\n"
-        "is loaded again: clients stay connected and are notified, and a file that fails to load leaves the last good\n"
-        "version in place.",
-        (word("target", "file", metavar="FILE", help="path/to/file.py, or path/to/file.py:object"),),
-        {
-            "": (
-                flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
-                flag("--port", type=port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
-                flag("--path", default="/mcp", help="the endpoint (default: %(default)s)"),
-                *STORE,
-            )
-        },
+        "Serve a file over HTTP and reload it on change, with a console if\n"
+        "portico-console is installed. Clients stay connected and are notified; if the\n"
+        "file fails to load, the last working version stays in service.",
+        (argument("target", "file", metavar="FILE", help="path/to/file.py[:object]"),),
+        {"": (*_address(8080), option(*_PATH.names, **_PATH.options, default="/mcp"), *STORE)},
         examples=("dev my_server.py",),
     ),
-    "work": CommandForm(
-        "portico work TARGET [options]",
-        "Run the tasks of a server, as `portico serve` does besides answering. Any number may share one store.",
-        (word("target", "file", help=SERVED),),
-        {
-            "": (
-                flag("--config", metavar="FILE", help="what is said of access: [[rule]], [audit], … as with serve"),
-                *STORE,
-                WORKING,
-            )
-        },
-        examples=("work my_server.py --store postgresql://db/tasks",),
+    "worker": CommandSpec(
+        "portico worker TARGET [options]",
+        "Run a server's queued tasks without serving requests. Any number of workers may\nshare one store.",
+        (argument("target", "file", help=SERVER_REFERENCE_HELP),),
+        {"": (_CONFIG, *STORE, TASK_CONCURRENCY)},
+        examples=("worker my_server.py --store postgresql://db/tasks",),
     ),
-    "record": CommandForm(
+    "record": CommandSpec(
         "portico record TARGET -o FILE [options]\n       portico record -o FILE [options] -- COMMAND …",
-        "Stand between a client and a server, let everything through, and write every message to a file, without the\n"
-        "secrets in it. The client starts this command in place of the server, and speaks to it on stdio; with --port\n"
-        "it finds it over HTTP.",
+        "Capture the messages between a client and a server, without the secrets in\n"
+        "them. The client starts this command instead of the server and connects to it\n"
+        "over stdio, or over HTTP with --port.",
         (TARGET,),
         {
             "": (
-                flag("-o", "--out", required=True, metavar="FILE", help="where to; what was in it is lost"),
+                option(
+                    "-o",
+                    "--output",
+                    required=True,
+                    metavar="FILE",
+                    help="recording to write; an existing file is overwritten",
+                ),
                 HEADER,
                 TOKEN,
                 ENV,
                 CWD,
-                flag("--host", help="the address to listen at over HTTP (default: 127.0.0.1)"),
-                flag("--port", type=port, help="listen over HTTP; 0: any free port"),
+                option("--host", metavar="HOST", help="bind address over HTTP (default: 127.0.0.1)"),
+                option(
+                    "--port", type=parse_port, metavar="PORT", help="record over HTTP at this port; 0 for any free port"
+                ),
             )
         },
-        f"{TARGETS}\n`portico replay FILE` is a server that answers as this one did.",
+        f"{TARGET_HELP}\n`portico replay FILE` serves the recording.",
         examples=("record my_server.py -o session.jsonl",),
     ),
-    "replay": CommandForm(
+    "replay": CommandSpec(
         "portico replay FILE [options]",
-        "Serve what `portico record` has written: the same request gets the same answer, with the same questions and\n"
-        "notifications before it. Equal requests are answered in the order of the recording.",
-        (word("file", "file", metavar="FILE"),),
+        "Serve a recording: the same request gets the same response, with the same\n"
+        "server-to-client requests and notifications before it. Equal requests are\n"
+        "answered in the order of the recording.",
+        (argument("file", "file", metavar="FILE"),),
         {
             "": (
-                flag("--transport", choices=("stdio", "http"), help="default: stdio; with --host or --port: http"),
-                flag("--host", help="the address to listen at (default: 127.0.0.1)"),
-                flag("--port", type=port, help="default: 8080; 0: any free one"),
+                option(
+                    "--transport",
+                    choices=_TRANSPORTS,
+                    help="transport (default: stdio; http if --host or --port is given)",
+                ),
+                *_address(),
             )
         },
-        "Exit status: 0; 1 when something was asked that is not in the recording, which is listed on standard error.",
+        "Exit status: 0 success; 1 requests that are not in the recording, which are\nlisted on standard error.",
         examples=("replay session.jsonl",),
     ),
 }

@@ -1,8 +1,8 @@
-"""The commands that change what is around a server: clients, projects, the shell."""
+"""The commands for set-up: install, port, completion."""
 
 from __future__ import annotations
 
-from portico.cli.specs.parser import CommandForm, flag, word
+from portico.cli.specs.parser import CommandSpec, argument, option
 
 CLIENTS = (
     "claude-desktop",
@@ -17,78 +17,78 @@ CLIENTS = (
     "json",
 )
 
-FORMS: dict[str, CommandForm] = {
-    "install": CommandForm(
+COMMAND_SPECS: dict[str, CommandSpec] = {
+    "install": CommandSpec(
         "portico install CLIENT [options] [-- SERVE …]",
-        "Add a server to the configuration of a client: one that `portico serve` starts, or one at a URL. Shows what\n"
-        "would change; --write changes it.",
-        (word("client", choices=CLIENTS),),
+        "Add a server to a client's configuration: one that `portico serve` starts, or\n"
+        "one at a URL. Shows the change; --write applies it.",
+        (argument("client", choices=CLIENTS, metavar="CLIENT", help=f"client to configure: {', '.join(CLIENTS)}"),),
         {
             "": (
-                flag("--name", help="the name of the entry (default: the server's name, or that of its file)"),
-                flag(
+                option(
+                    "--name", metavar="NAME", help="server name in the client (default: the name of the server or file)"
+                ),
+                option(
                     "--scope",
                     choices=("user", "project"),
                     default="user",
-                    help="for you, or for everyone who works on the project in this folder (default: %(default)s)",
+                    help="user configuration or the project in this directory (default: %(default)s)",
                 ),
-                flag(
+                option(
                     "--env",
                     action="append",
                     default=[],
                     metavar="NAME=VALUE",
-                    help="an environment variable for the server; may be repeated",
+                    help="environment variable for the server; repeatable",
                 ),
-                flag(
+                option(
                     "--header",
                     action="append",
                     default=[],
                     metavar="'NAME: VALUE'",
-                    help="a header for a URL; ${NAME} stays a reference to an environment variable; may be repeated",
+                    help="HTTP header for a URL; ${NAME} stays a reference to an environment variable; repeatable",
                 ),
-                flag(
+                option(
                     "--token-env",
                     action="append",
                     default=[],
                     metavar="NAME",
-                    help="the environment variable that holds the bearer token for a URL; the token is not written",
+                    help="environment variable with the bearer token for a URL; the token is not written",
                 ),
-                flag("--write", action="store_true", help="write the file"),
-                flag("--replace", action="store_true", help="replace another server that has the same name"),
-                flag("--remove", action="store_true", help="remove the entry"),
+                option("--write", action="store_true", help="write the change instead of showing it"),
+                option("--replace", action="store_true", help="replace another server of the same name"),
+                option("--remove", action="store_true", help="remove the server"),
             )
         },
-        "The words after -- are those of `portico serve`: a TARGET of your own, --services, --config …; or a URL.\n"
-        "A client that cannot connect to URLs starts `portico serve URL` as a bridge.\n\n"
-        "Everything else in the file is preserved, and a copy of the old file is put beside it.\n"
-        "`portico install json` prints an entry for clients that are not listed.\n\n"
-        "examples:\n"
-        "  portico install cursor -- weather.py\n"
-        "  portico install claude-desktop --env API_KEY=… --write -- weather.py:server\n"
-        "  portico install codex --token-env WEATHER_TOKEN -- https://weather.example.com/mcp",
+        "The words after -- are arguments of `portico serve`: a TARGET, --services,\n--config …; or a URL. For "
+        "a client that cannot connect to URLs, the entry starts\n`portico serve URL` as a bridge.\n\nThe rest "
+        "of the file is preserved, and the old file is copied next to it.\n`portico install json` prints an "
+        "entry for other clients.\n\nexamples:\n  portico install cursor -- weather.py\n  portico install "
+        "claude-desktop --env API_KEY=… --write -- weather.py:server\n  portico install codex --token-env "
+        "WEATHER_TOKEN -- https://mcp.example.com/mcp",
         examples=("install cursor", "install claude-code --write -- my_server.py"),
     ),
-    "port": CommandForm(
+    "port": CommandSpec(
         "portico port PATH … [--write]",
-        "Rewrite a project that uses FastMCP or the official SDK for Portico. Shows what would change; --write changes "
-        "it. No code of the project is run.",
-        (word("paths", "file", nargs="+", metavar="PATH", help="files, or folders with the files in them"),),
-        {"": (flag("--write", action="store_true", help="change the files"),)},
-        "What it cannot do is listed on standard error: the file, the line, and what to do.\n\n"
-        "exit status: 0 all is done, 1 something is left to do by hand, 2 a mistake on the line.\n\n"
-        "It needs libcst: install portico[port].",
+        "Rewrite FastMCP or MCP SDK code for Portico. Shows the changes; --write applies\n"
+        "them. No code of the project is run. Needs portico[port].",
+        (argument("paths", "file", nargs="+", metavar="PATH", help="files or directories"),),
+        {"": (option("--write", action="store_true", help="write the changes instead of showing them"),)},
+        "Code that has to be changed by hand is listed on standard error with its file,\n"
+        "its line and the remedy.\n\n"
+        "Exit status: 0 success; 1 code left to change by hand; 2 usage error.",
         examples=("port src/", "port src/ --write"),
     ),
-    "completion": CommandForm(
+    "completion": CommandSpec(
         "portico completion bash|zsh|fish",
-        "Print the script that completes `portico` in a shell.",
-        (word("shell", choices=("bash", "zsh", "fish")),),
+        "Print a shell completion script.",
+        (argument("shell", choices=("bash", "zsh", "fish")),),
         {},
-        'bash:  eval "$(portico completion bash)"              in ~/.bashrc\n'
-        'zsh:   eval "$(portico completion zsh)"               in ~/.zshrc, behind compinit\n'
-        "fish:  portico completion fish | source               in ~/.config/fish/config.fish\n\n"
-        "Names of tools, prompts and resources are those that `portico list` and `portico call` have seen before: TAB\n"
-        "starts no server and waits for no network.",
+        'bash:  eval "$(portico completion bash)"    in ~/.bashrc\n'
+        'zsh:   eval "$(portico completion zsh)"     in ~/.zshrc, after compinit\n'
+        "fish:  portico completion fish | source     in ~/.config/fish/config.fish\n\n"
+        "Names of tools, prompts and resources come from earlier `portico list` and\n"
+        "`portico call` commands; completion starts no server and uses no network.",
         examples=("completion bash",),
     ),
 }

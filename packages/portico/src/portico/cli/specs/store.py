@@ -1,45 +1,50 @@
-"""The commands of operators: what is behind a server, what it has done, and who may do what."""
+"""The commands of operators: tasks and status."""
 
 from __future__ import annotations
 
-from portico.cli.specs.options import JSON, OUTPUT, SHORT_OUTPUT, STORE, limit
-from portico.cli.specs.parser import CommandForm, flag, word
+from portico.cli.specs.options import FORMAT, STORE, limit_option
+from portico.cli.specs.parser import CommandSpec, argument, option
 
-FORMS: dict[str, CommandForm] = {
-    "jobs": CommandForm(
-        "portico jobs list [options]\n       portico jobs show ID | cancel ID … | retry ID … [options]",
-        "Look at the tasks in a store. An ID may be abbreviated.",
-        (word("action", choices=("list", "show", "cancel", "retry")), word("ids", nargs="*", default=[], metavar="ID")),
+COMMAND_SPECS: dict[str, CommandSpec] = {
+    "tasks": CommandSpec(
+        "portico tasks list [options]\n       portico tasks show ID | cancel ID … | retry ID … [options]",
+        "List, show, cancel or retry the tasks in a store. An ID may be abbreviated.",
+        (
+            argument("action", choices=("list", "show", "cancel", "retry")),
+            argument("ids", nargs="*", default=[], metavar="ID"),
+        ),
         {
             "": (
                 *STORE,
-                OUTPUT,
-                JSON,
-                flag("--status", choices=("queued", "running", "waiting", "completed", "failed", "cancelled")),
-                limit(50),
-                flag("--watch", action="store_true", help="on a terminal: keep running and show changes"),
+                FORMAT,
+                option(
+                    "--status",
+                    choices=("queued", "running", "waiting", "completed", "failed", "cancelled"),
+                    help="only tasks with this status",
+                ),
+                limit_option(50),
+                option("--watch", action="store_true", help="refresh until interrupted"),
             )
         },
-        "Exit status: 0; 1 when something could not be changed; 2 for a mistake on this line.",
+        "Exit status: 0 success; 1 a task could not be changed; 2 usage error.",
         action_options={"--status": "list", "--limit": "list", "--watch": "list"},
-        examples=("jobs list --status failed", "jobs show 3fb8", "jobs cancel 3fb8", "jobs retry 3fb8"),
+        examples=("tasks list --status failed", "tasks show 3fb8", "tasks cancel 3fb8", "tasks retry 3fb8"),
     ),
-    "status": CommandForm(
+    "status": CommandSpec(
         "portico status [options]",
-        "The processes that are one server, by the store that they share: workers, how many sessions each has, and\n"
-        "what is held for a time. Without --store: the stores of the data directory, and the supervisors of this\n"
-        "user on this machine whose servers have no store.",
+        "Show the workers, sessions and leases recorded in a server's store. Without\n"
+        "--store: the stores in the data directory, and this user's supervisors whose\n"
+        "servers have no store.",
         (),
         {
             "": (
                 *STORE,
-                SHORT_OUTPUT,
-                JSON,
-                flag("--sessions", action="store_true", help="the sessions too, those that were written last first"),
-                limit(50),
+                FORMAT,
+                option("--sessions", action="store_true", help="include the most recently used sessions"),
+                limit_option(50),
             )
         },
-        "Exit status: 0; 2 for a mistake on this line, or a store that is not there.",
+        "Exit status: 0 success; 2 usage error, or a store that does not exist.",
         examples=("status --store server.db",),
     ),
 }

@@ -9,10 +9,10 @@ from typing import Any
 from portico.auth.access_token import AccessToken
 from portico.auth.principal import Principal
 from portico.auth.resource_server import ResourceServer
-from portico.auth.verifiers.base import Fetcher, MustWait, RequestCredentials, TokenInvalid, Verified
-from portico.auth.verifiers.combined import Verifiers
+from portico.auth.verifiers.base import Fetcher, InvalidToken, RequestCredentials, VerificationPending, VerifiedToken
+from portico.auth.verifiers.combined import FirstMatchVerifier
 from portico.auth.verifiers.introspection import IntrospectionVerifier
-from portico.auth.verifiers.jws import SignedToken, pem_key
+from portico.auth.verifiers.jws import ParsedJws, parse_pem
 from portico.auth.verifiers.jwt import ALGORITHMS, JwtVerifier
 from portico.compat.mcp_sdk.auth import AuthProvider, TokenVerifier, required_by, server_url, to_verifier
 from portico.compat.unsupported import Unsupported, reject_options
@@ -35,52 +35,52 @@ _VERIFIER_UNSUPPORTED = {
 }
 _PROVIDER_UNSUPPORTED = {
     "resource_base_url": Unsupported(_BASE_URL),
-    "resource_documentation": Unsupported("use ResourceServer(documentation=…)"),
+    "resource_documentation": Unsupported("use ResourceServer(resource_documentation=…)"),
     "challenge_scopes": Unsupported("use required_scopes="),
-    "server_source_id": Unsupported("leave it out: the first verifier that knows a token decides"),
+    "server_source_id": Unsupported("omit it: the first verifier that accepts a token decides"),
 }
 
 
 class StaticTokenVerifier(TokenVerifier):
-    """Tokens that stand in the program: for trying things out. `{"token": {"client_id": "…", "scopes": […]}}`"""
+    """Tokens defined in code, for development: `{"token": {"client_id": "…", "scopes": […]}}`."""
 
     def __init__(self, tokens: Mapping[str, Mapping[str, Any]], required_scopes: Collection[str] | None = None) -> None:
         super().__init__(None, required_scopes)
         self._tokens = dict(tokens)
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        found = self._tokens.get(token)
-        if found is None:
+        result = self._tokens.get(token)
+        if result is None:
             return None
         return AccessToken(
             token=token,
-            client_id=str(found.get("client_id", "")),
-            scopes=list(found.get("scopes", ())),
-            expires_at=found.get("expires_at"),
-            subject=found.get("sub"),
-            claims=dict(found),
+            client_id=str(result.get("client_id", "")),
+            scopes=list(result.get("scopes", ())),
+            expires_at=result.get("expires_at"),
+            subject=result.get("sub"),
+            claims=dict(result),
         )
 
 
 class _StaticKeySource:
-    """A key that does not change."""
+    """A fixed key."""
 
     def __init__(self, key: Any) -> None:
         self._key = key
 
-    def candidates(self, token: SignedToken) -> list[Any]:
+    def find_keys(self, token: ParsedJws) -> list[Any]:
         return [self._key]
 
-    def must_fetch(self, token: SignedToken) -> bool:
+    def needs_fetch(self, token: ParsedJws) -> bool:
         return False
 
-    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None: ...
+    async def fetch(self, token: ParsedJws, fetcher: Fetcher | None) -> None: ...
 
-    def freshen(self, fetcher: Fetcher) -> None: ...
+    def refresh_in_background(self, fetcher: Fetcher) -> None: ...
 
 
 class JWTVerifier(AuthProvider):
-    """Signed tokens of one issuer, by its published keys or by a public key that is given."""
+    """Verifies JWTs of one issuer with its published keys or with a given public key."""
 
     def __init__(
         self,
@@ -100,23 +100,28 @@ class JWTVerifier(AuthProvider):
         self._audience, self._home = audience, base_url
 
     def _verifier(self) -> JwtVerifier:
-        """Made when the server is opened, as everything about logins is."""
+        """Create the verifier; called when the server opens."""
         if self._issuer is None:
-            raise UsageError("JWTVerifier needs issuer: tokens of all issuers would be good")
+            # FastMCP accepts a missing issuer and then does not check the claim. Any issuer whose
+            # key can be obtained could mint tokens for this server.
+            raise UsageError("JWTVerifier requires issuer: without it tokens of every issuer would be accepted")
         algorithms = ALGORITHMS if self._algorithm is None else (self._algorithm,)
-        keys = None if self._key is None else _StaticKeySource(pem_key(self._key, self._algorithm or "RS256"))
+        keys = None if self._key is None else _StaticKeySource(parse_pem(self._key, self._algorithm or "RS256"))
         return JwtVerifier(
-            str(self._issuer), audience=self._audience, algorithms=algorithms, jwks_uri=self._jwks_uri, keys=keys
+            str(self._issuer), audience=self._audience, algorithms=algorithms, jwks_uri=self._jwks_uri, key_source=keys
         )
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
         return ResourceServer(
-            self._verifier(), required=self.required_scopes, audience=self._audience, public_url=server_url(self._home)
+            self._verifier(),
+            required_scopes=self.required_scopes,
+            audience=self._audience,
+            public_url=server_url(self._home),
         )
 
 
 class IntrospectionTokenVerifier(AuthProvider):
-    """Tokens that only their issuer can read: it is asked."""
+    """Verifies opaque tokens by introspection at their issuer (RFC 7662)."""
 
     def __init__(
         self,
@@ -130,16 +135,16 @@ class IntrospectionTokenVerifier(AuthProvider):
     ) -> None:
         reject_options("IntrospectionTokenVerifier", unsupported, _VERIFIER_UNSUPPORTED)
         self._made = IntrospectionVerifier(
-            server_url(introspection_url) or "", client_id, client_secret, url=introspection_url
+            server_url(introspection_url) or "", client_id, client_secret, introspection_url=introspection_url
         )
         self.required_scopes, self._home = list(required_scopes or ()), base_url
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
-        return ResourceServer(self._made, required=self.required_scopes, public_url=server_url(self._home))
+        return ResourceServer(self._made, required_scopes=self.required_scopes, public_url=server_url(self._home))
 
 
 class RemoteAuthProvider(AuthProvider):
-    """Tokens of authorization servers elsewhere, and the document that says which those are."""
+    """Accepts tokens of remote authorization servers, and publishes the metadata document that names them."""
 
     def __init__(
         self,
@@ -160,15 +165,15 @@ class RemoteAuthProvider(AuthProvider):
         return ResourceServer(
             made.verifier if isinstance(made, ResourceServer) else made,
             public_url=server_url(str(self._home)),
-            authorization_servers=[str(one) for one in self._servers],
-            required=self.required_scopes,
+            authorization_servers=[str(item) for item in self._servers],
+            required_scopes=self.required_scopes,
             scopes_supported=self._scopes,
-            name=self._name,
+            resource_name=self._name,
         )
 
 
 class MultiAuth(AuthProvider):
-    """Tokens of several kinds: those of a login, and those that one of the verifiers knows."""
+    """Accepts tokens of a login, and any token that one of the verifiers accepts."""
 
     def __init__(
         self,
@@ -185,61 +190,65 @@ class MultiAuth(AuthProvider):
         self._home, self.required_scopes = base_url, list(required_scopes or ())
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
-        others: list[Any] = [_Requiring(to_verifier(one), required_by(one)) for one in self._verifiers]
+        # Each verifier has its own required scopes. Adding them all to the server's would reject
+        # tokens of the other verifiers.
+        others: list[Any] = [_Requiring(to_verifier(item), required_by(item)) for item in self._verifiers]
         made: ResourceServer
         if self._login is None:
-            made = ResourceServer(others, required=self.required_scopes, public_url=server_url(self._home))
+            made = ResourceServer(others, required_scopes=self.required_scopes, public_url=server_url(self._home))
         else:
             made = self._login.create_resource_server(server, verifier)
-            made.required |= frozenset(self.required_scopes)
+            made.required_scopes |= frozenset(self.required_scopes)
+            # The login's own tokens first: verifying them needs no request to another server.
             others = [*made.verifiers, *others]
-        made.use(others, _AnyMatchVerifier)
+        made.set_verifiers(others, _AnyMatchVerifier)
         return made
 
 
 class _Requiring:
-    """A verifier whose tokens have to have these scopes."""
+    """A verifier whose tokens must have these scopes."""
 
     def __init__(self, verifier: Any, required: Collection[str]) -> None:
         self._verifier, self._required = verifier, frozenset(required)
 
     def __getattr__(self, name: str) -> Any:
-        # It waits where the verifier would not: who asks `at_once` would not be told of the scopes.
-        if name == "at_once":
+        # No synchronous fast path: `try_verify` would bypass the scope check.
+        if name == "try_verify":
             raise AttributeError(name)
         return getattr(self._verifier, name)
 
-    async def __call__(self, credentials: RequestCredentials) -> Principal | Verified | None:
-        found: Principal | Verified | None = await self._verifier(credentials)
-        principal = found.principal if isinstance(found, Verified) else found
-        if principal is not None and principal.lacks(self._required):
-            raise TokenInvalid("it lacks scopes that its verifier requires")
-        return found
+    async def __call__(self, credentials: RequestCredentials) -> Principal | VerifiedToken | None:
+        result: Principal | VerifiedToken | None = await self._verifier(credentials)
+        principal = result.principal if isinstance(result, VerifiedToken) else result
+        if principal is not None and principal.missing_scopes(self._required):
+            raise InvalidToken("it lacks scopes that its verifier requires")
+        return result
 
 
-class _AnyMatchVerifier(Verifiers):
-    """Several verifiers, of which one may know what another refuses: theirs cannot tell whose a token is."""
+class _AnyMatchVerifier(FirstMatchVerifier):
+    """Tries all verifiers, even if one rejects the token: they cannot tell which issuer a token belongs to."""
 
-    def at_once(self, credentials: RequestCredentials) -> Principal | Verified | None:
-        raise MustWait
+    def try_verify(self, credentials: RequestCredentials) -> Principal | VerifiedToken | None:
+        raise VerificationPending
 
-    async def __call__(self, credentials: RequestCredentials) -> Principal | Verified | None:
-        refusal: TokenInvalid | None = None
+    async def __call__(self, credentials: RequestCredentials) -> Principal | VerifiedToken | None:
+        # The last rejection is reported. It cannot be known which verifier the client meant.
+        refusal: InvalidToken | None = None
         for verifier in self._all:
             try:
-                found = await verifier(credentials)
-            except TokenInvalid as refused:
+                result = await verifier(credentials)
+            except InvalidToken as refused:
                 refusal = refused
                 continue
-            if found is not None:
-                return found
+            if result is not None:
+                return result
         if refusal is not None:
             raise refusal
         return None
 
 
 class DebugTokenVerifier(TokenVerifier):
-    """Every token that is not empty is good, or those of which `validate(token)` says so: for trying things out."""
+    """Accepts every non-empty token, or every token that `validate(token)` accepts. For development only."""
 
     def __init__(
         self,
@@ -259,19 +268,19 @@ class DebugTokenVerifier(TokenVerifier):
 
 
 class IssuerAuthProvider(AuthProvider):
-    """Tokens of an authorization server that clients reach themselves. A preset says which it is.
+    """Accepts tokens of an authorization server that clients contact themselves. Subclasses preset the server.
 
     * **base_url** – the URL of this server.
     * **required_scopes** – the scopes that tokens need.
     * **scopes_supported**, **resource_name** – for the metadata of the protected resource.
     * **token_verifier** – verifies the tokens instead of the published keys of the issuer.
-    * **audience** – that tokens are issued for; resource_id of Scalekit, resource of PropelAuth, client_id of Azure.
+    * **audience** – the audience of the tokens; Scalekit calls it resource_id, PropelAuth resource, Azure client_id.
     """
 
-    # The option that names the issuer, and its URL made of that option.
+    # The option that names the issuer, and the issuer's URL derived from it.
     issuer_option = ""
     issuer_url: Callable[[str], str]
-    # The option with the audience that tokens are issued for.
+    # The option with the audience of the tokens.
     audience_option = "audience"
 
     def __init__(
@@ -293,17 +302,17 @@ class IssuerAuthProvider(AuthProvider):
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
         if not self._location:
-            raise UsageError(f"{type(self).__name__} needs {self.issuer_option}")
+            raise UsageError(f"{type(self).__name__} requires {self.issuer_option}")
         issuer = type(self).issuer_url(str(self._location).rstrip("/"))
         verifier = self._verifier if verifier is None else verifier
         return ResourceServer(
             issuer if verifier is None else to_verifier(verifier),
             audience=self._audience,
-            required={*self.required_scopes, *required_by(verifier)},
+            required_scopes={*self.required_scopes, *required_by(verifier)},
             public_url=server_url(self._home),
             authorization_servers=[issuer.rstrip("/")],
             scopes_supported=self._scopes,
-            name=self._name,
+            resource_name=self._name,
         )
 
 
@@ -312,7 +321,7 @@ _ISSUER_UNSUPPORTED = {
     **_PROVIDER_UNSUPPORTED,
     "auth_route": Unsupported("use JWTVerifier with RemoteAuthProvider", accepted=(None, "/auth/v1")),
     "algorithm": Unsupported("use JWTVerifier(algorithm=…) as token_verifier="),
-    "client_id": Unsupported("clients have an id of their own at the issuer; leave it out"),
+    "client_id": Unsupported("clients have their own id at the issuer; omit it"),
     "mcp_url": Unsupported("use base_url="),
     "project_id": Unsupported("use config_url="),
     "descope_base_url": Unsupported("use config_url="),

@@ -14,7 +14,7 @@ _VISIBILITY_UNSUPPORTED = {
     "components": Unsupported("use names= or tags="),
 }
 _STATE_UNSUPPORTED = {
-    "serializable": Unsupported("keep objects in the lifespan: ctx.lifespan_context", accepted=(None, True))
+    "serializable": Unsupported("store objects in the lifespan: ctx.lifespan_context", accepted=(None, True))
 }
 _ELICIT_UNSUPPORTED = {
     "response_title": Unsupported("put it into the message"),
@@ -23,7 +23,7 @@ _ELICIT_UNSUPPORTED = {
 
 
 class Context(sdk.Context):
-    """A Context with the members that only FastMCP's has."""
+    """A Context with the additional members of FastMCP."""
 
     __slots__ = ()
 
@@ -40,15 +40,15 @@ class Context(sdk.Context):
         key: str | None = None,
         **unsupported: Any,
     ) -> Any:
-        """Ask the user, and wait for the response."""
+        """Elicit input from the user and wait for the response."""
         reject_options("elicit", unsupported, _ELICIT_UNSUPPORTED)
         return await super().elicit(message, response_type, schema=schema, key=key)
 
     async def send_notification(self, notification: Any) -> None:
-        """Send a notification of `mcp.types`: that a list or a resource has changed."""
+        """Send a notification of `mcp.types` about a changed list or resource."""
         root = getattr(notification, "root", notification)
         uri = getattr(getattr(root, "params", None), "uri", None)
-        await self._changed(root.method, None if uri is None else str(uri))
+        await self._publish_change(root.method, None if uri is None else str(uri))
 
     async def set_state(self, key: str, value: Any, **unsupported: Any) -> None:
         reject_options("set_state", unsupported, _STATE_UNSUPPORTED)

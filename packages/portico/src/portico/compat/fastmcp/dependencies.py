@@ -1,4 +1,4 @@
-"""FastMCP's dependencies, and functions that find the current request without a parameter for it."""
+"""FastMCP's dependencies, and functions that return the current request without a parameter for it."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from portico.server.context.context import Context, create_context
 from portico.server.context.current import CurrentCall
 
 
-def _current() -> Context | None:
-    found: Any = CurrentCall.found()
-    if isinstance(found, tuple):
-        call, runtime = found
+def _current_context() -> Context | None:
+    result: Any = CurrentCall.get()
+    if isinstance(result, tuple):
+        call, runtime = result
         return create_context(call, runtime, _cannot_ask)
-    if isinstance(found, RequestContext):
-        return found.context
-    return found if isinstance(found, Context) else None
+    if isinstance(result, RequestContext):
+        return result.context
+    return result if isinstance(result, Context) else None
 
 
 def _cannot_ask(task: Any) -> Any:
-    raise RuntimeError("to ask the client something, take the Context as a parameter of the tool: ctx: Context")
+    raise RuntimeError("to send a request to the client, take the Context as a parameter of the tool: ctx: Context")
 
 
 def get_context() -> Context:
-    """The Context of the call that is being answered. Raises RuntimeError outside of one."""
-    found = _current()
-    if found is None:
-        raise RuntimeError("there is no call that is being answered")
-    return found
+    """Return the Context of the current call. Raises RuntimeError outside of a call."""
+    result = _current_context()
+    if result is None:
+        raise RuntimeError("no call is being handled")
+    return result
 
 
 def get_access_token() -> AccessToken | None:
-    """What is known of the token of the caller; None for who has shown none."""
-    context = _current()
+    """Return the caller's access token, or None without one."""
+    context = _current_context()
     principal = None if context is None else context.principal
     return to_access_token(principal) if isinstance(principal, Principal) else None
 
 
 def get_http_headers(include_all: bool = False, include: Any = None) -> dict[str, str]:
-    """Return the headers of the request that the server shows: `FastMCP(headers=[…])`, whatever `include` asks for."""
-    context = _current()
+    """Return the request headers listed in `FastMCP(headers=[…])`, whatever `include` requests."""
+    context = _current_context()
     return {} if context is None else dict(context.headers)
 
 
-CurrentCall.gives_context = (get_context,)
+CurrentCall.context_factories = (get_context,)
 
 
-def _given(ctx: Context) -> Context:
+def _return_context(ctx: Context) -> Context:
     return ctx
 
 
 def CurrentContext() -> Any:
-    """A parameter that is the Context: `ctx: Context = CurrentContext()`."""
-    return Depends(_given)
+    """Inject the Context: `ctx: Context = CurrentContext()`."""
+    return Depends(_return_context)
 
 
 def get_server() -> Any:
-    """The server of the call that is being answered."""
+    """Return the server of the current call."""
     return get_context().server
 
 
 def CurrentFastMCP() -> Any:
-    """A parameter that is the server."""
+    """Inject the server."""
     return Depends(_server)
 
 
@@ -75,25 +75,25 @@ def _server(ctx: Context) -> Any:
 
 
 def CurrentHeaders() -> Any:
-    """A parameter that is the headers of the request that the server was told to show."""
+    """Inject the request headers that the server exposes."""
     return Depends(get_http_headers)
 
 
 def TokenClaim(name: str) -> Any:
-    """A parameter that is a claim of the token of the caller."""
+    """Inject a claim of the caller's token. Raises ToolError if it is missing."""
 
     def claim() -> Any:
         token = get_access_token()
-        found = None if token is None else (token.claims or {}).get(name)
-        if found is None:
-            raise ToolError(f"This needs a token with the claim {name!r}.", kind="PermissionError")
-        return found
+        result = None if token is None else (token.claims or {}).get(name)
+        if result is None:
+            raise ToolError(f"This requires a token with the claim {name!r}.", error_type="PermissionError")
+        return result
 
     return Depends(claim)
 
 
 class Progress:
-    """How far a call is, for its client: `progress: Progress = Progress()`."""
+    """Progress of a call, reported to its client: `progress: Progress = Progress()`."""
 
     def __new__(cls, ctx: Context | None = None) -> Any:
         return Depends(_progress) if ctx is None else super().__new__(cls)
@@ -119,5 +119,5 @@ def _progress(ctx: Context) -> Progress:
 
 
 def CurrentAccessToken() -> Any:
-    """A parameter that is what is known of the token of the caller."""
+    """Inject the caller's access token."""
     return Depends(get_access_token)

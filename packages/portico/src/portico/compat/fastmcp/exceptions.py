@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from portico.protocol.errors import Error, InsufficientScope, ResourceNotFound, ToolError
+from portico.protocol.errors import InsufficientScope, PorticoError, ResourceNotFound, ToolError
 
-FastMCPError = Error
-# FastMCP has a class for each kind of component that fails.
+FastMCPError = PorticoError
+# FastMCP has one class for each kind of component.
 ResourceError = PromptError = ToolError
 NotFoundError = ResourceNotFound
 InsufficientScopeError = InsufficientScope

@@ -1,4 +1,4 @@
-"""FastMCP's login providers. They need the authorization server of portico-gateway, which makes them."""
+"""FastMCP's login providers. portico-gateway implements them, because they need its authorization server."""
 
 from __future__ import annotations
 

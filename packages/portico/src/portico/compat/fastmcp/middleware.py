@@ -15,16 +15,16 @@ RateLimitingMiddleware = native.RateLimitingMiddleware
 
 
 class MiddlewareContext(native.MiddlewareContext, frozen=True):
-    """One request, as middleware sees it."""
+    """A request in the form that middleware receives."""
 
     @property
     def fastmcp_context(self) -> Any:
-        """The Context of the request."""
+        """Return the Context of the request."""
         return self.context
 
 
 class Middleware(native.Middleware):
-    """Middleware with a method for each kind of request, which receives FastMCP's MiddlewareContext."""
+    """Middleware with one method per kind of request, which receives FastMCP's MiddlewareContext."""
 
     context_class = MiddlewareContext
 
@@ -34,7 +34,7 @@ _LOGGING_UNSUPPORTED = {
     "include_payloads": Unsupported(_PAYLOADS, accepted=(None, False)),
     "include_payload_length": Unsupported(_PAYLOADS, accepted=(None, False)),
     "estimate_payload_tokens": Unsupported(_PAYLOADS, accepted=(None, False)),
-    # These are about payloads, which are not logged.
+    # Options for payloads, which are not logged.
     "max_payload_length": Unsupported(_PAYLOADS, accepted=(None, 1000)),
     "payload_serializer": Unsupported(_PAYLOADS),
     "methods": Unsupported("filter the log records with a logging.Filter"),
@@ -42,7 +42,7 @@ _LOGGING_UNSUPPORTED = {
 
 
 class LoggingMiddleware(native.LoggingMiddleware):
-    """Log one line for each request."""
+    """Logs one line per request."""
 
     def __init__(
         self, *, logger: logging.Logger | None = None, log_level: int = logging.INFO, **unsupported: Any
@@ -52,19 +52,19 @@ class LoggingMiddleware(native.LoggingMiddleware):
 
 
 class StructuredLoggingMiddleware(LoggingMiddleware):
-    """Log one line for each request. `portico serve --log-format json` makes them structured."""
+    """Logs one line per request. Use `portico serve --log-format json` for structured output."""
 
 
 class TimingMiddleware(native.LoggingMiddleware):
-    """Log one line for each request, with its duration."""
+    """Logs one line per request, with its duration."""
 
 
 class DetailedTimingMiddleware(TimingMiddleware):
-    """Log one line for each request, with its duration."""
+    """Logs one line per request, with its duration."""
 
 
 class PingMiddleware(Middleware):
-    """Do nothing: transports keep their connections open themselves."""
+    """Does nothing: the transports keep connections alive themselves."""
 
     def __init__(self, interval_ms: int = 30_000) -> None: ...
 
@@ -77,7 +77,7 @@ _RETRY_UNSUPPORTED = {
 
 
 class RetryMiddleware(native.RetryMiddleware):
-    """Call tools again that fail for want of a connection or of time."""
+    """Retries tools that fail with a connection error or a timeout."""
 
     def __init__(
         self,
@@ -98,36 +98,41 @@ _CACHING_UNSUPPORTED = {
     "list_prompts_settings": Unsupported(_LISTS_CACHED),
     "read_resource_settings": Unsupported("clients cache resources with FastMCP(cache_ttl=…)"),
     "get_prompt_settings": Unsupported("prompts are not cached"),
-    "max_item_size": Unsupported("leave it out", accepted=(None, 1024 * 1024)),
+    "max_item_size": Unsupported("omit it: results of any size are cached", accepted=(None, 1024 * 1024)),
 }
 
 
 class ResponseCachingMiddleware(native.ResponseCachingMiddleware):
-    """Cache the results of tools that only read. Their names are `call_tool_settings["included_tools"]`.
+    """Caches the results of read-only tools, which are named in `call_tool_settings["included_tools"]`.
 
-    FastMCP caches the results of all tools by default. Portico cannot know which of them only read.
+    FastMCP caches the results of all tools by default. Portico cannot know which tools are read-only.
     """
 
     def __init__(self, *, call_tool_settings: Mapping[str, Any] | None = None, **unsupported: Any) -> None:
         reject_options("ResponseCachingMiddleware", unsupported, _CACHING_UNSUPPORTED)
         settings = dict(call_tool_settings or {})
+        # Without a list nothing is cached: caching a tool that writes would drop calls.
         tools, seconds = settings.pop("included_tools", None) or (), settings.pop("ttl", 3600.0)
         enabled = settings.pop("enabled", True)
         if settings.pop("excluded_tools", None):
-            raise UsageError("ResponseCachingMiddleware: excluded_tools is not supported; name those in included_tools")
+            raise UsageError(
+                "ResponseCachingMiddleware: excluded_tools is not supported; list the cached tools in included_tools"
+            )
         if settings:
-            raise UsageError(f"ResponseCachingMiddleware: call_tool_settings has no {next(iter(settings))!r}")
+            raise UsageError(
+                f"ResponseCachingMiddleware: unknown option {next(iter(settings))!r} in call_tool_settings"
+            )
         super().__init__(tools if enabled is not False else (), seconds)
 
 
 _LIMITING_UNSUPPORTED = {
-    "truncation_suffix": Unsupported("the text ends with the number of characters that are left out"),
+    "truncation_suffix": Unsupported("the text ends with the number of omitted characters"),
     "tools": Unsupported("write a Middleware with on_call_tool"),
 }
 
 
 class ResponseLimitingMiddleware(native.ResponseLimitingMiddleware):
-    """Truncate long results."""
+    """Truncates long results."""
 
     def __init__(self, *, max_size: int = 1_000_000, **unsupported: Any) -> None:
         reject_options("ResponseLimitingMiddleware", unsupported, _LIMITING_UNSUPPORTED)
@@ -136,14 +141,14 @@ class ResponseLimitingMiddleware(native.ResponseLimitingMiddleware):
 
 _ERRORS_UNSUPPORTED = {
     "logger": Unsupported("errors are logged by portico.server"),
-    # Both are done for every server.
+    # Both apply to every server.
     "include_traceback": Unsupported("tracebacks are in the log of portico.server", accepted=(None, True, False)),
     "transform_errors": Unsupported("unexpected errors are never sent to clients", accepted=(None, True)),
 }
 
 
 class ErrorHandlingMiddleware(native.ErrorHandlingMiddleware):
-    """Report unexpected errors to a function."""
+    """Reports unexpected errors to a callback."""
 
     def __init__(
         self, *, error_callback: Callable[[Exception, native.MiddlewareContext], Any] | None = None, **unsupported: Any

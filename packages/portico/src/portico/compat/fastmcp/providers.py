@@ -1,4 +1,4 @@
-"""FastMCP's providers: a bundle for several servers, folders of skills, another server."""
+"""FastMCP's providers: a bundle for several servers, skill directories, another server."""
 
 from __future__ import annotations
 
@@ -25,56 +25,56 @@ log = logging.getLogger("portico")
 _numbers = count(1)
 _LOCAL_UNSUPPORTED = {"on_duplicate": Unsupported("use FastMCP(on_duplicate=…)", accepted=(None, "error"))}
 _SKILLS_UNSUPPORTED = {
-    # Files are read when they are asked for.
+    # Files are read on demand.
     "reload": Unsupported("use True or False", accepted=(None, True, False)),
     "main_file_name": Unsupported("the file is SKILL.md", accepted=(None, "SKILL.md")),
-    # Supporting files are listed as resources and read by a template.
+    # Supporting files are listed as resources and read through a template.
     "supporting_files": Unsupported("use 'template' or 'resources'", accepted=(None, "template", "resources")),
-    "experimental_skills": Unsupported("leave it out", accepted=(None, False, True)),
+    "experimental_skills": Unsupported("omit it: skills are always available", accepted=(None, False, True)),
 }
-_PROXY_UNSUPPORTED = {"mode": Unsupported("the versions of both sides are translated; leave it out")}
+_PROXY_UNSUPPORTED = {"mode": Unsupported("protocol versions are translated between both sides; omit it")}
 
 
 class LocalProvider(Service):
-    """A bundle that several servers have: `@components.tool`, then `Server(providers=[components])`."""
+    """A bundle of components for several servers: `@components.tool`, then `Server(providers=[components])`."""
 
     def __init__(self, name: str | None = None, **unsupported: Any) -> None:
         reject_options("LocalProvider", unsupported, _LOCAL_UNSUPPORTED)
         super().__init__(name or f"local{next(_numbers)}")
         self._servers: list[Any] = []
 
-    def added(self, server: Any) -> None:
+    def on_added(self, server: Any) -> None:
         self._servers.append(server)
 
     def _register(self, component: Component) -> None:
         super()._register(component)
         for server in getattr(self, "_servers", ()):
-            server.add_to_bundle(self.name, [component])
+            server.add_to_service(self.name, [component])
 
 
 class Provider:
-    """FastMCP's word for a source of components of one's own, which is a Service here."""
+    """FastMCP's base class of custom component sources, which is a Service in Portico."""
 
     def __init_subclass__(cls) -> None:
         raise UsageError(
-            f"{cls.__name__} would not be asked: where components come from elsewhere, a portico.Service offers them, "
-            "or server.add and server.remove at any time; listeners are told"
+            f"{cls.__name__}: subclasses of Provider are not supported. Provide components with a "
+            "portico.Service, or with server.add and server.remove at any time; listeners are notified"
         )
 
 
 class SkillsDirectoryProvider:
-    """FastMCP's word for `server.add(Skills(folder))`."""
+    """FastMCP's name for `server.add(Skills(folder))`."""
 
     def __init__(self, roots: Any, **unsupported: Any) -> None:
         reject_options(type(self).__name__, unsupported, _SKILLS_UNSUPPORTED)
         folders = [roots] if isinstance(roots, str | os.PathLike) else list(roots)
-        there = [one for one in folders if Path(one).expanduser().is_dir()]
-        for one in folders:
-            if one not in there:
-                log.warning("there is no folder %s, so no skills come from it", one)
+        there = [folder for folder in folders if Path(folder).expanduser().is_dir()]
+        for folder in folders:
+            if folder not in there:
+                log.warning("skills directory %s not found", folder)
         if len(there) > 1:
             raise UsageError(
-                "skills come from one folder here; add a Skills for each of several servers, and mount them"
+                "only one skills directory is supported; create a server with Skills for each directory, and mount them"
             )
         self._folders = there
 
@@ -91,7 +91,7 @@ class ClaudeSkillsProvider(SkillsDirectoryProvider):
 
 
 def create_proxy(target: Any, *, name: str | None = None, **options: Any) -> Any:
-    """A server that passes everything on to another one: a URL, a command, a Client, a Server."""
+    """Return a server that forwards everything to another one: a URL, a command, a Client or a Server."""
     pop_unsupported("create_proxy", options, _PROXY_UNSUPPORTED)
     server = server_module.FastMCP(name or "proxy", **options)
     server.mount(target)

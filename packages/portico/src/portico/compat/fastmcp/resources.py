@@ -1,4 +1,4 @@
-"""Parts that servers written for FastMCP are put together of: lifespans, resources that need no function, results."""
+"""Building blocks of FastMCP servers: lifespans, resources without a function, and results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from msgspec import Struct
 from portico.protocol.errors import UsageError
 from portico.server.components.resources import Resource
 
+# Limit on the entries of a DirectoryResource.
 MAX_FILES = 1_000
 
 
 class ComposableLifespan:
-    """A lifespan that can be put together with others: `Server(lifespan=database | cache)`."""
+    """A lifespan that can be combined with others: `Server(lifespan=database | cache)`."""
 
     def __init__(self, enter: Callable[[Any], AbstractAsyncContextManager[Any]]) -> None:
         self._enter = enter
@@ -30,28 +31,28 @@ class ComposableLifespan:
 
 
 def lifespan(fn: Callable[[Any], AsyncIterator[Any]]) -> ComposableLifespan:
-    """Makes a lifespan of an async generator function: what it yields, a dict, is `ctx.lifespan_context`."""
+    """Create a lifespan from an async generator function. The yielded dict is `ctx.lifespan_context`."""
     return ComposableLifespan(asynccontextmanager(fn))
 
 
 def combine_lifespans(
     *lifespans: Callable[[Any], AbstractAsyncContextManager[Any]],
 ) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
-    """One lifespan of several, left in the other order. What they yield is merged."""
+    """Combine several lifespans into one, which exits them in reverse order and merges the yielded dicts."""
 
     @asynccontextmanager
     async def combined(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
-            said: dict[str, Any] = {}
-            for one in lifespans:
-                said |= await stack.enter_async_context(one(app)) or {}
-            yield said
+            state: dict[str, Any] = {}
+            for lifespan in lifespans:
+                state |= await stack.enter_async_context(lifespan(app)) or {}
+            yield state
 
     return combined
 
 
 def TextResource(*, uri: Any, text: str, **options: Any) -> Resource:
-    """A text that is always the same."""
+    """Return a resource with a fixed text."""
 
     def read() -> str:
         return text
@@ -62,7 +63,7 @@ def TextResource(*, uri: Any, text: str, **options: Any) -> Resource:
 def FileResource(
     *, uri: Any, path: str | os.PathLike[str], is_binary: bool = False, encoding: str = "utf-8", **options: Any
 ) -> Resource:
-    """A file, as text or as bytes, read anew each time."""
+    """Return a resource that reads a file, as text or bytes, on every request."""
     file = Path(path)
     binary = is_binary or not options.get("mime_type", "text/plain").startswith(("text/", "application/json"))
 
@@ -75,22 +76,22 @@ def FileResource(
 def DirectoryResource(
     *, uri: Any, path: str | os.PathLike[str], recursive: bool = False, pattern: str | None = None, **options: Any
 ) -> Resource:
-    """The names of the files in a folder."""
+    """Return a resource that lists the files in a directory."""
     folder = Path(path)
 
     def read() -> dict[str, list[str]]:
-        found = (folder.rglob if recursive else folder.glob)(pattern or "*")
-        names = sorted(str(one.relative_to(folder)) for one in found if one.is_file())
+        result = (folder.rglob if recursive else folder.glob)(pattern or "*")
+        names = sorted(str(item.relative_to(folder)) for item in result if item.is_file())
         if len(names) > MAX_FILES:
-            raise UsageError(f"there are more than {MAX_FILES:,} files in {folder.name}")
+            raise UsageError(f"{folder.name} has more than {MAX_FILES:,} files")
         return {"files": names}
 
     return _resource(read, uri, {"mime_type": "application/json", **options})
 
 
 def _resource(read: Callable[[], Any], uri: Any, options: dict[str, Any]) -> Resource:
-    said = {name: value for name, value in options.items() if value is not None}
-    return Resource(read, str(uri), **{"name": str(uri), **said})
+    settings = {name: value for name, value in options.items() if value is not None}
+    return Resource(read, str(uri), **{"name": str(uri), **settings})
 
 
 class ResourceContent(Struct):
@@ -102,7 +103,7 @@ class ResourceContent(Struct):
 
 
 class ResourceResult:
-    """What a resource may return to say more than its contents."""
+    """Result of a resource with metadata."""
 
     def __init__(self, contents: Any, meta: dict[str, Any] | None = None) -> None:
         self.contents: Sequence[Any] = contents if isinstance(contents, list | tuple) else [contents]
@@ -110,7 +111,7 @@ class ResourceResult:
 
 
 class PromptResult:
-    """What a prompt may return to say more than its messages."""
+    """Result of a prompt with a description and metadata."""
 
     def __init__(self, messages: Any, description: str | None = None, meta: dict[str, Any] | None = None) -> None:
         self.messages: Sequence[Any] = messages if isinstance(messages, list | tuple) else [messages]

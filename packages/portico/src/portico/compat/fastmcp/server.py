@@ -1,4 +1,4 @@
-"""`FastMCP`: a Server with FastMCP's options, methods and defaults."""
+"""`FastMCP`: a Server with the options, methods and defaults of FastMCP."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from portico.compat.unsupported import Unsupported, pop_unsupported, reject_opti
 from portico.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from portico.transports.http_server.asgi import Application
+    from portico.transports.http_server.asgi import AsgiApplication
 
 F = TypeVar("F", bound=Callable[..., Any])
 AsgiApp = Callable[[MutableMapping[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 
 _VERSION = {"version": Unsupported("use names= with NAME@VERSION")}
 _ROUTE_UNSUPPORTED = {
-    # There is no OpenAPI schema that a route could be part of.
+    # Portico has no OpenAPI schema that could include a route.
     "include_in_schema": Unsupported("use True or False", accepted=(None, True, False))
 }
 _TOOL_UNSUPPORTED = {
@@ -38,11 +38,11 @@ _OPENAPI_UNSUPPORTED = {
     "mcp_component_fn": Unsupported("use server.add_transform(ToolTransform({…}))"),
     "httpx_client_kwargs": Unsupported("use headers=, timeout= and auth=", accepted=(None, {})),
 }
-_OPENAPI_NAMES = {"mcp_names": "rename", "validate_output": "outputs"}
+_OPENAPI_NAMES = {"mcp_names": "rename"}
 
 
 class FastMCP(CompatServer):
-    """A Server with FastMCP's options, methods and defaults. Options of `portico.Server` work as well."""
+    """A Server with the options, methods and defaults of FastMCP. Options of `portico.Server` work as well."""
 
     context_class = Context
     default_name = "FastMCP"
@@ -63,14 +63,16 @@ class FastMCP(CompatServer):
     }
 
     def __init__(self, name: str | None = None, instructions: str | None = None, **options: Any) -> None:
+        # FastMCP 2 has one option per kind, Portico one for all.
         kinds = [options.pop(key) for key in tuple(options) if key.startswith("on_duplicate_")]
         if len(set(kinds)) > 1:
             raise UsageError("FastMCP: on_duplicate_tools, _resources and _prompts must be the same; use on_duplicate=")
+        # FastMCP's default: the second component replaces the first, with a warning.
         duplicates = {"on_duplicate": kinds[0] if kinds else "warn"}
-        given = {key: value for key, value in options.items() if key != "on_duplicate" or value is not None}
-        super().__init__(name, instructions, **{**duplicates, **given})
+        server_options = {key: value for key, value in options.items() if key != "on_duplicate" or value is not None}
+        super().__init__(name, instructions, **{**duplicates, **server_options})
 
-    # Registering
+    # Registration
 
     def tool(self, name_or_fn: Any = None, /, **options: Any) -> Any:
         """Register a function as a tool."""
@@ -95,7 +97,7 @@ class FastMCP(CompatServer):
 
     @property
     def local_provider(self) -> Self:
-        """The components that were registered with the server itself."""
+        """Return the server itself, whose components are those registered with it."""
         return self
 
     @property
@@ -105,14 +107,14 @@ class FastMCP(CompatServer):
     def mount(
         self, server: Any, namespace: str | None = None, *, prefix: str | None = None, **unsupported: Any
     ) -> None:
-        """Make another server part of this one, with a prefix before its names."""
+        """Mount another server, with a prefix for its names."""
         reject_options("mount", unsupported, _MOUNT_UNSUPPORTED)
         super().mount(server, namespace if prefix is None else prefix)
 
     def custom_route(
         self, path: str, methods: Iterable[str] = ("GET",), name: str | None = None, **unsupported: Any
     ) -> Callable[[F], F]:
-        """Answer another path over HTTP."""
+        """Handle another HTTP path."""
         reject_options("custom_route", unsupported, _ROUTE_UNSUPPORTED)
         return super().custom_route(path, methods, name)
 
@@ -164,7 +166,7 @@ class FastMCP(CompatServer):
     def http_app(
         self, path: str | None = None, middleware: Sequence[Any] | None = None, transport: str = "http", **options: Any
     ) -> Any:
-        """Return the server as an ASGI application, with Starlette's middleware around it."""
+        """Return the server as an ASGI application, wrapped in Starlette middleware."""
         app = self._create_app("http_app", transport, {"path": path, **options})
         return _WrappedApp(app, middleware) if middleware else app
 
@@ -180,18 +182,18 @@ def _translate_openapi(of: str, name: str | None, options: Mapping[str, Any]) ->
 
 
 class _WrappedApp:
-    """An application in Starlette's middleware. Everything but requests is that of the application."""
+    """An application wrapped in Starlette middleware. Attributes are forwarded to the application."""
 
-    def __init__(self, app: Application, middleware: Sequence[Any]) -> None:
+    def __init__(self, app: AsgiApplication, middleware: Sequence[Any]) -> None:
         self._app = app
         handler: Any = app
         for layer in reversed(middleware):
-            # `Middleware(cls, *args, **kwargs)` of Starlette.
+            # Starlette's `Middleware(cls, *args, **kwargs)`.
             handler = layer.cls(handler, *layer.args, **layer.kwargs)
         self._handler: AsgiApp = handler
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        # The lifespan belongs to the application itself: not every middleware passes it on.
+        # The lifespan bypasses the middleware: not every middleware forwards it.
         await (self._app if scope["type"] == "lifespan" else self._handler)(scope, receive, send)
 
     def __getattr__(self, name: str) -> Any:

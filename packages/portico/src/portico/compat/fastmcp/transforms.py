@@ -1,7 +1,7 @@
-"""Transforms that were written for FastMCP: `list_tools(tools)`, `get_tool(name, call_next)`, and so on for the rest.
+"""Transforms written for FastMCP: `list_tools(tools)`, `get_tool(name, call_next)`, and the same for other components.
 
-What they are given are entries of lists, as a client would be shown them. So they leave out, rename and describe
-otherwise what the server has; what they would add is added to the server.
+They receive list entries as a client sees them, so they can hide, rename and redescribe components. Components to add
+are added to the server instead.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from portico.protocol.completion import PromptReference
 from portico.protocol.errors import InvalidParams, ResourceNotFound
-from portico.protocol.uri_template import Template
-from portico.server.components.validation import TAGS, VERSION
-from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
+from portico.protocol.uri_template import UriTemplate
+from portico.server.components.validation import META_TAGS, META_VERSION
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, iter_listed
 from portico.server.transforms import builtin
 
 ComponentType = Literal["tool", "prompt", "resource", "resource_template"]
 
-# Of each kind: the method of its list, the member that holds the entries, and what they are known by.
+# For each kind: its list method, the member that holds the entries, and the member that identifies an entry.
 _LISTS: dict[ComponentType, tuple[str, str, str]] = {
     "tool": ("tools/list", "tools", "name"),
     "prompt": ("prompts/list", "prompts", "name"),
@@ -28,44 +28,48 @@ _LISTS: dict[ComponentType, tuple[str, str, str]] = {
     "resource_template": ("resources/templates/list", "resource_templates", "uri_template"),
 }
 _KINDS = {method: kind for kind, (method, _, _) in _LISTS.items()}
-# What they call otherwise than the protocol does.
+# Attributes whose FastMCP name differs from the protocol.
 _NAMES = {"parameters": "input_schema"}
 
 
 class TransformedComponent:
-    """A tool, prompt, resource or template of the server. `within` is what the server knows it by."""
+    """A tool, prompt, resource or template of the server. `within` is its name in the server."""
 
     def __init__(self, definition: Any, within: str) -> None:
         self.definition, self.within = definition, within
 
+    # Transforms written for FastMCP read attributes of its components, which are mostly those of
+    # the definition.
     def __getattr__(self, name: str) -> Any:
         return getattr(self.definition, _NAMES.get(name, name))
 
     @property
     def tags(self) -> set[str]:
-        return set((self.definition.meta or {}).get(TAGS, ()))
+        return set((self.definition.meta or {}).get(META_TAGS, ()))
 
     @property
     def version(self) -> str | None:
-        found: str | None = (self.definition.meta or {}).get(VERSION)
-        return found
+        result: str | None = (self.definition.meta or {}).get(META_VERSION)
+        return result
 
     def model_copy(self, *, update: dict[str, Any] | None = None, deep: bool = False) -> TransformedComponent:
-        """The same with some of it changed."""
+        """Return a copy with some attributes changed."""
         changed = {_NAMES.get(name, name): value for name, value in (update or {}).items()}
         if "tags" in changed:
-            changed["meta"] = {**(self.definition.meta or {}), TAGS: sorted(changed.pop("tags"))}
+            changed["meta"] = {**(self.definition.meta or {}), META_TAGS: sorted(changed.pop("tags"))}
         return TransformedComponent(replace(self.definition, **changed), self.within)
 
 
 class Transform(builtin.Transform):
     """A Transform with FastMCP's functions.
 
-    `list_tools(tools)` returns the tools that are shown, unchanged or with `tool.model_copy(update=…)`, and
-    `get_tool(name, call_next)` the tool that a name means, or None; the same for prompts, resources and templates.
+    `list_tools(tools)` returns the visible tools, unchanged or as `tool.model_copy(update=…)`. `get_tool(name,
+    call_next)` returns the tool for a name, or None. The same applies to prompts, resources and templates.
     """
 
-    def put_on(self, server: Any) -> None:
+    def attach(self, server: Any) -> None:
+        # Without an overridden function the middleware would only cost time, and keep lists from
+        # being cached.
         if any(getattr(type(self), name) is not getattr(Transform, name) for name in _FUNCTIONS):
             server.add_middleware(TransformMiddleware(self))
 
@@ -83,7 +87,7 @@ _FUNCTIONS = [name for name in vars(Transform) if name.startswith(("list_", "get
 
 
 class TransformMiddleware(Middleware):
-    """A Transform as a middleware, which is what it is here."""
+    """Middleware that applies a Transform."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
@@ -92,20 +96,24 @@ class TransformMiddleware(Middleware):
         result = await call_next(context)
         kind = _KINDS[context.method]
         _, member, key = _LISTS[kind]
-        entries = [TransformedComponent(one, getattr(one, key)) for one in getattr(result, member)]
-        shown = await getattr(self._transform, f"list_{kind}s")(entries)
-        # It may look at who asks.
-        return replace(result, **{member: [self._known(one).definition for one in shown], "cache_scope": "private"})
+        entries = [TransformedComponent(item, getattr(item, key)) for item in getattr(result, member)]
+        transformed = await getattr(self._transform, f"list_{kind}s")(entries)
+        # The result may depend on the caller, so shared caches must not store it.
+        return replace(
+            result, **{member: [self._known(item).definition for item in transformed], "cache_scope": "private"}
+        )
 
     on_list_tools = on_list_prompts = on_list_resources = on_list_resource_templates = _list
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        return await call_next(await self._named("tool", context, call_next))
+        return await call_next(await self._resolve_name("tool", context, call_next))
 
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        return await call_next(await self._named("prompt", context, call_next))
+        return await call_next(await self._resolve_name("prompt", context, call_next))
 
-    async def _named(self, kind: ComponentType, context: MiddlewareContext, call_next: CallNext) -> MiddlewareContext:
+    async def _resolve_name(
+        self, kind: ComponentType, context: MiddlewareContext, call_next: CallNext
+    ) -> MiddlewareContext:
         name = context.message.name
         within = await self._within(kind, name, context, call_next)
         if within is None:
@@ -115,6 +123,7 @@ class TransformMiddleware(Middleware):
     async def on_read_resource(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         uri = context.message.uri
         within = await self._within("resource", uri, context, call_next)
+        # A URI may be listed itself or match a template; a Transform can rename either.
         within = within or await self._within("resource_template", uri, context, call_next)
         if within is None:
             raise ResourceNotFound(uri)
@@ -132,28 +141,32 @@ class TransformMiddleware(Middleware):
     async def _within(
         self, kind: ComponentType, key: str, context: MiddlewareContext, call_next: CallNext
     ) -> str | None:
-        """What the server knows something by; None: the Transform says that there is no such thing."""
+        """Return the name in the server, or None if the Transform hides the component."""
 
         async def find(inner: str, *, version: Any = None) -> TransformedComponent | None:
             return await _find(kind, str(inner), context, call_next)
 
-        found = await getattr(self._transform, f"get_{kind}")(key, find)
-        return None if found is None else self._known(found).within
+        result = await getattr(self._transform, f"get_{kind}")(key, find)
+        return None if result is None else self._known(result).within
 
     def _known(self, entry: Any) -> TransformedComponent:
+        # Security: an entry that the transform made up has no counterpart that rules could have
+        # been checked for.
         if not isinstance(entry, TransformedComponent):
             name = type(self._transform).__name__
-            raise TypeError(f"{name} gave {entry!r}, which is nothing that it was given: add it with server.add")
+            raise TypeError(
+                f"{name} returned {entry!r}, which is not one of its inputs: add components with server.add"
+            )
         return entry
 
 
 async def _find(
     kind: ComponentType, key: str, context: MiddlewareContext, call_next: CallNext
 ) -> TransformedComponent | None:
-    """What the caller is shown under a name, or an address that fits a template; None if there is none."""
+    """Return the visible component with this name, or the template that matches this URI, or None."""
     method, member, field = _LISTS[kind]
-    async for entry in each_listed(method, member, context, call_next):
-        known = getattr(entry, field)
-        if known == key or (kind == "resource_template" and Template(known).match(key) is not None):
+    async for entry in iter_listed(method, member, context, call_next):
+        entry_name = getattr(entry, field)
+        if entry_name == key or (kind == "resource_template" and UriTemplate(entry_name).match(key) is not None):
             return TransformedComponent(entry, key)
     return None

@@ -1,4 +1,4 @@
-"""Token verifiers of the official SDK, as FastMCP has them too: an object with `verify_token(token)`."""
+"""Token verifiers of the official SDK, which FastMCP shares: objects with `verify_token(token)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portico._lazy import LazyModule
 from portico.auth.access_token import AccessToken
 from portico.auth.principal import Principal
 from portico.auth.resource_server import ResourceServer
-from portico.auth.verifiers.base import RequestCredentials, TokenInvalid, Verified
+from portico.auth.verifiers.base import InvalidToken, RequestCredentials, VerifiedToken
 from portico.compat.unsupported import Unsupported, reject_options
 from portico.protocol.errors import UsageError
 
@@ -22,9 +22,9 @@ else:
 
 
 class AuthProvider:
-    """An object for `auth=` that creates the ResourceServer when the server is opened over HTTP."""
+    """An object for `auth=` that creates the ResourceServer when the server opens over HTTP."""
 
-    # The scopes that each token needs, also where this is a part of something else.
+    # The scopes that every token needs, also if this provider is part of another one.
     required_scopes: Collection[str] = ()
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
@@ -37,7 +37,7 @@ _VERIFIER_UNSUPPORTED = {
 
 
 class TokenVerifier(AuthProvider):
-    """A subclass verifies tokens: `async def verify_token(self, token) -> AccessToken | None`."""
+    """Base class of verifiers; subclasses implement `async def verify_token(self, token) -> AccessToken | None`."""
 
     def __init__(
         self, base_url: Any = None, required_scopes: Collection[str] | None = None, **unsupported: Any
@@ -54,25 +54,30 @@ class TokenVerifier(AuthProvider):
 
 
 class TokenVerifierAdapter:
-    """An object with `verify_token(token)` as a verifier of Portico."""
+    """Adapter from an object with `verify_token(token)` to a verifier of Portico."""
 
     by_address = False
 
     def __init__(self, verifier: Any) -> None:
         self._verifier = verifier
 
-    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
+    async def __call__(self, credentials: RequestCredentials) -> VerifiedToken | None:
+        # Verifiers of the SDK know bearer tokens only. A DPoP-bound token accepted as a plain one
+        # would lose its binding.
         if credentials.scheme != "bearer":
             return None
         token = await self._verifier.verify_token(credentials.token)
         if token is None:
-            raise TokenInvalid("the verifier does not know it")
+            raise InvalidToken("the verifier does not accept it")
+        # Checked here as well, because the SDK checks it after the verifier, and verifiers rely on
+        # that.
         expires = getattr(token, "expires_at", None)
         if expires is not None and expires <= time.time():
-            raise TokenInvalid("it has ended")
+            raise InvalidToken("it has expired")
         resource = getattr(token, "resource", None)
+        # Attack: a token for another server, forwarded to this one (RFC 8707, confused deputy).
         if resource is not None and credentials.audiences and str(resource) not in credentials.audiences:
-            raise TokenInvalid("it is for another server")
+            raise InvalidToken("its audience is another server")
         claims = dict(getattr(token, "claims", None) or {})
         principal = Principal(
             id=str(getattr(token, "subject", None) or claims.get("sub") or token.client_id),
@@ -80,11 +85,11 @@ class TokenVerifierAdapter:
             claims=claims,
             client_id=token.client_id,
         )
-        return Verified(principal, expires=expires)
+        return VerifiedToken(principal, expires_at=expires)
 
 
 class CompatAuth(AuthProvider):
-    """`auth=` and `token_verifier=` of a server, which the SDK takes one beside the other."""
+    """The options `auth=` and `token_verifier=` of a server, which the SDK accepts together."""
 
     def __init__(self, auth: Any, verifier: Any) -> None:
         if not is_compat_auth(auth, verifier):
@@ -99,7 +104,7 @@ class CompatAuth(AuthProvider):
 
 
 def to_verifier(verifier: Any) -> Any:
-    """Return a verifier of Portico for one of the other projects."""
+    """Convert a verifier of the other projects to one of Portico."""
     if hasattr(verifier, "verify_token"):
         return TokenVerifierAdapter(verifier)
     if isinstance(verifier, AuthProvider):
@@ -108,7 +113,7 @@ def to_verifier(verifier: Any) -> Any:
 
 
 def required_by(verifier: Any) -> list[str]:
-    """Return the scopes that a verifier requires of its tokens."""
+    """Return the scopes that a verifier requires."""
     return list(getattr(verifier, "required_scopes", None) or ())
 
 
@@ -127,7 +132,9 @@ def create_resource_server(auth: Any, verifier: Any, server: Any) -> ResourceSer
         return settings.AuthSettings(**fields).create_resource_server(server, verifier)
     chosen = auth if hasattr(auth, "verify_token") else verifier
     return ResourceServer(
-        to_verifier(chosen), required=required_by(chosen), public_url=server_url(getattr(chosen, "base_url", None))
+        to_verifier(chosen),
+        required_scopes=required_by(chosen),
+        public_url=server_url(getattr(chosen, "base_url", None)),
     )
 
 
@@ -136,9 +143,10 @@ def _is_settings(auth: Any) -> bool:
 
 
 def server_url(url: Any) -> str | None:
-    """Return the URL of a server without the path of its endpoint."""
+    """Return the URL of a server without its endpoint path."""
     if url is None or not str(url):
         return None
     parts = urlsplit(str(url))
+    # The SDK's URL includes the endpoint path, Portico's does not.
     path = parts.path.rstrip("/").removesuffix("/mcp")
     return f"{parts.scheme}://{parts.netloc}{path}"

@@ -9,7 +9,7 @@ from portico.server.context import context as native
 
 
 class Context(native.Context):
-    """A Context with the members that only the official SDK's has."""
+    """A Context with the additional members of the official SDK."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Context(native.Context):
     async def elicit(
         self, message: str, response_type: Any = None, *, schema: Any = None, key: str | None = None
     ) -> Any:
-        """Ask the user. `schema` is the SDK's name for `response_type`."""
+        """Elicit input from the user. `schema` is the SDK's name for `response_type`."""
         return await super().elicit(message, response_type if schema is None else schema, key=key)
 
     async def close_sse_stream(self) -> None:

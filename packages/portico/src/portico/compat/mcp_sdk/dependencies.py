@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from portico.server.components.dependencies import Sampling
+from portico.server.components.dependencies import SamplingRequest
 
-Sample = Sampling
+Sample = SamplingRequest

@@ -26,7 +26,7 @@ class ErrorData(Struct):
 
 
 class McpError(ProtocolError):
-    """A JSON-RPC error that is made of its code, message and data, or of an ErrorData."""
+    """A JSON-RPC error constructed from code, message and data, or from an ErrorData."""
 
     def __init__(self, code: Any, message: str = "", data: Any = None) -> None:
         if not isinstance(code, int):

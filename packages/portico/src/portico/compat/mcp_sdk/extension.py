@@ -1,4 +1,4 @@
-"""The official SDK's extensions: objects that say what they add to a server, put on ours as a Service."""
+"""Extensions of the official SDK: objects that describe additions to a server, adapted to a Service."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.compat.mcp_sdk.session import RequestContext
-from portico.protocol.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
-from portico.protocol.meta import Params
-from portico.protocol.methods import METHODS, Method, add_method
-from portico.protocol.versions import LATEST, REVISIONS
+from portico.protocol.errors import InvalidParams, MethodNotFound, MissingClientCapability, UsageError
+from portico.protocol.meta import RequestParams
+from portico.protocol.methods import METHODS, Method, register_method
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION, SUPPORTED_PROTOCOL_VERSIONS
 from portico.rpc.call import Call, Handler
 from portico.server.components.resources import Resource
 from portico.server.components.tools import Tool
 from portico.server.context.context import Context
 from portico.server.context.current import CurrentCall
 from portico.server.context.request_context import create_request_context
-from portico.server.middleware import Middleware, middleware_context
-from portico.server.registry.service import Answer, Component, Service
+from portico.server.middleware import Middleware, create_middleware_context
+from portico.server.registry.service import Component, MethodHandler, Service
 
 CallNext = Callable[[Any], Awaitable[Any]]
 HandlerResult = Any
 
-# How methods of the protocol begin: rules and limits know what those are about.
+# The prefixes of protocol methods. Extensions may not use them, because access rules and limits depend on them.
 _RESERVED = frozenset(method.partition("/")[0] for method in METHODS)
 
 
 class ServerRequestContext(RequestContext):
-    """What the SDK gives to functions that answer a method."""
+    """The context that the SDK passes to method handlers."""
 
     __slots__ = ("call",)
 
@@ -56,12 +56,13 @@ class ServerRequestContext(RequestContext):
             raise InvalidParams(f"Invalid params for {self.call.method}: {mistake}") from None
 
 
-def request_context(call: Call, server: Any) -> ServerRequestContext:
+def create_sdk_context(call: Call, server: Any) -> ServerRequestContext:
+    """Return the SDK's context of a call."""
     return ServerRequestContext(create_request_context(call, server), call)
 
 
 class FunctionMiddleware:
-    """A middleware of the SDK, `async def middleware(ctx, call_next)`."""
+    """An SDK middleware function, `async def middleware(ctx, call_next)`, as a middleware of Portico."""
 
     def __init__(self, function: Callable[..., Awaitable[Any]], server: Any) -> None:
         self._function, self._server = function, server
@@ -73,14 +74,16 @@ class FunctionMiddleware:
 
             CurrentCall.enter((call, self._server.runtime))
             is_hooks = isinstance(self._function, Middleware)
-            context = middleware_context(call, self._server) if is_hooks else request_context(call, self._server)
+            context = (
+                create_middleware_context(call, self._server) if is_hooks else create_sdk_context(call, self._server)
+            )
             return _said(await self._function(context, call_next))
 
         return handle
 
 
 class ToolBinding(Struct):
-    """A tool that comes with an extension."""
+    """A tool of an extension."""
 
     fn: Callable[..., Any]
     meta: dict[str, Any] | None = None
@@ -88,13 +91,13 @@ class ToolBinding(Struct):
 
 
 class ResourceBinding(Struct):
-    """A resource that comes with an extension."""
+    """A resource of an extension."""
 
     resource: Any
 
 
 class MethodBinding(Struct):
-    """A method that an extension answers: `async def handler(ctx, params)`."""
+    """A method that an extension handles: `async def handler(ctx, params)`."""
 
     method: str
     params_type: Any
@@ -103,7 +106,7 @@ class MethodBinding(Struct):
 
 
 class Extension:
-    """A bundle with an `identifier`: tools, resources, methods, and something put around every call of a tool."""
+    """A bundle with an `identifier`: tools, resources, methods, and a wrapper around every tool call."""
 
     identifier: str = ""
 
@@ -125,24 +128,24 @@ ServerExtension = Extension
 
 
 class ExtensionService(Service):
-    """Such an object, ours or theirs, as a Service."""
+    """Adapter from an SDK extension to a Service."""
 
     def __init__(self, extension: Any) -> None:
         if not getattr(extension, "identifier", ""):
-            raise UsageError(f"{extension!r} is no extension: it has no identifier")
+            raise UsageError(f"an extension must have an identifier, got {extension!r}")
         super().__init__(extension.identifier)
         self._extension = extension
         self._server: Any = None
-        for one in extension.tools():
-            self._register(Tool(one.fn, meta=one.meta, **one.kwargs))
+        for tool in extension.tools():
+            self._register(Tool(tool.fn, meta=tool.meta, **tool.kwargs))
         for bound in extension.resources():
             self._register(_resource(bound.resource))
         self._bindings = list(extension.methods())
         for binding in self._bindings:
             if binding.method.partition("/")[0] in _RESERVED:
-                raise UsageError(f"{binding.method!r} is a method of the protocol; an extension has its own")
+                raise UsageError(f"{binding.method!r} is a protocol method; an extension must use its own prefix")
 
-    def added(self, server: Any) -> None:
+    def on_added(self, server: Any) -> None:
         self._server = server
 
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
@@ -151,54 +154,67 @@ class ExtensionService(Service):
     def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
         for binding in self._bindings:
             if binding.method not in METHODS:
-                add_method(Method(binding.method, "to server", REVISIONS[0], LATEST, Params, Any))
+                register_method(
+                    Method(
+                        binding.method,
+                        "to server",
+                        SUPPORTED_PROTOCOL_VERSIONS[0],
+                        LATEST_PROTOCOL_VERSION,
+                        RequestParams,
+                        Any,
+                    )
+                )
         return {binding.method: self._answering(binding) for binding in self._bindings}
 
     def _answering(self, binding: Any) -> Callable[[Call], Awaitable[Any]]:
         async def answer(call: Call) -> Any:
-            if binding.protocol_versions is not None and call.revision not in binding.protocol_versions:
+            if binding.protocol_versions is not None and call.protocol_version not in binding.protocol_versions:
                 raise MethodNotFound(f"Method not found: {call.method}")
             params = _params(binding.params_type, call)
-            return _said(await binding.handler(request_context(call, self._server), params))
+            return _said(await binding.handler(create_sdk_context(call, self._server), params))
 
         return answer
 
-    def around(self, method: str, answer: Answer) -> Answer:
+    def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
         intercept = getattr(self._extension, "intercept_tool_call", None)
         if method != "tools/call" or intercept is None:
-            return answer
+            return handler
 
-        async def intercepted(call: Call) -> Any:
+        async def call_intercepted(call: Call) -> Any:
             async def call_next(context: Any = None) -> Any:
-                result = answer(call)
+                result = handler(call)
                 return await result if isinstance(result, Awaitable) else result
 
-            return _said(await intercept(call.typed(), request_context(call, self._server), call_next))
+            return _said(await intercept(call.decode_params(), create_sdk_context(call, self._server), call_next))
 
-        return intercepted
+        return call_intercepted
 
 
 def require_client_extension(ctx: Any, identifier: str) -> None:
-    """Raises MissingCapability for a client that has not declared an extension."""
+    """Raise MissingClientCapability if the client did not declare an extension."""
     declared = getattr(ctx, "_ctx", ctx).capabilities
     if identifier not in (declared.extensions or {}):
-        raise MissingCapability({"extensions": {identifier: {}}})
+        raise MissingClientCapability({"extensions": {identifier: {}}})
 
 
-def _resource(given: Any) -> Component:
-    if isinstance(given, Resource):
-        return given
+def _resource(resource: Any) -> Component:
+    if isinstance(resource, Resource):
+        return resource
     return Resource(
-        given.read, str(given.uri), name=given.name, mime_type=given.mime_type, description=given.description
+        resource.read,
+        str(resource.uri),
+        name=resource.name,
+        mime_type=resource.mime_type,
+        description=resource.description,
     )
 
 
 def _params(kind: Any, call: Call) -> Any:
     try:
-        said = msgspec.json.decode(call.params or b"{}")
+        params = msgspec.json.decode(call.params or b"{}")
         if hasattr(kind, "model_validate"):
-            return kind.model_validate(said)
-        return msgspec.convert(said, kind)
+            return kind.model_validate(params)
+        return msgspec.convert(params, kind)
     except (ValueError, RecursionError) as mistake:
         raise InvalidParams(f"Invalid params: {str(mistake)[:500]}") from None
 

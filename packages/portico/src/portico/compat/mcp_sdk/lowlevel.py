@@ -1,9 +1,10 @@
-"""The official SDK's low-level Server: one function for each method, which answers it as it likes.
+"""The low-level Server of the official SDK: one function per method.
 
     server = LowLevelServer("bookshop", on_list_tools=list_tools, on_call_tool=call_tool)
 
-The functions take `(ctx, params)`; those that are registered with the decorators of the SDK's first major version,
-`@server.list_tools()` and the others, take what they took there. Results are ours, dicts, or objects of `mcp.types`.
+The functions take `(ctx, params)`. Functions registered with the decorators of the SDK's first major version, such as
+`@server.list_tools()`, take the parameters of that version. Results are Portico's types, dicts, or objects of
+`mcp.types`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from msgspec import Struct
 
 from portico.compat.base import CompatServer
 from portico.compat.mcp_sdk.context import Context
-from portico.compat.mcp_sdk.extension import ServerRequestContext, request_context
+from portico.compat.mcp_sdk.extension import ServerRequestContext, create_sdk_context
 from portico.compat.unsupported import Unsupported, reject_options
-from portico.jsonschema import SchemaError, complaints
+from portico.jsonschema import SchemaError, validate
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.completion import CompleteResult
 from portico.protocol.errors import InvalidParams, ToolError, UsageError
@@ -40,13 +41,13 @@ from portico.server.components.resources import to_contents
 from portico.server.components.results import to_result
 from portico.server.context.current import CurrentCall
 from portico.server.registry.service import Service
-from portico.server.server import CAPABILITIES
+from portico.server.server import DEFAULT_CAPABILITIES
 
 log = logging.getLogger("portico.server")
 
 Answers = Callable[..., Awaitable[Any]]
 
-# The keyword for each method's function: the method, what comes of it, and the capability that it is part of.
+# The constructor keyword of each method's function: the method, its result type, and its capability.
 _METHODS: dict[str, tuple[str, type[Struct], str]] = {
     "on_list_tools": ("tools/list", ListToolsResult, "tools"),
     "on_call_tool": ("tools/call", CallToolResult, "tools"),
@@ -57,7 +58,7 @@ _METHODS: dict[str, tuple[str, type[Struct], str]] = {
     "on_get_prompt": ("prompts/get", GetPromptResult, "prompts"),
     "on_completion": ("completion/complete", CompleteResult, "completions"),
 }
-# What Portico answers itself, for every revision: functions for it are not called, which is logged.
+# Portico answers these itself, for every protocol version: functions for them are not called, which is logged.
 _OURS = frozenset(
     {"on_set_logging_level", "on_subscribe_resource", "on_unsubscribe_resource", "on_ping", "on_progress",
      "on_roots_list_changed", "on_subscriptions_listen"}
@@ -71,7 +72,7 @@ _RUN_UNSUPPORTED = {
 
 
 class NotificationOptions(Struct):
-    """What the SDK has to be told, and ours says by itself."""
+    """Options that the SDK requires; Portico determines them itself."""
 
     prompts_changed: bool = False
     resources_changed: bool = False
@@ -79,7 +80,7 @@ class NotificationOptions(Struct):
 
 
 class InitializationOptions(Struct):
-    """The same: a server's name and version are its own."""
+    """Options that the SDK requires; Portico uses the server's own name and version."""
 
     server_name: str = ""
     server_version: str = ""
@@ -88,14 +89,14 @@ class InitializationOptions(Struct):
 
 
 class ReadResourceContents(Struct):
-    """One part of what `@server.read_resource()` returns."""
+    """One part of the return value of `@server.read_resource()`."""
 
     content: str | bytes
     mime_type: str | None = None
     meta: dict[str, Any] | None = None
 
 
-# What such functions list, under names that are not those of what servers register.
+# The types that list functions return, under names that differ from the classes of registered components.
 ToolDefinition = Tool
 PromptDefinition = Prompt
 ResourceDefinition = Resource
@@ -103,12 +104,12 @@ ResourceTemplateDefinition = ResourceTemplate
 
 
 class _StandardStreams:
-    """What `stdio_server` gives: `server.run` opens standard input and output itself."""
+    """Placeholder for the streams of `stdio_server`: `server.run` opens standard input and output itself."""
 
 
 @asynccontextmanager
 async def stdio_server() -> AsyncIterator[tuple[_StandardStreams, _StandardStreams]]:
-    """`async with stdio_server() as (read, write): await server.run(read, write, …)`"""
+    """Provide the streams for `async with stdio_server() as (read, write): await server.run(read, write, …)`."""
     yield _StandardStreams(), _StandardStreams()
 
 
@@ -116,7 +117,7 @@ class _Functions(Service):
     """The functions of a low-level server, by method."""
 
     def __init__(self, server: LowLevelServer) -> None:
-        # Rules know what it answers by the name of the server.
+        # Access rules refer to these components by the name of the server.
         super().__init__(server.name)
         self.answers: dict[str, Callable[[Call], Awaitable[Any]]] = {}
 
@@ -125,7 +126,7 @@ class _Functions(Service):
 
 
 class LowLevelServer(CompatServer):
-    """A server whose methods are answered by functions of its author. Its other options are those of a Server.
+    """A server whose methods are implemented by functions. Takes the other options of a Server.
 
     * **on_list_tools**, **on_call_tool**, **on_list_resources**, **on_list_resource_templates**,
       **on_read_resource**, **on_list_prompts**, **on_get_prompt**, **on_completion** – `async def (ctx, params)`, which
@@ -136,8 +137,10 @@ class LowLevelServer(CompatServer):
 
     def __init__(self, name: str, version: str | None = None, instructions: str | None = None, **options: Any) -> None:
         functions = {key: options.pop(key) for key in tuple(options) if key in _METHODS or key in _OURS}
-        said = {"version": version} if version else {}
-        super().__init__(name, instructions, **{"capabilities": {"logging": {}}, **said, **options})
+        version_option = {"version": version} if version else {}
+        # Capabilities of the other features are added with their functions: the SDK derives them
+        # from the registered handlers too.
+        super().__init__(name, instructions, **{"capabilities": {"logging": {}}, **version_option, **options})
         self._functions = _Functions(self)
         self.add(self._functions)
         for key, fn in functions.items():
@@ -148,17 +151,17 @@ class LowLevelServer(CompatServer):
 
     def _answer_with(self, key: str, fn: Answers) -> None:
         method, result, feature = _METHODS[key]
-        self._functions.answers[method] = partial(self._answered, fn, result)
-        self.capabilities = msgspec.structs.replace(self.capabilities, **{feature: CAPABILITIES[feature]})
+        self._functions.answers[method] = partial(self._call_handler, fn, result)
+        self.capabilities = msgspec.structs.replace(self.capabilities, **{feature: DEFAULT_CAPABILITIES[feature]})
         self._extend()
 
-    async def _answered(self, fn: Answers, result: type[Struct], call: Call) -> Any:
-        call.typed()  # params that do not fit are refused here: the functions are not written for them
-        context = request_context(call, self)
+    async def _call_handler(self, fn: Answers, result: type[Struct], call: Call) -> Any:
+        call.decode_params()  # reject invalid params here: the functions do not expect them
+        context = create_sdk_context(call, self)
         CurrentCall.enter(context)
-        return _result(await fn(context, call), result, self.methods.hints)
+        return _result(await fn(context, call), result, self.methods.cache_hints)
 
-    # Registering as the SDK's first major version does it
+    # Decorators of the SDK's first major version
 
     def _decorator(self, key: str, answer: Callable[..., Awaitable[Any]]) -> Callable[[Answers], Answers]:
         def register(fn: Answers) -> Answers:
@@ -168,26 +171,28 @@ class LowLevelServer(CompatServer):
         return register
 
     def list_tools(self) -> Any:
-        return self._decorator("on_list_tools", partial(_listed, "tools"))
+        return self._decorator("on_list_tools", partial(_list_entries, "tools"))
 
     def list_resources(self) -> Any:
-        return self._decorator("on_list_resources", partial(_listed, "resources"))
+        return self._decorator("on_list_resources", partial(_list_entries, "resources"))
 
     def list_resource_templates(self) -> Any:
-        return self._decorator("on_list_resource_templates", partial(_listed, "resourceTemplates"))
+        return self._decorator("on_list_resource_templates", partial(_list_entries, "resourceTemplates"))
 
     def list_prompts(self) -> Any:
-        return self._decorator("on_list_prompts", partial(_listed, "prompts"))
+        return self._decorator("on_list_prompts", partial(_list_entries, "prompts"))
 
     def call_tool(self, *, validate_input: bool = True) -> Any:  # type: ignore[override]
         return self._decorator("on_call_tool", partial(self._call_by_name, validate_input))
 
     async def _call_by_name(self, validate: bool, fn: Answers, ctx: Any, call: Call) -> Any:
-        said = ctx.params or {}
-        name, arguments = said["name"], said.get("arguments") or {}
+        params = ctx.params or {}
+        name, arguments = params["name"], params.get("arguments") or {}
         if validate:
             await self._check(ctx, call, name, arguments)
         value = await fn(name, arguments)
+        # The SDK's combined result: content blocks for the model and structured content for
+        # programs.
         if isinstance(value, tuple) and len(value) == 2:
             blocks, structured = value
             made: Any = to_result(list(blocks), uri="")
@@ -198,11 +203,13 @@ class LowLevelServer(CompatServer):
         lists = self._functions.answers.get("tools/list")
         if lists is None:
             return
+        # The schema is known to the list function only, so it is called for each validation, as the
+        # SDK does when its cache is empty.
         listed = await lists(msgspec.structs.replace(call, method="tools/list", params=msgspec.Raw(b"{}"), read=None))
         for tool in listed.tools:
             wrong = _complaints(tool.input_schema, arguments) if tool.name == name else ()
             if wrong:
-                raise ToolError("Invalid arguments: " + "; ".join(f"{one.path}: {one.message}" for one in wrong))
+                raise ToolError("Invalid arguments: " + "; ".join(f"{item.path}: {item.message}" for item in wrong))
 
     def read_resource(self) -> Any:  # type: ignore[override]
         async def read(fn: Answers, ctx: Any, call: Call) -> Any:
@@ -210,9 +217,9 @@ class LowLevelServer(CompatServer):
             value = await fn(_uri(fn, uri))
             parts = list(value) if _is_many(value) else [value]
             contents = [
-                one
+                to_content
                 for part in parts
-                for one in to_contents(getattr(part, "content", part), uri, getattr(part, "mime_type", None))
+                for to_content in to_contents(getattr(part, "content", part), uri, getattr(part, "mime_type", None))
             ]
             return ReadResourceResult(contents=contents)
 
@@ -220,16 +227,16 @@ class LowLevelServer(CompatServer):
 
     def get_prompt(self) -> Any:  # type: ignore[override]
         async def get(fn: Answers, ctx: Any, call: Call) -> Any:
-            said = ctx.params or {}
-            return await fn(said["name"], said.get("arguments") or {})
+            params = ctx.params or {}
+            return await fn(params["name"], params.get("arguments") or {})
 
         return self._decorator("on_get_prompt", get)
 
     def completion(self) -> Any:  # type: ignore[override]
         async def complete(fn: Answers, ctx: Any, call: Call) -> Any:
-            params = call.typed()
-            found = await fn(params.ref, params.argument, getattr(params, "context", None))
-            return {"completion": {"values": []} if found is None else _plain(found)}
+            params = call.decode_params()
+            result = await fn(params.ref, params.argument, getattr(params, "context", None))
+            return {"completion": {"values": []} if result is None else _plain(result)}
 
         return self._decorator("on_completion", complete)
 
@@ -249,11 +256,12 @@ class LowLevelServer(CompatServer):
 
     @property
     def request_context(self) -> ServerRequestContext:
-        """Of the request that is being answered. Raises LookupError outside of one."""
-        found = CurrentCall.found()
-        if not isinstance(found, ServerRequestContext):
-            raise LookupError("there is no request that is being answered")
-        return found
+        """Return the context of the current request. Raises LookupError outside of a request."""
+        result = CurrentCall.get()
+        # A LookupError, because the SDK implements it with a ContextVar and code may catch that.
+        if not isinstance(result, ServerRequestContext):
+            raise LookupError("no request is being handled")
+        return result
 
     def create_initialization_options(
         self, notification_options: Any = None, experimental_capabilities: Mapping[str, Any] | None = None
@@ -275,8 +283,10 @@ class LowLevelServer(CompatServer):
         """Serve: `await server.run(read, write, …)` with the streams of `stdio_server()`, or `server.run("http")`."""
         if isinstance(read, str):
             return super().run(read, **options)
+        # Streams of the real SDK would bypass our transport and with it limits, logging and
+        # shutdown.
         if not isinstance(read, _StandardStreams):
-            raise UsageError("run takes what stdio_server() of portico gives, or a transport: server.run('http')")
+            raise UsageError("run expects the streams of portico's stdio_server(), or a transport: server.run('http')")
         reject_options("run", options, _RUN_UNSUPPORTED)
         return self.run_async("stdio")
 
@@ -299,9 +309,9 @@ def _not_called(what: str) -> Callable[[Answers], Answers]:
 
 def _complaints(schema: dict[str, Any], value: Any) -> list[Any]:
     try:
-        return complaints(schema, value)
+        return validate(schema, value)
     except SchemaError as missing:
-        log.warning("arguments are not held against the schema of their tool: %s", missing)
+        log.warning("arguments are not validated against the tool's schema: %s", missing)
         return []
 
 
@@ -309,9 +319,9 @@ def _is_many(value: Any) -> bool:
     return isinstance(value, list | tuple) or inspect.isgenerator(value)
 
 
-async def _listed(member: str, fn: Answers, ctx: Any, call: Call) -> Any:
-    found = await (fn(ctx.call.typed()) if _takes_one(fn) else fn())
-    return found if not isinstance(found, list | tuple) else {member: [_plain(one) for one in found]}
+async def _list_entries(member: str, fn: Answers, ctx: Any, call: Call) -> Any:
+    result = await (fn(ctx.call.decode_params()) if _takes_one(fn) else fn())
+    return result if not isinstance(result, list | tuple) else {member: [_plain(item) for item in result]}
 
 
 def _takes_one(fn: Answers) -> bool:
@@ -319,7 +329,7 @@ def _takes_one(fn: Answers) -> bool:
 
 
 def _uri(fn: Answers, uri: str) -> Any:
-    """A URI as the function wants it: pydantic's AnyUrl, if it says so."""
+    """Return a URI in the type that the function is annotated with, such as pydantic's AnyUrl."""
     kind = next(iter(_hints(fn).values()), str)
     return kind(uri) if isinstance(kind, type) and kind.__module__.startswith("pydantic") else uri
 
@@ -332,29 +342,30 @@ def _hints(fn: Any) -> dict[str, Any]:
 
 
 def _params_type(fn: Any) -> Any:
-    """The class of `mcp.types` that the second parameter is annotated with; None for none."""
+    """Return the class of `mcp.types` that the second parameter is annotated with, or None."""
     names = list(inspect.signature(fn).parameters)
     kind = _hints(fn).get(names[1]) if len(names) > 1 else None
-    return next((one for one in (kind, *get_args(kind)) if hasattr(one, "model_validate")), None)
+    return next((item for item in (kind, *get_args(kind)) if hasattr(item, "model_validate")), None)
 
 
 class SdkRequestParams:
-    """The params of a request: its members, by the names that Python gives them."""
+    """Request params with snake_case attributes."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._params = params
 
     def __getattr__(self, name: str) -> Any:
+        # `protocol_version` reads `protocolVersion`: the SDK's models accept both spellings.
         head, *rest = name.split("_")
         return self._params.get(head + "".join(part.title() for part in rest))
 
 
 async def _with_params(fn: Answers, kind: Any, ctx: Any, call: Call) -> Any:
-    said = ctx.params or {}
+    request_params = ctx.params or {}
     if kind is None:
-        return await fn(ctx, SdkRequestParams(said))
+        return await fn(ctx, SdkRequestParams(request_params))
     try:
-        params = kind.model_validate({name: value for name, value in said.items() if name != "_meta"})
+        params = kind.model_validate({name: value for name, value in request_params.items() if name != "_meta"})
     except ValueError as mistake:
         raise InvalidParams(f"Invalid params for {call.method}: {str(mistake)[:300]}") from None
     return await fn(ctx, params)
@@ -368,13 +379,14 @@ def _plain(value: Any) -> Any:
 
 def _result(value: Any, kind: type[Struct], hints: Mapping[str, Any]) -> Any:
     if not isinstance(value, kind | InputRequiredResult):
-        said = _plain(value)
-        if not isinstance(said, dict):
-            raise TypeError(f"the function returned {type(value).__name__}, and owes a {kind.__name__}")
-        said = {"isError": False, **said} if kind is CallToolResult else said
-        asks = said.get("resultType") == "input_required" or "inputRequests" in said
+        content = _plain(value)
+        if not isinstance(content, dict):
+            raise TypeError(f"the function must return a {kind.__name__}, got {type(value).__name__}")
+        content = {"isError": False, **content} if kind is CallToolResult else content
+        # Dicts of 2025 code have no `resultType`; 2026-07-28 requires it in every result.
+        asks = content.get("resultType") == "input_required" or "inputRequests" in content
         value = msgspec.convert(
-            {**said, "resultType": "input_required" if asks else "complete"}, InputRequiredResult if asks else kind
+            {**content, "resultType": "input_required" if asks else "complete"}, InputRequiredResult if asks else kind
         )
     if hasattr(value, "ttl_ms") and value.ttl_ms is msgspec.UNSET:
         value = msgspec.structs.replace(value, **hints)

@@ -1,4 +1,4 @@
-"""`MCPServer`, the official SDK's server, and `FastMCP`, its name in the first major version."""
+"""`MCPServer`, the server of the official SDK, and `FastMCP`, its name in the first major version."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from portico.compat.mcp_sdk.context import Context
 from portico.compat.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from portico.transports.http_server.asgi import Application
+    from portico.transports.http_server.asgi import AsgiApplication
 
 _BOTH = (None, True, False)
 
 
 class _SessionManager:
-    """The SDK's session manager is run while an application is served; here it is the lifespan of the server."""
+    """The SDK's session manager, which here is the lifespan of the server."""
 
     def __init__(self, server: MCPServer) -> None:
         self._server = server
@@ -26,7 +26,7 @@ class _SessionManager:
 
 
 class MCPServer(CompatServer):
-    """A Server with the official SDK's options, methods and defaults. Options of `portico.Server` work as well."""
+    """A Server with the options, methods and defaults of the official SDK. Options of `portico.Server` work as well."""
 
     context_class = Context
     default_name = "mcp-server"
@@ -35,7 +35,7 @@ class MCPServer(CompatServer):
         "debug": Unsupported("use log_level='debug'", accepted=(None, False)),
         "dependencies": Unsupported("declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])),
         "subscriptions": Unsupported("use store=URL, so that workers share notifications"),
-        # A second component of one name is left out with a message in the log, whatever these say.
+        # A second component with the same name is dropped with a log message, whatever these are set to.
         "warn_on_duplicate_tools": Unsupported("use on_duplicate=", accepted=_BOTH),
         "warn_on_duplicate_resources": Unsupported("use on_duplicate=", accepted=_BOTH),
         "warn_on_duplicate_prompts": Unsupported("use on_duplicate=", accepted=_BOTH),
@@ -80,12 +80,12 @@ class MCPServer(CompatServer):
     def session_manager(self) -> _SessionManager:
         return _SessionManager(self)
 
-    def streamable_http_app(self, **options: Any) -> Application:
+    def streamable_http_app(self, **options: Any) -> AsgiApplication:
         """Return the server as an ASGI application."""
         return self._create_app("streamable_http_app", "http", options)
 
-    def sse_app(self, mount_path: str | None = None, **options: Any) -> Application:
-        """Return the server as an ASGI application with the two endpoints of 2024-11-05 as well."""
+    def sse_app(self, mount_path: str | None = None, **options: Any) -> AsgiApplication:
+        """Return the server as an ASGI application that also serves the two endpoints of 2024-11-05."""
         return self._create_app("sse_app", "sse", {"mount_path": mount_path, **options})
 
     async def run_streamable_http_async(self, **options: Any) -> None:
@@ -96,7 +96,7 @@ class MCPServer(CompatServer):
 
 
 class FastMCP(MCPServer):
-    """`mcp.server.fastmcp.FastMCP`, with the parameters in its order."""
+    """`mcp.server.fastmcp.FastMCP`, with its parameter order."""
 
     def __init__(self, name: str | None = None, instructions: str | None = None, **options: Any) -> None:
         super().__init__(name, instructions=instructions, **options)

@@ -13,7 +13,7 @@ from portico.server.context.context import Context
 
 
 class RequestContext:
-    """What the SDK's `ctx.request_context` has."""
+    """The SDK's `ctx.request_context`."""
 
     __slots__ = ("_ctx",)
 
@@ -46,8 +46,7 @@ class RequestContext:
 
 
 class ServerSession:
-    """What the SDK's `ctx.session` has. Messages belong to the request that is being handled, so that
-    `related_request_id` changes nothing."""
+    """The SDK's `ctx.session`. Messages always belong to the current request, so `related_request_id` has no effect."""
 
     __slots__ = ("_ctx",)
 
@@ -59,7 +58,7 @@ class ServerSession:
         return self._ctx.client_capabilities
 
     def check_client_capability(self, capability: Any) -> bool:
-        """Return whether the client has declared all of a capability, given as a dict, a Struct or a pydantic model."""
+        """Return whether the client declared the capability, given as a dict, a Struct or a pydantic model."""
         required = capability if isinstance(capability, Mapping) else _to_dict(capability)
         return _includes(msgspec.to_builtins(self._ctx.client_capabilities), required)
 
@@ -88,11 +87,11 @@ class ServerSession:
         message: str | None = None,
         related_request_id: Any = None,
     ) -> None:
-        """Report the progress of the request that is being handled."""
+        """Report the progress of the current request."""
         await self._ctx.report_progress(progress, total, message)
 
     async def send_elicit_complete(self, elicitation_id: str | None, related_request_id: Any = None) -> None:
-        await self._ctx.elicitation_complete(elicitation_id)
+        await self._ctx.notify_elicitation_complete(elicitation_id)
 
     async def elicit(self, message: str, requested_schema: Any, related_request_id: Any = None) -> Any:
         return await self._ctx.elicit(message, requested_schema)
@@ -111,12 +110,12 @@ class ServerSession:
         return await self._ctx.sample(messages, max_tokens=max_tokens, **options)
 
     async def list_roots(self) -> ListRootsResult:
-        return ListRootsResult(roots=await self._ctx.roots())
+        return ListRootsResult(roots=await self._ctx.list_roots())
 
 
 _SAMPLING_UNSUPPORTED = {
     "include_context": Unsupported("put the context into the messages", accepted=(None, "none")),
-    "metadata": Unsupported("put what the client needs to know into the messages"),
+    "metadata": Unsupported("put information for the client into the messages"),
 }
 
 

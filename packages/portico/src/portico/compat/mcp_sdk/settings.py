@@ -1,4 +1,4 @@
-"""Settings that the official SDK has as objects."""
+"""Settings objects of the official SDK."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from portico.server.options import StateCodec
 
 if TYPE_CHECKING:
     from portico.server.context import request_state
-    from portico.server.context.request_state import Seal
+    from portico.server.context.request_state import RequestStateSealer
 else:
     request_state = LazyModule("portico.server.context.request_state")
 
+# The length of the SHA-256 MAC: a shorter key would be the weakest part.
 MIN_KEY_BYTES = 32
 
 
 class TransportSecuritySettings(Struct):
-    """The hosts and origins that a server accepts requests for."""
+    """The Host and Origin headers that a server accepts."""
 
     enable_dns_rebinding_protection: bool = True
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
 
     def http_options(self) -> dict[str, Any]:
-        """Return the same as options of `Server.run("http")`."""
+        """Return the settings as options of `Server.run("http")`."""
         if not self.enable_dns_rebinding_protection:
-            return {"allow_hosts": ["*"]}
+            return {"allowed_hosts": ["*"]}
+        # The SDK writes `host:*` for any port; a host without a port means that in Portico.
         hosts = [host.removesuffix(":*") for host in self.allowed_hosts]
-        return {"allow_hosts": hosts, "allow_origins": list(self.allowed_origins)}
+        return {"allowed_hosts": hosts, "allowed_origins": list(self.allowed_origins)}
 
 
 _REQUEST_STATE_UNSUPPORTED = {
@@ -45,11 +47,12 @@ _REQUEST_STATE_UNSUPPORTED = {
 
 
 class RequestStateSecurity:
-    """How the states are sealed that clients carry from one round to the next.
+    """How the request state that clients return between rounds is sealed.
 
-    * **keys** – the first seals, and each of them opens: `[new, old]` while a key is being replaced.
-    * **codec** – or an object with `seal(bytes) -> str` and `unseal(str) -> bytes`, which raises InvalidRequestState.
-    * **ttl** – seconds until a state expires: 600 by default.
+    * **keys** – the first key seals, and every key unseals: `[new, old]` during a key rotation.
+    * **codec** – alternatively an object with `seal(bytes) -> str` and `unseal(str) -> bytes`, which raises
+      InvalidRequestState.
+    * **ttl** – seconds until a state expires (default: 600).
     """
 
     def __init__(
@@ -62,10 +65,10 @@ class RequestStateSecurity:
     ) -> None:
         reject_options("RequestStateSecurity", unsupported, _REQUEST_STATE_UNSUPPORTED)
         if (keys is None) == (codec is None):
-            raise UsageError("RequestStateSecurity needs keys or a codec, and not both")
+            raise UsageError("RequestStateSecurity requires either keys or a codec")
         self._keys = [key.encode() if isinstance(key, str) else bytes(key) for key in keys or ()]
         if keys is not None and (not self._keys or min(map(len, self._keys)) < MIN_KEY_BYTES):
-            raise UsageError(f"the keys of a RequestStateSecurity have at least {MIN_KEY_BYTES} bytes each")
+            raise UsageError(f"the keys of RequestStateSecurity must have at least {MIN_KEY_BYTES} bytes each")
         self._codec = codec
         self._ttl = ttl
 
@@ -73,14 +76,18 @@ class RequestStateSecurity:
     def ephemeral(cls, *, ttl: float | None = None, **unsupported: Any) -> Self:
         """Seal with a key of this process and its workers, which is the default of a server."""
         reject_options("RequestStateSecurity.ephemeral", unsupported, _REQUEST_STATE_UNSUPPORTED)
+        # Around the constructor, which requires keys or a codec so that an empty list is never an
+        # accident.
         security = cls.__new__(cls)
         security._keys, security._codec, security._ttl = [], None, ttl
         return security
 
-    def create_sealer(self, name: str) -> Seal:
+    def create_sealer(self, name: str) -> RequestStateSealer:
         first = self._keys[0] if self._keys else None
-        lifetime = {} if self._ttl is None else {"lifetime": self._ttl}
-        return request_state.Seal(first, name=name, others=self._keys[1:], codec=self._codec, **lifetime)
+        ttl = {} if self._ttl is None else {"ttl": self._ttl}
+        return request_state.RequestStateSealer(
+            first, name=name, previous_keys=self._keys[1:], codec=self._codec, **ttl
+        )
 
 
 _AUTHORIZATION_SERVER = "an authorization server is configured with [auth.proxy] of portico-gateway"
@@ -88,7 +95,7 @@ _AUTH_UNSUPPORTED = {
     "client_registration_options": Unsupported(_AUTHORIZATION_SERVER),
     "revocation_options": Unsupported(_AUTHORIZATION_SERVER),
     "identity_assertion_enabled": Unsupported(_AUTHORIZATION_SERVER, accepted=(None, False)),
-    # The audience of tokens is validated whatever this says.
+    # The audience of tokens is always validated.
     "validate_token_resource": Unsupported("use True or False", accepted=(None, True, False)),
 }
 AUTH_FIELDS = ("issuer_url", "resource_server_url", "required_scopes", "service_documentation_url", *_AUTH_UNSUPPORTED)
@@ -116,6 +123,6 @@ class AuthSettings(AuthProvider):
             audience=self._resource,
             public_url=server_url(self._resource),
             authorization_servers=[self._issuer],
-            required={*self.required_scopes, *required_by(verifier)},
-            documentation=None if self._documentation is None else str(self._documentation),
+            required_scopes={*self.required_scopes, *required_by(verifier)},
+            resource_documentation=None if self._documentation is None else str(self._documentation),
         )

@@ -1,1 +1,1 @@
-"""A project that was written for FastMCP or the official SDK, rewritten for Portico. No code of it is run."""
+"""Codemod that rewrites a project from FastMCP or the official SDK to Portico. No code of the project is run."""

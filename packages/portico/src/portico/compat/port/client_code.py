@@ -1,6 +1,6 @@
-"""The client side of a file: calls of FastMCP's Client that are written differently here, and advice about the rest.
+"""Client code: calls of FastMCP's Client that are written differently in Portico, and advice about the rest.
 
-A result is followed from `x = await client.call_tool(…)` to the uses of `x.data` in the same function.
+A result is tracked from `x = await client.call_tool(…)` to the uses of `x.data` in the same function.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import libcst as cst
 from libcst.metadata import ParentNodeProvider, PositionProvider, QualifiedNameProvider
 
-# Attributes of values that are not objects of a schema: dates, numbers and the like stay as they are.
+# Attributes of values that are not JSON objects, such as dates and numbers; they stay unchanged.
 _OF_VALUES = frozenset(
     [
         "year",
@@ -38,9 +38,9 @@ _PARAMETERS = {
     ),
     "sampling_handler": (
         1,
-        "takes one parameter here, a portico.types.CreateMessageParams with .messages and the settings; return a text",
+        "takes one parameter here, a portico.types.CreateMessageParams with .messages and the settings; return a str",
     ),
-    "message_handler": (2, "takes two parameters here: the method, and the params undecoded"),
+    "message_handler": (2, "takes two parameters here: the method and the undecoded params"),
     "log_handler": (1, "takes one parameter here, a portico.types.LogMessage with .level, .logger and .data"),
     "progress_handler": (3, "takes three parameters: progress, total, message"),
 }
@@ -52,17 +52,17 @@ _METHODS = {
     "read_resource_mcp": "use client.read_resource(uri), which returns the contents",
     "get_prompt_mcp": "use client.get_prompt(name, arguments), which returns the whole result",
     "complete_mcp": "use client.complete(ref, name, value)",
-    "initialize": "leave it out: opening the client initializes the session",
+    "initialize": "remove it: opening the client initializes the session",
     "set_logging_level": "use client.set_log_level(level)",
-    "send_roots_list_changed": "no equivalent: set client.inputs.roots before the server asks",
-    "is_connected": "no equivalent: requests reconnect by themselves",
+    "send_roots_list_changed": "no equivalent: set client.input_handlers.roots before the server requests them",
+    "is_connected": "no equivalent: requests reconnect automatically",
     "initialize_result": "use client.server_info, client.server_capabilities and client.instructions",
 }
 _RENAMED = {"structuredContent": "structured_content", "isError": "is_error"}
 
 
 class ClientNote(NamedTuple):
-    """A place that has to be changed by hand."""
+    """A place that must be changed by hand."""
 
     line: int
     what: str
@@ -76,11 +76,11 @@ class ClientSurvey(cst.CSTVisitor):
 
     def __init__(self) -> None:
         self.notes: list[ClientNote] = []
-        # `result.data.name`, to become `result.data["name"]`.
+        # `result.data.name`, which becomes `result.data["name"]`.
         self.fields: dict[cst.Attribute, int] = {}
         self.renamed: dict[cst.Attribute, str] = {}
         self.raw_calls: set[cst.Call] = set()
-        # By the function, or None: names that hold clients, results, and values out of results.
+        # By function, or None for the module: names that hold clients, results, and values of results.
         self._clients: set[str] = set()
         self._results: dict[Any, set[str]] = {}
         self._values: dict[Any, set[str]] = {}
@@ -88,8 +88,8 @@ class ClientSurvey(cst.CSTVisitor):
         self._handlers: list[tuple[str, cst.CSTNode]] = []
 
     def _is_client(self, node: cst.CSTNode) -> bool:
-        found = self.get_metadata(QualifiedNameProvider, node, set())
-        return any(one.name.partition(".")[0] == "fastmcp" and one.name.endswith(".Client") for one in found)
+        metadata = self.get_metadata(QualifiedNameProvider, node, set())
+        return any(item.name.partition(".")[0] == "fastmcp" and item.name.endswith(".Client") for item in metadata)
 
     # Names
 
@@ -124,7 +124,7 @@ class ClientSurvey(cst.CSTVisitor):
         self._bind_item(node, node.target, node.iter)
 
     def visit_GeneratorExp(self, node: cst.GeneratorExp) -> None:
-        # What is bound behind the element is used in it.
+        # The loop variable is bound after the element that uses it.
         self.visit_CompFor(node.for_in)
 
     def visit_ListComp(self, node: cst.ListComp) -> None:
@@ -155,14 +155,14 @@ class ClientSurvey(cst.CSTVisitor):
             self._values.setdefault(self._scope(node), set()).add(target.value)
 
     def _gives_result(self, node: cst.BaseExpression) -> bool:
-        """Whether this is a call of a tool whose result has data as the server describes it."""
+        """Return whether this is a tool call whose result has untyped data."""
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return False
-        typed = any(arg.keyword is not None and arg.keyword.value == "returns" for arg in node.args)
+        typed = any(arg.keyword is not None and arg.keyword.value == "result_type" for arg in node.args)
         return node.func.attr.value in ("call_tool", "call_tool_mcp") and not typed
 
     def _is_value(self, node: cst.BaseExpression) -> bool:
-        """Whether this is the data of a result, or something inside of it."""
+        """Return whether this is the data of a result, or a part of it."""
         if isinstance(node, cst.Name):
             return self._holds(self._values, node)
         if isinstance(node, cst.Subscript):
@@ -197,7 +197,7 @@ class ClientSurvey(cst.CSTVisitor):
         name = node.attr.value
         if isinstance(node.value, cst.Name) and node.value.value in self._clients:
             if name == "session":
-                self._note(node, "client.session", "no equivalent: the methods of the session are those of the Client")
+                self._note(node, "client.session", "no equivalent: use the methods of the Client")
             elif name in _METHODS:
                 self._note(node, f"client.{name}", _METHODS[name])
         if name in _RENAMED and isinstance(node.value, cst.Name) and self._holds(self._results, node.value):
@@ -216,14 +216,14 @@ class ClientSurvey(cst.CSTVisitor):
                     self._handlers.append((arg.keyword.value, arg.value))
 
     def leave_Module(self, original_node: cst.Module) -> None:
-        """Look at the handlers, which may be defined behind the client that they are given to."""
+        """Check the handlers, which may be defined after the client that uses them."""
         for option, handler in self._handlers:
-            wanted, advice = _PARAMETERS[option]
+            expected_parameters, advice = _PARAMETERS[option]
             made: Any = handler
             if isinstance(handler, cst.Name):
                 made = self._functions.get(handler.value)
             params = getattr(made, "params", None)
-            if isinstance(params, cst.Parameters) and not params.star_kwarg and _count(params) != wanted:
+            if isinstance(params, cst.Parameters) and not params.star_kwarg and _count(params) != expected_parameters:
                 if isinstance(params.star_arg, cst.Param):
                     continue
                 self._note(made, option, advice)
@@ -235,15 +235,19 @@ class ClientSurvey(cst.CSTVisitor):
         return int(self.get_metadata(PositionProvider, node).start.line)
 
     def field_notes(self) -> Iterator[ClientNote]:
-        """Return the fields to change by hand, for a file that is not rewritten."""
+        """Yield the fields to change by hand, for a file that is not rewritten."""
         for node, line in self.fields.items():
             name = node.attr.value
-            yield ClientNote(line, f".{name}", f'`data` is a dict here: write ["{name}"], or pass returns=TYPE')
+            yield ClientNote(
+                line,
+                f".{name}",
+                f'`data` is a dict here: write ["{name}"], or pass result_type=TYPE',
+            )
 
 
 def _count(params: cst.Parameters) -> int:
     every = [*params.posonly_params, *params.params]
-    names = [one for one in every if one.default is None]
+    names = [item for item in every if item.default is None]
     return len(names) - (1 if names and names[0].name.value == "self" else 0)
 
 

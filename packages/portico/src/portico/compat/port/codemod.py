@@ -1,4 +1,4 @@
-"""One file: its tree is read, names of theirs are followed to what they are here, and what has none is noted."""
+"""Rewrites one file: resolves names of FastMCP and the SDK to their counterparts, and reports names without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from libcst.metadata import (
 )
 
 from portico.compat.port.client_code import ClientSurvey
-from portico.compat.port.mappings import MADE_BY, Counterpart, advice, is_theirs, lookup, names_in
+from portico.compat.port.mappings import (
+    REPLACEMENT_FACTORIES,
+    PorticoName,
+    advice_for,
+    is_foreign,
+    lookup,
+    star_import_names,
+)
 from portico.compat.port.server_code import (
     COMPAT_MEMBERS,
     SERVER_OPTION_NAMES,
@@ -34,20 +41,22 @@ _SERVERS = {"FastMCP", "MCPServer"}
 _TYPES = ("mcp.types", "mcp_types")
 
 
-class ByHand(NamedTuple):
-    """What has to be done by hand."""
+class ManualStep(NamedTuple):
+    """A change that must be made by hand."""
 
     line: int
     what: str
     advice: str
 
 
-class Rewritten(NamedTuple):
+class RewriteResult(NamedTuple):
+    """The rewritten source and the changes that remain."""
+
     source: bytes
-    findings: list[ByHand]
+    findings: list[ManualStep]
 
 
-class NotPython(Exception):
+class PythonSyntaxError(Exception):
     """A file that cannot be parsed."""
 
     def __init__(self, line: int, message: str) -> None:
@@ -55,87 +64,88 @@ class NotPython(Exception):
         self.line = line
 
 
-def rewrite(source: bytes) -> Rewritten:
-    """The same file for Portico. Raises NotPython."""
+def rewrite(source: bytes) -> RewriteResult:
+    """Rewrite a file for Portico. Raises NotPython."""
     if b"mcp" not in source and b".call_tool(" not in source:
-        return Rewritten(source, [])
+        return RewriteResult(source, [])
     try:
         wrapper = MetadataWrapper(cst.parse_module(source))
     except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError) as mistake:
-        raise NotPython(getattr(mistake, "raw_line", 0), "it is no Python that can be read") from None
-    survey = Survey()
+        raise PythonSyntaxError(getattr(mistake, "raw_line", 0), "it is not valid Python") from None
+    survey = ImportVisitor()
     wrapper.visit(survey)
     clients = ClientSurvey()
     if not survey.imported and not survey.stars:
         if b".call_tool(" not in source or b"portico" in source:
-            return Rewritten(source, [])
-        # A test whose client comes from a fixture imports nothing of theirs: it is reported, and not changed.
+            return RewriteResult(source, [])
+        # A test that gets its client from a fixture imports nothing to rewrite, so it is reported but not changed.
         wrapper.visit(clients)
-        return Rewritten(source, sorted({ByHand(*note) for note in clients.field_notes()}))
+        return RewriteResult(source, sorted({ManualStep(*note) for note in clients.field_notes()}))
     wrapper.visit(clients)
     plan = RewritePlan(survey, clients)
-    tree = wrapper.visit(Rewriting(plan))
+    tree = wrapper.visit(RewriteTransformer(plan))
+    # Which imports are unused is only known after rewriting, so a second pass removes them.
     if plan.leave_out_unused(tree.code):
-        tree = wrapper.visit(Rewriting(plan))
-    return Rewritten(tree.bytes, sorted(set(plan.findings)))
+        tree = wrapper.visit(RewriteTransformer(plan))
+    return RewriteResult(tree.bytes, sorted(set(plan.findings)))
 
 
-class Binding(NamedTuple):
-    """A name that an import binds: `import a.b as c` binds c to the module a.b, `from a import b` b to a.b."""
+class ImportBinding(NamedTuple):
+    """A name that an import binds: `import a.b as c` binds c to the module a.b, `from a import b` binds b to a.b."""
 
     local: str
     dotted: str
     line: int
-    # Whether it stands at the top of the file, not in a function or an `if`.
+    # Whether it is at module level, not in a function or an `if`.
     top: bool
 
 
-class Survey(cst.CSTVisitor):
-    """What a file imports of theirs, and what it does with it."""
+class ImportVisitor(cst.CSTVisitor):
+    """Collects the names that a file imports from FastMCP or the SDK, and their uses."""
 
     METADATA_DEPENDENCIES = (QualifiedNameProvider, PositionProvider, ParentNodeProvider, ExpressionContextProvider)
 
     def __init__(self) -> None:
-        # What `from … import` takes, and modules that are imported whole.
-        self.imported: list[Binding] = []
-        self.modules: list[Binding] = []
-        self.stars: list[Binding] = []
-        # Every name that the file binds otherwise.
+        # Names of `from … import`, and modules that are imported as a whole.
+        self.imported: list[ImportBinding] = []
+        self.modules: list[ImportBinding] = []
+        self.stars: list[ImportBinding] = []
+        # Every name that the file binds in another way.
         self.bound: set[str] = set()
-        # What is used of theirs, by its full name, with the lines.
+        # The imported names that are used, by full name, with their lines.
         self.used: dict[str, list[int]] = {}
-        # Of these, what is called.
+        # The subset that is called.
         self.called: set[str] = set()
-        # Constructors of transports whose calls can be rewritten: how often each is called so.
+        # Transport constructors whose calls can be rewritten, with the number of such calls.
         self.transports: dict[str, int] = {}
         # Names that nothing in the file binds.
         self.loose: dict[str, int] = {}
-        # Whether it uses something of a server or a Context that only `portico.compat` has.
+        # Whether the file uses a feature of a server or a Context that only `portico.compat` has.
         self.compat = False
-        # Options of a server that Portico does not have, with their lines.
+        # Server options that Portico does not support, with their lines.
         self.unsupported: list[tuple[int, str, str]] = []
 
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
-            dotted = _dotted(alias.name)
-            if is_theirs(dotted):
+            dotted = _dotted_name(alias.name)
+            if is_foreign(dotted):
                 local = _local(alias) or dotted
-                self.modules.append(Binding(local, dotted, self._line(node), self._at_top(node)))
+                self.modules.append(ImportBinding(local, dotted, self._line(node), self._at_top(node)))
                 self.imported.append(self.modules[-1])
             else:
                 self.bound.add(_local(alias) or dotted.partition(".")[0])
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        home = "" if node.module is None or node.relative else _dotted(node.module)
+        home = "" if node.module is None or node.relative else _dotted_name(node.module)
         if isinstance(node.names, cst.ImportStar):
-            if is_theirs(home):
-                self.stars.append(Binding("*", home, self._line(node), top=True))
+            if is_foreign(home):
+                self.stars.append(ImportBinding("*", home, self._line(node), top=True))
             return False
         for alias in node.names:
-            name = _dotted(alias.name)
-            if is_theirs(home):
-                binding = Binding(_local(alias) or name, f"{home}.{name}", self._line(alias), self._at_top(node))
+            name = _dotted_name(alias.name)
+            if is_foreign(home):
+                binding = ImportBinding(_local(alias) or name, f"{home}.{name}", self._line(alias), self._at_top(node))
                 self.imported.append(binding)
             else:
                 self.bound.add(_local(alias) or name)
@@ -152,6 +162,8 @@ class Survey(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         dotted = self._theirs(node.func)
+        # After `from fastmcp import *` libcst cannot resolve names, so the well-known classes are
+        # recognized by name.
         starred = node.func.value if isinstance(node.func, cst.Name) and self.stars else ""
         name = starred if starred in _SERVERS else (dotted or "").rpartition(".")[2]
         self.compat = self.compat or needs_compat(node, name if name in _SERVERS else "")
@@ -167,6 +179,7 @@ class Survey(cst.CSTVisitor):
             option = None if arg.keyword is None else UNSUPPORTED[name].get(arg.keyword.value)
             if option is None or arg.keyword is None:
                 continue
+            # Compared as source text: evaluating expressions of the file is out of the question.
             accepted = [repr(value) for value in option.accepted]
             if cst.Module([]).code_for_node(arg.value) not in accepted:
                 self.unsupported.append((self._line(arg), f"{name}({arg.keyword.value}=…)", option.alternative))
@@ -182,15 +195,16 @@ class Survey(cst.CSTVisitor):
         if context is ExpressionContext.STORE:
             self.bound.add(node.value)
             return
-        found = self.get_metadata(QualifiedNameProvider, node, set())
+        metadata = self.get_metadata(QualifiedNameProvider, node, set())
         dotted = self._theirs(node)
         if dotted is not None and not _inside_longer(self, node):
             self.used.setdefault(dotted, []).append(self._line(node))
-        elif not found and context is ExpressionContext.LOAD:
+        # Bound nowhere in the file: a builtin, or a name that a star import brings.
+        elif not metadata and context is ExpressionContext.LOAD:
             self.loose.setdefault(node.value, self._line(node))
 
     def _theirs(self, node: cst.CSTNode) -> str | None:
-        return theirs(self.get_metadata(QualifiedNameProvider, node, set()))
+        return resolve_foreign_name(self.get_metadata(QualifiedNameProvider, node, set()))
 
     def _line(self, node: cst.CSTNode) -> int:
         return int(self.get_metadata(PositionProvider, node).start.line)
@@ -201,78 +215,80 @@ class Survey(cst.CSTVisitor):
 
 
 class RewritePlan:
-    """What becomes of each import, decided before anything is changed."""
+    """The decision for each import, made before anything is changed."""
 
-    def __init__(self, survey: Survey, clients: ClientSurvey) -> None:
+    def __init__(self, survey: ImportVisitor, clients: ClientSurvey) -> None:
         self.survey = survey
         self.clients = clients
-        self.findings: list[ByHand] = [ByHand(*note) for note in (*clients.notes, *survey.unsupported)]
-        # By the full name of theirs: what stands for it, in the file as it will be.
+        self.findings: list[ManualStep] = [ManualStep(*note) for note in (*clients.notes, *survey.unsupported)]
+        # The replacement for each full name.
         self.names: dict[str, str] = {}
-        self.attributes: dict[str, Counterpart] = {}
-        # What has to be imported: module → {name: as}.
+        self.attributes: dict[str, PorticoName] = {}
+        # The imports to add: module → {name: alias}.
         self.needed: dict[str, dict[str, str]] = {}
         self.whole: set[str] = set()
-        # Imports that go, by what they bind.
+        # The imports to remove, by the names that they bind.
         self.gone: set[tuple[str, str]] = set()
         self.gone_stars: set[str] = set()
-        modules = {(one.local, one.dotted) for one in survey.modules}
-        for one in survey.imported:
-            if (one.local, one.dotted) in modules or self._is_module(one):
-                self._module(one)
+        modules = {(module.local, module.dotted) for module in survey.modules}
+        for module in survey.imported:
+            if (module.local, module.dotted) in modules or self._is_module(module):
+                self._module(module)
             else:
-                self._name(one)
+                self._name(module)
         for star in survey.stars:
             self._star(star)
         self.whole |= {maker.rpartition(".")[0] for dotted in survey.called if (maker := _maker(dotted))}
 
-    def lookup(self, dotted: str) -> Counterpart | None:
+    def lookup(self, dotted: str) -> PorticoName | None:
+        """Return the counterpart of a name, or None."""
         return lookup(dotted, compat=self.survey.compat)
 
-    def _is_module(self, one: Binding) -> bool:
-        """`from mcp import types`: what is used of it are its members."""
-        module = one.dotted.rpartition(".")[2].islower()
+    def _is_module(self, item: ImportBinding) -> bool:
+        """Return whether a name is a module whose members are used, as in `from mcp import types`."""
+        module = item.dotted.rpartition(".")[2].islower()
         return (
             module
-            and self.lookup(one.dotted) is None
-            and any(used.startswith(one.dotted + ".") for used in self.survey.used)
+            and self.lookup(item.dotted) is None
+            and any(used.startswith(item.dotted + ".") for used in self.survey.used)
         )
 
-    def _name(self, one: Binding) -> None:
-        found = self.lookup(one.dotted)
-        if found is None and self.rewrites_transport(one.dotted):
-            self.gone.add((one.local, one.dotted))
+    def _name(self, item: ImportBinding) -> None:
+        result = self.lookup(item.dotted)
+        if result is None and self.rewrites_transport(item.dotted):
+            self.gone.add((item.local, item.dotted))
             return
-        if found is None:
-            self.findings.append(ByHand(one.line, one.dotted, advice(one.dotted)))
+        if result is None:
+            self.findings.append(ManualStep(item.line, item.dotted, advice_for(item.dotted)))
             return
-        own = one.dotted.rpartition(".")[2]
-        local = one.local
-        # The name here, unless the file has given it another one, or has that name for something else.
-        if local == own and found.name not in self.survey.bound and not self._taken(found):
-            local = found.name
-        self.names[one.dotted] = local
-        self.gone.add((one.local, one.dotted))
-        if one.top:
-            self._need(found, local)
+        own = item.dotted.rpartition(".")[2]
+        local = item.local
+        # Use Portico's name, unless the file has an alias or uses that name for something else.
+        if local == own and result.name not in self.survey.bound and not self._is_bound_elsewhere(result):
+            local = result.name
+        self.names[item.dotted] = local
+        self.gone.add((item.local, item.dotted))
+        if item.top:
+            self._need(result, local)
 
     def rewrites_transport(self, dotted: str) -> bool:
-        """Whether every use of a transport is a call that a target of Portico's Client can replace."""
+        """Return whether every use of a transport is a call that a target of Portico's Client can replace."""
         calls = self.survey.transports.get(dotted, 0)
+        # All or none: a transport that is also stored in a variable must keep its import.
         return calls > 0 and calls == len(self.survey.used.get(dotted, []))
 
     def leave_out_unused(self, code: str) -> bool:
-        """Drop the imports that the rewritten file does not use. Returns whether there were any."""
+        """Remove the imports that the rewritten file does not use. Returns whether there were any."""
         names, chains = _names_used(code)
-        needless = {module for module in self.whole if not any(one.startswith(f"{module}.") for one in chains)}
+        needless = {module for module in self.whole if not any(item.startswith(f"{module}.") for item in chains)}
         submodules = {module for module in self.whole - needless if module.startswith("portico.")}
-        # Importing a submodule binds its package, too.
-        others = (one for one in chains if not any(one.startswith(f"{module}.") for module in submodules))
-        if submodules or not any(one.startswith("portico.") for one in others):
+        # Importing a submodule also binds its package.
+        others = (item for item in chains if not any(item.startswith(f"{module}.") for module in submodules))
+        if submodules or not any(item.startswith("portico.") for item in others):
             needless |= self.whole & {"portico"}
         dropped = bool(needless)
         self.whole -= needless
-        # A name that the file did not use before is there for others, who import it from here.
+        # A name that the file did not use before may be re-exported, so its import stays.
         meant = {self.names[dotted.lstrip("*")] for dotted in self.names if dotted.lstrip("*") in self.survey.used}
         for module, brought in list(self.needed.items()):
             kept = {name: local for name, local in brought.items() if local in names or local not in meant}
@@ -283,57 +299,61 @@ class RewritePlan:
                 del self.needed[module]
         return dropped
 
-    def _taken(self, found: Counterpart) -> bool:
-        """Whether another import of theirs, which stays as it is, has the name."""
-        others = [one for one in self.survey.imported if one.local == found.name]
-        return any(self.lookup(one.dotted) != found for one in others)
+    def _is_bound_elsewhere(self, replacement: PorticoName) -> bool:
+        """Return whether another import, which is not rewritten, binds the name."""
+        others = [other for other in self.survey.imported if other.local == replacement.name]
+        return any(self.lookup(other.dotted) != replacement for other in others)
 
-    def _module(self, one: Binding) -> None:
-        used = {dotted for dotted in self.survey.used if dotted.startswith(one.dotted + ".")}
+    def _module(self, item: ImportBinding) -> None:
+        used = {dotted for dotted in self.survey.used if dotted.startswith(item.dotted + ".")}
         left = False
         for dotted in sorted(used):
-            found = self.lookup(dotted)
-            if found is None and self.rewrites_transport(dotted):
+            result = self.lookup(dotted)
+            if result is None and self.rewrites_transport(dotted):
                 continue
-            if found is None:
+            if result is None:
                 left = True
                 for line in self.survey.used[dotted]:
-                    self.findings.append(ByHand(line, dotted, advice(dotted)))
+                    self.findings.append(ManualStep(line, dotted, advice_for(dotted)))
                 continue
-            self.attributes[dotted] = found
-            if one.top:
-                self.whole.add(found.module)
+            self.attributes[dotted] = result
+            if item.top:
+                self.whole.add(result.module)
+        # The import can go only if every use of the module was rewritten.
         if not left and used:
-            self.gone.add((one.local, one.dotted))
+            self.gone.add((item.local, item.dotted))
         elif not used:
-            self.findings.append(ByHand(one.line, one.dotted, "it is imported and nothing of it is used; take it out"))
+            self.findings.append(ManualStep(item.line, item.dotted, "imported but not used; remove it"))
 
-    def _star(self, star: Binding) -> None:
-        brought = [name for name in names_in(star.dotted) if name in self.survey.loose]
+    def _star(self, star: ImportBinding) -> None:
+        brought = [name for name in star_import_names(star.dotted) if name in self.survey.loose]
         for name in brought:
-            found = self.lookup(f"{star.dotted}.{name}")
-            assert found is not None
-            local = found.name if found.name not in self.survey.bound else name
+            result = self.lookup(f"{star.dotted}.{name}")
+            assert result is not None
+            local = result.name if result.name not in self.survey.bound else name
             self.names[f"*{name}"] = local
-            self._need(found, local)
+            self._need(result, local)
         self.gone_stars.add(star.dotted)
-        known = {*brought, *_builtin_names()}
+        bound_names = {*brought, *_builtin_names()}
         for name, line in self.survey.loose.items():
-            if name not in known:
-                self.findings.append(ByHand(line, name, f"it may have come with `from {star.dotted} import *`"))
+            if name not in bound_names:
+                self.findings.append(ManualStep(line, name, f"it may come from `from {star.dotted} import *`"))
 
-    def _need(self, found: Counterpart, local: str) -> None:
-        self.needed.setdefault(found.module, {})[found.name] = local
+    def _need(self, replacement: PorticoName, local: str) -> None:
+        self.needed.setdefault(replacement.module, {})[replacement.name] = local
 
     def imports(self) -> list[cst.BaseSmallStatement]:
+        """Return the import statements to add."""
         lines = [f"import {module}" for module in sorted(self.whole)]
         for module, names in sorted(self.needed.items()):
             listed = ", ".join(n if n == local else f"{n} as {local}" for n, local in sorted(names.items()))
             lines.append(f"from {module} import {listed}")
-        return [statement for line in lines for statement in _parsed(line)]
+        return [statement for line in lines for statement in _parse_line(line)]
 
 
-class Rewriting(cst.CSTTransformer):
+class RewriteTransformer(cst.CSTTransformer):
+    """Applies a RewritePlan to the tree."""
+
     METADATA_DEPENDENCIES = (QualifiedNameProvider, ParentNodeProvider)
 
     def __init__(self, plan: RewritePlan) -> None:
@@ -344,11 +364,11 @@ class Rewriting(cst.CSTTransformer):
     # Imports
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: Any) -> Any:
-        """The first import of theirs that goes makes room for all of ours; comments stay where they are."""
+        """Replace the first removed import with all new ones; comments stay in place."""
         body: list[cst.BaseSmallStatement] = []
         touched = False
         for before, after in zip(original.body, updated.body, strict=True):
-            kept = self._kept(before, after)
+            kept = self._strip_import(before, after)
             touched = touched or kept is not after
             if kept is not None:
                 body.append(kept)
@@ -356,12 +376,15 @@ class Rewriting(cst.CSTTransformer):
             return updated
         added: list[cst.BaseSmallStatement] = []
         if not self._placed and self._at_top(original):
+            # All new imports in one place, the first rewritten one; formatters sort them later.
             added, self._placed = self._plan.imports(), True
         elif not self._at_top(original):
             added = self._local_imports(original)
         if not added and not body:
+            # Comments above a removed import may be a license header or a section title, so they
+            # stay.
             return cst.RemoveFromParent() if not updated.leading_lines else _comments(updated)
-        lines: list[Any] = [cst.SimpleStatementLine([one]) for one in added]
+        lines: list[Any] = [cst.SimpleStatementLine([item]) for item in added]
         if body:
             body[-1] = body[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
             lines.append(cst.SimpleStatementLine(body))
@@ -374,28 +397,30 @@ class Rewriting(cst.CSTTransformer):
         return isinstance(self.get_metadata(ParentNodeProvider, node), cst.Module)
 
     def _local_imports(self, line: cst.SimpleStatementLine) -> list[cst.BaseSmallStatement]:
-        """Inside a function or an `if`: what that statement has brought, and nothing else."""
+        """Return the replacements for an import in a function or an `if`, limited to the names it binds."""
         made: list[str] = []
         for node in line.body:
             for local, dotted in _bindings(node):
-                found = self._plan.lookup(dotted)
-                if (local, dotted) in self._plan.gone and found is not None:
-                    name = self._plan.names.get(dotted, found.name)
-                    called = found.name if found.name == name else f"{found.name} as {name}"
-                    made.append(f"from {found.module} import {called}")
+                result = self._plan.lookup(dotted)
+                if (local, dotted) in self._plan.gone and result is not None:
+                    name = self._plan.names.get(dotted, result.name)
+                    called = result.name if result.name == name else f"{result.name} as {name}"
+                    made.append(f"from {result.module} import {called}")
                 elif (local, dotted) in self._plan.gone:
                     used = sorted({w.module for d, w in self._plan.attributes.items() if d.startswith(dotted + ".")})
                     made += [f"import {module}" for module in used]
-        return [statement for one in made for statement in _parsed(one)]
+        return [statement for item in made for statement in _parse_line(item)]
 
-    def _kept(self, before: cst.BaseSmallStatement, after: cst.BaseSmallStatement) -> cst.BaseSmallStatement | None:
-        """What is left of an import; None for nothing."""
+    def _strip_import(
+        self, before: cst.BaseSmallStatement, after: cst.BaseSmallStatement
+    ) -> cst.BaseSmallStatement | None:
+        """Return what remains of an import, or None."""
         if isinstance(before, cst.ImportFrom) and isinstance(before.names, cst.ImportStar):
-            home = "" if before.module is None else _dotted(before.module)
+            home = "" if before.module is None else _dotted_name(before.module)
             return None if home in self._plan.gone_stars else after
         if not isinstance(before, cst.Import | cst.ImportFrom) or not isinstance(after, cst.Import | cst.ImportFrom):
             return after
-        stays = [one not in self._plan.gone for one in _bindings(before)]
+        stays = [binding not in self._plan.gone for binding in _bindings(before)]
         if all(stays):
             return after
         names: Sequence[cst.ImportAlias] = after.names  # type: ignore[assignment]
@@ -422,9 +447,9 @@ class Rewriting(cst.CSTTransformer):
         return updated
 
     def leave_Attribute(self, original: cst.Attribute, updated: Any) -> Any:
-        found = self._plan.attributes.get(self._theirs(original) or "")
-        if found is not None:
-            return cst.parse_expression(f"{found.module}.{found.name}")
+        attribute = self._plan.attributes.get(self._theirs(original) or "")
+        if attribute is not None:
+            return cst.parse_expression(f"{attribute.module}.{attribute.name}")
         clients = self._plan.clients
         if original in clients.renamed:
             return updated.with_changes(attr=cst.Name(clients.renamed[original]))
@@ -435,7 +460,7 @@ class Rewriting(cst.CSTTransformer):
         return cst.Subscript(updated.value, [index], lpar=updated.lpar, rpar=updated.rpar)
 
     def _in_double_quotes(self, node: cst.CSTNode) -> bool:
-        """Whether this is in an f-string that a double quotation mark would end, before Python 3.12."""
+        """Return whether the node is in an f-string that a double quote would end, before Python 3.12."""
         parent = self.get_metadata(ParentNodeProvider, node, None)
         while parent is not None:
             if isinstance(parent, cst.FormattedString):
@@ -444,7 +469,7 @@ class Rewriting(cst.CSTTransformer):
         return False
 
     def leave_SimpleString(self, original: cst.SimpleString, updated: Any) -> Any:
-        """An annotation in quotation marks."""
+        """Rewrite names in a quoted annotation."""
         if not self._is_annotation(original):
             return updated
         text = original.value
@@ -472,7 +497,7 @@ class Rewriting(cst.CSTTransformer):
         return bool(self.get_metadata(QualifiedNameProvider, node, set()))
 
     def _theirs(self, node: cst.CSTNode) -> str | None:
-        return theirs(self.get_metadata(QualifiedNameProvider, node, set()))
+        return resolve_foreign_name(self.get_metadata(QualifiedNameProvider, node, set()))
 
     # Calls
 
@@ -504,7 +529,7 @@ class Rewriting(cst.CSTTransformer):
         return updated
 
     def _server(self, call: cst.Call, name: str) -> cst.Call:
-        """The constructor of a server without the options that Portico does not have; those are reported."""
+        """Return a server constructor without unsupported options, which are reported."""
         kept = []
         for arg in call.args:
             option = "" if arg.keyword is None else arg.keyword.value
@@ -514,7 +539,7 @@ class Rewriting(cst.CSTTransformer):
         return _with_args(call, kept)
 
 
-# What `task=` and `mode=` are here. FastMCP's `task=True` means that a client may ask for a task.
+# Portico's values of `task=` and `mode=`. FastMCP's `task=True` means that a client may request a task.
 _TASK_MODES = {"True": '"optional"', "False": '"never"', '"forbidden"': '"never"', "'forbidden'": "'never'"}
 
 
@@ -528,40 +553,42 @@ def _with_task_mode(call: cst.Call) -> cst.Call:
     return call.with_changes(args=args)
 
 
-# The parameters of their transports, in order, and the type of an entry that stands for one.
+# The parameters of the transports, in order, and the type of the equivalent configuration entry.
 _TRANSPORTS: dict[str, tuple[tuple[str, ...], str]] = {
     "FastMCPTransport": (("mcp",), ""),
     "StdioTransport": (("command", "args", "env", "cwd"), ""),
     "StreamableHttpTransport": (("url", "headers"), ""),
     "SSETransport": (("url", "headers"), "sse"),
 }
-# Options that change nothing about the server that is meant.
+# Options that do not affect which server is used.
 _TRANSPORT_DEFAULTS = ("keep_alive", "raise_exceptions")
 
 
 def transport_target(dotted: str, call: cst.Call) -> cst.BaseExpression | None:
-    """Return the target of a Portico Client that stands for the call of a transport, or None."""
+    """Return the Portico Client target that replaces a transport call, or None."""
     if not dotted.startswith("fastmcp.client") or dotted.rpartition(".")[2] not in _TRANSPORTS:
         return None
     names, kind = _TRANSPORTS[dotted.rpartition(".")[2]]
-    given: dict[str, cst.BaseExpression] = {}
+    arguments_by_name: dict[str, cst.BaseExpression] = {}
     for at, arg in enumerate(call.args):
         name = arg.keyword.value if arg.keyword is not None else names[at] if at < len(names) else ""
         if arg.star or (name not in names and name not in _TRANSPORT_DEFAULTS):
             return None
         if name in names:
-            given[name] = arg.value
-    if names[0] not in given:
+            arguments_by_name[name] = arg.value
+    if names[0] not in arguments_by_name:
         return None
-    if len(names) == 1 or (names[0] == "url" and len(given) == 1 and not kind):
-        return given[names[0]]
+    if len(names) == 1 or (names[0] == "url" and len(arguments_by_name) == 1 and not kind):
+        return arguments_by_name[names[0]]
     if kind:
-        given["type"] = cst.SimpleString(f'"{kind}"')
-    return cst.Dict([cst.DictElement(cst.SimpleString(f'"{name}"'), value) for name, value in given.items()])
+        arguments_by_name["type"] = cst.SimpleString(f'"{kind}"')
+    return cst.Dict(
+        [cst.DictElement(cst.SimpleString(f'"{name}"'), value) for name, value in arguments_by_name.items()]
+    )
 
 
 def _names_used(code: str) -> tuple[set[str], set[str]]:
-    """Return the names that a file uses, those in texts included, and the dotted names."""
+    """Return the names that a file uses, including those in strings, and the dotted names."""
     names: set[str] = set()
     chains: set[str] = set()
     for node in ast.walk(ast.parse(code)):
@@ -576,11 +603,11 @@ def _names_used(code: str) -> tuple[set[str], set[str]]:
 
 
 def _maker(dotted: str) -> str | None:
-    return MADE_BY.get(dotted.rpartition(".")[2]) if lookup(dotted) is not None else None
+    return REPLACEMENT_FACTORIES.get(dotted.rpartition(".")[2]) if lookup(dotted) is not None else None
 
 
 def _content(call: cst.Call, name: str) -> cst.Call:
-    """A block: ours says what it is by its class, and has Python's names."""
+    """Rewrite a content block: Portico's classes imply their type and use snake_case names."""
     kept = []
     for arg in call.args:
         keyword = "" if arg.keyword is None else arg.keyword.value
@@ -594,18 +621,18 @@ def _content(call: cst.Call, name: str) -> cst.Call:
 
 
 def _with(call: cst.Call, keyword: str, value: str) -> cst.Call:
-    """A call with one more argument, laid out as the last one is."""
-    said = cst.Arg(cst.Name(value), keyword=cst.Name(keyword), equal=_TIGHT)
+    """Return the call with one more argument, formatted like the last one."""
+    argument = cst.Arg(cst.Name(value), keyword=cst.Name(keyword), equal=_TIGHT)
     if call.args and isinstance(call.args[-1].comma, cst.Comma):
         last = call.args[-1].comma
-        between = call.args[-2].comma if len(call.args) > 1 else _between(call)
+        between = call.args[-2].comma if len(call.args) > 1 else _separator(call)
         kept = [*call.args[:-1], call.args[-1].with_changes(comma=between)]
-        return call.with_changes(args=[*kept, said.with_changes(comma=last)])
-    return call.with_changes(args=[*_ended(call.args), said])
+        return call.with_changes(args=[*kept, argument.with_changes(comma=last)])
+    return call.with_changes(args=[*_with_trailing_comma(call.args), argument])
 
 
-def _between(call: cst.Call) -> cst.Comma:
-    """What stands between two arguments, by how the first one begins."""
+def _separator(call: cst.Call) -> cst.Comma:
+    """Return the separator between two arguments, following the layout of the first one."""
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
         return cst.Comma(whitespace_after=call.whitespace_before_args)
     return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -614,15 +641,15 @@ def _between(call: cst.Call) -> cst.Comma:
 _TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
-def _ended(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """Arguments that another one can follow."""
+def _with_trailing_comma(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Return the arguments with a comma after the last one."""
     if not args or isinstance(args[-1].comma, cst.Comma):
         return list(args)
     return [*args[:-1], args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))]
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f"_{found[1].lower()}", name).removeprefix("_")
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", name).removeprefix("_")
 
 
 def _with_args(call: cst.Call, kept: list[cst.Arg]) -> cst.Call:
@@ -633,26 +660,26 @@ def _with_args(call: cst.Call, kept: list[cst.Arg]) -> cst.Call:
     return call.with_changes(args=kept)
 
 
-def theirs(found: Iterable[Any]) -> str | None:
-    """The full name of theirs that a name leads to by an import."""
-    for one in found:
-        if one.source is QualifiedNameSource.IMPORT and is_theirs(one.name):
-            return str(one.name)
+def resolve_foreign_name(names: Iterable[Any]) -> str | None:
+    """Return the full FastMCP or SDK name that a name resolves to through an import, or None."""
+    for item in names:
+        if item.source is QualifiedNameSource.IMPORT and is_foreign(item.name):
+            return str(item.name)
     return None
 
 
-def _inside_longer(survey: Survey, node: cst.CSTNode) -> bool:
-    """`mcp` in `mcp.types.TextContent` is not what is used."""
+def _inside_longer(survey: ImportVisitor, node: cst.CSTNode) -> bool:
+    """Return whether the node is a prefix of a longer name: `mcp` in `mcp.types.TextContent` is not a use."""
     parent = survey.get_metadata(ParentNodeProvider, node, None)
     return isinstance(parent, cst.Attribute) and parent.value is node and survey._theirs(parent) is not None
 
 
 def _bindings(node: cst.BaseSmallStatement) -> list[tuple[str, str]]:
     if isinstance(node, cst.Import):
-        return [(_local(one) or _dotted(one.name), _dotted(one.name)) for one in node.names]
+        return [(_local(name) or _dotted_name(name.name), _dotted_name(name.name)) for name in node.names]
     if isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar) and node.module is not None:
-        home = _dotted(node.module)
-        return [(_local(one) or _dotted(one.name), f"{home}.{_dotted(one.name)}") for one in node.names]
+        home = _dotted_name(node.module)
+        return [(_local(name) or _dotted_name(name.name), f"{home}.{_dotted_name(name.name)}") for name in node.names]
     return []
 
 
@@ -660,21 +687,21 @@ def _local(alias: cst.ImportAlias) -> str | None:
     return alias.asname.name.value if alias.asname is not None and isinstance(alias.asname.name, cst.Name) else None
 
 
-def _dotted(node: cst.CSTNode) -> str:
+def _dotted_name(node: cst.CSTNode) -> str:
     if isinstance(node, cst.Attribute):
-        return f"{_dotted(node.value)}.{node.attr.value}"
+        return f"{_dotted_name(node.value)}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def _parsed(line: str) -> Sequence[cst.BaseSmallStatement]:
+def _parse_line(line: str) -> Sequence[cst.BaseSmallStatement]:
     statement = cst.parse_statement(line)
     assert isinstance(statement, cst.SimpleStatementLine)
     return statement.body
 
 
 def _comments(line: cst.SimpleStatementLine) -> Any:
-    """Nothing but the comments that stood above it."""
-    if not any(one.comment for one in line.leading_lines):
+    """Return a statement that preserves only the leading comments."""
+    if not any(leading_line.comment for leading_line in line.leading_lines):
         return cst.RemoveFromParent()
     return line.with_changes(body=[cst.Pass()])
 

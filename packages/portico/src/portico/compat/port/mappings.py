@@ -1,4 +1,4 @@
-"""What FastMCP and the official SDK call what Portico has, and what to do about the rest."""
+"""Mapping from names of FastMCP and the official SDK to Portico, and advice for names without a counterpart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from portico.compat import fastmcp, mcp_sdk
 
-# The packages whose names are looked at.
+# The packages whose names are rewritten.
 PACKAGES = ("fastmcp", "mcp", "mcp_types")
 
 _NATIVE = "portico"
@@ -15,19 +15,19 @@ _FASTMCP = "portico.compat.fastmcp"
 _SDK = "portico.compat.mcp_sdk"
 
 
-class Counterpart(NamedTuple):
-    """Where something is in Portico, and its name there."""
+class PorticoName(NamedTuple):
+    """A module of Portico and a name in it."""
 
     module: str
     name: str
 
 
-def _same(module: str, names: str) -> dict[str, Counterpart]:
-    return {name: Counterpart(module, name) for name in names.split()}
+def _same(module: str, names: str) -> dict[str, PorticoName]:
+    return {name: PorticoName(module, name) for name in names.split()}
 
 
-# By their last name, wherever in fastmcp or mcp.server it is: names of Portico itself.
-_OF_SERVERS: dict[str, Counterpart] = {
+# By last name, wherever it is in fastmcp or mcp.server: names of Portico itself.
+_OF_SERVERS: dict[str, PorticoName] = {
     **_same(
         _NATIVE,
         "Context Image Audio File ToolResult ToolError Depends Message TaskConfig MiddlewareContext Middleware"
@@ -41,16 +41,16 @@ _OF_SERVERS: dict[str, Counterpart] = {
     ),
     **_same("portico.server.providers", "FileSystemProvider RouteMap MCPType"),
     **_same("portico.server.options", "CacheHint InvalidRequestState ResourceSecurity"),
-    "FastMCP": Counterpart(_NATIVE, "Server"),
-    "MCPServer": Counterpart(_NATIVE, "Server"),
-    "BearerAuthProvider": Counterpart(_FASTMCP, "JWTVerifier"),
+    "FastMCP": PorticoName(_NATIVE, "Server"),
+    "MCPServer": PorticoName(_NATIVE, "Server"),
+    "BearerAuthProvider": PorticoName(_FASTMCP, "JWTVerifier"),
 }
-# Names that a file with other classes than those of Portico itself takes from `portico.compat`.
+# Names that a file which needs compatibility classes imports from `portico.compat`.
 _OF_COMPAT = ("FastMCP", "MCPServer", "Context", "Middleware", "MiddlewareContext", "CallNext")
-# Exported by `portico.compat`, and not meant by the same name elsewhere.
+# Exported by `portico.compat`, but with another meaning elsewhere.
 _NOT_FOLLOWED = frozenset({"Client", "Provider", "Resource", "Server", "base"})
-# Of mcp.types. Their constructors take the same members, but none for what the class says already.
-_OF_TYPES: dict[str, Counterpart] = {
+# From mcp.types. The constructors take the same members, except members that the class implies.
+_OF_TYPES: dict[str, PorticoName] = {
     **_same(
         _TYPES,
         "TextContent ImageContent AudioContent EmbeddedResource ResourceLink Annotations CallToolResult PromptMessage"
@@ -61,7 +61,7 @@ _OF_TYPES: dict[str, Counterpart] = {
     **_same(_SDK, "ErrorData PARSE_ERROR INVALID_REQUEST METHOD_NOT_FOUND INVALID_PARAMS INTERNAL_ERROR"),
     **_same(_NATIVE, "Icon ToolAnnotations"),
     **{
-        name: Counterpart(_SDK, "SdkRequestParams")
+        name: PorticoName(_SDK, "SdkRequestParams")
         for name in (
             "PaginatedRequestParams",
             "CallToolRequestParams",
@@ -70,70 +70,69 @@ _OF_TYPES: dict[str, Counterpart] = {
             "CompleteRequestParams",
         )
     },
-    "ResourceTemplateReference": Counterpart(_TYPES, "ResourceReference"),
-    "TextResourceContents": Counterpart(_TYPES, "TextContents"),
-    "BlobResourceContents": Counterpart(_TYPES, "BlobContents"),
+    "ResourceTemplateReference": PorticoName(_TYPES, "ResourceReference"),
+    **_same(_TYPES, "TextResourceContents BlobResourceContents"),
 }
-_OF_CLIENTS: dict[str, Counterpart] = _same(_NATIVE, "Client")
-# Of fastmcp.client and the modules below it.
-_OF_HANDLERS: dict[str, Counterpart] = _same(_TYPES, "ElicitResult LogMessage")
-_OF_LOGGING = {"get_logger": Counterpart("logging", "getLogger")}
-_OF_ERRORS: dict[str, Counterpart] = {
-    "ToolError": Counterpart(_NATIVE, "ToolError"),
-    "ResourceError": Counterpart(_NATIVE, "ToolError"),
-    "PromptError": Counterpart(_NATIVE, "ToolError"),
-    "InsufficientScopeError": Counterpart("portico.errors", "InsufficientScope"),
-    "FastMCPError": Counterpart(_NATIVE, "Error"),
-    "NotFoundError": Counterpart("portico.errors", "ResourceNotFound"),
-    "MCPError": Counterpart(_NATIVE, "ProtocolError"),
-    "McpError": Counterpart(_NATIVE, "ProtocolError"),
+_OF_CLIENTS: dict[str, PorticoName] = _same(_NATIVE, "Client")
+# From fastmcp.client and the modules below it.
+_OF_HANDLERS: dict[str, PorticoName] = _same(_TYPES, "ElicitResult LogMessage")
+_OF_LOGGING = {"get_logger": PorticoName("logging", "getLogger")}
+_OF_ERRORS: dict[str, PorticoName] = {
+    "ToolError": PorticoName(_NATIVE, "ToolError"),
+    "ResourceError": PorticoName(_NATIVE, "ToolError"),
+    "PromptError": PorticoName(_NATIVE, "ToolError"),
+    "InsufficientScopeError": PorticoName("portico.errors", "InsufficientScope"),
+    "FastMCPError": PorticoName(_NATIVE, "PorticoError"),
+    "NotFoundError": PorticoName("portico.errors", "ResourceNotFound"),
+    "MCPError": PorticoName(_NATIVE, "ProtocolError"),
+    "McpError": PorticoName(_NATIVE, "ProtocolError"),
 }
 
-# Names that lead to nothing here: what to do instead.
+# Names without a counterpart, with the alternative.
 _ADVICE = {
-    "ClientSession": "use portico.Client: it opens the connection, shakes hands and lists by itself",
-    "StdioServerParameters": 'give portico.Client the command as a list: Client(["python", "server.py"])',
-    "stdio_client": 'give portico.Client the command as a list: Client(["python", "server.py"])',
-    "sse_client": "give portico.Client the URL; it finds out how to talk to it",
-    "streamable_http_client": "give portico.Client the URL",
-    "streamablehttp_client": "give portico.Client the URL",
+    "ClientSession": "use portico.Client: it opens the connection, performs the handshake and lists by itself",
+    "StdioServerParameters": 'pass the command to portico.Client as a list: Client(["python", "server.py"])',
+    "stdio_client": 'pass the command to portico.Client as a list: Client(["python", "server.py"])',
+    "sse_client": "pass the URL to portico.Client; it detects the transport",
+    "streamable_http_client": "pass the URL to portico.Client",
+    "streamablehttp_client": "pass the URL to portico.Client",
     "OAuthClientProvider": "Client(url, auth=OAuth(…)) with portico.auth.OAuth: docs/guide/client.md",
     "OAuthAuthorizationServerProvider": "[auth.proxy] is an authorization server: docs/guide/access.md",
     "OAuth": "portico.auth.OAuth logs a client in: docs/guide/client.md",
-    "Provider": "a portico.Service offers components of its own: docs/guide/services.md",
+    "Provider": "use a portico.Service to provide components: docs/guide/services.md",
     "SamplingMessage": "in a client's handler: portico.types.SamplingMessage, docs/guide/client.md",
     "SamplingParams": "in a client's handler: portico.types.CreateMessageParams, docs/guide/client.md",
-    "StreamableHttpTransport": "give portico.Client the URL, with headers= and auth= beside it",
-    "SSETransport": 'give portico.Client {"url": URL, "type": "sse"}',
-    "FastMCPTransport": "give portico.Client the server itself: Client(server)",
-    "StdioTransport": 'give portico.Client {"command": …, "args": […], "env": {…}, "cwd": …}',
-    "PythonStdioTransport": 'give portico.Client the command as a list: Client(["python", "server.py"])',
-    "NodeStdioTransport": 'give portico.Client the command as a list: Client(["node", "server.js"])',
-    "UvxStdioTransport": 'give portico.Client the command as a list: Client(["uvx", "tool"])',
-    "NpxStdioTransport": 'give portico.Client the command as a list: Client(["npx", "-y", "package"])',
-    "BearerAuth": 'give portico.Client the token: Client(url, auth="TOKEN")',
+    "StreamableHttpTransport": "pass the URL to portico.Client, with headers= and auth=",
+    "SSETransport": 'pass {"url": URL, "type": "sse"} to portico.Client',
+    "FastMCPTransport": "pass the server itself to portico.Client: Client(server)",
+    "StdioTransport": 'pass {"command": …, "args": […], "env": {…}, "cwd": …} to portico.Client',
+    "PythonStdioTransport": 'pass the command to portico.Client as a list: Client(["python", "server.py"])',
+    "NodeStdioTransport": 'pass the command to portico.Client as a list: Client(["node", "server.js"])',
+    "UvxStdioTransport": 'pass the command to portico.Client as a list: Client(["uvx", "tool"])',
+    "NpxStdioTransport": 'pass the command to portico.Client as a list: Client(["npx", "-y", "package"])',
+    "BearerAuth": 'pass the token to portico.Client: Client(url, auth="TOKEN")',
     "get_http_request": (
         "portico.compat.fastmcp.get_http_headers() has the headers named by Server(headers=[…]); no Request object"
     ),
     "ClientError": "catch portico.Error, the base class of everything that a Client raises",
     "ValidationError": "invalid arguments are a ToolError at the client; there is nothing to catch in a server",
-    "CallToolResult": "leave the annotation out: it is what Client.call_tool returns",
+    "CallToolResult": "omit the annotation: it is the return type of Client.call_tool",
     "FastMCPProxy": "use portico.compat.fastmcp.create_proxy(target)",
     "ProxyClient": "use portico.compat.fastmcp.create_proxy(target)",
     "settings": "no equivalent: pass the options to Server(…) and run(…)",
-    "EventStore": "Portico keeps what a stream has said by itself; leave it out",
+    "EventStore": "Portico stores stream events itself; omit it",
 }
-# What belongs to the low-level Server, wherever in mcp.server it is.
+# Names of the low-level Server, wherever they are in mcp.server.
 _OF_LOW_LEVEL = {
     **_same(_SDK, "stdio_server NotificationOptions InitializationOptions ReadResourceContents ServerSession"),
-    "Server": Counterpart(_SDK, "LowLevelServer"),
+    "Server": PorticoName(_SDK, "LowLevelServer"),
 }
 
 
-def lookup(dotted: str, *, compat: bool = False) -> Counterpart | None:
+def lookup(dotted: str, *, compat: bool = False) -> PorticoName | None:
     """Return the counterpart of a name, or None.
 
-    * **compat** – whether the classes of `portico.compat` are wanted, for a file that needs more than Portico's own.
+    * **compat** – whether to prefer the classes of `portico.compat`, for a file that needs more than Portico's own.
     """
     home, _, name = dotted.rpartition(".")
     if home.startswith("mcp.server") and name in _OF_LOW_LEVEL:
@@ -152,17 +151,17 @@ def lookup(dotted: str, *, compat: bool = False) -> Counterpart | None:
         return None
     if home == "mcp":
         return _OF_TYPES.get(name)
-    found = _in_compat(home, name) if compat and name in _OF_COMPAT else None
-    found = found or _OF_SERVERS.get(name) or _in_compat(home, name)
-    return found or (_OF_TYPES.get(name) if home in ("mcp.server", "fastmcp.utilities.types") else None)
+    result = _in_compat(home, name) if compat and name in _OF_COMPAT else None
+    result = result or _OF_SERVERS.get(name) or _in_compat(home, name)
+    return result or (_OF_TYPES.get(name) if home in ("mcp.server", "fastmcp.utilities.types") else None)
 
 
-def _in_compat(home: str, name: str) -> Counterpart | None:
-    """Return the name in `portico.compat`, first in that of its own project."""
+def _in_compat(home: str, name: str) -> PorticoName | None:
+    """Return the counterpart in `portico.compat`, preferably in the module of the same project."""
     if name in _NOT_FOLLOWED:
         return None
     modules = (_FASTMCP, _SDK) if home.partition(".")[0] == "fastmcp" else (_SDK, _FASTMCP)
-    return next((Counterpart(module, name) for module in modules if name in _COMPAT_NAMES[module]), None)
+    return next((PorticoName(module, name) for module in modules if name in _COMPAT_NAMES[module]), None)
 
 
 _COMPAT_NAMES = {
@@ -171,22 +170,24 @@ _COMPAT_NAMES = {
 }
 
 
-# What is made otherwise than by the class that it is caught by: the SDK's errors begin with their code.
-MADE_BY = {"MCPError": "portico.compat.mcp_sdk.McpError", "McpError": "portico.compat.mcp_sdk.McpError"}
+# Errors whose constructor differs from the class that is caught: the SDK's errors take the code first.
+REPLACEMENT_FACTORIES = {"MCPError": "portico.compat.mcp_sdk.McpError", "McpError": "portico.compat.mcp_sdk.McpError"}
 
 
-def is_theirs(dotted: str) -> bool:
+def is_foreign(dotted: str) -> bool:
+    """Return whether a name belongs to FastMCP or the SDK."""
     return dotted.partition(".")[0] in PACKAGES
 
 
-def names_in(module: str) -> list[str]:
-    """What `from MODULE import *` may have brought that has a name here."""
+def star_import_names(module: str) -> list[str]:
+    """Return the names that `from MODULE import *` may bind and that have a counterpart."""
     compat = {name: None for names in _COMPAT_NAMES.values() for name in names}
-    known = {**_OF_SERVERS, **_OF_TYPES, **_OF_CLIENTS, **_OF_ERRORS, **_OF_LOW_LEVEL, **compat}
-    return [name for name in known if lookup(f"{module}.{name}") is not None]
+    counterparts = {**_OF_SERVERS, **_OF_TYPES, **_OF_CLIENTS, **_OF_ERRORS, **_OF_LOW_LEVEL, **compat}
+    return [name for name in counterparts if lookup(f"{module}.{name}") is not None]
 
 
-def everything() -> list[Counterpart]:
+def all_replacements() -> list[PorticoName]:
+    """Return all counterparts."""
     return [
         *_OF_SERVERS.values(),
         *_OF_TYPES.values(),
@@ -198,10 +199,11 @@ def everything() -> list[Counterpart]:
     ]
 
 
-def advice(dotted: str) -> str:
-    said = _ADVICE.get(dotted.rpartition(".")[2])
-    if said is not None:
-        return said
+def advice_for(dotted: str) -> str:
+    """Return advice for a name without a counterpart."""
+    text = _ADVICE.get(dotted.rpartition(".")[2])
+    if text is not None:
+        return text
     if dotted.startswith(("mcp.types", "mcp_types")):
-        return "left as it is: what comes from mcp.types is understood by its shape while that package is installed"
-    return "no equivalent in Portico; the guide has a page about moving in, with what there is instead"
+        return "unchanged: objects of mcp.types are accepted by their structure while that package is installed"
+    return "no equivalent in Portico; see the migration page of the guide for alternatives"

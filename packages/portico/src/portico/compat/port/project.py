@@ -1,4 +1,4 @@
-"""A file or a folder of them: what would change, and what is left to do."""
+"""Rewrites a file or a directory: the changes, and the steps that remain."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portico.compat.fastmcp.config_file import fastmcp_source
-from portico.compat.port.codemod import ByHand, NotPython, rewrite
+from portico.compat.port.codemod import ManualStep, PythonSyntaxError, rewrite
 from portico.protocol.errors import UsageError
 
-LONGEST_FILE = 2 * 1024 * 1024
-_PASSED_OVER = frozenset({"node_modules", "__pycache__", "build", "dist", "site-packages"})
+MAX_FILE_BYTES = 2 * 1024 * 1024
+_IGNORED_DIRECTORIES = frozenset({"node_modules", "__pycache__", "build", "dist", "site-packages"})
 _REQUIREMENT = re.compile(r"""^\s*["']?(fastmcp|mcp)\b\s*(\[[\w,\s-]*\])?\s*(["']|[<>=!~;,]|$)""")
 _LISTS = ("pyproject.toml", "requirements*.txt", "setup.cfg", "*fastmcp.json")
 
 
-class Ported(NamedTuple):
-    """A file, as it was and as it would be."""
+class FileRewrite(NamedTuple):
+    """A file before and after rewriting."""
 
     path: Path
     before: bytes
     after: bytes
-    findings: list[ByHand]
+    findings: list[ManualStep]
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         return self.before != self.after
 
     def diff(self) -> str:
+        """Return the change as a unified diff."""
+
         def lines(source: bytes) -> list[str]:
             return source.decode(errors="replace").splitlines(keepends=True)
 
@@ -41,7 +43,7 @@ class Ported(NamedTuple):
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in made)
 
     def write(self) -> None:
-        """In one step: who stops this half way has the old file or the new one."""
+        """Write the file atomically, so that an interruption leaves the old file or the new one."""
         mode = self.path.stat().st_mode
         handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:
@@ -54,45 +56,50 @@ class Ported(NamedTuple):
             raise
 
 
-def port(path: Path) -> Iterator[Ported]:
-    """Each file that is concerned. Nothing is written, and nothing is run."""
+def port_project(path: Path) -> Iterator[FileRewrite]:
+    """Yield each affected file. Nothing is written and no code is run."""
     if not path.exists():
-        raise UsageError(f"there is no {path}")
+        raise UsageError(f"{path} not found")
     if path.suffix == ".json":
         source = fastmcp_source(str(path))
         if source is None:
-            raise UsageError(f"{path}: expected a Python file, a folder, or a fastmcp.json with a `source`")
+            raise UsageError(f"{path}: expected a Python file, a directory, or a fastmcp.json with a `source`")
         yield from _port_list(path)
         path = Path(source.partition(".py:")[0].removesuffix(".py") + ".py")
-    for one in _files(path):
-        ported = _port_file(one)
-        if ported.changed or ported.findings:
+    for item in _files(path):
+        ported = _port_file(item)
+        if ported.is_changed or ported.findings:
             yield ported
-    for one in _dependency_lists(path):
-        yield from _port_list(one)
+    for item in _dependency_lists(path):
+        yield from _port_list(item)
 
 
-def _port_list(path: Path) -> Iterator[Ported]:
+def _port_list(path: Path) -> Iterator[FileRewrite]:
     findings = list(_requirements(path))
     if findings:
-        yield Ported(path, b"", b"", findings)
+        yield FileRewrite(path, b"", b"", findings)
 
 
-def _port_file(path: Path) -> Ported:
+def _port_file(path: Path) -> FileRewrite:
     try:
         size = path.stat().st_size
-        source = path.read_bytes() if size <= LONGEST_FILE else b""
+        source = path.read_bytes() if size <= MAX_FILE_BYTES else b""
     except OSError as failure:
-        return Ported(path, b"", b"", [ByHand(1, "the file", f"it cannot be read: {failure.strerror}")])
-    if size > LONGEST_FILE:
-        return Ported(path, b"", b"", [ByHand(1, "the file", f"it has {size:,} bytes, and was not looked at")])
+        return FileRewrite(path, b"", b"", [ManualStep(1, "the file", f"cannot be read: {failure.strerror}")])
+    if size > MAX_FILE_BYTES:
+        return FileRewrite(
+            path,
+            b"",
+            b"",
+            [ManualStep(1, "the file", (f"skipped: it has {size:,} bytes (maximum {MAX_FILE_BYTES:,})"))],
+        )
     try:
         rewritten = rewrite(source)
-    except NotPython as mistake:
+    except PythonSyntaxError as mistake:
         concerned = b"mcp" in source
-        found = [ByHand(mistake.line, "the file", f"{mistake}; nothing in it was changed")] if concerned else []
-        return Ported(path, source, source, found)
-    return Ported(path, source, rewritten.source, rewritten.findings)
+        results = [ManualStep(mistake.line, "the file", f"{mistake}; nothing in it was changed")] if concerned else []
+        return FileRewrite(path, source, source, results)
+    return FileRewrite(path, source, rewritten.source, rewritten.findings)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -104,7 +111,7 @@ def _files(path: Path) -> Iterator[Path]:
         folders[:] = sorted(
             name
             for name in folders
-            if name not in _PASSED_OVER
+            if name not in _IGNORED_DIRECTORIES
             and not name.startswith(".")
             and not (here / name).is_symlink()
             and not (here / name / "pyvenv.cfg").exists()
@@ -115,16 +122,18 @@ def _files(path: Path) -> Iterator[Path]:
 def _dependency_lists(path: Path) -> Iterator[Path]:
     if path.is_dir():
         for pattern in _LISTS:
-            yield from sorted(one for one in path.glob(pattern) if one.is_file())
+            yield from sorted(item for item in path.glob(pattern) if item.is_file())
 
 
-def _requirements(path: Path) -> Iterator[ByHand]:
+def _requirements(path: Path) -> Iterator[ManualStep]:
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return
-    for number, line in enumerate(text[:LONGEST_FILE].splitlines(), 1):
+    for number, line in enumerate(text[:MAX_FILE_BYTES].splitlines(), 1):
         for part in re.split(r"[\[,](?=\s*[\"'])", line):
-            found = _REQUIREMENT.match(part)
-            if found is not None:
-                yield ByHand(number, found[1], "put portico in its place, and keep it only while a file still needs it")
+            match = _REQUIREMENT.match(part)
+            if match is not None:
+                yield ManualStep(
+                    number, match[1], "replace it with portico, and keep it only while a file still needs it"
+                )

@@ -1,4 +1,4 @@
-"""The server's side of a file: whether Portico's own classes suffice for it, and their names for its options."""
+"""Server code: whether Portico's own classes suffice for a file, and Portico's names of its options."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ COMPAT_MEMBERS = frozenset(
      "add_template", "add_completion_handler", "add_extension", "run_http_async", "run_stdio_async",
      "run_streamable_http_async", "run_sse_async", "settings"}
 )  # fmt: skip
-# Keywords of calls that only they take.
+# Keyword arguments that only those classes accept.
 _COMPAT_KEYWORDS = frozenset({"include_in_schema", "serializable", "tool_names", "mcp_names", "validate_output"})
 SERVER_OPTION_NAMES = {
-    "list_page_size": "page_size",
     "strict_input_validation": "strict_arguments",
     "on_duplicate_tools": "on_duplicate",
 }
-# Options of a server that mean something else to a Server of Portico, or are of a type that it does not take.
+# Server options that have another meaning or type in a Portico Server.
 _COMPAT_OPTIONS = frozenset({"auth"})
 _OPTIONS = frozenset(inspect.signature(inspect.unwrap(Server.__init__)).parameters) - _COMPAT_OPTIONS
-# Options that Portico does not have, by the class of the server.
+# Options that Portico does not support, by server class.
 UNSUPPORTED = {"FastMCP": {**MCPServer.unsupported, **FastMCP.unsupported}, "MCPServer": MCPServer.unsupported}
 _HTTP_OPTION_NAMES = {
     "host": "host",
@@ -35,8 +34,8 @@ _HTTP_OPTION_NAMES = {
     "path": "path",
     "streamable_http_path": "path",
     "stateless_http": "stateless",
-    "max_request_body_size": "longest_body",
-    "max_sessions": "most_sessions",
+    "max_request_body_size": "max_body_size",
+    "max_sessions": "max_sessions",
 }
 _HTTP = ("http", "streamable-http", "streamable_http")
 
@@ -44,7 +43,7 @@ _HTTP = ("http", "streamable-http", "streamable_http")
 def needs_compat(call: cst.Call, server: str) -> bool:
     """Return whether a call needs the classes of `portico.compat`.
 
-    * **server** – the name of the class of a server that it makes, or "".
+    * **server** – the name of the server class that it instantiates, or "".
     """
     keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
     if server:
@@ -58,13 +57,13 @@ def needs_compat(call: cst.Call, server: str) -> bool:
 def _constructor_needs_compat(call: cst.Call, server: str, keywords: set[str]) -> bool:
     positional = sum(1 for arg in call.args if arg.keyword is None)
     numbers = any(arg.keyword is not None and isinstance(arg.value, cst.Integer | cst.Float) for arg in call.args)
-    known = {*_OPTIONS, *SERVER_OPTION_NAMES, *UNSUPPORTED[server]}
+    option_names = {*_OPTIONS, *SERVER_OPTION_NAMES, *UNSUPPORTED[server]}
     if server == "MCPServer":
-        known.discard("middleware")
+        option_names.discard("middleware")
     return (
         any(arg.star for arg in call.args)
         or positional > (1 if server == "MCPServer" else 2)
-        or not keywords <= known
+        or not keywords <= option_names
         or (numbers and "version" in keywords)
     )
 
@@ -80,7 +79,7 @@ def _run_needs_compat(call: cst.Call, keywords: set[str]) -> bool:
 
 
 def _transport(call: cst.Call) -> str | None:
-    """Return the transport that a call names literally, or None."""
+    """Return the transport that a call names as a literal, or None."""
     for arg in call.args:
         named = arg.keyword is not None and arg.keyword.value == "transport"
         first = arg is call.args[0] and arg.keyword is None and not arg.star
@@ -90,7 +89,7 @@ def _transport(call: cst.Call) -> str | None:
 
 
 def translate_run(call: cst.Call) -> cst.Call:
-    """Return `server.run("streamable-http", …)` with the names of Portico."""
+    """Translate `server.run("streamable-http", …)` to Portico's names."""
     if _transport(call) not in _HTTP:
         return call
     kept = []
@@ -110,7 +109,7 @@ def translate_run(call: cst.Call) -> cst.Call:
 
 
 def translate_elicit(call: cst.Call) -> cst.Call:
-    """Return `ctx.elicit(…)` with Portico's name for `schema`."""
+    """Translate `ctx.elicit(…)` to Portico's name for `schema`."""
     args = [
         arg.with_changes(keyword=cst.Name("response_type"))
         if arg.keyword is not None and arg.keyword.value == "schema"

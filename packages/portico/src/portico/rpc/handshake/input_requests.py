@@ -1,4 +1,6 @@
-"""Questions on the old wire: a result that asks becomes requests to the client, and the call is entered again."""
+"""Input requests for handshake versions: an `InputRequiredResult` becomes server-to-client requests, then the call is
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -10,60 +12,70 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.protocol.client_features import ElicitResult, InputRequest, InputRequiredResult
-from portico.protocol.errors import InternalError, MissingCapability, Refused
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.methods import asked_by
+from portico.protocol.errors import ClientRequestFailed, InternalError, MissingClientCapability
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.methods import as_input_required
 from portico.rpc.call import Call, Handler
-from portico.rpc.client_requests import check_answer, incapable, put, read, require_all
+from portico.rpc.client_requests import (
+    decode_client_request,
+    send_client_request,
+    to_capability_error,
+    validate_elicitation_result,
+    validate_input_requests,
+)
 
-# A server that never stops asking is broken; clients give up at about the same number.
-MOST_ROUNDS = 10
+# A server that never stops requesting input is broken; clients give up after a similar number of rounds.
+MAX_INPUT_ROUNDS = 10
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-async def push(call: Call, asked: InputRequiredResult, handler: Handler) -> Any:
-    """Ask the client what the handler wants to know, and go back to it with the answers, until it is content."""
+async def resolve_input_requests(call: Call, input_required: InputRequiredResult, handler: Handler) -> Any:
+    """Send the handler's input requests to the client and call the handler again with the responses, until it returns a
+    final result.
+    """
     params = call.params
-    for _ in range(MOST_ROUNDS):
-        answers = await _ask_all(call, asked)
-        result = await handler(replace(call, params=_again(params, answers, asked.request_state)))
-        again = asked_by(call.method, result)
+    for _ in range(MAX_INPUT_ROUNDS):
+        answers = await _send_input_requests(call, input_required)
+        result = await handler(replace(call, params=_again(params, answers, input_required.request_state)))
+        again = as_input_required(call.method, result)
         if again is None:
             return result
-        asked = again
-    raise InternalError(f"{call.method} still asks after {MOST_ROUNDS} rounds")
+        input_required = again
+    raise InternalError(f"{call.method} still requires input after {MAX_INPUT_ROUNDS} rounds")
 
 
-async def _ask_all(call: Call, asked: InputRequiredResult) -> dict[str, Raw]:
-    questions = asked.input_requests or {}
+async def _send_input_requests(call: Call, required: InputRequiredResult) -> dict[str, Raw]:
+    questions = required.input_requests or {}
     try:
-        # All are looked at before the first is asked.
-        require_all(call, asked)
-        if questions and not call.reply.asks:
-            raise MissingCapability({one.method.partition("/")[0]: {} for one in questions.values()})
-    except MissingCapability as missing:
-        raise incapable(missing, call) from None
-    asking = [asyncio.ensure_future(_ask(call, one)) for one in questions.values()]
+        # Validate all requests before the first is sent.
+        validate_input_requests(call, required)
+        if questions and not call.reply.can_request:
+            raise MissingClientCapability({question.method.partition("/")[0]: {} for question in questions.values()})
+    except MissingClientCapability as missing:
+        raise to_capability_error(missing, call) from None
+    asking = [asyncio.ensure_future(_ask(call, question)) for question in questions.values()]
     try:
         return dict(zip(questions, await asyncio.gather(*asking), strict=True))
     finally:
-        for one in asking:
-            one.cancel()
+        for question in asking:
+            question.cancel()
 
 
 async def _ask(call: Call, question: InputRequest) -> Raw:
-    answer = await put(call, question.method, question.params)
+    answer = await send_client_request(call, question.method, question.params)
     if question.method == "elicitation/create":
         try:
-            check_answer(read(question.method, question.params), msgspec.json.decode(answer, type=ElicitResult))
+            validate_elicitation_result(
+                decode_client_request(question.method, question.params), msgspec.json.decode(answer, type=ElicitResult)
+            )
         except msgspec.DecodeError:
-            raise Refused("The client's answer to elicitation/create could not be read") from None
+            raise ClientRequestFailed("The client's response to elicitation/create could not be decoded") from None
     return answer
 
 
 def _again(params: Raw, answers: dict[str, Raw], state: Any) -> Raw:
-    members: dict[str, Any] = {} if params is NOTHING else dict(_members.decode(params))
+    members: dict[str, Any] = {} if params is EMPTY_RAW else dict(_members.decode(params))
     members["inputResponses"] = answers
     members.pop("requestState", None)
     if state is not UNSET:

@@ -1,4 +1,4 @@
-"""Changes of lists, as the sessions of one handler hear of them: with one listener for all."""
+"""List change notifications for the sessions of one handler, with one shared subscription."""
 
 from __future__ import annotations
 
@@ -6,68 +6,73 @@ from collections.abc import Callable
 from typing import Any
 
 from portico.protocol import notifications
-from portico.protocol.subscriptions import Filter
+from portico.protocol.subscriptions import SubscriptionFilter
 from portico.rpc.call import Handler
 from portico.rpc.change_relay import ChangeRelay
 
-_LISTS = (notifications.TOOLS_CHANGED, notifications.PROMPTS_CHANGED, notifications.RESOURCES_CHANGED)
-_WANTED = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+_LISTS = (notifications.TOOLS_LIST_CHANGED, notifications.PROMPTS_LIST_CHANGED, notifications.RESOURCES_LIST_CHANGED)
+_LIST_CHANGE_FILTER = SubscriptionFilter(
+    tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+)
 
-Seen = tuple[int, ...]
-"""How often each list had changed at some moment."""
+ListVersions = tuple[int, ...]
+"How often each list had changed at some point."
 
 
-class ListChanges:
-    """Tells those who can be told; who cannot be told now compares, when it can, what it has seen.
+class ListChangeNotifier:
+    """Notifies reachable sessions. An unreachable session compares versions when it becomes reachable again.
 
-    So a change costs nothing for each session whose client has no stream open, and such a session keeps three numbers
-    for whatever it misses.
+    A change therefore costs nothing for a session whose client has no open stream; such a session stores three numbers.
     """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._relay: ChangeRelay | None = None
         self._counts = dict.fromkeys(_LISTS, 0)
-        self._told: dict[Callable[[str], None], None] = {}
+        self._callbacks: dict[Callable[[str], None], None] = {}
 
     @property
-    def seen(self) -> Seen:
+    def versions(self) -> ListVersions:
         return tuple(self._counts.values())
 
     @property
-    def settled(self) -> bool:
-        """Whether the handler has said what it tells of: from then on nothing is missed."""
-        return self._relay is None or self._relay.settled.is_set()
+    def ready(self) -> bool:
+        """Return whether the handler has acknowledged the subscription. From then on no change is missed."""
+        return self._relay is None or self._relay.ready.is_set()
 
-    def begin(self) -> None:
-        """Listen, unless that is being done already."""
-        if self._relay is None or self._relay.ended:
-            self._relay = ChangeRelay(self._handler, _WANTED, self._hear, missed=self._missed)
+    def start(self) -> None:
+        """Subscribe to the handler unless already subscribed."""
+        if self._relay is None or self._relay.closed:
+            self._relay = ChangeRelay(self._handler, _LIST_CHANGE_FILTER, self._on_notification, on_gap=self._on_gap)
 
-    def join(self, tell: Callable[[str], None], seen: Seen) -> None:
-        """Tell of what has changed since, and from now on."""
-        for method, before in zip(_LISTS, seen, strict=True):
+    def subscribe(self, callback: Callable[[str], None], since: ListVersions) -> None:
+        """Call `callback` for the lists that changed since `since`, and for every later change."""
+        for method, before in zip(_LISTS, since, strict=True):
             if self._counts[method] != before:
-                tell(method)
-        self._told[tell] = None
+                callback(method)
+        self._callbacks[callback] = None
 
-    def leave(self, tell: Callable[[str], None]) -> Seen:
-        """Returns what `join` takes when it can be told again."""
-        self._told.pop(tell, None)
-        return self.seen
+    def unsubscribe(self, callback: Callable[[str], None]) -> ListVersions:
+        """Stop notifying. Return the versions to pass to `subscribe` later."""
+        self._callbacks.pop(callback, None)
+        return self.versions
 
-    def end(self) -> None:
-        self._told.clear()
+    def close(self) -> None:
+        self._callbacks.clear()
         if self._relay is not None:
-            self._relay.end()
+            self._relay.close()
             self._relay = None
 
-    def _hear(self, method: str, params: Any) -> None:
+    def _on_notification(self, method: str, params: Any) -> None:
         if method in self._counts:
             self._counts[method] += 1
-            for tell in list(self._told):
-                tell(method)
+            # A copy: a callback may unsubscribe its session, for example when the client's stream turns out to
+            # be closed.
+            for callback in list(self._callbacks):
+                callback(method)
 
-    def _missed(self) -> None:
+    def _on_gap(self) -> None:
         for method in _LISTS:
-            self._hear(method, None)
+            # Changes during the gap are unknown, so every list counts as changed. A superfluous notification is
+            # harmless.
+            self._on_notification(method, None)

@@ -1,12 +1,12 @@
-"""The handshake revisions, 2024-11-05 to 2025-11-25: a session that fills in what each Call stands on.
+"""Sessions of the handshake versions, 2024-11-05 to 2025-11-25.
 
 ```
 CREATED ──initialize──▶ INITIALIZING ──notifications/initialized──▶ OPERATING ──end of stream──▶ SHUTDOWN
 ```
 
-A Session stands between the door and a Handler. Calls that carry their own revision (2026-07-28) do not come through
-it, so both eras work on one stream. The inner handler only ever speaks the newest revision's methods: the handshake is
-made of `server/discover`, and subscriptions of `subscriptions/listen`.
+A session sits between the dispatcher and a Handler, and adds the negotiated values to each Call. Calls that carry their
+own protocol version (2026-07-28) bypass it, so both kinds work on one stream. The handler only sees methods of the
+newest version: the handshake uses `server/discover`, and subscriptions use `subscriptions/listen`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,32 @@ from portico.protocol import jsonrpc, notifications, translation
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import InternalError, InvalidRequest, MethodNotFound, ResourceNotFound
-from portico.protocol.jsonrpc import Frame
+from portico.protocol.jsonrpc import JsonRpcMessage
 from portico.protocol.lifecycle import DiscoverResult, InitializeParams, InitializeResult
 from portico.protocol.meta import (
     NO_CAPABILITIES,
-    SERVER_INFO,
+    SERVER_INFO_META_KEY,
     ClientCapabilities,
+    DecodedMeta,
     Implementation,
-    Meta,
     ProgressToken,
     ServerCapabilities,
 )
-from portico.protocol.methods import METHODS, asked_by
-from portico.protocol.subscriptions import Filter
-from portico.protocol.tasks import ENDED, EXTENSION, PROGRESS, CreateTaskResult
-from portico.protocol.versions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
-from portico.rpc.call import Call, Handler, Listening, Reply, members
+from portico.protocol.methods import METHODS, as_input_required
+from portico.protocol.subscriptions import SubscriptionFilter
+from portico.protocol.tasks import EXTENSION, TASK_PROGRESS_EXTENSION, TERMINAL_STATUSES, CreateTaskResult
+from portico.protocol.versions import (
+    FIRST_MODERN_VERSION,
+    LATEST_HANDSHAKE_VERSION,
+    V2024_11_05,
+    V2025_03_26,
+    ProtocolVersion,
+    negotiate_version,
+)
+from portico.rpc.call import Call, CallbackReply, Handler, Reply, get_capabilities
 from portico.rpc.change_relay import ChangeRelay
-from portico.rpc.dispatcher import Sender, new_call
-from portico.rpc.handshake.list_changes import ListChanges, Seen
+from portico.rpc.dispatcher import PeerInfo, create_call
+from portico.rpc.handshake.list_changes import ListChangeNotifier, ListVersions
 
 if TYPE_CHECKING:
     from portico.rpc import client_requests
@@ -54,19 +61,20 @@ else:
     client_requests = LazyModule("portico.rpc.client_requests")
 
 State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
-Lifecycle = Literal["auto", "strict", "lenient"]
+LifecycleMode = Literal["auto", "strict", "lenient"]
 
-MOST_SUBSCRIPTIONS = 1000
-# How long a question waits for a client that has not said yet that it is ready.
-READY_SECONDS = 30.0
-_MAY_ASK = (InputRequiredResult, Raw)
-_HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}, PROGRESS: {}})
+# Each subscription is a task and a Call, so a client must not create them without limit.
+MAX_RESOURCE_SUBSCRIPTIONS = 1000
+# Wait for `notifications/initialized` before a server-to-client request fails.
+INITIALIZED_TIMEOUT_SECONDS = 30.0
+_INPUT_REQUIRED_TYPES = (InputRequiredResult, Raw)
+_TASK_CAPABILITIES = ClientCapabilities(extensions={EXTENSION: {}, TASK_PROGRESS_EXTENSION: {}})
 
 
-class SessionFacts(Struct, kw_only=True, omit_defaults=True):
-    """What a handshake has settled, and what the client has asked for since."""
+class SessionState(Struct, kw_only=True, omit_defaults=True):
+    """Negotiated values of a handshake, and the client's later settings. Serializable."""
 
-    revision: Revision
+    protocol_version: ProtocolVersion
     capabilities: ClientCapabilities = NO_CAPABILITIES
     client: Implementation | None = None
     log_level: str = "info"
@@ -74,138 +82,153 @@ class SessionFacts(Struct, kw_only=True, omit_defaults=True):
     subscribed: list[str] = []
 
 
-class PushStream(Protocol):
-    """What a session needs of the Channel it lives on."""
+class NotificationStream(Protocol):
+    """Channel of a session, as the session uses it."""
 
-    revision: Revision | None
-    batches: bool
-    root_changes: int
+    protocol_version: ProtocolVersion | None
+    batching_enabled: bool
+    roots_version: int
 
-    def emit(self, method: str, params: Any) -> None: ...
+    def notify(self, method: str, params: Any) -> None: ...
 
 
-class Session:
-    """One client's conversation, from its handshake to the end of its stream."""
+class HandshakeSession:
+    """Session of one client, from its handshake to the end of its stream."""
 
     def __init__(
         self,
         handler: Handler,
         *,
-        lifecycle: Lifecycle = "auto",
-        in_order: bool = True,
-        changes: ListChanges | None = None,
+        lifecycle: LifecycleMode = "auto",
+        ordered: bool = True,
+        list_changes: ListChangeNotifier | None = None,
     ) -> None:
         self.handler = handler
         # Whether messages arrive in the order in which they were sent. Otherwise a call may overtake `initialized`.
-        self.in_order = in_order
+        self.in_order = ordered
         self.lifecycle = lifecycle
         self.state: State = "CREATED"
-        self.revision: Revision | None = None
+        self.protocol_version: ProtocolVersion | None = None
         self.capabilities: ClientCapabilities = NO_CAPABILITIES
         self.client: Implementation | None = None
         self.log_level = "info"
-        self.stream: PushStream | None = None
-        self._start = members(handler).start
+        self.stream: NotificationStream | None = None
+        self._start = get_capabilities(handler).start
         self._offered = ServerCapabilities()
-        # Of those that never greet it is only known what the handler says unasked.
-        self._logs = members(handler).logs
-        # The resources that the client subscribed to, and the tasks that it is told of.
+        # Clients that never send `initialize` get the handler's default.
+        self._logs = get_capabilities(handler).supports_logging
+        # Resources that the client subscribed to, and tasks whose progress it receives.
         self._subscribed: dict[str, ChangeRelay] = {}
         self._following: dict[str, ChangeRelay] = {}
-        # Changes of lists: a session that has them to itself also ends them.
-        self._changes = changes or ListChanges(handler)
-        self._shares_changes = changes is not None
-        # Whether the client has a stream that it can be told on; where it comes and goes, its transport says so.
-        self._reachable = changes is None
-        self._seen: Seen | None = None
-        # Set when the client has said that it is ready: until then it is not asked anything.
+        # List changes. A session closes the notifier if it does not share it.
+        self._changes = list_changes or ListChangeNotifier(handler)
+        self._shares_changes = list_changes is not None
+        # Whether the client has a stream for notifications. Transports where streams come and go update it.
+        self._reachable = list_changes is None
+        self._seen: ListVersions | None = None
+        # Set when the client has sent `initialized`. No request is sent to it before.
         self._ready: asyncio.Event | None = None
-        # While the handler's word on what it is comes from a task.
+        # Set while `initialize` waits for an asynchronous `server/discover`.
         self._settling: asyncio.Event | None = None
-        # It came while the handshake went on.
+        # `initialized` arrived while the handshake was still in progress.
         self._hurried = False
-        # Whether all of its requests come to this object: otherwise nothing is offered that outlives a request.
+        # Whether all requests of the session reach this object. If not, features that outlive a request are not
+        # offered.
         self.lasting = True
-        # Told when there are other facts.
+        # Called when the exported state changes.
         self.on_change: Callable[[], None] | None = None
 
-    def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call:
-        """The Call of a frame that belongs to this session."""
-        return new_call(frame, reply, sender, meta, typed, **self._known(reply))
+    def create_call(
+        self, message: JsonRpcMessage, reply: Reply, peer: PeerInfo, meta: DecodedMeta, decoded_params: Any
+    ) -> Call:
+        """Create the Call of a message that belongs to this session."""
+        return create_call(message, reply, peer, meta, decoded_params, **self._call_fields(reply))
 
-    def _known(self, reply: Reply) -> dict[str, Any]:
-        """What the handshake has settled, for a Call; its Reply gets the words of the revision."""
-        reply.asks, reply.question = True, self._question
-        reply.logs = self._logs
+    def _call_fields(self, reply: Reply) -> dict[str, Any]:
+        """Return the negotiated values for a Call, and configure its Reply for the protocol version."""
+        reply.can_request, reply.prepare_request = True, self._prepare_client_request
+        reply.logging_enabled = self._logs
         if self.state == "INITIALIZING":
-            reply.ready = self._until_ready
-        if self.revision is not None and self.revision < NEWEST_HANDSHAKE:
-            reply.notice = partial(translation.notice, revision=self.revision)
+            # 2025-11-25, basic/lifecycle: before `initialized`, a server should send nothing but pings and log
+            # messages.
+            reply.wait_until_ready = self._wait_until_initialized
+        if self.protocol_version is not None and self.protocol_version < LATEST_HANDSHAKE_VERSION:
+            reply.translate_notification = partial(
+                translation.translate_notification, protocol_version=self.protocol_version
+            )
         return {
-            "revision": self.revision,
+            "protocol_version": self.protocol_version,
             "capabilities": self.capabilities,
             "client": self.client,
             "log_level": self.log_level,
         }
 
-    def _question(self, method: str, params: Any) -> Any:
-        """The params of a question, if it may be asked, in the words of the revision."""
-        asked = client_requests.prepared(self, method, params)
-        return translation.question(asked, self.revision or NEWEST_HANDSHAKE)
+    def _prepare_client_request(self, method: str, params: Any) -> Any:
+        """Validate a server-to-client request and return its params in the format of the protocol version."""
+        request = client_requests.prepare_client_request(self, method, params)
+        return translation.translate_client_request(request, self.protocol_version or LATEST_HANDSHAKE_VERSION)
 
     def start(self, call: Call) -> Any:
-        """The result of a Call, or a coroutine that comes to it."""
-        # What a call changes is told to a client that is being listened for: a handler that takes its time to begin
-        # with that is a turn of the loop ahead.
-        if self._settling is not None or (self._seen is not None and not self._changes.settled):
-            return self._in_next_turn(call)
-        return self._answer(call)
+        """Return the result of a Call, or a coroutine."""
+        # Wait until the subscription to list changes is active. Otherwise a change made by this call could be missed.
+        if self._settling is not None or (self._seen is not None and not self._changes.ready):
+            return self._start_deferred(call)
+        return self._dispatch(call)
 
-    async def _in_next_turn(self, call: Call) -> Any:
-        """What comes in one read with `initialize` is looked at after it; and when it is answered, if the client says
-        that it will not wait for that."""
+    async def _start_deferred(self, call: Call) -> Any:
+        """Handle a message that arrived in the same read as `initialize`.
+
+        It is dispatched after `initialize` has started, or after it was answered if the client already sent
+        `initialized`.
+        """
         if self._settling is not None and self._hurried and call.method not in _OWN:
             await self._settling.wait()
-        result = self._answer(replace(call, **self._known(call.reply)))
+        result = self._dispatch(replace(call, **self._call_fields(call.reply)))
         return await result if type(result) is CoroutineType else result
 
-    def _answer(self, call: Call) -> Any:
+    def _dispatch(self, call: Call) -> Any:
         own = _OWN.get(call.method)
         if own is not None:
             return own(self, call)
-        self._admit(call)
+        self._check_allowed(call)
         result = self._start(call)
         if type(result) is CoroutineType:
             return self._finish(call, result)
-        asked = asked_by(call.method, result) if type(result) in _MAY_ASK else None
-        return self._translated(call, result) if asked is None else self._finish(call, self._ask(call, asked))
+        input_required = as_input_required(call.method, result) if type(result) in _INPUT_REQUIRED_TYPES else None
+        return (
+            self._translate_result(call, result)
+            if input_required is None
+            else self._finish(call, self._resolve_input(call, input_required))
+        )
 
     async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
-        asked = asked_by(call.method, result) if type(result) in _MAY_ASK else None
-        if asked is not None:
-            result = await self._ask(call, asked)
-        return self._translated(call, result)
+        input_required = as_input_required(call.method, result) if type(result) in _INPUT_REQUIRED_TYPES else None
+        if input_required is not None:
+            result = await self._resolve_input(call, input_required)
+        return self._translate_result(call, result)
 
-    def _ask(self, call: Call, asked: InputRequiredResult) -> Coroutine[Any, Any, Any]:
-        # Loaded by those who ask: most servers never do.
-        return input_requests.push(call, asked, self.handler)
+    def _resolve_input(self, call: Call, required: InputRequiredResult) -> Coroutine[Any, Any, Any]:
+        # Loaded lazily: most servers never request input.
+        return input_requests.resolve_input_requests(call, required, self.handler)
 
-    def _translated(self, call: Call, result: Any) -> Any:
-        assert self.revision is not None
+    def _translate_result(self, call: Call, result: Any) -> Any:
+        assert self.protocol_version is not None
         if isinstance(result, CreateTaskResult):
-            self._follow(result.task.task_id, call)
-        return translation.result(result, self.revision)
+            # Handshake clients receive status notifications without subscribing, so the session subscribes for
+            # them.
+            self._watch_task(result.task.task_id, call)
+        return translation.translate_result(result, self.protocol_version)
 
-    # Going on in another process
+    # Transfer to another process
 
     @property
-    def facts(self) -> SessionFacts | None:
-        """What another process needs to go on with it; None before the handshake and after the end."""
-        if self.revision is None or self.state in ("CREATED", "SHUTDOWN"):
+    def export_state(self) -> SessionState | None:
+        """Return the state for another process, or None before the handshake and after the end."""
+        if self.protocol_version is None or self.state in ("CREATED", "SHUTDOWN"):
             return None
-        return SessionFacts(
-            revision=self.revision,
+        return SessionState(
+            protocol_version=self.protocol_version,
             capabilities=self.capabilities,
             client=self.client,
             log_level=self.log_level,
@@ -213,80 +236,91 @@ class Session:
             subscribed=list(self._subscribed),
         )
 
-    async def restore(self, facts: SessionFacts, principal: Any) -> None:
-        """Go on where another process has stopped. What has changed meanwhile is not known, so all is said to have."""
-        about = self._start(Call(method="server/discover", id=0, revision=MODERN, principal=principal))
+    async def restore(self, state: SessionState, principal: Any) -> None:
+        """Continue a session of another process. Changes in between are unknown, so all lists and resources are
+        reported as changed.
+        """
+        about = self._start(
+            Call(method="server/discover", id=0, protocol_version=FIRST_MODERN_VERSION, principal=principal)
+        )
         discovered = await about if type(about) is CoroutineType else about
+        # Encoded and decoded, because a gateway returns Raw and a server returns a struct.
         offered = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult).capabilities
         self._offered, self._logs = offered, offered.logging is not None
-        self.capabilities, self.client, self.log_level = facts.capabilities, facts.client, facts.log_level
-        self.assume(facts.revision)
+        self.capabilities, self.client, self.log_level = state.capabilities, state.client, state.log_level
+        self.assume_protocol_version(state.protocol_version)
         self.state = "INITIALIZING"
-        if facts.operating:
-            self._operate()
-            told = [
-                (getattr(offered, one) or {}).get("listChanged", False) for one in ("tools", "prompts", "resources")
+        if state.operating:
+            self._enter_operating()
+            pending = [
+                (getattr(offered, item) or {}).get("listChanged", False) for item in ("tools", "prompts", "resources")
             ]
-            self._seen = tuple(count - bool(one) for count, one in zip(self._changes.seen, told, strict=True))
-        for uri in facts.subscribed:
+            # One version behind the current one, so that the next check reports each list as changed.
+            self._seen = tuple(count - bool(item) for count, item in zip(self._changes.versions, pending, strict=True))
+        for uri in state.subscribed:
             self._subscribed[uri] = self._relay(uri)
-            self._tell_of_resource(notifications.RESOURCE_UPDATED, notifications.ResourceUpdatedParams(uri=uri))
+            self._notify_resource_updated(notifications.RESOURCE_UPDATED, notifications.ResourceUpdatedParams(uri=uri))
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         if self.on_change is not None:
             self.on_change()
 
-    # The state machine
+    # State machine
 
-    def assume(self, revision: Revision) -> None:
-        """Go on as if the handshake had been made: for clients that send one request and never greet."""
-        self.revision, self.state = revision, "OPERATING"
+    def assume_protocol_version(self, protocol_version: ProtocolVersion) -> None:
+        """Skip the handshake, for clients that send single requests without `initialize`."""
+        self.protocol_version, self.state = protocol_version, "OPERATING"
         if self.stream is not None:
-            self.stream.revision, self.stream.batches = revision, revision <= V2025_03_26
+            self.stream.protocol_version, self.stream.batching_enabled = (
+                protocol_version,
+                protocol_version <= V2025_03_26,
+            )
 
-    def _admit(self, call: Call) -> None:
-        """Whether this may be said now, and at this revision."""
+    def _check_allowed(self, call: Call) -> None:
+        """Raise an error if the request is not allowed in the current state or protocol version."""
         if self.state == "SHUTDOWN":
-            raise InvalidRequest("The session is over")
+            raise InvalidRequest("The session is closed")
         if self.state == "CREATED":
             raise InvalidRequest("Not initialized: the first request must be initialize, or carry a modern _meta")
         if self.state == "INITIALIZING":
             if self._may_skip_initialized():
-                self._operate()
+                self._enter_operating()
             elif self.in_order:
                 raise InvalidRequest(f"Not initialized: {call.method} came before notifications/initialized")
-        assert self.revision is not None
+        assert self.protocol_version is not None
         row = METHODS.get(call.method)
-        if row is not None and not row.known_to(self.revision):
-            raise MethodNotFound(f"Method not found: {call.method} (not in {self.revision})")
+        if row is not None and not row.supports(self.protocol_version):
+            raise MethodNotFound(f"Method not found: {call.method} (not in {self.protocol_version})")
 
     def _may_skip_initialized(self) -> bool:
-        """Early clients never sent it; a server is free to wait for it or not, and from 2025-03-26 on ours does."""
+        """Return whether requests are accepted before `notifications/initialized`. Early clients never sent it."""
         if self.lifecycle == "auto":
-            return self.revision == V2024_11_05
+            return self.protocol_version == V2024_11_05
         return self.lifecycle == "lenient"
 
     def _initialize(self, call: Call) -> Any:
         if call.id is None:
-            raise InvalidRequest("initialize is a request")
+            raise InvalidRequest("initialize must be a request, not a notification")
+        # A second handshake could change capabilities and protocol version under calls that are still running.
         if self.state != "CREATED":
             raise InvalidRequest("Already initialized")
-        params: InitializeParams = call.typed()
+        params: InitializeParams = call.decode_params()
         self.state = "INITIALIZING"
-        about = Call(method="server/discover", id=0, revision=MODERN, principal=call.principal)
+        about = Call(method="server/discover", id=0, protocol_version=FIRST_MODERN_VERSION, principal=call.principal)
         try:
             discovered = self._start(about)
             if type(discovered) is CoroutineType:
                 self._settling = asyncio.Event()
-                return self._discovering(call, params, discovered)
-            return self._welcome(call, params, discovered)
+                return self._finish_initialize(call, params, discovered)
+            return self._initialize_result(call, params, discovered)
+        # A failed handshake may be repeated.
         except BaseException:
             self.state = "CREATED"
             raise
 
-    async def _discovering(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
+    async def _finish_initialize(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         try:
-            return self._welcome(call, params, await discovered)
+            return self._initialize_result(call, params, await discovered)
         except BaseException:
             self.state = "CREATED"
             raise
@@ -299,207 +333,218 @@ class Session:
             self._settling = None
         hurried, self._hurried = self._hurried, False
         if hurried and self.state == "INITIALIZING":
-            self._operate()
+            self._enter_operating()
 
-    def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
-        """The end of the handshake, with what the handler says of itself."""
+    def _initialize_result(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
+        """Complete the handshake with the handler's discovery result."""
         about = discovered
         if type(about) is not DiscoverResult:
             about = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult)
-        self.revision = revision = negotiate(params.protocol_version)
+        self.protocol_version = revision = negotiate_version(params.protocol_version)
         self._offered = about.capabilities
         self._logs = about.capabilities.logging is not None
         self.capabilities = params.capabilities
         self.client = params.client_info
         if self.stream is not None:
-            self.stream.revision = revision
-            # 2025-03-26 is the only revision whose text has batches; the one before was silent about them.
-            self.stream.batches = revision <= V2025_03_26
+            self.stream.protocol_version = revision
+            # Only 2025-03-26 specifies batches; 2024-11-05 does not mention them.
+            self.stream.batching_enabled = revision <= V2025_03_26
         offered = about.capabilities if self.lasting else _without_streams(about.capabilities)
         result = InitializeResult(
             protocol_version=revision,
-            capabilities=_with_tasks(offered, revision, call.anonymous),
+            capabilities=_with_tasks(offered, revision, call.is_anonymous),
             server_info=self._server_info(about),
             instructions=about.instructions,
         )
-        return translation.result(result, revision)  # type: ignore[no-any-return]
+        return translation.translate_result(result, revision)  # type: ignore[no-any-return]
 
     def _server_info(self, about: DiscoverResult) -> Implementation:
-        info = members(self.handler).info
+        info = get_capabilities(self.handler).info
         if info is not None:
             return info
         meta = about.meta if isinstance(about.meta, dict) else {}
-        return msgspec.convert(meta.get(SERVER_INFO, {"name": "server", "version": "0"}), Implementation)
+        return msgspec.convert(meta.get(SERVER_INFO_META_KEY, {"name": "server", "version": "0"}), Implementation)
 
-    def _initialized(self, call: Call) -> None:
+    def _handle_initialized(self, call: Call) -> None:
         if call.id is not None:
             raise MethodNotFound(f"Method not found: {call.method} is a notification")
         if self.state == "INITIALIZING" and self._settling is not None:
             self._hurried = True
-        elif self.state == "INITIALIZING" and self.revision is not None:
-            self._operate()
+        elif self.state == "INITIALIZING" and self.protocol_version is not None:
+            self._enter_operating()
 
     def _roots_changed(self, call: Call) -> None:
         if call.id is not None:
             raise MethodNotFound(f"Method not found: {call.method} is a notification")
         if self.stream is not None:
-            self.stream.root_changes += 1
+            self.stream.roots_version += 1
 
     def _ping(self, call: Call) -> EmptyResult:
         return EmptyResult()
 
-    def _admit_feature(self, call: Call, offered: Any) -> None:
-        """The same for what only exists when the server has said so."""
-        self._admit(call)
+    def _check_feature(self, call: Call, offered: Any) -> None:
+        """Raise an error if the request is not allowed, or if the server did not declare the capability it needs."""
+        self._check_allowed(call)
         if not offered:
-            raise MethodNotFound(f"Method not found: {call.method} (not among the server's capabilities)")
+            raise MethodNotFound(f"Method not found: {call.method} (the server does not declare this capability)")
 
     def _set_level(self, call: Call) -> EmptyResult:
-        self._admit_feature(call, self._offered.logging is not None)
-        self.log_level = call.typed().level
-        self._changed()
+        self._check_feature(call, self._offered.logging is not None)
+        self.log_level = call.decode_params().level
+        self._notify_change()
         return EmptyResult()
 
-    def _operate(self) -> None:
+    def _enter_operating(self) -> None:
         self.state = "OPERATING"
         if self._ready is not None:
             self._ready.set()
         if self.stream is not None:
-            self._changes.begin()
-            self._seen = self._changes.seen
+            self._changes.start()
+            self._seen = self._changes.versions
             if self._reachable:
-                self._changes.join(self._tell_of_list, self._seen)
-        self._changed()
+                self._changes.subscribe(self._notify_list_changed, self._seen)
+        self._notify_change()
 
-    async def _until_ready(self) -> None:
-        """2025-03-26, basic/lifecycle: before `initialized` a server should send no request. Calls may overtake it."""
+    async def _wait_until_initialized(self) -> None:
+        """Wait for `notifications/initialized`, which calls may overtake.
+
+        2025-03-26, basic/lifecycle: a server should not send requests before it.
+        """
         if self.state == "INITIALIZING":
             self._ready = self._ready or asyncio.Event()
             try:
-                async with asyncio.timeout(READY_SECONDS):
+                async with asyncio.timeout(INITIALIZED_TIMEOUT_SECONDS):
                     await self._ready.wait()
             except TimeoutError:
-                raise InternalError("The client cannot be asked: it has not sent notifications/initialized") from None
+                raise InternalError(
+                    "Cannot send a request to the client: it has not sent notifications/initialized"
+                ) from None
 
-    def reach(self, reachable: bool) -> None:
-        """The client has opened a stream that it can be told on, or the last one was closed."""
+    def set_reachable(self, reachable: bool) -> None:
+        """Record whether the client has an open stream for notifications."""
         self._reachable = reachable
         if self._seen is not None and self.state == "OPERATING":
             if reachable:
-                self._changes.join(self._tell_of_list, self._seen)
+                self._changes.subscribe(self._notify_list_changed, self._seen)
             else:
-                self._seen = self._changes.leave(self._tell_of_list)
+                self._seen = self._changes.unsubscribe(self._notify_list_changed)
 
     def close(self) -> None:
         self.state = "SHUTDOWN"
         if self._ready is not None:
             self._ready.set()
-        self._changes.leave(self._tell_of_list)
+        self._changes.unsubscribe(self._notify_list_changed)
         if not self._shares_changes:
-            self._changes.end()
+            self._changes.close()
         for relay in (*self._subscribed.values(), *self._following.values()):
-            relay.end()
+            relay.close()
         self._subscribed.clear()
         self._following.clear()
 
-    # Changes: what 2026-07-28 says to a listener, said to the whole session
+    # Change notifications: sent to the whole session, where 2026-07-28 sends them to a listener
 
-    def _tell_of_list(self, method: str) -> None:
+    def _notify_list_changed(self, method: str) -> None:
         if self.stream is not None:
-            self.stream.emit(method, None)
+            self.stream.notify(method, None)
 
-    def _tell_of_resource(self, method: str, params: Any) -> None:
+    def _notify_resource_updated(self, method: str, params: Any) -> None:
         if self.stream is not None and method == notifications.RESOURCE_UPDATED:
-            self.stream.emit(method, notifications.ResourceUpdatedParams(uri=params.uri))
+            self.stream.notify(method, notifications.ResourceUpdatedParams(uri=params.uri))
 
-    def _tell_of_task(self, progress: Reply, token: ProgressToken | None, method: str, params: Any) -> None:
-        if self.stream is not None and method == notifications.TASK:
-            self.stream.emit(notifications.TASK_STATUS, translation.task_status(params))
-            if token is not None and (said := translation.task_progress(params, token)) is not None:
-                progress.emit(notifications.PROGRESS, said)
-            if params.status in ENDED and params.task_id in self._following:
-                asyncio.get_running_loop().call_soon(self._unfollow, params.task_id)
+    def _notify_task(self, progress: Reply, token: ProgressToken | None, method: str, params: Any) -> None:
+        if self.stream is not None and method == notifications.TASK_UPDATED:
+            self.stream.notify(notifications.TASK_STATUS, translation.to_task_status(params))
+            if token is not None and (progress_params := translation.to_task_progress(params, token)) is not None:
+                progress.notify(notifications.PROGRESS, progress_params)
+            if params.status in TERMINAL_STATUSES and params.task_id in self._following:
+                # Closed in the next iteration: the relay that delivers this notification must not be closed from
+                # within.
+                asyncio.get_running_loop().call_soon(self._unwatch_task, params.task_id)
 
-    def _follow(self, task: str, call: Call) -> None:
-        """Tell the client how its task comes along. That is a courtesy, so there is an end to it."""
-        if len(self._subscribed) + len(self._following) < MOST_SUBSCRIPTIONS and self.stream is not None:
-            # basic/utilities/progress: the token of the request stays valid as long as its task.
-            progress = Listening(self.stream.emit)
+    def _watch_task(self, task: str, call: Call) -> None:
+        """Notify the client of the progress of its task. This is optional, so it stops at the subscription limit."""
+        if len(self._subscribed) + len(self._following) < MAX_RESOURCE_SUBSCRIPTIONS and self.stream is not None:
+            # basic/utilities/progress: the token of the request stays valid for the lifetime of its task.
+            progress = CallbackReply(self.stream.notify)
             self._following[task] = ChangeRelay(
                 self.handler,
-                Filter(task_ids=[task]),
-                partial(self._tell_of_task, progress, call.progress_token),
+                SubscriptionFilter(task_ids=[task]),
+                partial(self._notify_task, progress, call.progress_token),
                 principal=call.principal,
-                capabilities=_HEARS_OF_TASKS,
+                capabilities=_TASK_CAPABILITIES,
             )
 
-    def _unfollow(self, task: str) -> None:
+    def _unwatch_task(self, task: str) -> None:
         following = self._following.pop(task, None)
         if following is not None:
-            following.end()
+            following.close()
 
     async def _subscribe(self, call: Call) -> EmptyResult:
-        self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
-        uri = call.typed().uri
+        self._check_feature(call, (self._offered.resources or {}).get("subscribe"))
+        uri = call.decode_params().uri
         if uri in self._subscribed:
             return EmptyResult()
-        if len(self._subscribed) + len(self._following) >= MOST_SUBSCRIPTIONS:
-            raise InternalError(f"Refused: {MOST_SUBSCRIPTIONS} subscriptions are the most a session may have")
+        if len(self._subscribed) + len(self._following) >= MAX_RESOURCE_SUBSCRIPTIONS:
+            raise InternalError(f"Too many subscriptions: a session may have at most {MAX_RESOURCE_SUBSCRIPTIONS}")
         relay = ChangeRelay(
             self.handler,
-            Filter(resource_subscriptions=[uri]),
-            self._tell_of_resource,
+            SubscriptionFilter(resource_subscriptions=[uri]),
+            self._notify_resource_updated,
             principal=call.principal,
             address=call.address,
         )
         self._subscribed[uri] = relay
-        await relay.settled.wait()
+        await relay.ready.wait()
         if relay.acknowledged is not None and relay.acknowledged.resource_subscriptions:
             return EmptyResult()
         self._unsubscribe_from(uri)
         if relay.acknowledged is None:
-            raise relay.refusal or InternalError("Changes cannot be listened to at the moment")
+            raise relay.error or InternalError("Subscribing failed temporarily; try again later")
         raise ResourceNotFound(uri)
 
     def _relay(self, uri: str) -> ChangeRelay:
-        return ChangeRelay(self.handler, Filter(resource_subscriptions=[uri]), self._tell_of_resource)
+        return ChangeRelay(
+            self.handler, SubscriptionFilter(resource_subscriptions=[uri]), self._notify_resource_updated
+        )
 
     def _unsubscribe(self, call: Call) -> EmptyResult:
-        self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
-        self._unsubscribe_from(call.typed().uri)
-        self._changed()
+        self._check_feature(call, (self._offered.resources or {}).get("subscribe"))
+        self._unsubscribe_from(call.decode_params().uri)
+        self._notify_change()
         return EmptyResult()
 
     def _unsubscribe_from(self, uri: str) -> None:
         relay = self._subscribed.pop(uri, None)
         if relay is not None:
-            relay.end()
+            relay.close()
 
 
 def _without_streams(offered: ServerCapabilities) -> ServerCapabilities:
-    """What can be offered in a session of which each request is alone."""
+    """Return the capabilities for a session whose requests are handled independently."""
     lists: dict[str, Any] = {
         name: {} for name in ("tools", "prompts", "resources") if getattr(offered, name) is not None
     }
     return replace(offered, logging=None, **lists)
 
 
-def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -> ServerCapabilities:
-    """2025-11-25 has tasks in its core. They are listed only where clients log in, or are alone."""
-    if revision != NEWEST_HANDSHAKE or EXTENSION not in (offered.extensions or {}):
+def _with_tasks(offered: ServerCapabilities, revision: ProtocolVersion, public: bool) -> ServerCapabilities:
+    """Add the task capabilities of 2025-11-25. `tasks/list` is only offered to authenticated or local clients, which
+    see only their own tasks.
+    """
+    if revision != LATEST_HANDSHAKE_VERSION or EXTENSION not in (offered.extensions or {}):
         return offered
     able: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
     return replace(offered, tasks=able if public else {"list": {}, **able})
 
 
-# What the session answers itself. Early servers knew the notification by its short name too.
+# Methods that the session answers itself. Early clients sent `initialized` without the prefix.
 _OWN = {
-    "initialize": Session._initialize,
-    "ping": Session._ping,
-    "logging/setLevel": Session._set_level,
-    "resources/subscribe": Session._subscribe,
-    "resources/unsubscribe": Session._unsubscribe,
-    notifications.INITIALIZED: Session._initialized,
-    "initialized": Session._initialized,
-    notifications.ROOTS_CHANGED: Session._roots_changed,
+    "initialize": HandshakeSession._initialize,
+    "ping": HandshakeSession._ping,
+    "logging/setLevel": HandshakeSession._set_level,
+    "resources/subscribe": HandshakeSession._subscribe,
+    "resources/unsubscribe": HandshakeSession._unsubscribe,
+    notifications.INITIALIZED: HandshakeSession._handle_initialized,
+    "initialized": HandshakeSession._handle_initialized,
+    notifications.ROOTS_LIST_CHANGED: HandshakeSession._roots_changed,
 }

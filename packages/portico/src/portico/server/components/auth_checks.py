@@ -1,10 +1,12 @@
-"""FastMCP's checks of who may have a component: `@server.tool(auth=require_scopes("admin"))`."""
+"""Per-component authorization as in FastMCP: `@server.tool(auth=require_scopes("admin"))`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from inspect import isawaitable
+from types import CoroutineType
 from typing import Any
 
 import msgspec
@@ -16,28 +18,29 @@ from portico.auth.principal import Principal
 from portico.protocol import jsonrpc
 from portico.protocol.completion import PromptReference
 from portico.protocol.errors import (
+    ComponentNotFound,
     InsufficientScope,
     InvalidParams,
     ProtocolError,
     ResourceNotFound,
     ToolError,
-    Unknown,
 )
-from portico.rpc.call import Call, Handler
-from portico.server.components.validation import TAGS
-from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
-from portico.server.policy.interfaces import Passage, passed
+from portico.rpc.call import Call
+from portico.server.components.validation import META_TAGS
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, iter_listed
+from portico.server.policy.interfaces import PolicyContext, observed_requests
+from portico.server.registry.service import MethodHandler, Service
 
 log = logging.getLogger("portico.server")
 
-# The member of each list, and what its entries are called by.
+# The member of each list result, and the key that identifies its entries.
 _LISTS = {
     "tools/list": ("tools", "name"),
     "prompts/list": ("prompts", "name"),
     "resources/list": ("resources", "uri"),
     "resources/templates/list": ("resourceTemplates", "uriTemplate"),
 }
-# Where what is asked for by its name is listed.
+# The list method for each method that addresses a component by name.
 _LIST_OF = {
     "tools/call": "tools/list",
     "prompts/get": "prompts/list",
@@ -50,17 +53,18 @@ _keys = msgspec.json.Decoder(dict[str, Any])
 
 
 class AuthContext:
-    """What a check is given: the token of the caller, what is asked for, and everything that the Call has."""
+    """Argument of a check: the caller's token, the requested component, and all attributes of the Call."""
 
     def __init__(self, call: Call, component: Any) -> None:
         self.call, self.component = call, component
 
+    # A check may also be written for the Call itself: its attributes are available here too.
     def __getattr__(self, name: str) -> Any:
         return getattr(self.call, name)
 
     @property
     def token(self) -> AccessToken | None:
-        """None for who has shown none."""
+        """Return the caller's access token, or None without one."""
         principal = self.call.principal
         return to_access_token(principal) if isinstance(principal, Principal) else None
 
@@ -73,14 +77,19 @@ AuthCheck = Callable[[AuthContext], bool | Awaitable[bool]]
 
 
 def require_scopes(*scopes: str) -> AuthCheck:
-    """Only with all of these scopes. A client on standard input is the user of this machine, and may do all."""
+    """Return a check that requires all of these scopes.
+
+    A client on stdio is the local user and passes every check.
+    """
 
     def check(context: AuthContext) -> bool:
         call = context.call
         if call.principal is None:
-            missing = frozenset(scopes) if call.anonymous else frozenset()
+            # `principal` is None both on stdio, where the client is the local user, and for an HTTP
+            # request without a token. Only the latter is anonymous.
+            missing = frozenset(scopes) if call.is_anonymous else frozenset()
         else:
-            missing = call.principal.lacks(frozenset(scopes))
+            missing = call.principal.missing_scopes(frozenset(scopes))
         if missing:
             raise InsufficientScope(repr(getattr(context.component, "name", call.method)), scopes, missing)
         return True
@@ -89,116 +98,136 @@ def require_scopes(*scopes: str) -> AuthCheck:
 
 
 def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
-    """The same for components that have this tag, and none for others."""
+    """Return a check that requires the scopes for components with this tag, and passes all others."""
     restricted = require_scopes(*scopes)
 
     def check(context: AuthContext) -> bool | Awaitable[bool]:
         if context.component is None:
-            return restricted(context)  # it is another server's, and may have the tag
+            return restricted(context)  # the component of a mounted server may have the tag, so require the scopes
         definition = getattr(context.component, "definition", context.component)
-        tags = (getattr(definition, "meta", None) or {}).get(TAGS, ())
+        tags = (getattr(definition, "meta", None) or {}).get(META_TAGS, ())
         return restricted(context) if tag in tags else True
 
     return check
 
 
-async def allow(auth: Any, call: Call, component: Any) -> None:
-    """Ask a check, or each of several. Raises what a check raises, and otherwise that there is no such thing."""
-    if (noted := passed.get()) is not None:
-        # It is about every call, as rules are, so that what comes of one is not kept for the next.
-        noted.append(Passage(call))
+async def authorize(auth: Any, call: Call, component: Any) -> None:
+    """Run one or several checks. Raises the exception of a check, or a not-found error if a check fails."""
+    if (noted := observed_requests.get()) is not None:
+        # Mark the call as subject to policy, so that caching middleware does not store its result.
+        noted.append(PolicyContext(call))
     for check in auth if isinstance(auth, list | tuple) else (auth,):
-        said = check(AuthContext(call, component))
-        if isawaitable(said):
-            said = await said
-        # Nothing but a yes is one: a function that forgets to return must not let all in.
-        if said is not True:
+        verdict = check(AuthContext(call, component))
+        if isawaitable(verdict):
+            verdict = await verdict
+        # Accept only True: a check that forgets to return must not let everyone in.
+        if verdict is not True:
             raise _missing(call)
 
 
 def _missing(call: Call) -> InvalidParams:
-    """What is refused looks as what is not there."""
-    params = call.typed()
+    """Return the error for a missing component. Denied components are indistinguishable from missing ones."""
+    # The same texts as for names that never existed: a different message would let a client
+    # enumerate the components that it may not use.
+    params = call.decode_params()
     if call.method == "resources/read":
         return ResourceNotFound(params.uri)
     if call.method == "completion/complete":
         return InvalidParams("Nothing to complete")
-    return Unknown("prompt" if call.method == "prompts/get" else "tool", getattr(params, "name", ""), [])
+    return ComponentNotFound("prompt" if call.method == "prompts/get" else "tool", getattr(params, "name", ""), [])
 
 
-async def allows(auth: Any, call: Call, component: Any) -> bool:
-    """Whether a component is shown to the sender of a call: not if a call of it would be refused."""
+async def is_authorized(auth: Any, call: Call, component: Any) -> bool:
+    """Return whether a component is listed for a caller: not if a call of it would be rejected."""
     try:
-        await allow(auth, call, component)
+        await authorize(auth, call, component)
     except (ProtocolError, ToolError):
         return False
     except Exception as failure:
-        # It would fail when it is called, too.
-        log.warning("%s is not listed: its check failed with %s", component.name, type(failure).__name__)
+        # A call would fail too, so do not list it.
+        log.warning("%s is not listed: its auth check failed with %s", component.name, type(failure).__name__)
         return False
     return True
 
 
-class CheckedLists:
-    """Lists and completions without what the checks of components refuse: a middleware, put on with the first of them,
-    so that other servers pay nothing for it."""
+class AuthFilteredLists(Service):
+    """Service that removes components from lists and completions if their checks reject the caller.
 
-    def __init__(self, server: Any) -> None:
+    Added with the first component that has a check, so that other servers have no overhead.
+    """
+
+    name = "portico/checked-lists"
+    internal = True
+
+    def on_added(self, server: Any) -> None:
         self._server = server
 
-    def __call__(self, handler: Handler) -> Handler:
-        async def handle(call: Call) -> Any:
-            if call.method == "completion/complete":
-                await self._check_completion(call)
-            result = await handler(call)
-            listed = _LISTS.get(call.method)
-            return result if listed is None or type(result) is not Raw else await self._shown(call, result, *listed)
+    def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
+        # Lists and completions are the two ways to learn of a component without calling it.
+        if method in _LISTS:
+            return partial(self._list, handler)
+        return partial(self._complete, handler) if method == "completion/complete" else handler
 
-        return handle
+    async def _list(self, answer: MethodHandler, call: Call) -> Any:
+        result = answer(call)
+        result = await result if type(result) is CoroutineType else result
+        return await self._filter_page(call, result, *_LISTS[call.method]) if type(result) is Raw else result
 
-    async def _shown(self, call: Call, result: Raw, member: str, key: str) -> Raw:
+    async def _complete(self, answer: MethodHandler, call: Call) -> Any:
+        await self._check_completion(call)
+        result = answer(call)
+        return await result if type(result) is CoroutineType else result
+
+    async def _filter_page(self, call: Call, result: Raw, member: str, key: str) -> Raw:
         page = _members.decode(result)
         if member not in page:
             return result
-        catalog, shown = self._server.catalogs[call.method], []
+        # Entries of mounted servers are not in the catalog and are passed on: their own server has
+        # checked them already.
+        catalog, visible = self._server.catalogs[call.method], []
         for entry in _entries.decode(page[member]):
             component = catalog.get(_keys.decode(entry)[key])
             auth = getattr(component, "auth", None)
-            if auth is None or await allows(auth, call, component):
-                shown.append(entry)
+            if auth is None or await is_authorized(auth, call, component):
+                visible.append(entry)
+        # The list now depends on the caller: shared caches must not store it.
         if "cacheScope" in page:
             page["cacheScope"] = Raw(b'"private"')
-        return Raw(jsonrpc.encode({**page, member: shown}))
+        return Raw(jsonrpc.encode({**page, member: visible}))
 
     async def _check_completion(self, call: Call) -> None:
-        ref, server = call.typed().ref, self._server
+        ref, server = call.decode_params().ref, self._server
         if isinstance(ref, PromptReference):
             component, name = server.prompts.get(ref.name), ref.name
         else:
             component, name = server.templates.get(ref.uri) or server.resources.get(ref.uri), ref.uri
         auth = getattr(component, "auth", None)
-        if auth is not None and not await allows(auth, call, component):
-            raise server.others.nothing_to_complete(name)
+        if auth is not None and not await is_authorized(auth, call, component):
+            # The error for an unknown reference, so that completion does not reveal a denied
+            # component.
+            raise server.provider.nothing_to_complete(name)
 
 
 class AuthMiddleware(Middleware):
-    """A check, or several, for every component of a server."""
+    """Middleware that applies one or several checks to every component of a server."""
 
     def __init__(self, auth: Any) -> None:
         self._auth = auth
 
     async def _check(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        component = context.component or await self._listed(context, call_next)
-        await allow(self._auth, context.call, component)
+        # For a mounted component only the list entry is known. Without it, `restrict_tag` could not
+        # read the tags and would require the scopes for every mounted component.
+        component = context.component or await self._find_mounted(context, call_next)
+        await authorize(self._auth, context.call, component)
         return await call_next(context)
 
-    async def _listed(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        """What is mounted, which is known by its entry alone; None if it is not listed."""
+    async def _find_mounted(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """Return the list entry of a mounted component, or None if it is not listed."""
         method = _LIST_OF[context.method]
-        if not context.server.others:
+        if not context.server.provider:
             return None
         name_of = context.server.catalogs[method].name_of
-        async for entry in each_listed(method, _LISTS[method][0], context, call_next):
+        async for entry in iter_listed(method, _LISTS[method][0], context, call_next):
             if name_of(entry) == context.name:
                 return entry
         return None
@@ -209,12 +238,12 @@ class AuthMiddleware(Middleware):
         result = await call_next(context)
         member, catalog = _LISTS[context.method][0], context.server.catalogs[context.method]
         member = "resource_templates" if member == "resourceTemplates" else member
-        shown = []
+        visible = []
         for entry in getattr(result, member):
-            # What is mounted is known by its entry alone.
+            # Of mounted components only the list entry is available.
             component = catalog.get(catalog.name_of(entry)) or entry
-            if await allows(self._auth, context.call, component):
-                shown.append(entry)
-        return replace(result, **{member: shown, "cache_scope": "private"})
+            if await is_authorized(self._auth, context.call, component):
+                visible.append(entry)
+        return replace(result, **{member: visible, "cache_scope": "private"})
 
     on_list_tools = on_list_prompts = on_list_resources = on_list_resource_templates = _list

@@ -1,4 +1,4 @@
-"""Completion: the values that an argument could have, while a user types it."""
+"""Completion of argument values while a user types."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from portico._lazy import LazyModule
-from portico.jsonschema.type_hints import resolve
-from portico.protocol.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
+from portico.jsonschema.type_hints import resolve_annotations
+from portico.protocol.completion import MAX_COMPLETION_VALUES, CompleteParams, CompleteResult, Completion
 from portico.rpc.call import Call
-from portico.rpc.fair_queue import caller_of
+from portico.rpc.fair_queue import get_caller_key
 from portico.server.components.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 else:
     reading = LazyModule("portico.jsonschema.reader")
 
-Complete = Callable[..., Any]
-"""Takes what has been typed and, if it wants a second parameter, the other arguments given so far."""
+CompletionFunction = Callable[..., Any]
+"Receives the typed text and, if it has a second parameter, the arguments entered so far."
 
 
 class Completer:
-    def __init__(self, fn: Complete) -> None:
+    """Completes one argument with a function, `async` or not."""
+
+    def __init__(self, fn: CompletionFunction) -> None:
         self.fn = fn
         self._wants_context = len(signature(fn).parameters) > 1
 
@@ -34,42 +36,49 @@ class Completer:
         if self._wants_context:
             args.append((params.context.arguments if params.context is not None else None) or {})
         if iscoroutinefunction(self.fn):
-            found = await self.fn(*args)
+            result = await self.fn(*args)
         else:
-            found = await runtime.threads.run(self.fn, args, caller_of(call))
-            if isawaitable(found):
-                found = await found
-        return result(found)
+            result = await runtime.thread_pool.run(self.fn, args, get_caller_key(call))
+            # A `def` may return the coroutine of an `async def`, as functions of tools may.
+            if isawaitable(result):
+                result = await result
+        return to_complete_result(result)
 
 
 class CallerCompleter(Completer):
-    """Completes with `fn(typed, call)`: for completions that depend on who asks."""
+    """Completes with `fn(typed, call)`, for completions that depend on the caller."""
 
     def __init__(self, fn: Callable[[str, Call], Awaitable[Any]]) -> None:
         self._complete = fn
 
     async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
-        return result(await self._complete(params.argument.value, call))
+        return to_complete_result(await self._complete(params.argument.value, call))
 
 
-class CompleterOfAll(Completer):
-    """One function for every argument of every prompt and template: `complete(ref, argument, context)`.
+class CatchAllCompleter(Completer):
+    """Completes every argument of every prompt and template with one function: `complete(ref, argument, context)`.
 
-    What it is given is of the classes that it names, where they are those of another library.
+    Values are converted to the function's annotated classes if they belong to the official SDK.
     """
 
-    def __init__(self, fn: Complete) -> None:
+    def __init__(self, fn: CompletionFunction) -> None:
         super().__init__(fn)
-        hints = list(resolve(fn).values())
-        self._kinds = {kind.__name__: kind for hint in hints for kind in (hint, *get_args(hint)) if is_model(kind)}
-        # A function without annotations may still ask whether it got one of theirs.
-        known = getattr(fn, "__globals__", {})
-        self._kinds |= {name: known[name] for name in _THEIR_NAMES.values() if is_model(known.get(name))}
+        hints = list(resolve_annotations(fn).values())
+        # Collect the SDK's classes from the annotations instead of importing the SDK, which may not
+        # be installed.
+        self._kinds = {
+            kind.__name__: kind for hint in hints for kind in (hint, *get_args(hint)) if is_pydantic_model(kind)
+        }
+        # A function without annotations may still test for the SDK's classes by isinstance.
+        namespace = getattr(fn, "__globals__", {})
+        self._kinds |= {
+            name: namespace[name] for name in _THEIR_NAMES.values() if is_pydantic_model(namespace.get(name))
+        }
 
     async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
-        args = [self._theirs(one) for one in (params.ref, params.argument, params.context)]
-        found = self.fn(*args[: len(signature(self.fn).parameters)])
-        return result(await found if isawaitable(found) else found)
+        args = [self._theirs(item) for item in (params.ref, params.argument, params.context)]
+        result = self.fn(*args[: len(signature(self.fn).parameters)])
+        return to_complete_result(await result if isawaitable(result) else result)
 
     def _theirs(self, value: Any) -> Any:
         name = _THEIR_NAMES.get(type(value).__name__, "")
@@ -78,7 +87,7 @@ class CompleterOfAll(Completer):
         return self._kinds[name].model_validate(msgspec.to_builtins(value))
 
 
-# Ours, and what the official SDK calls them.
+# Our class names, and the names in the official SDK.
 _THEIR_NAMES = {
     "PromptReference": "PromptReference",
     "ResourceReference": "ResourceTemplateReference",
@@ -87,32 +96,41 @@ _THEIR_NAMES = {
 }
 
 
-def is_model(kind: Any) -> bool:
+def is_pydantic_model(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate")
 
 
-def result(found: Any) -> CompleteResult:
-    if is_model(type(found)) and hasattr(found, "values"):
-        found = Completion(list(found.values), found.total, found.has_more)
-    if isinstance(found, Completion):
-        shown = found.values[:MOST_COMPLETIONS]
-        more = found.has_more or len(shown) < len(found.values) or None
-        return CompleteResult(completion=Completion(shown, found.total, more))
-    values = [str(value) for value in found or ()]
-    shown = values[:MOST_COMPLETIONS]
-    return CompleteResult(completion=Completion(shown, len(values), len(values) > len(shown)))
+def to_complete_result(completion: Any) -> CompleteResult:
+    """Return the result for a completion, or for an iterable of values.
+
+    Values beyond the protocol's limit are dropped.
+    """
+    if is_pydantic_model(type(completion)) and hasattr(completion, "values"):
+        completion = Completion(list(completion.values), completion.total, completion.has_more)
+    if isinstance(completion, Completion):
+        # 2026-07-28, Completion: "Maximum 100 items per response". The surplus is reported with
+        # `hasMore`.
+        page = completion.values[:MAX_COMPLETION_VALUES]
+        more = completion.has_more or len(page) < len(completion.values) or None
+        return CompleteResult(completion=Completion(page, completion.total, more))
+    values = [str(value) for value in completion or ()]
+    page = values[:MAX_COMPLETION_VALUES]
+    return CompleteResult(completion=Completion(page, len(values), len(values) > len(page)))
 
 
-def from_schema(schema: Mapping[str, Any], argument: str, typed: str) -> CompleteResult:
-    """A Literal or an Enum completes itself; booleans too."""
-    # Few arguments are completed so, and none at the start.
-    reader = reading.Reader(schema)
-    options = reader.options(reader.member(reader.root, argument))
+def complete_from_schema(schema: Mapping[str, Any], argument: str, prefix: str) -> CompleteResult:
+    """Complete an argument from the schema: the values of a Literal or an Enum, or booleans."""
+    # Imported on demand: few arguments are completed this way, and none at startup.
+    reader = reading.SchemaReader(schema)
+    options = reader.alternatives(reader.member_schema(reader.root, argument))
     values = [
         value
         for option in options
-        for value in reading.values_of(option) or (["true", "false"] if reading.types_of(option) == ["boolean"] else [])
+        for value in reading.get_enum_values(option)
+        or (["true", "false"] if reading.get_types(option) == ["boolean"] else [])
     ]
-    begun = typed.casefold()
+    # Compare without case: users type `re` for `Red`, and enum values are rarely distinguished by
+    # case alone.
+    begun = prefix.casefold()
     matching = [value for value in map(str, values) if value.casefold().startswith(begun)]
-    return result(matching)
+    return to_complete_result(matching)

@@ -1,8 +1,8 @@
-"""What a body needs besides its arguments: `db: Database = Depends(connect)`, or `Annotated[Database, Depends(…)]`.
+"""Dependency injection: `db: Database = Depends(connect)`, or `Annotated[Database, Depends(…)]`.
 
-A client never sees such a parameter. Its value is made for each call, once however often it is asked for, by a function
-that may have dependencies of its own, the Context, and the arguments of the body by their names. What the function
-yields is taken, and the rest of it runs when the call is over.
+Clients never see such a parameter. Its value is created once per call by a function that may have dependencies itself,
+take the Context, and take arguments of the tool by name. If the function is a generator, its yielded value is used, and
+the rest of it runs after the call.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
-from contextlib import contextmanager as synccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager as synccontextmanager,
+)
 from contextvars import copy_context
 from functools import partial, wraps
 from inspect import Parameter
@@ -22,41 +27,45 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Struct
 
 from portico.jsonschema import SchemaError
-from portico.jsonschema.type_hints import resolve
+from portico.jsonschema.type_hints import resolve_annotations
 from portico.protocol.errors import ToolError, UsageError
-from portico.server.context.context import MAX_TOKENS, AcceptedElicitation, Context, Elicitation
+from portico.server.context.context import DEFAULT_SAMPLING_MAX_TOKENS, AcceptedElicitation, Context, Elicitation
 
 T = TypeVar("T")
 Function = Callable[..., Any]
 
+# Name of the parameter that is added when the tool itself takes no Context but its dependencies
+# need one.
 _CONTEXT = "portico_context"
-_DEEPEST = 50
-# How long the rest of the functions may take when a call is over.
-LEAVE_SECONDS = 30.0
-# Parameters that take whatever is left, for which there is nothing.
+# Dependencies of dependencies are resolved recursively, so a cycle would otherwise end in a
+# RecursionError that names no function.
+_MAX_DEPTH = 50
+# Limit for the cleanup of all dependencies after a call.
+CLEANUP_TIMEOUT_SECONDS = 30.0
+# Variadic parameters, which receive nothing.
 _OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 class _Dependency(Struct, frozen=True):
-    """The function that makes a value."""
+    """The function that creates a value."""
 
     fn: Function
 
 
-def Depends(fn: Callable[..., Any], **given: Any) -> Any:
-    """A parameter that the server fills in: `def tool(name: str, db: Database = Depends(connect))`.
+def Depends(fn: Callable[..., Any], **arguments: Any) -> Any:
+    """Declare a parameter that the server injects: `def tool(name: str, db: Database = Depends(connect))`.
 
-    * **fn** – makes the value: a function, `async` or not, a generator that yields it once, or one that gives a context
-      manager.
-    * **given** – values for parameters of that function; `CallArgument("name")` is an argument of the tool.
+    * **fn** – creates the value: a function, `async` or not, a generator that yields it once, or a function that
+      returns a context manager.
+    * **arguments** – values for parameters of that function; `CallArgument("name")` refers to an argument of the tool.
     """
     if not callable(fn):
-        raise UsageError(f"Depends takes a function, not {fn!r}")
-    return _Dependency(_bound(fn, given) if given else fn)
+        raise UsageError(f"Depends requires a function, got {fn!r}")
+    return _Dependency(_bound(fn, arguments) if arguments else fn)
 
 
 def CallArgument(name: str | None = None) -> Any:
-    """A parameter of a dependency that is an argument of the tool, of the same name unless one is said."""
+    """Declare a parameter of a dependency that receives an argument of the tool, by default of the same name."""
     return _ToolArgument(name)
 
 
@@ -64,78 +73,91 @@ class _ToolArgument(Struct, frozen=True):
     name: str | None
 
 
-def _bound(fn: Callable[..., Any], given: dict[str, Any]) -> Callable[..., Any]:
-    """The function with some of its parameters given. Those that are arguments go by the tool's names for them."""
-    arguments = {name: one.name for name, one in given.items() if isinstance(one, _ToolArgument) and one.name}
-    fixed = {name: one for name, one in given.items() if not isinstance(one, _ToolArgument)}
+def _bound(fn: Callable[..., Any], bindings: dict[str, Any]) -> Callable[..., Any]:
+    """Return the function with some parameters bound. Parameters bound to tool arguments are renamed to the tool's
+    names.
+    """
+    arguments = {
+        name: parameter.name
+        for name, parameter in bindings.items()
+        if isinstance(parameter, _ToolArgument) and parameter.name
+    }
+    fixed = {name: parameter for name, parameter in bindings.items() if not isinstance(parameter, _ToolArgument)}
 
     @wraps(fn)
-    def called(**values: Any) -> Any:
+    def call_bound(**values: Any) -> Any:
         return fn(**fixed, **{inner: values.pop(outer) for inner, outer in arguments.items()}, **values)
 
     signature = inspect.signature(fn)
-    unknown = set(given) - set(signature.parameters)
-    if unknown and not any(one.kind is Parameter.VAR_KEYWORD for one in signature.parameters.values()):
+    unknown = set(bindings) - set(signature.parameters)
+    if unknown and not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         raise UsageError(f"Depends: {_name(fn)} has no parameter {min(unknown)!r}")
     renamed = [
-        one.replace(name=arguments.get(one.name, one.name), kind=Parameter.KEYWORD_ONLY)
-        for one in signature.parameters.values()
-        if one.name not in fixed
+        parameter.replace(name=arguments.get(parameter.name, parameter.name), kind=Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name not in fixed
     ]
-    called.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
-    return called
+    # Dependencies are read by signature: without this, `wraps` would expose the parameters that are
+    # bound already.
+    call_bound.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
+    return call_bound
 
 
 Resolve = Depends
-"""The official SDK's word for the same: `Annotated[Stock, Resolve(check_stock)]`."""
+"The official SDK's name for it: `Annotated[Stock, Resolve(check_stock)]`."
 
 
 class Elicit(Struct, Generic[T]):
-    """Returned by the function of a dependency: its value is what the user answers."""
+    """Elicitation request returned by the function of a dependency; its value becomes the user's response."""
 
     message: str
     response_type: Any = None
 
 
-class Sampling(Struct):
-    """Returned by the function of a dependency: its value is what the client's model says. The official SDK has it as
-    `Sample`."""
+class SamplingRequest(Struct):
+    """Sampling request returned by the function of a dependency; its value becomes the response of the client's model.
+
+    Called `Sample` in the official SDK.
+    """
 
     messages: Any
-    max_tokens: int = MAX_TOKENS
+    max_tokens: int = DEFAULT_SAMPLING_MAX_TOKENS
     system_prompt: str | None = None
     temperature: float | None = None
 
 
 class ListRoots(Struct):
-    """Returned by the function of a dependency: its value is the list of the client's roots."""
+    """Roots request returned by the function of a dependency; its value becomes the list of the client's roots."""
 
 
-def with_dependencies(fn: Function) -> Function:
-    """The function as a body: without its dependencies, which are made before it is called. Itself if it has none."""
+def inject_dependencies(fn: Function) -> Function:
+    """Return the function without its dependencies, which are created before each call. Returns `fn` itself if it has
+    none.
+    """
     plan = _plan(fn)
     if not plan.made:
         return fn
+    # Read all signatures at registration, so that a mistake raises before the server runs.
     plans = _plans_below(plan)
 
     @wraps(fn)
     async def body(*args: Any, **kwargs: Any) -> Any:
-        given = plan.outward.bind(*args, **kwargs)
-        given.apply_defaults()
-        values = dict(given.arguments)
+        bound = plan.outward.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
         context: Context = values[plan.context] if plan.context else values.pop(_CONTEXT)
         async with _TimelyStack() as stack:
             making = _Making(plans, context, values, stack)
-            for name, one in plan.made.items():
-                values[name] = await making.value(one, plan.hints.get(name))
-            return await _called(fn, values, context)
+            for name, dependency in plan.made.items():
+                values[name] = await making.value(dependency, plan.hints.get(name))
+            return await _call_anywhere(fn, values, context)
 
     body.__signature__ = plan.outward  # type: ignore[attr-defined]
     return body
 
 
 class _DependencyPlan(Struct, frozen=True):
-    """The parameters of a function: those that a dependency makes, the Context, and the rest."""
+    """Parameters of a function: injected ones, the Context, and the rest."""
 
     made: dict[str, _Dependency]
     hints: dict[str, Any]
@@ -144,41 +166,47 @@ class _DependencyPlan(Struct, frozen=True):
 
 
 def _plan(fn: Function) -> _DependencyPlan:
-    """How a function is called."""
+    """Return how a function has to be called."""
     source = inspect.unwrap(fn)
     try:
         signature = inspect.signature(fn)
-        hints = resolve(source if inspect.isroutine(source) else type(source).__call__)
+        hints = resolve_annotations(source if inspect.isroutine(source) else type(source).__call__)
     except (TypeError, ValueError, SchemaError):
-        # What is wrong is said where the function is read.
+        # The error is reported when the function's signature is inspected.
         return _DependencyPlan({}, {}, None, inspect.Signature())
-    made = {one.name: found for one in signature.parameters.values() if (found := _dependency(one, hints))}
+    made = {
+        parameter.name: result
+        for parameter in signature.parameters.values()
+        if (result := _dependency(parameter, hints))
+    }
     context = next((name for name in signature.parameters if name not in made and _is_context(hints.get(name))), None)
-    rest = [one for one in signature.parameters.values() if one.name not in made]
+    rest = [parameter for parameter in signature.parameters.values() if parameter.name not in made]
     if made and context is None:
         rest.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
-        rest.sort(key=lambda one: one.kind)
+        # Python requires keyword-only parameters after the positional ones and before `**kwargs`;
+        # the kinds are ordered that way.
+        rest.sort(key=lambda parameter: parameter.kind)
     return _DependencyPlan(made, hints, context, signature.replace(parameters=rest))
 
 
 def _plans_below(plan: _DependencyPlan) -> dict[Function, _DependencyPlan]:
-    """Those of all dependencies of a plan, and of theirs: functions are read while the server is built."""
-    found: dict[Function, _DependencyPlan] = {}
-    wanted = [one.fn for one in plan.made.values()]
-    while wanted:
-        fn = wanted.pop()
-        if fn not in found:
-            found[fn] = _plan(fn)
-            wanted += [one.fn for one in found[fn].made.values()]
-    return found
+    """Return the plans of all direct and indirect dependencies, created while the server is built."""
+    result: dict[Function, _DependencyPlan] = {}
+    factories = [value.fn for value in plan.made.values()]
+    while factories:
+        fn = factories.pop()
+        if fn not in result:
+            result[fn] = _plan(fn)
+            factories += [value.fn for value in result[fn].made.values()]
+    return result
 
 
 def _dependency(parameter: Parameter, hints: dict[str, Any]) -> _Dependency | None:
     if isinstance(parameter.default, _Dependency):
         return parameter.default
     hint = hints.get(parameter.name)
-    said = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
-    return next((one for one in said if isinstance(one, _Dependency)), None)
+    metadata = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    return next((item for item in metadata if isinstance(item, _Dependency)), None)
 
 
 def _is_context(hint: Any) -> bool:
@@ -187,56 +215,63 @@ def _is_context(hint: Any) -> bool:
 
 
 class _TimelyStack(AsyncExitStack):
-    """What is left within some time, also where the call was cancelled already and will not be again."""
+    """Exit stack with a cleanup timeout, effective even if the call was already cancelled."""
 
     async def __aexit__(self, *failure: Any) -> bool | None:
-        async with asyncio.timeout(LEAVE_SECONDS):
+        # A generator that hangs after its `yield` would otherwise hold the request, and at shutdown
+        # the process, for ever.
+        async with asyncio.timeout(CLEANUP_TIMEOUT_SECONDS):
             return await super().__aexit__(*failure)
 
 
 class _InThread:
-    """A context manager that may block: it is entered and left in threads. What it sets in the context of the call, the
-    body sees."""
+    """Context manager that may block: entered and left in threads.
+
+    Context variables that it sets are visible to the function.
+    """
 
     def __init__(self, manager: AbstractContextManager[Any], context: Context) -> None:
         self._manager = manager
         self._context = context
-        # One for both, so that what was set can be taken back.
+        # Enter and exit share one context, so that ContextVar tokens can be reset.
         self._variables = copy_context()
         self._lock = Lock()
         self._entered = self._abandoned = False
 
     async def __aenter__(self) -> Any:
         try:
-            value = await self._context.in_thread(self._enter)
+            value = await self._context.run_in_thread(self._enter)
         except asyncio.CancelledError:
+            # The thread cannot be cancelled. Either it entered already, and is left here, or `_enter` leaves by itself.
             with self._lock:
                 self._abandoned = True
             if self._entered:
                 await self.__aexit__(None, None, None)
             raise
-        for variable, said in self._variables.items():
-            if variable.get(None) is not said:
-                variable.set(said)
+        # `__enter__` ran in a copy of the context. Copy its changes back, so that the function
+        # sees, for example, the transaction that a dependency opened.
+        for variable, context_value in self._variables.items():
+            if variable.get(None) is not context_value:
+                variable.set(context_value)
         return value
 
     def _enter(self) -> Any:
-        # Another thread may leave it as soon as it is entered, and no two can be in the same variables.
+        # Another thread may leave it as soon as it is entered, and a context cannot be entered by two threads.
         value = self._variables.run(self._manager.__enter__)
         with self._lock:
             self._entered = not self._abandoned
         if not self._entered:
-            # The call is over: there is nothing that would leave it.
+            # The call was cancelled, so nothing else would leave it.
             self._variables.run(self._manager.__exit__, None, None, None)
         return value
 
     async def __aexit__(self, *failure: Any) -> Any:
         try:
-            return await self._context.in_thread(self._variables.run, self._leave, *failure)
+            return await self._context.run_in_thread(self._variables.run, self._leave, *failure)
         except ToolError:
             if not self._entered:
                 raise
-            # There are too many calls for another thread, and it has to be left all the same.
+            # The thread pool is full, but the context manager has to be left: block the event loop instead.
             return self._variables.run(self._leave, *failure)
 
     def _leave(self, *failure: Any) -> Any:
@@ -245,7 +280,7 @@ class _InThread:
 
 
 class _Making:
-    """The values of one call."""
+    """Creates the dependency values of one call."""
 
     def __init__(
         self,
@@ -258,17 +293,20 @@ class _Making:
         self._context = context
         self._arguments = arguments
         self._stack = stack
+        # By function: two parameters with the same dependency share one value within a call, as in
+        # FastAPI.
         self._made: dict[Function, Any] = {}
         self._depth = 0
 
-    async def value(self, wanted: _Dependency, hint: Any) -> Any:
-        if wanted.fn not in self._made:
+    async def value(self, dependency: _Dependency, hint: Any) -> Any:
+        """Return the value of a dependency, creating it on first use. Raises UsageError for circular dependencies."""
+        if dependency.fn not in self._made:
             self._depth += 1
-            if self._depth > _DEEPEST:
-                raise UsageError(f"the dependencies of {_name(wanted.fn)} go round in a circle")
-            self._made[wanted.fn] = await self._make(wanted.fn)
+            if self._depth > _MAX_DEPTH:
+                raise UsageError(f"circular dependencies: {_name(dependency.fn)}")
+            self._made[dependency.fn] = await self._make(dependency.fn)
             self._depth -= 1
-        return await self._answer(self._made[wanted.fn], hint, wanted.fn)
+        return await self._answer(self._made[dependency.fn], hint, dependency.fn)
 
     async def _make(self, fn: Function) -> Any:
         plan = self._plans[fn]
@@ -279,46 +317,52 @@ class _Making:
             if parameter.name in self._arguments:
                 values[parameter.name] = self._arguments[parameter.name]
             elif parameter.default is Parameter.empty or isinstance(parameter.default, _ToolArgument):
-                raise UsageError(f"{_name(fn)} wants {parameter.name!r}, which is no argument of the tool")
-        for name, one in plan.made.items():
-            values[name] = await self.value(one, plan.hints.get(name))
+                raise UsageError(f"{_name(fn)} requires {parameter.name!r}, which is not an argument of the tool")
+        for name, dependency in plan.made.items():
+            values[name] = await self.value(dependency, plan.hints.get(name))
         if plan.context is not None:
             values[plan.context] = self._context
+        # Test the function itself: a decorator's wrapper of a generator function is not a generator
+        # function.
         written = inspect.unwrap(fn)
         if inspect.isasyncgenfunction(written):
             return await self._stack.enter_async_context(asynccontextmanager(fn)(**values))
         if inspect.isgeneratorfunction(written):
             return await self._stack.enter_async_context(_InThread(synccontextmanager(fn)(**values), self._context))
-        found = await _called(fn, values, self._context)
-        if isinstance(found, AbstractAsyncContextManager):
-            return await self._stack.enter_async_context(found)
-        if isinstance(found, AbstractContextManager):
-            return await self._stack.enter_async_context(_InThread(found, self._context))
-        return found
+        result = await _call_anywhere(fn, values, self._context)
+        if isinstance(result, AbstractAsyncContextManager):
+            return await self._stack.enter_async_context(result)
+        if isinstance(result, AbstractContextManager):
+            return await self._stack.enter_async_context(_InThread(result, self._context))
+        return result
 
-    async def _answer(self, found: Any, hint: Any, fn: Function) -> Any:
-        """What a question came to, where the function asked one."""
-        if isinstance(found, ListRoots):
-            self._made[fn] = await self._context.roots()
+    async def _answer(self, outcome: Any, hint: Any, fn: Function) -> Any:
+        """Return the client's response if the function requested one, otherwise its value."""
+        if isinstance(outcome, ListRoots):
+            # Replace the request by its response, so that a second parameter with this dependency
+            # does not ask the client again.
+            self._made[fn] = await self._context.list_roots()
             return self._made[fn]
-        if isinstance(found, Sampling):
+        if isinstance(outcome, SamplingRequest):
             self._made[fn] = await self._context.sample(
-                found.messages,
-                max_tokens=found.max_tokens,
-                system_prompt=found.system_prompt,
-                temperature=found.temperature,
+                outcome.messages,
+                max_tokens=outcome.max_tokens,
+                system_prompt=outcome.system_prompt,
+                temperature=outcome.temperature,
             )
             return self._made[fn]
-        if isinstance(found, Elicit):
-            self._made[fn] = found = await self._context.elicit(found.message, found.response_type)
-        if not isinstance(found, Elicitation):
-            # What needed no question is an answer too, where one is expected.
-            return AcceptedElicitation("accept", found) if _wants_elicitation(hint) else found
+        if isinstance(outcome, Elicit):
+            self._made[fn] = outcome = await self._context.elicit(outcome.message, outcome.response_type)
+        if not isinstance(outcome, Elicitation):
+            # A value that needed no request counts as accepted where an elicitation result is expected.
+            return AcceptedElicitation("accept", outcome) if _wants_elicitation(hint) else outcome
         if _wants_elicitation(hint):
-            return found
-        if found.action != "accept":
-            raise ToolError("The user did not agree.", kind="PermissionError")
-        return found.data
+            return outcome
+        if outcome.action != "accept":
+            # The parameter is annotated with the plain type, so the function cannot handle a
+            # declined request itself.
+            raise ToolError("The user did not agree.", error_type="PermissionError")
+        return outcome.data
 
 
 def _wants_elicitation(hint: Any) -> bool:
@@ -326,24 +370,25 @@ def _wants_elicitation(hint: Any) -> bool:
     options = (bare, *typing.get_args(bare))
     return any(
         isinstance(cls, type) and issubclass(cls, Elicitation)
-        for cls in (typing.get_origin(one) or one for one in options)
+        for cls in (typing.get_origin(option) or option for option in options)
     )
 
 
-async def _called(fn: Function, values: dict[str, Any], context: Context) -> Any:
-    """What a function returns: on the loop if it is async, otherwise in a thread."""
+async def _call_anywhere(fn: Function, values: dict[str, Any], context: Context) -> Any:
+    """Call a function and return its result: on the event loop if it is async, otherwise in a thread."""
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
         return await fn(**values)
-    context.leave_loop()
-    found = await context.in_thread(partial(_call, fn, values))
-    return await found if inspect.isawaitable(found) else found
+    context.enter_thread()
+    result = await context.run_in_thread(partial(_call, fn, values))
+    return await result if inspect.isawaitable(result) else result
 
 
 def _call(fn: Function, values: dict[str, Any]) -> Any:
+    # Positional-only parameters cannot be passed by name, but values are collected by name.
     positional = [
-        values.pop(one.name)
-        for one in inspect.signature(fn).parameters.values()
-        if one.kind is Parameter.POSITIONAL_ONLY and one.name in values
+        values.pop(parameter.name)
+        for parameter in inspect.signature(fn).parameters.values()
+        if parameter.kind is Parameter.POSITIONAL_ONLY and parameter.name in values
     ]
     return fn(*positional, **values)
 

@@ -1,4 +1,7 @@
-"""Content blocks, messages and results of other MCP libraries, told by their names and members: none is imported."""
+"""Conversion of content blocks, messages and results of other MCP libraries.
+
+They are recognized by class names and members, so none of the libraries is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from msgspec import Struct
 from portico.protocol.client_features import CreateMessageResult, ElicitResult, InputRequiredResult, ListRootsResult
 from portico.protocol.content import (
     AudioContent,
-    BlobContents,
+    BlobResourceContents,
     EmbeddedResource,
     ImageContent,
     ResourceLink,
     TextContent,
-    TextContents,
+    TextResourceContents,
 )
 from portico.protocol.errors import InvalidParams
 from portico.protocol.prompts import GetPromptResult, PromptMessage
 from portico.protocol.resources import ReadResourceResult
 from portico.protocol.tools import CallToolResult
 
-# By the names that the official SDK and FastMCP give them.
+# By their names in the official SDK and FastMCP.
 _BLOCKS: dict[str, type[Struct]] = {
     "TextContent": TextContent,
     "ImageContent": ImageContent,
@@ -36,14 +39,16 @@ _OTHERS: dict[str, type[Struct]] = {
     "GetPromptResult": GetPromptResult,
     "PromptMessage": PromptMessage,
     "ReadResourceResult": ReadResourceResult,
-    "TextResourceContents": TextContents,
-    "BlobResourceContents": BlobContents,
+    "TextResourceContents": TextResourceContents,
+    "BlobResourceContents": BlobResourceContents,
 }
 _ALL = _BLOCKS | _OTHERS
 
 
-def is_foreign(kind: Any) -> bool:
-    """Whether a class is one of these, of another library."""
+# Both conditions are needed: an author may have an own class named TextContent that is not a pydantic
+# model.
+def is_foreign_type(kind: Any) -> bool:
+    """Return whether a class is another library's version of one of these."""
     return isinstance(kind, type) and kind.__name__ in _ALL and hasattr(kind, "model_dump")
 
 
@@ -51,13 +56,16 @@ def is_foreign_block(value: Any) -> bool:
     return type(value).__name__ in _BLOCKS and hasattr(value, "model_dump")
 
 
-def responses(said: bytes) -> dict[str, Any]:
-    """The answers of a client to the questions of an InputRequiredResult, each as what it is by its members."""
-    given = msgspec.json.decode(said)
-    if not isinstance(given, dict):
-        raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key")
+def decode_input_responses(data: bytes) -> dict[str, Any]:
+    """Decode a client's responses to the input requests of an InputRequiredResult. Raises InvalidParams.
+
+    Responses carry no type, so each is recognized by its members.
+    """
+    responses = msgspec.json.decode(data)
+    if not isinstance(responses, dict):
+        raise InvalidParams("Invalid inputResponses: expected an object with one response for each key")
     try:
-        return {key: msgspec.convert(one, _answer_type(one)) for key, one in given.items()}
+        return {key: msgspec.convert(response, _answer_type(response)) for key, response in responses.items()}
     except msgspec.ValidationError as failure:
         raise InvalidParams(f"Invalid inputResponses: {failure}") from None
 
@@ -65,14 +73,18 @@ def responses(said: bytes) -> dict[str, Any]:
 def _answer_type(answer: Any) -> Any:
     if not isinstance(answer, dict):
         return Any
+    # `action` is required in ElicitResult and `roots` in ListRootsResult; neither is a member of
+    # CreateMessageResult.
     if "action" in answer:
         return ElicitResult
     return ListRootsResult if "roots" in answer else CreateMessageResult
 
 
-def ours(value: Any) -> Any:
-    """The same as one of our own classes; what is none of these, as it is."""
-    if not is_foreign(type(value)):
+def to_native(value: Any) -> Any:
+    """Return the value as an instance of our own class, or unchanged if it is not from another library."""
+    if not is_foreign_type(type(value)):
         return value
-    said = value.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return msgspec.convert(said, _ALL[type(value).__name__])
+    # Through JSON names: the Python attribute names of the libraries differ (`mimeType`,
+    # `mime_type`), their JSON is the protocol's.
+    members = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return msgspec.convert(members, _ALL[type(value).__name__])

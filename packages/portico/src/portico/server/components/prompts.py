@@ -1,4 +1,4 @@
-"""Prompts: a function that writes messages for a person to send."""
+"""Prompts: functions that write messages for a user to send."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import msgspec
 from msgspec import UNSET
 
 from portico._lazy import LazyModule
-from portico._options import check_options
+from portico._options import validate_options
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.errors import InvalidParams
-from portico.protocol.prompts import GetPromptParams, GetPromptResult, PromptArgument, PromptMessage
-from portico.protocol.prompts import Prompt as Definition
+from portico.protocol.prompts import (
+    GetPromptParams,
+    GetPromptResult,
+    Prompt as Definition,
+    PromptArgument,
+    PromptMessage,
+)
 from portico.rpc.call import Call
-from portico.server.components.interop import ours
+from portico.server.components.interop import to_native
 from portico.server.components.results import to_block
-from portico.server.components.runner import Body
+from portico.server.components.runner import FunctionRunner
 from portico.server.components.runtime import Runtime
 from portico.server.components.signature import ArgumentError
-from portico.server.components.validation import checked_icons, described_meta, given_name
+from portico.server.components.validation import build_meta, parse_icons, resolve_name
 
 if TYPE_CHECKING:
     from portico.server.components import auth_checks
@@ -29,7 +34,7 @@ else:
 
 
 class PromptOptions(TypedDict, total=False):
-    """The keywords of `@server.prompt`, which says what each of them means."""
+    """Keywords of `@server.prompt`, which documents them."""
 
     name: str | None
     title: str | None
@@ -38,66 +43,72 @@ class PromptOptions(TypedDict, total=False):
     icons: Sequence[Any] | None
     tags: Collection[str]
     meta: Mapping[str, Any] | None
-    inline: bool
+    run_in_thread: bool
     auth: Any
 
 
 class Prompt:
-    """One prompt of a server: a function, and the options of `@server.prompt`.
+    """A prompt of a server: a function, and the options of `@server.prompt`.
 
-    Its arguments arrive as text and are read as the types the function asks for.
+    Arguments arrive as strings and are decoded to the types of the function's parameters.
     """
 
-    # The service that it came with; empty for one of the server's own.
+    # Name of the service that registered it; empty for the server itself.
     owner = ""
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        check_options("a prompt", options, PromptOptions)
+        validate_options("a prompt", options, PromptOptions)
         self.fn = fn
-        self.name = given_name(options.get("name"), fn, "a prompt")
+        self.name = resolve_name(options.get("name"), fn, "a prompt")
         self.version = options.get("version")
-        # Whether a call may be answered: a function, or several.
+        # Authorization check, or several.
         self.auth = options.get("auth")
-        self.body = Body(fn, self.name, inline=options.get("inline", False))
+        self.runner = FunctionRunner(fn, self.name, run_in_thread=options.get("run_in_thread", True))
         description = options.get("description")
         self.definition = Definition(
             name=self.name,
             title=options.get("title"),
-            description=description if description is not None else self.body.signature.summary or None,
+            description=description if description is not None else self.runner.signature.summary or None,
             arguments=self._arguments() or None,
-            icons=checked_icons(options.get("icons")),
-            meta=described_meta(options) or None,
+            icons=parse_icons(options.get("icons")),
+            meta=build_meta(options) or None,
         )
 
     @classmethod
     def from_function(cls, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> Prompt:
-        """The official SDK's word for `Prompt(fn, …)`."""
+        """Create a Prompt; the official SDK's name for `Prompt(fn, …)`."""
         return cls(fn, **options)
 
     def _arguments(self) -> list[PromptArgument]:
-        schema = self.body.signature.input_schema
+        schema = self.runner.signature.input_schema
         required = schema.get("required", ())
         return [
-            PromptArgument(name=name, description=one.get("description"), required=name in required)
-            for name, one in schema.get("properties", {}).items()
+            PromptArgument(name=name, description=property_schema.get("description"), required=name in required)
+            for name, property_schema in schema.get("properties", {}).items()
         ]
 
-    def require(self, scopes: frozenset[str]) -> None:
-        """What its service asks of a principal that has scopes."""
-        self.body.service_scopes = scopes
+    def require_scopes(self, scopes: frozenset[str]) -> None:
+        """Set the scopes that its service requires of a principal with scopes."""
+        self.runner.service_scopes = scopes
 
     async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
+        """Return the prompt's messages. Raises InvalidParams for invalid arguments."""
         if self.auth is not None:
-            await auth_checks.allow(self.auth, call, self)
+            await auth_checks.authorize(self.auth, call, self)
+        # Prompt arguments are strings in the protocol (2026-07-28, Prompts). Encoded as JSON they
+        # go through the decoder and the repair of tools, which turns "5" into 5 for an `int`.
         arguments = msgspec.json.encode(params.arguments or {})
         try:
-            value = await self.body.run(call, runtime, params, params.name, arguments)
+            value = await self.runner.run(call, runtime, params, params.name, arguments)
         except ArgumentError as mistake:
+            # Unlike a tool, a prompt has no result with `isError`: invalid arguments are a protocol
+            # error.
             raise InvalidParams(str(mistake), {"problems": mistake.problems}) from None
-        value = ours(value)
+        value = to_native(value)
         if isinstance(value, InputRequiredResult | GetPromptResult):
             return value
         described = self.definition.description
+        # Recognized by name: the class may be FastMCP's.
         if type(value).__name__ == "PromptResult":
             described, meta = value.description or described, UNSET if value.meta is None else value.meta
             return GetPromptResult(description=described, messages=to_messages(value.messages, self.name), meta=meta)
@@ -105,13 +116,13 @@ class Prompt:
 
 
 def to_messages(value: Any, name: str) -> list[PromptMessage]:
-    """Messages of anything: a text is said by the user, and so is each member of a list."""
+    """Return prompt messages for any value. Strings and list items become messages of the user."""
     parts = value if isinstance(value, list | tuple) else [value]
     return [_message(part, name) for part in parts]
 
 
 class Message:
-    """What one side says in a prompt: a text, or anything that can be a content block."""
+    """A message in a prompt: text, or anything that can become a content block."""
 
     def __init__(self, content: Any, role: Literal["user", "assistant"] = "user") -> None:
         self.content = content
@@ -119,22 +130,23 @@ class Message:
 
 
 class UserMessage(Message):
-    """What the user says."""
+    """A message of the user."""
 
 
 class AssistantMessage(Message):
-    """What the model says."""
+    """A message of the model."""
 
     def __init__(self, content: Any, role: Literal["assistant"] = "assistant") -> None:
         super().__init__(content, role)
 
 
 def _message(value: Any, name: str) -> PromptMessage:
-    value = ours(value)
+    value = to_native(value)
     if isinstance(value, PromptMessage):
         return value
     if isinstance(value, Mapping) and value.keys() >= {"role", "content"}:
         return PromptMessage(value["role"], to_block(value["content"], f"prompt://{name}"))
+    # Messages of other libraries, and our own `Message`.
     if hasattr(value, "role") and hasattr(value, "content"):
         return PromptMessage(value.role, to_block(value.content, f"prompt://{name}"))
     return PromptMessage("user", to_block(value, f"prompt://{name}"))

@@ -1,4 +1,4 @@
-"""A registered function, and how it is run: the part that tools, resources and prompts have in common."""
+"""Execution of registered functions: the part that tools, resources and prompts share."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 
-from portico._lazy import LazyModule, loaded_module
+from portico._lazy import LazyModule, get_loaded_module
 from portico.protocol.errors import InsufficientScope, ProtocolError, ToolError, UsageError
-from portico.protocol.jsonrpc import NOTHING
+from portico.protocol.jsonrpc import EMPTY_RAW
 from portico.rpc.call import Call
-from portico.rpc.fair_queue import caller_of
-from portico.server.components.interop import ours
+from portico.rpc.fair_queue import get_caller_key
+from portico.server.components.interop import to_native
 from portico.server.components.runtime import Runtime
-from portico.server.components.signature import Signature, signature_of
-from portico.server.components.validation import checked_timeout
-from portico.server.context.current import ContextType, CurrentCall
+from portico.server.components.signature import FunctionSignature, inspect_signature
+from portico.server.components.validation import validate_timeout
+from portico.server.context.current import ContextMarker, CurrentCall
 
 if TYPE_CHECKING:
     from portico.server.components import schema_signature
@@ -31,49 +31,52 @@ else:
     context_module = LazyModule("portico.server.context.context")
     schema_signature = LazyModule("portico.server.components.schema_signature")
 
-Running = Literal["async", "thread", "inline"]
+ExecutionMode = Literal["async", "thread", "inline"]
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
 
-class Body:
-    """`async def` runs on the loop, `def` in a thread, and a `def` that its author calls quick right where we are."""
+class FunctionRunner:
+    """Runs a function: `async def` on the event loop, `def` in a thread, and an inline `def` directly on the loop."""
 
     def __init__(
         self,
         fn: Callable[..., Any],
         name: str,
         *,
-        inline: bool = False,
+        run_in_thread: bool = True,
         timeout: float | None = None,
-        without_output: tuple[type, ...] = (),
+        types_without_schema: tuple[type, ...] = (),
         input_schema: dict[str, Any] | None = None,
     ) -> None:
-        if inline and timeout is not None:
-            raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
-        dependencies = loaded_module("portico.server.components.dependencies")
+        # Only if the module is imported can the function have dependencies: servers without them do not load it.
+        dependencies = get_loaded_module("portico.server.components.dependencies")
         if dependencies is not None:
-            fn = dependencies.with_dependencies(fn)
-        self.timeout = checked_timeout(timeout, repr(name))
-        self.signature: Signature | SchemaSignature = (
-            signature_of(fn, context_type=ContextType, without_output=without_output)
+            fn = dependencies.inject_dependencies(fn)
+        self.timeout = validate_timeout(timeout, repr(name))
+        self.signature: FunctionSignature | SchemaSignature = (
+            inspect_signature(fn, context_type=ContextMarker, types_without_schema=types_without_schema)
             if input_schema is None
-            else _schema_signature(fn, input_schema, without_output)
+            else _schema_signature(fn, input_schema, types_without_schema)
         )
-        self.running: Running = _running(fn, inline, name)
+        self.mode = _execution_mode(fn, run_in_thread)
+        if self.mode == "inline" and timeout is not None:
+            raise UsageError(
+                f"{name!r}: a function with run_in_thread=False cannot have a timeout, because it cannot be interrupted"
+            )
         self._fn = fn
-        wants_context = self.signature.context is not None or CurrentCall.is_used_by(fn)
+        wants_context = self.signature.context is not None or CurrentCall.is_context_factory(fn)
         self._context_of = _context_of() if wants_context else None
-        # Calling the function is all that there is to do.
-        self._at_once = self.running == "inline" or (self.running == "async" and timeout is None and not wants_context)
-        # What a principal must be allowed that has scopes at all: see `Service.scoped`.
+        # Whether the function can be called directly, without a coroutine around it.
+        self._at_once = self.mode == "inline" or (self.mode == "async" and timeout is None and not wants_context)
+        # Scopes that a principal with scopes must have: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
     def authorize(self, call: Call) -> None:
         """Raise InsufficientScope for a principal that lacks a scope of the service."""
-        # A middleware may have put another kind of principal there, which has no scopes.
-        lacks = getattr(call.principal, "lacks", None)
+        # Middleware may have set another kind of principal, which has no scopes.
+        lacks = getattr(call.principal, "missing_scopes", None)
         missing = lacks(self.service_scopes) if lacks is not None else ()
         if missing:
             raise InsufficientScope(repr(self.name), self.service_scopes, missing)
@@ -81,18 +84,20 @@ class Body:
     def start(
         self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw, *, strict: bool = False
     ) -> Any:
-        """Return the value of the function, or a coroutine for it or for the result that asks for more.
+        """Return the function's value, or a coroutine that returns it or an InputRequiredResult.
 
-        Wrong arguments raise ArgumentError; with `strict`, arguments that would have to be repaired are wrong.
+        Invalid arguments raise ArgumentError; with `strict`, arguments that would have to be repaired are invalid.
         """
         if self.service_scopes:
             self.authorize(call)
         context = None
-        retried = params.request_state is not UNSET or params.input_responses is not NOTHING
+        # 2026-07-28, Input Required Results: the client retries the request with `requestState` and
+        # `inputResponses`, and the function runs again with the responses.
+        retried = params.request_state is not UNSET or params.input_responses is not EMPTY_RAW
         if retried or self._context_of is not None:
             context = (self._context_of or _context_of())(call, runtime, params, target, arguments)
             if retried:
-                # What claims to be our state is verified, also when the body would not have looked at it.
+                # Verify the client's request state even if the function would not read it.
                 return self._resume(context, call, runtime, arguments, strict)
         CurrentCall.enter(context or (call, runtime))
         args, kwargs = self.signature.bind(arguments, context, strict=strict)
@@ -101,42 +106,46 @@ class Body:
         return self._run(call, context, runtime, args, kwargs)
 
     async def run(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
-        """The same for a caller that can wait."""
+        """Run the function and return its value."""
         value = self.start(call, runtime, params, target, arguments)
         if type(value) is not CoroutineType:
             return value
         try:
             return await value
         except BaseExceptionGroup as group:
-            raise unwrap_group(group) or group from None
+            raise unwrap_exception_group(group) or group from None
 
     async def _resume(
         self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw, strict: bool
     ) -> Any:
         CurrentCall.enter(context)
-        context.enter()
-        state = context.begin().state
+        context.bind_task()
+        state = context.get_rounds().state
+        # Bind before the state is marked as used: a client may retry after an argument error.
         args, kwargs = self.signature.bind(arguments, context, strict=strict)
         if state is not None:
-            await runtime.server.spent.spend(state)
-        if self.running == "inline":
+            await runtime.server.used_states.mark_used(state)
+        # An inline function is never suspended, so it needs neither a task nor a timeout.
+        if self.mode == "inline":
             return self._fn(*args, **kwargs)
         return await self._run(call, context, runtime, args, kwargs)
 
     async def _run(self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
         if context is not None:
-            context.enter()
+            context.bind_task()
         try:
             if self.timeout is None:
                 value = await self._call(call, context, runtime, args, kwargs)
             else:
                 value = await self._in_time(call, context, runtime, args, kwargs, self.timeout)
-            # By its name: it may be one of the official SDK.
+            # By name: it may be the official SDK's class.
             if context is not None and type(value).__name__ == "InputRequiredResult":
-                return context.begin().carry(ours(value))
+                return context.get_rounds().seal_result(to_native(value))
             return value
         except asyncio.CancelledError:
-            required = context.required() if context is not None else None
+            # A function that waits for client input is cancelled by its context; the result then carries the input
+            # requests.
+            required = context.input_required_result() if context is not None else None
             if required is None:
                 raise
             return required
@@ -149,45 +158,48 @@ class Body:
             async with deadline:
                 return await self._call(call, context, runtime, args, kwargs)
         except TimeoutError:
+            # The function's own TimeoutError, such as that of a socket, is an ordinary failure.
             if not deadline.expired():
                 raise
-            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
+            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", error_type="TimeoutError") from None
 
     async def _call(self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
-        if self.running == "async":
+        if self.mode == "async":
             return await self._fn(*args, **kwargs)
         if context is not None:
-            context.leave_loop()
+            context.enter_thread()
         fn = partial(self._fn, **kwargs) if kwargs else self._fn
-        value = await runtime.threads.run(fn, args, caller_of(call))
-        # A `def` that returns what an `async def` gave it, without waiting for it.
+        value = await runtime.thread_pool.run(fn, args, get_caller_key(call))
+        # A `def` may return the coroutine of an `async def` without awaiting it.
         return await value if type(value) is CoroutineType else value
 
 
 def _context_of() -> Callable[..., Context]:
-    """Makes the Context of a call: see `asking/context.py`, which a server without such bodies does not load."""
+    """Return the factory of Contexts. Imported on demand: a server without such functions does not load it."""
     return context_module.context_of
 
 
 def _schema_signature(fn: Callable[..., Any], schema: dict[str, Any], without: tuple[type, ...]) -> SchemaSignature:
     tools = schema_signature
-    found: SchemaSignature = tools.schema_signature(fn, schema, context_type=ContextType, without_output=without)
-    return found
+    result: SchemaSignature = tools.read_schema_signature(
+        fn, schema, context_type=ContextMarker, types_without_schema=without
+    )
+    return result
 
 
-def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:
-    """What a body with a TaskGroup meant to say, out of the group that Python puts around it."""
-    said: BaseException | None = group.subgroup((ToolError, ProtocolError))
-    while isinstance(said, BaseExceptionGroup):
-        said = said.exceptions[0]
-    return said
+def unwrap_exception_group(group: BaseExceptionGroup[Any]) -> BaseException | None:
+    """Return the error that a function with a TaskGroup raised, unwrapped from its exception group, or None."""
+    # Of several concurrent failures, report the first one that is addressed to the client. A group
+    # without one is an unexpected failure.
+    error: BaseException | None = group.subgroup((ToolError, ProtocolError))
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
-def _running(fn: Callable[..., Any], inline: bool, name: str) -> Running:
+def _execution_mode(fn: Callable[..., Any], run_in_thread: bool) -> ExecutionMode:
     while isinstance(fn, partial):
         fn = fn.func
     if iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__):
-        if inline:
-            raise UsageError(f"{name!r} is async: inline=True is for plain functions")
         return "async"
-    return "inline" if inline else "thread"
+    return "thread" if run_in_thread else "inline"

@@ -1,7 +1,7 @@
-"""What a body needs of its server to be run: the Runtime, and in it worker threads for bodies that block.
+"""The Runtime that a server provides to its functions, and the thread pool for functions that block.
 
-There are few threads, they are started when they are needed, and they do not delay the end of the process. Where more
-calls wait than there are threads, callers take turns.
+Threads are started on demand and do not delay process exit. When more calls wait than there are threads, callers take
+turns.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from portico._lazy import LazyModule
-from portico.rpc.fair_queue import NO_CALLER, Caller, Turns
+from portico.rpc.fair_queue import ANONYMOUS_CALLER, Caller, Turns
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
     from portico.server.context import session_state
-    from portico.server.context.session_state import ConversationStates
+    from portico.server.context.session_state import SessionStateStore
     from portico.server.server import Server
 else:
     session_state = LazyModule("portico.server.context.session_state")
 
-# Bodies that block mostly wait, so how many may do so has little to do with the number of cores.
-MOST_THREADS = 40
+# Blocking functions mostly wait for I/O, so the limit is independent of the number of cores.
+MAX_THREADS = 40
 
-ArgumentErrors = Literal["auto", "result", "protocol"]
+ArgumentErrorMode = Literal["auto", "result", "protocol"]
 
 
 class _ThreadCall(Struct, eq=False):
@@ -42,24 +42,30 @@ class _ThreadCall(Struct, eq=False):
     future: asyncio.Future[Any]
 
 
-class Threads:
-    """The standard pool makes a second future for each call and waits for its threads at exit; this does neither."""
+class ThreadPool:
+    """Thread pool with fair queueing.
 
-    def __init__(self, most: int = MOST_THREADS) -> None:
-        self.most = most
+    Unlike the standard library's pool it creates no second future per call and does not join its threads at exit.
+    """
+
+    def __init__(self, max_threads: int = MAX_THREADS) -> None:
+        self.max_threads = max_threads
         self._turns: Turns[_ThreadCall] = Turns()
-        # At least as many as there are calls in `_turns`: what threads wait for.
+        # At least one ticket per queued call; threads wait for tickets.
         self._tickets: SimpleQueue[None] | None = None
         self._lock = threading.Lock()
+        # Threads are never ended: an idle one costs less than starting a new one for the next call.
         self._started = 0
         self._busy = 0
 
-    async def run(self, fn: Callable[..., Any], args: Sequence[Any], caller: Caller = NO_CALLER) -> Any:
-        """What the function returns, called in a thread. Raises ToolError where too many calls wait already."""
+    async def run(self, fn: Callable[..., Any], args: Sequence[Any], caller: Caller = ANONYMOUS_CALLER) -> Any:
+        """Call a function in a thread and return its result. Raises ToolError if too many calls are queued."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        # Before there is a thread that could look for it.
+        # Create the queue before any thread could read it.
         queue = self._queue
+        # Copy the context variables, so that the function sees the current call and the trace of
+        # its request.
         call = _ThreadCall(fn, args, copy_context(), loop, future)
         with self._lock:
             self._make_room(caller)
@@ -68,13 +74,14 @@ class Threads:
         try:
             return await future
         except asyncio.CancelledError:
+            # The call may not have started: remove it so that it does not occupy a place in the queue.
             with self._lock:
-                self._turns.drop(caller, call)
+                self._turns.discard(caller, call)
             raise
 
     @property
     def _queue(self) -> SimpleQueue[None]:
-        """Made with the first call: many servers have no body that blocks."""
+        """Return the ticket queue, created with the first call: many servers have no blocking function."""
         if self._tickets is None:
             from queue import SimpleQueue
 
@@ -82,27 +89,31 @@ class Threads:
         return self._tickets
 
     def _make_room(self, caller: Caller) -> None:
-        if self._started > self._busy + self._turns.total:
-            return  # a thread waits for it
-        if self._started < self.most:
+        if self._started > self._busy + self._turns.size:
+            return  # an idle thread will take it
+        if self._started < self.max_threads:
             self._started += 1
             threading.Thread(target=self._work, name=f"portico-{self._started}", daemon=True).start()
         else:
-            self._turns.check_room(caller, self.most)
+            # Only when all threads are busy does a queue form; its length per caller is bounded
+            # here.
+            self._turns.check_capacity(caller, self.max_threads)
 
     def _work(self) -> None:
         while True:
             self._queue.get()
             began = time.monotonic()
             with self._lock:
-                if not self._turns.total:
-                    continue  # what was cancelled meanwhile waits no longer, and has left its ticket behind
-                call = self._turns.take()
+                if not self._turns.size:
+                    continue  # the call was cancelled, but its ticket remained
+                call = self._turns.pop()
                 self._busy += 1
             self._do(call)
+            # Otherwise this frame would keep the arguments of the last call alive until the next
+            # one.
             del call
             with self._lock:
-                self._turns.took(time.monotonic() - began)
+                self._turns.record_duration(time.monotonic() - began)
                 self._busy -= 1
 
     def _do(self, call: _ThreadCall) -> None:
@@ -113,15 +124,15 @@ class Threads:
         try:
             value = call.context.run(call.fn, *call.args)
         except StopIteration as stop:
-            # A future cannot hold one: it would end the coroutine that waits for it.
-            failure = RuntimeError("the body raised StopIteration")
+            # A future cannot hold StopIteration: it would end the awaiting coroutine.
+            failure = RuntimeError("the function raised StopIteration")
             failure.__cause__ = stop
         except BaseException as raised:
             failure = raised
         try:
             call.loop.call_soon_threadsafe(_deliver, call.future, value, failure)
         except RuntimeError:
-            pass  # the loop is closed, and the future with it
+            pass  # the event loop is closed, so the future is not awaited
 
 
 def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | None) -> None:
@@ -134,24 +145,23 @@ def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | N
 
 
 class Runtime(Struct, frozen=True, eq=False, dict=True):
-    """What a server lends to the bodies that it runs."""
+    """Services that a server provides to its functions."""
 
-    # The server's: what a body logs says it.
+    # Name of the server, used as the logger of log messages.
     name: str
-    # It answers the calls that a body makes from the inside, its `seal` closes the state of one that asks the client
-    # something, and it knows which of them were `spent`.
+    # The server answers nested calls, seals request states, and records used ones.
     server: Server
-    threads: Threads
-    # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
-    argument_errors: ArgumentErrors
-    # The headers that bodies see, in lower case.
+    thread_pool: ThreadPool
+    # How to report invalid arguments: as a result, as a protocol error, or depending on the protocol version.
+    argument_errors: ArgumentErrorMode
+    # Request headers visible to functions, in lower case.
     headers: tuple[str, ...] = ()
-    # Whether arguments that only fit after a repair are refused.
+    # Whether to reject arguments that only fit after a repair.
     strict_arguments: bool = False
-    # The class of the Contexts that bodies receive; None: `Context`.
+    # Class of the Contexts that functions receive; None: `Context`.
     context_class: Any = None
 
     @cached_property
-    def states(self) -> ConversationStates:
-        """What bodies keep from one call of a conversation to the next."""
-        return session_state.ConversationStates()
+    def session_states(self) -> SessionStateStore:
+        """Return the store for state that functions keep between the calls of a session."""
+        return session_state.SessionStateStore()

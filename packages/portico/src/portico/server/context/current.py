@@ -1,5 +1,8 @@
-"""The call that is being answered, for functions that are not given it; and for servers that a body asks something of,
-its own or another one: they answer whom it answers."""
+"""The call that is being answered in the current context.
+
+For functions that do not receive it as an argument, and for nested requests to this or another server, which answer the
+same caller.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,47 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 
-class ContextType:
-    """What every Context is. It is looked for in signatures, and loaded with the first one that has it."""
+class ContextMarker:
+    """Base class of Context. Signatures are searched for it, so that Context is only imported when needed."""
 
     __slots__ = ()
 
 
 class CurrentCall:
-    # The functions that give the Context: a body whose module has one of them gets one that can ask questions.
-    gives_context: tuple[Callable[..., Any], ...] = ()
-    # The Context of a body that has one; otherwise its Call and its Runtime.
+    """Access to the call that is being answered in the current context."""
+
+    # Functions that return the Context: a tool whose module imports one of them gets a Context with input requests.
+    context_factories: tuple[Callable[..., Any], ...] = ()
+    # The Context of the running function; without one, its Call and Runtime.
     _answering: ContextVar[Any] = ContextVar("portico_answering", default=None)
 
-    # From here on this is being answered, for what runs in the same context.
+    # Set the current call for the rest of this context.
     enter = _answering.set
-    # What is being answered; None outside of a call.
-    found = _answering.get
+    # Return the current Context or call; None outside of a call.
+    get = _answering.get
 
     @classmethod
-    def hold(cls) -> Token[Any]:
-        """Before another server is asked in the same context: `release` gives back what is being answered now."""
+    def save(cls) -> Token[Any]:
+        """Return a token with which `restore` resets the current call after a nested request."""
+        # A token can be reset only in the context where it was created, so `save` sets the same
+        # value again to obtain one.
         return cls._answering.set(cls._answering.get())
 
-    # Takes what `hold` gave.
-    release = _answering.reset
+    # Takes the token that `save` returned.
+    restore = _answering.reset
 
     @classmethod
     def call(cls) -> Any:
-        """The Call itself; None outside of one."""
-        found = cls.found()
-        return found[0] if isinstance(found, tuple) else getattr(found, "call", None)
+        """Return the current Call, or None outside of one."""
+        result = cls.get()
+        return result[0] if isinstance(result, tuple) else getattr(result, "call", None)
 
     @classmethod
-    def is_used_by(cls, fn: Any) -> bool:
-        known = getattr(fn, "__globals__", {}) if cls.gives_context else {}
-        return any(value is one for value in list(known.values()) for one in cls.gives_context)
+    def is_context_factory(cls, fn: Any) -> bool:
+        """Return whether a function's module imports one of the functions that return the Context."""
+        # Looking at the module's globals finds `get_context` even if a helper calls it. A false
+        # positive costs one Context per call, a false negative would break elicitation.
+        namespace = getattr(fn, "__globals__", {}) if cls.context_factories else {}
+        return any(
+            value is context_factory for value in list(namespace.values()) for context_factory in cls.context_factories
+        )

@@ -1,4 +1,4 @@
-"""The form that a question needs: flat fields of simple types, and back from the answers to a value."""
+"""Elicitation forms: flat fields of simple types, and conversion of responses to values."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ import msgspec
 from msgspec import Struct
 
 from portico.jsonschema import SchemaError
-from portico.jsonschema.dialects import as_property
-from portico.jsonschema.elicitation_forms import as_form
-from portico.jsonschema.generation import schema
-from portico.jsonschema.reader import types_of
+from portico.jsonschema.dialects import wrap_as_property
+from portico.jsonschema.elicitation_forms import to_form_schema
+from portico.jsonschema.generation import schema_for_type
+from portico.jsonschema.reader import get_types
 from portico.protocol.errors import ToolError, UsageError
 
 
-class Form(Struct):
+class ElicitationForm(Struct):
+    """A form schema, and the function that converts a response to a value."""
+
     schema: dict[str, Any]
-    read: Callable[[dict[str, Any]], Any]
+    parse: Callable[[dict[str, Any]], Any]
 
 
-def form(response_type: Any) -> Form:
-    """The form for a type. A single value becomes a form with one field, called `value`."""
+def build_form(response_type: Any) -> ElicitationForm:
+    """Return the form for a type. A single value becomes a form with one field, `value`. Raises UsageError."""
     if response_type is None or response_type is NoneType:
-        return Form({"type": "object", "properties": {}}, lambda content: None)
+        return ElicitationForm({"type": "object", "properties": {}}, lambda content: None)
     if isinstance(response_type, list | tuple):
         response_type = Literal[tuple(response_type)]
     try:
         if isinstance(response_type, dict):
-            return Form(as_form(response_type, "the schema"), lambda content: content)
-        described = schema(response_type)
-        if types_of(described) == ["object"]:
-            return Form(as_form(described, repr(response_type)), partial(_read, response_type))
-        flat = as_form(as_property(described, "value"), repr(response_type))
+            return ElicitationForm(to_form_schema(response_type, "the schema"), lambda content: content)
+        # Elicitation allows flat objects with primitive properties only (2026-07-28, Elicitation,
+        # Requested Schema). `to_form_schema` raises for everything else while the server is tested,
+        # not when a user is asked.
+        described = schema_for_type(response_type)
+        if get_types(described) == ["object"]:
+            return ElicitationForm(to_form_schema(described, repr(response_type)), partial(_read, response_type))
+        flat = to_form_schema(wrap_as_property(described, "value"), repr(response_type))
     except SchemaError as error:
         raise UsageError(str(error)) from error
-    return Form(flat, partial(_read_value, response_type))
+    return ElicitationForm(flat, partial(_read_value, response_type))
 
 
 def _read(response_type: Any, content: dict[str, Any]) -> Any:
@@ -46,11 +51,12 @@ def _read(response_type: Any, content: dict[str, Any]) -> Any:
     try:
         return validate(content) if validate is not None else msgspec.convert(content, response_type)
     except ValueError:
-        raise ToolError("The answer to the question did not have the fields that were asked for.") from None
+        # Without the value: it may be confidential, and the model reads this text.
+        raise ToolError("The elicitation response does not match the requested fields.") from None
 
 
 def _read_value(response_type: Any, content: dict[str, Any]) -> Any:
     try:
         return msgspec.convert(content.get("value"), response_type)
     except ValueError:
-        raise ToolError("The answer to the question was not of the kind that was asked for.") from None
+        raise ToolError("The elicitation response does not match the requested type.") from None

@@ -1,20 +1,20 @@
-"""States that were used: an answer of the client counts once, however often its call arrives.
+"""Replay protection for request states: a response of the client counts once, however often its call arrives.
 
-A signature shows that a state is ours and not that it is new. A call that pays for what the user has agreed to must not
-pay again because a client sends it a second time, whether it has lost the answer or means to.
+A signature proves that a state is ours, not that it is new. A payment that the user agreed to must not happen twice
+because the client sends the call again, by mistake or on purpose.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import InvalidParams
-from portico.server.context.request_state import State
+from portico.server.context.request_state import RequestState
+from portico.store.data_directory import named_store
 
 if TYPE_CHECKING:
     from portico.store import database as database_module
@@ -23,64 +23,68 @@ if TYPE_CHECKING:
 else:
     database_module = LazyModule("portico.store.database")
 
-MOST_REMEMBERED = 100_000
+# A client that fills it makes older states count as used, which rejects retries but never repeats a
+# side effect.
+MAX_USED_STATES = 100_000
 
 
-# Where those of servers without a store are kept that share their clients with other processes.
+# Shared store for servers without one whose clients are also served by other processes.
 _of_process: list[str] = []
 
 
-def use_store(url: str | None) -> None:
-    """From now on servers of this process that have no store share this one with other processes; None: no more."""
+def set_process_store(url: str | None) -> None:
+    """Set the store that servers of this process without one share with other processes; None removes it."""
     _of_process[:] = [url] if url is not None else []
 
 
-def store_of_process() -> str | None:
-    """What `use_store` was told."""
+def process_store() -> str | None:
+    """Return the store that `set_process_store` set, or None."""
     return next(iter(_of_process), None)
 
 
-class SpentStates:
-    """In the store, where the server has one that others see as well; otherwise in memory."""
+class UsedStates:
+    """Used request states, in the store if other processes share it, otherwise in memory."""
 
-    def __init__(self, store: str | None = None, most: int = MOST_REMEMBERED) -> None:
+    def __init__(self, store: str | None = None, max_entries: int = MAX_USED_STATES) -> None:
         self._store = store
-        self._most = most
+        self._most = max_entries
         self._seen: dict[str, float] = {}
-        # What expires before this counts as used: it may have been, and is no longer remembered.
+        # States that expire before this count as used: they may have been, but were evicted from memory.
         self._forgotten = 0.0
         self._database: Database | None = None
         self._opening = asyncio.Lock()
 
-    async def spend(self, state: State) -> None:
-        """Raises InvalidParams for a state that was used before."""
+    async def mark_used(self, state: RequestState) -> None:
+        """Mark a state as used. Raises InvalidParams if it was used before."""
         if not await self.add(state.id, state.expires):
             raise InvalidParams(
-                "Invalid requestState: it was used before, and what it was for may have been done; "
-                "look before you send the request again without it"
+                "Invalid requestState: it was used before, and its request may have been executed; check "
+                "before sending the request again without it"
             )
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may see what is spent here."""
+        """Return whether other processes see the states used here."""
         return self.url is not None
 
     @property
     def url(self) -> str | None:
-        """The store that other processes see as well."""
-        return self._store or os.environ.get("PORTICO_STORE") or store_of_process()
+        """Return the URL of the store that other processes share, or None."""
+        return named_store(self._store) or process_store()
 
     async def add(self, id: str, expires: float) -> bool:
-        """Whether this is the first time."""
-        database = await self._opened()
+        """Record an id, and return whether it is new."""
+        database = await self._open_database()
         if database is None:
             return self._add(id, expires)
+        # The unique key decides between concurrent processes, so the default serializable isolation
+        # would only cause retries.
         return await database.write(partial(_insert, id=id, expires=expires), isolation="read committed")
 
     def _add(self, id: str, expires: float) -> bool:
         if id in self._seen or expires <= self._forgotten:
             return False
-        # States are issued with the same lifetime, so those that came first also end first, or nearly so.
+        # All states have the same lifetime, so the oldest entries expire first, or nearly so.
         now = time.time()
         while self._seen:
             oldest = next(iter(self._seen))
@@ -90,8 +94,10 @@ class SpentStates:
         self._seen[id] = expires
         return True
 
-    async def _opened(self) -> Database | None:
-        """The store is opened with the first answer: most servers ask nothing."""
+    async def _open_database(self) -> Database | None:
+        """Return the database, opened with the first response: most servers never request input. None without a shared
+        store.
+        """
         url = self.url
         if self._database is None and url:
             async with self._opening:
@@ -118,8 +124,10 @@ async def _open(url: str) -> Database:
 
 
 def _insert(tx: Transaction, id: str, expires: float) -> bool:
-    tx.run("delete from portico_spent_state where expires_at < ?", (time.time(),))
-    added = tx.run(
+    # Clean up with each insert: expired states are rejected by their own timestamp, so their rows
+    # are no longer needed.
+    tx.execute("delete from portico_spent_state where expires_at < ?", (time.time(),))
+    added = tx.execute(
         "insert into portico_spent_state (id, expires_at) values (?, ?) on conflict do nothing",
         (id, expires),
     )

@@ -1,10 +1,10 @@
-"""Multi-round-trip requests: what travels in `requestState` while the client answers a question.
+"""Sealed `requestState` of multi-round-trip requests.
 
-2026-07-28 has no requests from server to client. A call that needs an answer ends with the question and everything
-it has learnt so far; the client sends the call again with both. The state comes back from outside, so it is sealed:
-signed, short-lived, and bound to the method, the parameters and the principal it was made for.
+2026-07-28 has no server-to-client requests. A call that needs input ends with the input requests and its state so far;
+the client sends the call again with the responses and the state. The state comes back from outside, so it is sealed:
+signed, short-lived, and bound to method, parameters and principal.
 
-It is signed, not encrypted: the client can read its own answers and the values of `ctx.step` in it.
+It is signed, not encrypted: the client can read its own responses and the values of `ctx.step` in it.
 """
 
 from __future__ import annotations
@@ -19,144 +19,158 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.protocol.errors import InternalError, InvalidParams
-from portico.rpc.identity import identity_of
+from portico.rpc.identity import principal_id
 
-LIFETIME_SECONDS = 600.0
-LARGEST_STATE = 256 * 1024
-_MAC = 32
-_MARK = 18
+# Long enough for a user to read a form and answer it; short, because used states are remembered for
+# as long.
+STATE_TTL_SECONDS = 600.0
+# The client sends the state back in the body of its next request, whose size is limited too.
+MAX_STATE_BYTES = 256 * 1024
+_MAC_BYTES = 32
+# 18 bytes become 24 characters of base64 without padding: 144 bits.
+_TAG_CHARS = 18
 
 
-class State(Struct, array_like=True):
-    """What has been answered and done so far in one call."""
+class RequestState(Struct, array_like=True):
+    """Responses and finished steps of one call."""
 
     binding: bytes
-    # Each is another one, so that it can be told whether it was used.
+    # Unique, so that reuse can be detected.
     id: str
     expires: float
     answers: dict[str, Raw]
     steps: dict[str, Raw]
-    # The keys of the questions that it was given with: an answer to another is none.
-    asked: list[str] = []
+    # Keys of the input requests that it was issued with: responses to others are rejected.
+    requested_keys: list[str] = []
 
 
-# What servers without a key of their own seal with, the one in use first. The workers of a fleet have the same.
+# Keys for servers without configured ones, the current one first. All workers of a cluster share them.
 _of_process = [os.urandom(32)]
 
 
-def use_keys(keys: Sequence[bytes]) -> None:
-    """From now on servers of this process that have no key of their own share these with other processes."""
+def set_process_keys(keys: Sequence[bytes]) -> None:
+    """Set the keys that servers of this process without configured ones share with other processes."""
     _of_process[:] = keys
 
 
-# Names this process, where others serve the same clients: for what no other can go on with.
+# Returns a locator of this process for other processes, for states that only this process can continue.
 _place: list[Callable[[], str]] = []
 
 
-def use_place(name: Callable[[], str] | None) -> None:
-    """From now on this process is found by such names, each of which is another one; None: it is not looked for."""
+def set_process_locator(name: Callable[[], str] | None) -> None:
+    """Set the function that returns unique locators of this process; None if other processes need not find it."""
     _place[:] = [] if name is None else [name]
 
 
-def here() -> str:
-    """A name that leads other processes to this one; empty where there are no others."""
+def process_locator() -> str:
+    """Return a locator that leads other processes to this one, or an empty string if there are none."""
     return _place[0]() if _place else ""
 
 
-def kept_here(state: str) -> str:
-    """A state that only this process can go on with: `.name.state`, by which others send it here."""
-    return f".{name}.{state}" if (name := here()) else state
+def pin_to_process(state: str) -> str:
+    """Return a state that only this process can continue: `.locator.state`, which other processes forward here."""
+    return f".{name}.{state}" if (name := process_locator()) else state
 
 
-def kept_as(inner: str | None, state: str) -> str:
-    """A state around another one, which is kept where that is."""
+def pin_like(inner: str | None, state: str) -> str:
+    """Return an outer state pinned to the same process as the inner one."""
     return state if inner is None or not inner.startswith(".") else f"{inner.rpartition('.')[0]}.{state}"
 
 
-class Seal:
-    """Closes and opens states. Processes that serve the same clients must share the key.
+class RequestStateSealer:
+    """Seals and opens states. Processes that serve the same clients must share the key.
 
-    Without one it is made of that of the process, for the server of this `name` alone.
+    Without a key, one is derived from the process keys for the server of this `name`.
     """
 
     def __init__(
         self,
         key: bytes | None = None,
-        lifetime: float = LIFETIME_SECONDS,
+        ttl: float = STATE_TTL_SECONDS,
         name: str = "",
         *,
-        others: Sequence[bytes] = (),
+        previous_keys: Sequence[bytes] = (),
         codec: Any = None,
     ) -> None:
         self._given = key
-        # What it was sealed with before, and is still opened with.
-        self._others = others
-        # An object of the server's author, which seals in place of a signature.
+        # Former keys, which still open states.
+        self._others = previous_keys
+        # A codec of the server's author, used instead of a signature.
         self._codec = codec
         self._name = name
-        self.lifetime = lifetime
+        self.ttl = ttl
 
-    def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw], asked: list[str]) -> str:
+    def seal(self, binding: bytes, responses: dict[str, Raw], steps: dict[str, Raw], requested_keys: list[str]) -> str:
+        """Return a sealed state. Raises InternalError if it is too large."""
         body = msgspec.json.encode(
-            State(binding, os.urandom(16).hex(), time.time() + self.lifetime, answers, steps, asked)
+            # 128 random bits: ids are compared across all processes of a server, see
+            # `replay_guard.py`.
+            RequestState(binding, os.urandom(16).hex(), time.time() + self.ttl, responses, steps, requested_keys)
         )
-        if len(body) > LARGEST_STATE:
-            raise InternalError("The state of this call has grown too large to be carried by the client")
+        if len(body) > MAX_STATE_BYTES:
+            raise InternalError("The state of this call is too large for the client to carry")
         signed = self._mac(body) + body if self._codec is None else self._codec.seal(body).encode()
         return urlsafe_b64encode(signed).decode()
 
-    def open(self, sealed: str, binding: bytes) -> State:
-        """The state, or -32602: one answer for every way in which it can be wrong."""
-        state = self._verified(sealed)
+    def unseal(self, sealed: str, binding: bytes) -> RequestState:
+        """Return the state. Raises InvalidParams, with the same error for every kind of forgery."""
+        state = self._verify(sealed)
         if state is None or state.binding != binding:
             raise InvalidParams("Invalid requestState: it was not issued for this request")
+        # After the signature is verified: an unverified timestamp says nothing, and honest clients
+        # deserve to learn that they were late.
         if state.expires < time.time():
             raise InvalidParams("Invalid requestState: it has expired; send the request again without it")
         return state
 
-    def _verified(self, sealed: str) -> State | None:
+    def _verify(self, sealed: str) -> RequestState | None:
         if sealed.startswith("."):
-            # Where it is kept was for those who had to find it.
+            # The locator was only needed for routing.
             sealed = sealed.rpartition(".")[2]
-        if len(sealed) > 2 * LARGEST_STATE:
+        # Before decoding: an attacker must not make the server decode and hash megabytes for each
+        # request.
+        if len(sealed) > 2 * MAX_STATE_BYTES:
             return None
         try:
             data = urlsafe_b64decode(sealed.encode("ascii"))
-            # Python's decoder skips what is not of the alphabet; only the exact text we issued will do.
+            # base64 decoding ignores characters outside the alphabet, so compare with the exact text that we issued.
             if urlsafe_b64encode(data).decode() != sealed:
                 return None
-            body = self._unsealed(data)
-            return None if body is None else msgspec.json.decode(body, type=State)
+            body = self._unseal(data)
+            return None if body is None else msgspec.json.decode(body, type=RequestState)
         except ValueError:
             return None
 
-    def _unsealed(self, data: bytes) -> bytes | None:
+    def _unseal(self, data: bytes) -> bytes | None:
         if self._codec is None:
-            return data[_MAC:] if self._is_ours(data[:_MAC], data[_MAC:]) else None
+            return data[_MAC_BYTES:] if self._is_ours(data[:_MAC_BYTES], data[_MAC_BYTES:]) else None
         try:
             return bytes(self._codec.unseal(data.decode()))
         except Exception:
-            # Whatever a codec says of a text from outside: it has not sealed it.
+            # Any exception of the codec means that it did not seal this text.
             return None
 
-    def mark(self, said: bytes) -> str:
-        """A short text that only a holder of the key can make of this, the same each time."""
-        return urlsafe_b64encode(self._mac(said)[:_MARK]).decode().rstrip("=")
+    def create_tag(self, data: bytes) -> str:
+        """Return a short, deterministic tag of the data that only a holder of the key can create."""
+        return urlsafe_b64encode(self._mac(data)[:_TAG_CHARS]).decode().rstrip("=")
 
-    def is_mark(self, mark: str, said: bytes) -> bool:
+    def verify_tag(self, mark: str, data: bytes) -> bool:
+        """Return whether a tag was created from the data."""
         import hmac
 
-        return hmac.compare_digest(mark.encode(), self.mark(said).encode())
+        return hmac.compare_digest(mark.encode(), self.create_tag(data).encode())
 
-    # Cryptography is loaded with the first question, not with every server.
+    # hmac is imported with the first input request, not with every server.
 
     def _mac(self, body: bytes) -> bytes:
         return next(self._macs(body))
 
     def _macs(self, body: bytes) -> Iterator[bytes]:
-        """By each key, the one in use first."""
+        """Yield the MAC by each key, the current one first."""
         import hmac
 
+        # Two servers in one process must not accept each other's states, so each derives its key
+        # from the process key and its name.
         about = b"state of " + self._name.encode()
         keys = (
             [self._given, *self._others] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
@@ -164,23 +178,27 @@ class Seal:
         return (hmac.digest(key, body, "sha256") for key in keys)
 
     @property
-    def lasting(self) -> bytes:
-        """The key that was given. Without one, the name: a guard against mistakes, and not against intent."""
+    def key_material(self) -> bytes:
+        """Return the configured key, or the name, which protects against mistakes but not against attackers."""
         return self._given or self._name.encode()
 
-    def derived(self, purpose: bytes) -> bytes:
-        """Another key, for something else that the same processes share."""
+    def derive_key(self, purpose: bytes) -> bytes:
+        """Return a key for another purpose that the same processes share."""
         return self._mac(b"derived for " + purpose)
 
     def _is_ours(self, mac: bytes, body: bytes) -> bool:
         import hmac
 
-        return any(hmac.compare_digest(one, mac) for one in self._macs(body))
+        # Compared in constant time. Former keys are tried too, so that rotating a key does not fail
+        # calls in progress.
+        return any(hmac.compare_digest(item, mac) for item in self._macs(body))
 
 
-def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
-    """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
+def request_binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
+    """Return a digest of what must not change between the rounds of a call, independent of the JSON formatting."""
     from hashlib import sha256
 
-    said = msgspec.json.encode([method, target, arguments, identity_of(principal)], order="deterministic")
-    return sha256(said).digest()
+    # A state of one user must not continue a call of another (confused deputy), and consent to one
+    # call must not execute one with other arguments.
+    encoded = msgspec.json.encode([method, target, arguments, principal_id(principal)], order="deterministic")
+    return sha256(encoded).digest()

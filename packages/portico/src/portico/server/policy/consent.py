@@ -1,13 +1,12 @@
-"""The agreement of a person, asked for before a call is made, on every revision.
+"""User consent before a call, on every protocol version.
 
-On the handshake revisions it is a request to the client. On 2026-07-28 the call is answered with the question, and sent
-again with the answer. What the body or an upstream asks later has rounds of its own: its state travels within ours, so
-that the person is asked once.
+In the handshake versions it is a server-to-client request. In 2026-07-28 the call returns an input request and is sent
+again with the response. Input requests of the function or an upstream have separate rounds: their state is nested in
+ours, so that the user is asked only once.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,142 +14,160 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.caching import LruCache
 from portico.protocol.client_features import ElicitFormParams, ElicitResult, InputRequest, InputRequiredResult
-from portico.protocol.errors import InvalidParams, MissingCapability, ToolError
-from portico.protocol.jsonrpc import NOTHING, encode
-from portico.protocol.methods import ASKABLE, METHODS
+from portico.protocol.errors import InvalidParams, MissingClientCapability, ToolError
+from portico.protocol.jsonrpc import EMPTY_RAW, encode
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, METHODS
 from portico.rpc.call import Call
-from portico.rpc.client_requests import put, require
-from portico.server.context.input_rounds import rounds_of, typed
-from portico.server.context.replay_guard import SpentStates
-from portico.server.context.request_state import Seal, State, binding, kept_as
+from portico.rpc.client_requests import send_client_request, validate_client_request
+from portico.server.context.input_rounds import decode_response, get_rounds
+from portico.server.context.replay_guard import UsedStates
+from portico.server.context.request_state import RequestState, RequestStateSealer, pin_like, request_binding
 
 _ELICIT = "elicitation/create"
 _KEY = "agreement-"
 _AGREED, _INNER = "agreed", "inner"
-MOST_SEEN = 10_000
-# How many answers to one call are free of the limits on calls.
+# A state that was evicted from this list is counted as a new call: the mistake costs the caller one
+# unit of its limit and nothing else.
+MAX_SEEN_STATES = 10_000
+# Number of responses to one call that are exempt from the limits on calls.
 MAX_FREE_ANSWERS = 16
 _ANSWERS = tuple(METHODS[method].result for method in (_ELICIT, "sampling/createMessage", "roots/list"))
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-class QuestionFirst(Exception):
-    """The call is answered with a question."""
+class ConsentRequired(Exception):
+    """Raised to answer a call with an input request."""
 
     def __init__(self, result: InputRequiredResult) -> None:
-        super().__init__("a person has to be asked")
+        super().__init__("user consent is required")
         self.result = result
 
 
-class Round(Struct, frozen=True):
-    """A call that comes with a state of ours: the call without it, and what was answered."""
+class ConsentRound(Struct, frozen=True):
+    """A call that carries a state of ours: the call without the state, and the responses."""
 
     call: Call
-    state: State
-    answers: dict[str, Raw]
+    state: RequestState
+    responses: dict[str, Raw]
 
     @property
-    def agreed(self) -> bool:
+    def has_consent(self) -> bool:
         return _AGREED in self.state.steps
 
 
-class Consents:
-    """Asks, and remembers in the client's hands that it did."""
+class ConsentManager:
+    """Requests consent, and records it in the state that the client carries."""
 
-    def __init__(self, seal: Seal, spent: SpentStates) -> None:
-        self._seal = seal
-        self._spent = spent
-        # The states that calls have come with, the last of them.
-        self._seen: OrderedDict[str, None] = OrderedDict()
+    def __init__(self, sealer: RequestStateSealer, used_states: UsedStates) -> None:
+        self._seal = sealer
+        self._spent = used_states
+        # Ids of the most recent states that calls carried.
+        self._seen: LruCache[str, None] = LruCache(MAX_SEEN_STATES)
 
-    def goes_on(self, call: Call) -> bool:
-        """Return whether a call continues one that was counted: it brings a state of ours, of whatever kind, for the
-        first time, and with it a valid answer to a question that the state was issued with.
+    def is_continuation(self, call: Call) -> bool:
+        """Return whether a call continues one that was already counted by the rate limiter.
 
-        Without an answer the body would run again, for nothing but the next state. A body that asks again and again is
-        counted again after MAX_FREE_ANSWERS answers, since each of them runs it from its start.
+        It must carry one of our states, of any kind, for the first time, and with it a valid response to an input
+        request of that state. Without a response the function would run again only to produce the next state. A
+        function that requests input again and again is counted after MAX_FREE_ANSWERS responses, because each of them
+        runs it from the start.
         """
-        params = call.typed()
+        params = call.decode_params()
+        # Which component issued the state is unknown here, and a state opens only with its own
+        # binding, so each possible one is tried.
         for bound in _bindings(call, params):
             try:
-                state = self._seal.open(params.request_state, bound)
+                state = self._seal.unseal(params.request_state, bound)
             except InvalidParams:
                 continue
+            # A replayed state must not be free of charge: with one answered question a client could
+            # run the function any number of times.
             if state.id in self._seen or not _is_answered(state, params.input_responses):
                 return False
             self._seen[state.id] = None
-            if len(self._seen) > MOST_SEEN:
-                self._seen.popitem(last=False)
             return True
         return False
 
-    def opened(self, call: Call) -> Round | None:
-        """A call that was asked about before, if it was."""
-        params = call.typed() if call.method in ASKABLE else None
+    def open_round(self, call: Call) -> ConsentRound | None:
+        """Return the round that a call continues, or None."""
+        params = call.decode_params() if call.method in INPUT_REQUIRED_METHODS else None
         if params is None or params.request_state is UNSET:
             return None
         try:
-            state = self._seal.open(params.request_state, _binding(call, params))
+            state = self._seal.unseal(params.request_state, _binding(call, params))
         except InvalidParams:
-            return None  # it is that of the body, or of an upstream, which look at it themselves
+            return None  # a state of the function or of an upstream, which they verify themselves
         inside = _members.decode(call.params)
-        answers = {} if params.input_responses is NOTHING else _answers(params.input_responses)
+        answers = {} if params.input_responses is EMPTY_RAW else _answers(params.input_responses)
         inner: dict[str, Any] = {
-            name: one for name, one in inside.items() if name not in ("requestState", "inputResponses")
+            name: value for name, value in inside.items() if name not in ("requestState", "inputResponses")
         }
-        theirs = {key: one for key, one in answers.items() if not key.startswith(_KEY)}
+        # The function must not receive our keys: it did not send these requests.
+        theirs = {key: value for key, value in answers.items() if not key.startswith(_KEY)}
         if theirs:
             inner["inputResponses"] = theirs
         carried = bytes(state.steps.get(_INNER, b"null"))
         if carried != b"null":
             inner["requestState"] = Raw(carried)
-        return Round(replace(call, params=Raw(encode(inner)), read=None), state, answers)
+        return ConsentRound(replace(call, params=Raw(encode(inner)), read=None), state, answers)
 
-    async def agree(self, call: Call, questions: list[str], before: Round | None) -> None:
-        """Return when the person has agreed to everything. Raises QuestionFirst where the client has to be answered
-        first, and ToolError where the person does not agree or cannot be asked."""
-        if before is not None:
-            await self._spent.spend(before.state)
-            if before.agreed:
+    async def require_consent(self, call: Call, prompts: list[str], round: ConsentRound | None) -> None:
+        """Return when the user has consented to everything.
+
+        Raises ConsentRequired if the call must first be answered with an input request, and ToolError if the user
+        declines or cannot be asked.
+        """
+        if round is not None:
+            # Before anything else: one response must not authorize two calls.
+            await self._spent.mark_used(round.state)
+            if round.has_consent:
                 return
-            if all(f"{_KEY}{at}" in before.answers for at in range(1, len(questions) + 1)):
-                for at in range(1, len(questions) + 1):
-                    _accept(typed(before.answers[f"{_KEY}{at}"], ElicitResult, f"{_KEY}{at}"))
+            # The rules may require more consent now than when the state was issued. Then the user
+            # is asked again for everything.
+            if all(f"{_KEY}{at}" in round.responses for at in range(1, len(prompts) + 1)):
+                for at in range(1, len(prompts) + 1):
+                    _accept(decode_response(round.responses[f"{_KEY}{at}"], ElicitResult, f"{_KEY}{at}"))
                 return
-        asked = [_form(call, text) for text in questions]
-        rounds = rounds_of(call)
-        if rounds is None and not call.reply.asks:
-            raise QuestionFirst(self._question(call, asked))
-        for form in asked:
+        forms = [_form(call, text) for text in prompts]
+        rounds = get_rounds(call)
+        if rounds is None and not call.reply.can_request:
+            raise ConsentRequired(self._question(call, forms))
+        # One after another: the user should not see the second request after declining the first.
+        for form in forms:
             if rounds is not None:
-                _accept(await rounds.ask(_ELICIT, form))
+                _accept(await rounds.request_input(_ELICIT, form))
             else:
-                _accept(typed(await put(call, _ELICIT, form), ElicitResult, _ELICIT))
+                _accept(decode_response(await send_client_request(call, _ELICIT, form), ElicitResult, _ELICIT))
 
-    def _question(self, call: Call, asked: list[ElicitFormParams]) -> InputRequiredResult:
-        requests = {f"{_KEY}{at}": InputRequest(_ELICIT, form) for at, form in enumerate(asked, 1)}
-        state = self._seal.close(_binding(call, call.typed()), {}, {}, list(requests))
+    def _question(self, call: Call, forms: list[ElicitFormParams]) -> InputRequiredResult:
+        requests = {f"{_KEY}{at}": InputRequest(_ELICIT, form) for at, form in enumerate(forms, 1)}
+        state = self._seal.seal(_binding(call, call.decode_params()), {}, {}, list(requests))
         return InputRequiredResult(input_requests=requests, request_state=state)
 
-    def wrapped(self, call: Call, asked: InputRequiredResult) -> InputRequiredResult:
-        """A later question of a call that was agreed to, with a state that says so. `call` is as the client sent it."""
-        inner = None if asked.request_state is UNSET else asked.request_state
+    def wrap_input_required(self, call: Call, result: InputRequiredResult) -> InputRequiredResult:
+        """Return a later input request of a call with consent, with a state that records it. `call` is as the client
+        sent it.
+        """
+        inner = None if result.request_state is UNSET else result.request_state
+        # Consent is recorded inside the sealed state and not in memory, so any process of the
+        # server can continue the call.
         steps = {_AGREED: Raw(b"true"), _INNER: Raw(encode(inner))}
-        sealed = self._seal.close(_binding(call, call.typed()), {}, steps, list(asked.input_requests or {}))
-        return replace(asked, request_state=kept_as(inner, sealed))
+        sealed = self._seal.seal(_binding(call, call.decode_params()), {}, steps, list(result.input_requests or {}))
+        return replace(result, request_state=pin_like(inner, sealed))
 
 
-def _is_answered(state: State, responses: Raw) -> bool:
-    """Return whether one of the questions of a state has a valid answer that was not given before."""
-    if responses is NOTHING or len(state.answers) >= MAX_FREE_ANSWERS:
+def _is_answered(state: RequestState, responses: Raw) -> bool:
+    """Return whether one of the input requests of a state has a valid, new response."""
+    if responses is EMPTY_RAW or len(state.answers) >= MAX_FREE_ANSWERS:
         return False
-    given = _answers(responses)
-    return any(key in given and key not in state.answers and _is_valid(given[key]) for key in state.asked)
+    answers = _answers(responses)
+    return any(key in answers and key not in state.answers and _is_valid(answers[key]) for key in state.requested_keys)
 
 
 def _is_valid(answer: Raw) -> bool:
-    """Return whether a client could have answered a question with this. The state does not say which kind it was."""
+    """Return whether a response is valid for any kind of input request. The state does not record which kind it was."""
     for kind in _ANSWERS:
         try:
             msgspec.json.decode(answer, type=kind)
@@ -163,44 +180,49 @@ def _is_valid(answer: Raw) -> bool:
 def _form(call: Call, text: str) -> ElicitFormParams:
     form = ElicitFormParams(message=text, requested_schema={"type": "object", "properties": {}})
     try:
-        require(call, _ELICIT, form)
-    except MissingCapability:
+        validate_client_request(call, _ELICIT, form)
+    except MissingClientCapability:
         raise ToolError(
-            "A person has to agree to this, and this client has no way to ask one.", kind="PermissionError"
+            "This call requires the user's consent, but this client does not support elicitation.",
+            error_type="PermissionError",
         ) from None
     return form
 
 
 def _accept(answer: Any) -> None:
     if answer.action != "accept":
-        raise ToolError("The person did not agree to this.", kind="PermissionError")
+        raise ToolError("The user did not consent to this call.", error_type="PermissionError")
 
 
 def _answers(responses: Raw) -> dict[str, Raw]:
     try:
         return _members.decode(responses)
     except msgspec.DecodeError:
-        return {}  # the body says what is wrong
+        return {}  # reported when the function decodes them
 
 
 def _binding(call: Call, params: Any) -> bytes:
-    """Of the method, what it is about, its arguments and who asks."""
-    return binding(f"agreement {call.method}", _target(params), _given(params), call.principal)
+    """Return the binding of a state to method, target, arguments and principal."""
+    # The prefix separates our states from those of the function: a state of one kind does not open
+    # as the other.
+    return request_binding(f"agreement {call.method}", _target(params), _decode_arguments(params), call.principal)
 
 
 def _bindings(call: Call, params: Any) -> Iterator[bytes]:
-    """Of all states that there may be: ours, that of a body, and that in which a gateway keeps an upstream's."""
+    """Yield the bindings of all possible states: ours, that of a function, and that in which a gateway stores an
+    upstream's.
+    """
     yield _binding(call, params)
-    target, given = _target(params), _given(params)
-    yield binding(call.method, target, given or {}, call.principal)
-    yield binding(call.method, encode(target).decode(), given, call.principal)
+    target, arguments = _target(params), _decode_arguments(params)
+    yield request_binding(call.method, target, arguments or {}, call.principal)
+    yield request_binding(call.method, encode(target).decode(), arguments, call.principal)
 
 
 def _target(params: Any) -> str:
     return str(getattr(params, "name", None) or getattr(params, "uri", ""))
 
 
-def _given(params: Any) -> Any:
+def _decode_arguments(params: Any) -> Any:
     arguments = getattr(params, "arguments", None)
     if isinstance(arguments, Raw):
         return msgspec.json.decode(arguments) if arguments else None

@@ -1,7 +1,7 @@
-"""What is put around the answers of a server that has a guard, a meter or a witness.
+"""Enforcement of access policy, rate limits and audit around the handlers of a server.
 
-A server without them is not slowed down: nothing of this is in its way. What the server has itself is looked at here,
-before its services are asked; what it passes on, where it is known whose it is: its mounts and upstreams ask `admit`.
+Servers without them have no overhead. The server's own components are checked here, before its services; forwarded
+calls are checked where the owner is known: mounts and upstreams call `authorize_call`.
 """
 
 from __future__ import annotations
@@ -18,173 +18,199 @@ from msgspec.structs import replace
 
 from portico.protocol.completion import PromptReference
 from portico.protocol.errors import InsufficientScope, ResourceNotFound
-from portico.protocol.jsonrpc import NOTHING, encode
-from portico.protocol.methods import ASKABLE, asked_by
+from portico.protocol.jsonrpc import EMPTY_RAW, encode
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, as_input_required
 from portico.rpc.call import Call
-from portico.server.context.replay_guard import SpentStates
-from portico.server.context.request_state import Seal
-from portico.server.policy.consent import Consents, QuestionFirst
+from portico.server.context.replay_guard import UsedStates
+from portico.server.context.request_state import RequestStateSealer
+from portico.server.policy.consent import ConsentManager, ConsentRequired
 from portico.server.policy.interfaces import (
-    AccessGuard,
+    AccessPolicy,
+    AuditHook,
     Decision,
     Kind,
-    Meter,
-    Owned,
-    Passage,
-    Witness,
-    current,
-    passed,
+    PolicyContext,
+    QualifiedName,
+    RequestLimiter,
+    current_request,
+    observed_requests,
 )
-from portico.server.providers.base import Others
-from portico.server.registry.caller_view import CallerView, KeptViews
-from portico.server.registry.catalog import KINDS, Catalog
-from portico.server.registry.lifespans import Lifespans
-from portico.server.registry.service import Answer, Bundles, Service
+from portico.server.providers.base import Provider
+from portico.server.registry.caller_view import CallerView, ViewCache
+from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
+from portico.server.registry.lifespans import LifespanManager
+from portico.server.registry.service import MethodHandler, Service, ServiceRegistry
 
-Entering = Callable[[Passage, Answer], Any]
+PolicyStep = Callable[[PolicyContext, MethodHandler], Any]
 
 
-class Protected(Protocol):
-    """What protection needs of its server."""
+class PolicyHost(Protocol):
+    """The part of a server that the enforcer uses."""
 
     @property
-    def seal(self) -> Seal: ...
+    def state_sealer(self) -> RequestStateSealer: ...
     @property
-    def spent(self) -> SpentStates: ...
-    def own(self, kind: Kind, name: str) -> Owned | None: ...
-    def needs(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
-    def owned(self, component: Any) -> Owned: ...
+    def used_states(self) -> UsedStates: ...
+    def local_qualified_name(self, kind: Kind, name: str) -> QualifiedName | None: ...
+    def required_scopes(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
+    def component_qualified_name(self, component: Any) -> QualifiedName: ...
     @property
-    def others(self) -> Others: ...
+    def provider(self) -> Provider: ...
     @property
     def catalogs(self) -> dict[str, Catalog[Any]]: ...
 
 
-class Protection:
-    """The guard, the meter and the witness of one server."""
+class PolicyEnforcer:
+    """The access policy, rate limiter and audit hook of one server."""
 
-    def __init__(self, server: Protected) -> None:
+    def __init__(self, server: PolicyHost) -> None:
         self._server = server
-        self.guard: AccessGuard | None = None
-        self.meter: Meter | None = None
-        self.witness: Witness | None = None
-        self.views = KeptViews()
-        self._consents = Consents(server.seal, server.spent)
+        self.access_policy: AccessPolicy | None = None
+        self.rate_limiter: RequestLimiter | None = None
+        self.audit_hook: AuditHook | None = None
+        self.view_cache = ViewCache()
+        self._consents = ConsentManager(server.state_sealer, server.used_states)
 
-    def use(
-        self, guard: AccessGuard | None, meter: Meter | None, witness: Witness | None, lifespans: Lifespans
+    def configure(
+        self,
+        access_policy: AccessPolicy | None,
+        rate_limiter: RequestLimiter | None,
+        audit_hook: AuditHook | None,
+        lifespans: LifespanManager,
     ) -> None:
-        """Put these in the places of those before them; one that is None leaves the one that is there."""
-        if guard is not None:
-            self.guard = guard
-            self.views.clear()
-        if meter is not None:
-            lifespans.remove(self.meter)
-            self.meter = meter
-            lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
-        if witness is not None:
-            lifespans.remove(self.witness)
-            self.witness = witness
-            # What others still do while they end is noted too.
-            lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
+        """Replace the given hooks; None leaves the current one in place."""
+        # Views were filtered by the rules of the old policy, and their cache keys may mean
+        # something else now.
+        if access_policy is not None:
+            self.access_policy = access_policy
+            self.view_cache.clear()
+        if rate_limiter is not None:
+            lifespans.remove(self.rate_limiter)
+            self.rate_limiter = rate_limiter
+            lifespans.add(rate_limiter, getattr(rate_limiter, "lifespan", nullcontext), first=True)
+        if audit_hook is not None:
+            lifespans.remove(self.audit_hook)
+            self.audit_hook = audit_hook
+            # Entered first and left last: activity during shutdown is recorded too.
+            lifespans.add(audit_hook, getattr(audit_hook, "lifespan", nullcontext), first=True)
 
-    # Around the answers
+    # Wrapping handlers
 
-    def around_all(self, answers: Mapping[str, Answer], bundles: Bundles) -> dict[str, Answer]:
-        """The answers to all methods, for those who may have them."""
-        # What services put around a list is put around what the caller may see of it.
-        seen = bundles.around(self.lists(answers, bundles.by_method))
-        return {method: self.around(method, answer, bundles.by_method.get(method)) for method, answer in seen.items()}
+    def wrap_handlers(
+        self, handlers: Mapping[str, MethodHandler], service_registry: ServiceRegistry
+    ) -> dict[str, MethodHandler]:
+        """Return the handlers of all methods, with policy applied."""
+        # Services wrap the filtered list, so that they see only what the caller may see.
+        seen = service_registry.wrap_handlers(self.filter_lists(handlers, service_registry.by_method))
+        return {
+            method: self.wrap_handler(method, answer, service_registry.by_method.get(method))
+            for method, answer in seen.items()
+        }
 
-    def around(self, method: str, answer: Answer, service: Service | None = None) -> Answer:
-        """The answer to a method, for those who may have it."""
+    def wrap_handler(self, method: str, handler: MethodHandler, service: Service | None = None) -> MethodHandler:
+        """Return the handler of a method, with policy applied."""
         enter = _ENTERING.get(method)
-        if method in KINDS and service is not None:
-            enter = Protection._list_of_service
+        if method in KIND_BY_METHOD and service is not None:
+            enter = PolicyEnforcer._list_of_service
         if method == "completion/complete" and service is not None:
-            return partial(self._pass, partial(self._complete, owner=service.name), answer)
+            return partial(self._pass, partial(self._complete, owner=service.name), handler)
         if enter is None and service is not None and not method.startswith("tasks/"):
-            return partial(self._pass, partial(self._service_method, service.name), answer)
+            return partial(self._pass, partial(self._service_method, service.name), handler)
+        # Discovery lists no components, so there is nothing to check or to count.
         if enter is None and method == "server/discover":
-            return answer
-        return partial(self._pass, partial(enter or Protection._plain, self), answer)
+            return handler
+        return partial(self._pass, partial(enter or PolicyEnforcer._plain, self), handler)
 
-    def _pass(self, enter: Entering, answer: Answer, call: Call) -> Any:
-        passage = Passage(call, parent=current.get())
-        if (noted := passed.get()) is not None:
+    def _pass(self, enter: PolicyStep, answer: MethodHandler, call: Call) -> Any:
+        # The parent is the request whose function makes this nested call, so that the audit can
+        # connect the two.
+        passage = PolicyContext(call, parent=current_request.get())
+        if (noted := observed_requests.get()) is not None:
             noted.append(passage)
-        if call.method in ASKABLE and call.typed().request_state is not UNSET:
-            passage.later = self.meter is not None and self._consents.goes_on(call)
-            passage.round = None if self.guard is None else self._consents.opened(call)
-            if passage.round is not None:
-                passage.call = passage.round.call
-        if self.witness is not None:
-            self.witness.begins(passage)
-        token = current.set(passage)
+        # Open a consent round before the audit and the rate limiter see the call: both need the call without our state.
+        if call.method in INPUT_REQUIRED_METHODS and call.decode_params().request_state is not UNSET:
+            passage.is_continuation = self.rate_limiter is not None and self._consents.is_continuation(call)
+            passage.consent_round = None if self.access_policy is None else self._consents.open_round(call)
+            if passage.consent_round is not None:
+                passage.call = passage.consent_round.call
+        if self.audit_hook is not None:
+            self.audit_hook.on_request(passage)
+        token = current_request.set(passage)
         try:
-            waiting = None if self.meter is None else self.meter.enter(passage)
+            waiting = None if self.rate_limiter is None else self.rate_limiter.on_request(passage)
             result = enter(passage, answer) if waiting is None else self._after(waiting, enter, passage, answer)
+        # Also for cancellation: concurrency limits would otherwise leak a slot with each cancelled
+        # request.
         except BaseException as failure:
             self._end(passage, None, failure)
             raise
         finally:
-            current.reset(token)
+            current_request.reset(token)
         if type(result) is CoroutineType:
             return self._finish(passage, result, call)
         self._end(passage, result, None)
         return result
 
-    async def _after(self, waiting: Awaitable[None], enter: Entering, passage: Passage, answer: Answer) -> Any:
+    async def _after(
+        self, waiting: Awaitable[None], enter: PolicyStep, passage: PolicyContext, answer: MethodHandler
+    ) -> Any:
         await waiting
         result = enter(passage, answer)
         return await result if type(result) is CoroutineType else result
 
-    async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
-        """`call` is as the client has sent it."""
-        token = current.set(passage)
+    async def _finish(self, passage: PolicyContext, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
+        """Await a result, and nest input requests of a call with consent. `call` is as the client sent it."""
+        token = current_request.set(passage)
         try:
             result = await coroutine
-            if passage.agreed:
-                asked = asked_by(call.method, result)
-                result = result if asked is None else self._consents.wrapped(call, asked)
-        except QuestionFirst as question:
+            if passage.has_consent:
+                input_required = as_input_required(call.method, result)
+                result = result if input_required is None else self._consents.wrap_input_required(call, input_required)
+        # An exception up to this point, a result from here on: the audit records that the caller
+        # was asked, not that the call failed.
+        except ConsentRequired as question:
             result = question.result
         except BaseException as failure:
             self._end(passage, None, failure)
             raise
         finally:
-            current.reset(token)
+            current_request.reset(token)
         self._end(passage, result, None)
         return result
 
-    def _end(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
-        if passage.held and self.meter is not None:
-            self.meter.leave(passage)
-        if self.witness is not None:
-            self.witness.ended(passage, result, failure)
+    def _end(self, passage: PolicyContext, result: Any, failure: BaseException | None) -> None:
+        if passage.leases and self.rate_limiter is not None:
+            self.rate_limiter.on_response(passage)
+        if self.audit_hook is not None:
+            self.audit_hook.on_response(passage, result, failure)
 
-    # What is asked for by its name
+    # Requests that address a component by name
 
-    def _tool(self, passage: Passage, answer: Answer) -> Any:
+    def _tool(self, passage: PolicyContext, answer: MethodHandler) -> Any:
         call = passage.call
-        params = call.typed()
-        if self.guard is None and self.meter is None:
-            # There is a witness alone, and nothing to decide.
-            owned = self._server.own("tool", params.name)
+        params = call.decode_params()
+        if self.access_policy is None and self.rate_limiter is None:
+            # Audit only: nothing to decide.
+            owned = self._server.local_qualified_name("tool", params.name)
             if owned is not None:
-                passage.kind, passage.owned = "tool", owned
+                passage.kind, passage.component = "tool", owned
             return answer(call)
-        return self._named(passage, answer, "tool", params.name, params.arguments)
+        return self._handle_component(passage, answer, "tool", params.name, params.arguments)
 
-    def _prompt(self, passage: Passage, answer: Answer) -> Any:
-        params = passage.call.typed()
-        return self._named(passage, answer, "prompt", params.name, encode(params.arguments or {}))
+    def _prompt(self, passage: PolicyContext, answer: MethodHandler) -> Any:
+        params = passage.call.decode_params()
+        return self._handle_component(passage, answer, "prompt", params.name, encode(params.arguments or {}))
 
-    def _resource(self, passage: Passage, answer: Answer) -> Any:
-        return self._named(passage, answer, "resource", passage.call.typed().uri, NOTHING)
+    def _resource(self, passage: PolicyContext, answer: MethodHandler) -> Any:
+        # Resources have no arguments; rules match the URI.
+        return self._handle_component(passage, answer, "resource", passage.call.decode_params().uri, EMPTY_RAW)
 
-    def _named(self, passage: Passage, answer: Answer, kind: Kind, name: str, arguments: bytes | Raw) -> Any:
-        owned = self._server.own(kind, name)
+    def _handle_component(
+        self, passage: PolicyContext, answer: MethodHandler, kind: Kind, name: str, arguments: bytes | Raw
+    ) -> Any:
+        # None: the component belongs to a mount or an upstream, which calls `authorize_call` with
+        # the name that its owner uses, or it does not exist.
+        owned = self._server.local_qualified_name(kind, name)
         if owned is None:
             return answer(passage.call)
         if not self._allows(passage, kind, owned, arguments):
@@ -192,203 +218,232 @@ class Protection:
         waiting = self._clear(passage, arguments)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
-    async def _when_clear(self, waiting: Any, answer: Answer, call: Call) -> Any:
+    async def _when_clear(self, waiting: Any, answer: MethodHandler, call: Call) -> Any:
         await waiting
         result = answer(call)
         return await result if type(result) is CoroutineType else result
 
     async def _deny(self, call: Call, kind: Kind, name: str) -> NoReturn:
-        """What is denied looks exactly like what is not there."""
+        """Raise the error for a missing component. Denied components are indistinguishable from missing ones."""
         if kind == "resource":
             raise ResourceNotFound(name)
-        raise await self._server.others.unknown(call, kind, name, self._server.catalogs[f"{kind}s/list"])
+        raise await self._server.provider.not_found_error(call, kind, name, self._server.catalogs[f"{kind}s/list"])
 
-    # What stands before the server: the tools of a face
+    # Handlers in front of the server: tool search
 
-    def pass_to(self, call: Call, kind: Kind, owned: Owned, answer: Answer, *, decided: bool = True) -> Any:
-        """The answer to a call about something that is as good as the server's own. Not `decided`: it is counted and
-        recorded, as a list is, but there is nothing to allow, because it gives the caller only what is theirs."""
-        enter = self._before if decided else self._noted
-        return self._pass(partial(enter, kind, owned), answer, call)
+    def handle_as(
+        self, call: Call, kind: Kind, component: QualifiedName, handler: MethodHandler, *, authorize: bool = True
+    ) -> Any:
+        """Answer a call about a component that belongs to the server without being registered.
 
-    def _before(self, kind: Kind, owned: Owned, passage: Passage, answer: Answer) -> Any:
-        arguments = getattr(passage.call.typed(), "arguments", NOTHING)
+        With `authorize` False it is counted and recorded like a list, but not checked, because it exposes nothing
+        beyond the caller's rights.
+        """
+        enter = self._before if authorize else self._handle_counted
+        return self._pass(partial(enter, kind, component), handler, call)
+
+    def _before(self, kind: Kind, owned: QualifiedName, passage: PolicyContext, answer: MethodHandler) -> Any:
+        arguments = getattr(passage.call.decode_params(), "arguments", EMPTY_RAW)
         if not self._allows(passage, kind, owned, arguments):
-            return self._deny(passage.call, kind, passage.call.typed().name)
+            return self._deny(passage.call, kind, passage.call.decode_params().name)
         waiting = self._clear(passage, arguments)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
-    def _noted(self, kind: Kind, owned: Owned, passage: Passage, answer: Answer) -> Any:
-        passage.kind, passage.owned, passage.reached = kind, owned, True
-        waiting = None if self.meter is None else self.meter.reach(passage)
+    def _handle_counted(self, kind: Kind, owned: QualifiedName, passage: PolicyContext, answer: MethodHandler) -> Any:
+        passage.kind, passage.component, passage.is_component_counted = kind, owned, True
+        waiting = None if self.rate_limiter is None else self.rate_limiter.on_component(passage)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
-    def _complete(self, passage: Passage, answer: Answer, owner: str = "") -> Any:
-        """With an owner, a service answers for everything that is not the server's own."""
-        ref = passage.call.typed().ref
+    def _complete(self, passage: PolicyContext, answer: MethodHandler, owner: str = "") -> Any:
+        """Check a completion. With an owner, a service answers for everything that the server does not own."""
+        ref = passage.call.decode_params().ref
         kind: Kind
         kind, name = ("prompt", ref.name) if isinstance(ref, PromptReference) else ("template", ref.uri)
-        owned = self._server.own(kind, name) or (Owned(owner, name) if owner else None)
+        owned = self._server.local_qualified_name(kind, name) or (QualifiedName(owner, name) if owner else None)
         if owned is None:
             return answer(passage.call)
-        if not self._allows(passage, kind, owned, NOTHING):
-            raise self._server.others.nothing_to_complete(name)
-        waiting = self._clear(passage, NOTHING)
+        if not self._allows(passage, kind, owned, EMPTY_RAW):
+            raise self._server.provider.nothing_to_complete(name)
+        waiting = self._clear(passage, EMPTY_RAW)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
-    # What is listed, and listened to
+    # Lists and subscriptions
 
-    def lists(self, answers: Mapping[str, Answer], services: Mapping[str, Service]) -> dict[str, Answer]:
-        """The answers, of which the server's own lists have only what the caller may see."""
-        own = {method: partial(self._list, answer) for method, answer in answers.items() if method in KINDS}
-        return {**answers, **{method: seen for method, seen in own.items() if method not in services}}
+    def filter_lists(
+        self, handlers: Mapping[str, MethodHandler], services: Mapping[str, Service]
+    ) -> dict[str, MethodHandler]:
+        """Return the handlers with the server's own lists filtered by the caller's view."""
+        own = {method: partial(self._list, answer) for method, answer in handlers.items() if method in KIND_BY_METHOD}
+        return {**handlers, **{method: seen for method, seen in own.items() if method not in services}}
 
-    def _list(self, answer: Answer, call: Call) -> Any:
-        return answer(call) if self.guard is None else self._seen(call)
+    def _list(self, answer: MethodHandler, call: Call) -> Any:
+        return answer(call) if self.access_policy is None else self._handle_list(call)
 
-    def _seen(self, call: Call) -> Any:
-        """A list without what the caller may not see."""
-        view = self.view(call)
+    def _handle_list(self, call: Call) -> Any:
+        """Return a list without the components that the caller may not see."""
+        view = self.caller_view(call)
         assert view is not None
         catalog = self._server.catalogs[call.method]
-        cursor = call.typed().cursor
-        if self._server.others:
-            return self._server.others.page(catalog, call, cursor, view)
+        cursor = call.decode_params().cursor
+        if self._server.provider:
+            return self._server.provider.get_page(catalog, call, cursor, view)
         make = partial(view.definitions, catalog)
-        return view.page(catalog, (catalog.definitions,), make, call.revision, cursor)
+        return view.page(catalog, (catalog.definitions,), make, call.protocol_version, cursor)
 
-    async def _list_of_service(self, passage: Passage, answer: Answer) -> Any:
-        """The same for a list that a service answers in place of the server."""
+    async def _list_of_service(self, passage: PolicyContext, answer: MethodHandler) -> Any:
+        """Filter a list that a service answers instead of the server."""
         call = passage.call
         result = answer(call)
         result = await result if type(result) is CoroutineType else result
-        if self.guard is None:
+        if self.access_policy is None:
             return result
-        kind, sees = KINDS[call.method], self.guard.sight(call).sees
+        kind, sees = KIND_BY_METHOD[call.method], self.access_policy.visibility(call).is_visible
         name_of = self._server.catalogs[call.method].name_of
         member = call.method.removesuffix("/list").replace("resources/templates", "resource_templates")
-        shown = []
-        for one in getattr(result, member):
-            owned = self._server.own(kind, name_of(one))
+        visible = []
+        for item in getattr(result, member):
+            # An entry without an owner is hidden: no rule can have allowed it.
+            owned = self._server.local_qualified_name(kind, name_of(item))
             if owned is not None and sees(kind, owned):
-                shown.append(one)
-        return replace(result, **{member: shown})
+                visible.append(item)
+        return replace(result, **{member: visible})
 
-    def _plain(self, passage: Passage, answer: Answer) -> Any:
+    def _plain(self, passage: PolicyContext, answer: MethodHandler) -> Any:
         return answer(passage.call)
 
-    # Methods that come with a service: what they name by a URI is a resource of that service
+    # Methods of services: a URI in their params addresses a resource of that service
 
-    async def _service_method(self, service: str, passage: Passage, answer: Answer) -> Any:
+    async def _service_method(self, service: str, passage: PolicyContext, answer: MethodHandler) -> Any:
         call = passage.call
         uri = _uri_in(call)
-        if uri is not None and not self._allows(passage, "resource", Owned(service, uri), NOTHING):
+        if uri is not None and not self._allows(passage, "resource", QualifiedName(service, uri), EMPTY_RAW):
             raise ResourceNotFound(uri)
         result = answer(call)
         result = await result if type(result) is CoroutineType else result
-        if self.guard is None:
+        if self.access_policy is None:
             return result
-        sees = self.guard.sight(call).sees
-        return _without(result, lambda one: not sees("resource", Owned(service, one)))
+        sees = self.access_policy.visibility(call).is_visible
+        # Methods of services have their own result types. Every entry with a `uri` is treated as a
+        # resource, so that a new method is filtered without being known here.
+        return _without(result, lambda name: not sees("resource", QualifiedName(service, name)))
 
-    # Asked by what passes calls on, where it is known whose something is
+    # Called by forwarders, which know the owner of a component
 
-    def view(self, call: Call) -> CallerView | None:
-        """What the sender of a call sees; None: everything."""
-        if self.guard is None:
+    def caller_view(self, call: Call) -> CallerView | None:
+        """Return the caller's view of the components; None: everything is visible."""
+        if self.access_policy is None:
             return None
-        return CallerView(self.guard.sight(call), self.views, self._server.owned, self._server.own)
+        return CallerView(
+            self.access_policy.visibility(call),
+            self.view_cache,
+            self._server.component_qualified_name,
+            self._server.local_qualified_name,
+        )
 
-    async def admit(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> bool:
-        """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it
-        is refused with for another reason."""
-        passage = current.get() or Passage(call)
-        passage.upstream = owned.owner
-        if not self._allows(passage, kind, owned, arguments):
+    async def authorize_call(
+        self, call: Call, kind: Kind, component: QualifiedName, arguments: bytes | Raw = EMPTY_RAW
+    ) -> bool:
+        """Return whether a call may be forwarded to another owner's component; if not, it must look missing.
+
+        Raises if it is rejected for another reason, such as a limit.
+        """
+        # Usually the passage of the enclosing request, whose audit record then names the upstream.
+        passage = current_request.get() or PolicyContext(call)
+        passage.upstream = component.owner
+        if not self._allows(passage, kind, component, arguments):
             return False
         waiting = self._clear(passage, arguments)
         if waiting is not None:
             await waiting
         return True
 
-    async def watch(self, call: Call, job: str, owned: Owned, arguments: Raw, running: Awaitable[Any]) -> Any:
-        """What a task comes to, which the witness is told of as of a call."""
-        passage = Passage(call, "tool", owned, job=job, arguments=arguments)
-        if self.witness is not None:
-            self.witness.begins(passage)
-        token = current.set(passage)
+    async def audit_task(
+        self, call: Call, job: str, component: QualifiedName, arguments: Raw, awaitable: Awaitable[Any]
+    ) -> Any:
+        """Await the result of a task, and report it to the audit hook like a call."""
+        passage = PolicyContext(call, "tool", component, task_id=job, arguments=arguments)
+        if self.audit_hook is not None:
+            self.audit_hook.on_request(passage)
+        token = current_request.set(passage)
         try:
-            result = await running
+            result = await awaitable
         except BaseException as failure:
-            if self.witness is not None:
-                self.witness.ended(passage, None, failure)
+            if self.audit_hook is not None:
+                self.audit_hook.on_response(passage, None, failure)
             raise
         finally:
-            current.reset(token)
-        if self.witness is not None:
-            self.witness.ended(passage, result, None)
+            current_request.reset(token)
+        if self.audit_hook is not None:
+            self.audit_hook.on_response(passage, result, None)
         return result
 
-    def still_allows(self, call: Call, owned: Owned, arguments: bytes | Raw) -> bool:
-        """Whether a call that was admitted earlier, and waited in a queue, may still be made."""
-        return self.guard is None or self.guard.decide(call, "tool", owned, arguments).allowed
+    def is_still_allowed(self, call: Call, component: QualifiedName, arguments: bytes | Raw) -> bool:
+        """Return whether a call that was admitted earlier and waited in a queue is still allowed."""
+        return self.access_policy is None or self.access_policy.decide(call, "tool", component, arguments).allowed
 
-    def _allows(self, passage: Passage, kind: Kind, owned: Owned, arguments: bytes | Raw) -> bool:
-        passage.kind, passage.owned = kind, owned
-        if self.guard is None:
+    def _allows(self, passage: PolicyContext, kind: Kind, owned: QualifiedName, arguments: bytes | Raw) -> bool:
+        passage.kind, passage.component = kind, owned
+        if self.access_policy is None:
             return True
+        # A template is not executed, so there are no arguments to decide on: whoever sees it may
+        # complete it.
         if kind == "template":
-            passage.decision = Decision(self.guard.sight(passage.call).sees(kind, owned))
+            passage.decision = Decision(self.access_policy.visibility(passage.call).is_visible(kind, owned))
         else:
-            passage.decision = self.guard.decide(passage.call, kind, owned, arguments)
+            passage.decision = self.access_policy.decide(passage.call, kind, owned, arguments)
         return passage.decision.allowed
 
-    def _clear(self, passage: Passage, arguments: bytes | Raw) -> Any:
-        """What else has to be met by a call that is allowed. None: nothing, or what has to be waited for."""
-        assert passage.kind is not None and passage.owned is not None
+    def _clear(self, passage: PolicyContext, arguments: bytes | Raw) -> Any:
+        """Check the remaining requirements of an allowed call. Return an awaitable if the call has to wait, otherwise
+        None.
+        """
+        assert passage.kind is not None and passage.component is not None
         call = passage.call
-        questions = [] if self.guard is None else self._required(self.guard, passage, arguments)
+        questions = (
+            [] if self.access_policy is None else self._check_requirements(self.access_policy, passage, arguments)
+        )
         waiting = None
-        if self.meter is not None and not passage.reached:
-            passage.reached = True
-            waiting = self.meter.reach(passage)
-        if questions and call.method in ASKABLE and not passage.agreed:
-            return self._agreed(waiting, passage, questions)
-        if passage.round is not None and not passage.agreed:
-            # A state of ours that no question asks for any more is not good for a second call all the same.
-            return self._agreed(waiting, passage, [])
+        # Once per request, although a forwarded call is checked in more than one place.
+        if self.rate_limiter is not None and not passage.is_component_counted:
+            passage.is_component_counted = True
+            waiting = self.rate_limiter.on_component(passage)
+        if questions and call.method in INPUT_REQUIRED_METHODS and not passage.has_consent:
+            return self._require_consent(waiting, passage, questions)
+        if passage.consent_round is not None and not passage.has_consent:
+            # Mark our state as used even if consent is no longer required: it must not authorize a second call.
+            return self._require_consent(waiting, passage, [])
         return waiting
 
-    def _required(self, guard: AccessGuard, passage: Passage, arguments: bytes | Raw) -> list[str]:
-        assert passage.kind is not None and passage.owned is not None
+    def _check_requirements(self, guard: AccessPolicy, passage: PolicyContext, arguments: bytes | Raw) -> list[str]:
+        assert passage.kind is not None and passage.component is not None
         call = passage.call
         try:
-            return guard.require(call, passage.kind, passage.owned, arguments)
+            return guard.check_requirements(call, passage.kind, passage.component, arguments)
         except InsufficientScope as refusal:
-            # With what the tool itself demands, so that all of it can be had in one go.
-            own = self._server.needs(call.method, getattr(call.typed(), "name", ""), call)
+            # Include the tool's own scopes, so that the client can request all of them at once.
+            own = self._server.required_scopes(call.method, getattr(call.decode_params(), "name", ""), call)
             missing = _missing(call, refusal.scopes | own)
             raise InsufficientScope(
-                f"The {passage.kind} {passage.owned.name!r}", refusal.scopes | own, missing or refusal.scopes
+                f"The {passage.kind} {passage.component.name!r}", refusal.scopes | own, missing or refusal.scopes
             ) from None
 
-    async def _agreed(self, waiting: Any, passage: Passage, questions: list[str]) -> None:
+    async def _require_consent(self, waiting: Any, passage: PolicyContext, questions: list[str]) -> None:
         if waiting is not None:
             await waiting
-        await self._consents.agree(passage.call, questions, passage.round)
-        passage.agreed = True
+        await self._consents.require_consent(passage.call, questions, passage.consent_round)
+        passage.has_consent = True
 
 
-_ENTERING: dict[str, Callable[[Protection, Passage, Answer], Any]] = {
-    "tools/call": Protection._tool,
-    "prompts/get": Protection._prompt,
-    "resources/read": Protection._resource,
-    "completion/complete": Protection._complete,
+_ENTERING: dict[str, Callable[[PolicyEnforcer, PolicyContext, MethodHandler], Any]] = {
+    "tools/call": PolicyEnforcer._tool,
+    "prompts/get": PolicyEnforcer._prompt,
+    "resources/read": PolicyEnforcer._resource,
+    "completion/complete": PolicyEnforcer._complete,
 }
 
 
 def _missing(call: Call, scopes: frozenset[str]) -> frozenset[str]:
-    lacks = getattr(call.principal, "lacks", None)
+    lacks = getattr(call.principal, "missing_scopes", None)
     return scopes if lacks is None else frozenset(lacks(scopes))
 
 
@@ -397,21 +452,21 @@ class _Located(msgspec.Struct, gc=False):
 
 
 def _uri_in(call: Call) -> str | None:
-    if call.params is NOTHING:
+    if call.params is EMPTY_RAW:
         return None
     try:
         return msgspec.json.decode(call.params, type=_Located).uri
     except msgspec.DecodeError:
-        return None  # the method says what is wrong
+        return None  # reported when the method decodes its params
 
 
 def _without(result: Any, hidden: Callable[[str], bool]) -> Any:
-    """A result whose lists have no entries at hidden URIs."""
+    """Return a result whose lists have no entries with hidden URIs."""
     if not isinstance(result, msgspec.Struct):
         return result
     kept: dict[str, Any] = {}
     for name in result.__struct_fields__:
         listed = getattr(result, name)
-        if isinstance(listed, list) and any(isinstance(getattr(one, "uri", None), str) for one in listed):
-            kept[name] = [one for one in listed if not hidden(getattr(one, "uri", ""))]
+        if isinstance(listed, list) and any(isinstance(getattr(item, "uri", None), str) for item in listed):
+            kept[name] = [item for item in listed if not hidden(getattr(item, "uri", ""))]
     return replace(result, **kept) if kept else result

@@ -1,132 +1,120 @@
-"""What stands between a request and what it asks for: what decides, what counts and what records.
+"""Interfaces of policy hooks: access policy, rate limiter and audit hook.
 
-A server knows no rules. It knows whose everything is that it offers, and asks those that were given to it with
-`server.protect(…)`: the AccessGuard what a caller may see and do, the Meter whether it is too often. The Witness takes
-note.
+A server has no rules itself. It knows the owner of every component that it offers, and consults the hooks that were set
+with `server.set_policy(…)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Kind as Kind, QualifiedName as QualifiedName
 
-Kind = Literal["tool", "prompt", "resource", "template"]
-
-# The client name of the browser console. Its calls have no address, like those on stdio; an audit records them all the
-# same, because a user made them in a browser.
+# Client name of the browser console. Its calls have no address, like those on stdio, but are audited all the same,
+# because a user made them in a browser.
 CONSOLE_CLIENT_NAME = "portico-console"
 
 
-class Owned(NamedTuple):
-    """Whose something is, and what its owner calls it: never the name that a client is shown.
-
-    The owner is an upstream's alias, a mount's prefix or name, a service's name, or else the server's name. Empty:
-    there is no such thing.
-    """
-
-    owner: str
-    name: str
-
-
 class Decision(Struct, frozen=True):
-    """Whether a caller may do something, and the rule that says so."""
+    """Whether a caller may do something, and the rule that decided."""
 
     allowed: bool
     rule: str = ""
-    # What rules that are only tried out would have said.
-    shadow: tuple[str, ...] = ()
+    # Decisions of rules in shadow mode, which are not enforced.
+    dry_run_rules: tuple[str, ...] = ()
 
 
-class Sight(NamedTuple):
-    """What a caller can see of what there is."""
+class Visibility(NamedTuple):
+    """The components that a caller can see."""
 
-    # The same for all who see the same.
-    view: Hashable
-    sees: Callable[[Kind, Owned], bool]
+    # Equal for callers who see the same components.
+    cache_key: Hashable
+    is_visible: Callable[[Kind, QualifiedName], bool]
 
 
-class Passage(Struct, eq=False):
-    """One request on its way through a protected server."""
+class PolicyContext(Struct, eq=False):
+    """State of one request on its way through a server with policy."""
 
     call: Call
-    # What it is about, as soon as that is known; for a list and the like there is none.
+    # The component, once known; None for lists and other methods.
     kind: Kind | None = None
-    owned: Owned | None = None
+    component: QualifiedName | None = None
     decision: Decision | None = None
-    # Whether the person has agreed to it; and the round that it comes with, if that was asked before.
-    agreed: bool = False
-    round: Any = None
-    # Whether it goes on with what was counted already, and whether it was counted by what it is about; the call that it
-    # is part of; and what the meter holds for it.
-    later: bool = False
-    reached: bool = False
-    parent: Passage | None = None
-    held: tuple[Any, ...] = ()
-    # Which upstream or mount it was passed on to, and which task runs it with which arguments.
+    # Whether the user has consented, and the consent round that the call continues.
+    has_consent: bool = False
+    consent_round: Any = None
+    # Whether it continues a call that was already counted, and whether it was counted for its component; the
+    # call that it is part of; and what the rate limiter reserved for it.
+    is_continuation: bool = False
+    is_component_counted: bool = False
+    parent: PolicyContext | None = None
+    leases: tuple[Any, ...] = ()
+    # The upstream or mount that it was forwarded to, and the task that runs it with its arguments.
     upstream: str = ""
-    job: str = ""
+    task_id: str = ""
     arguments: Raw | None = None
-    # When it began, in nanoseconds since 1970: for the witness.
-    began: int = 0
+    # Start time in nanoseconds since 1970, for the audit hook.
+    started_ns: int = 0
 
 
-class AccessGuard(Protocol):
-    """Decides what a caller may see and do. Pure, and quick: it is asked for every call."""
+class AccessPolicy(Protocol):
+    """Decides what a caller may see and do. Must be pure and fast: it is consulted for every call."""
 
-    def sight(self, call: Call) -> Sight:
-        """What the sender of a call can see."""
+    def visibility(self, call: Call) -> Visibility:
+        """Return the components that the caller can see."""
         ...
 
-    def decide(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw) -> Decision:
-        """Whether a call may be made."""
+    def decide(self, call: Call, kind: Kind, component: QualifiedName, arguments: bytes | Raw) -> Decision:
+        """Return whether a call is allowed."""
         ...
 
-    def require(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw) -> list[str]:
-        """What the person has to agree to before an allowed call is made. Raises what it is refused with otherwise,
-        such as InsufficientScope."""
-        ...
-
-
-class Meter(Protocol):
-    """Counts what is asked."""
-
-    def enter(self, passage: Passage) -> Awaitable[None] | None:
-        """Count a request, whatever it is about; what is returned has to be waited for. Raises what one too many is
-        refused with."""
-        ...
-
-    def reach(self, passage: Passage) -> Awaitable[None] | None:
-        """Count it again as soon as it is known what it is about, and that it may be had."""
-        ...
-
-    def leave(self, passage: Passage) -> None:
-        """A request is over."""
+    def check_requirements(self, call: Call, kind: Kind, component: QualifiedName, arguments: bytes | Raw) -> list[str]:
+        """Return the consent prompts for an allowed call. Raises if the call is rejected, such as InsufficientScope."""
         ...
 
 
-class Witness(Protocol):
-    """Takes note of what was asked, and of what came of it. One with a `lifespan` is open as long as its server."""
+class RequestLimiter(Protocol):
+    """Counts and limits requests."""
 
-    def begins(self, passage: Passage) -> None:
-        """Before anything is done. May raise what the request is refused with."""
+    def on_request(self, context: PolicyContext) -> Awaitable[None] | None:
+        """Count a request, whatever it is about.
+
+        Return an awaitable if it has to wait. Raises if a limit is exceeded.
+        """
         ...
 
-    def ended(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
-        """A request was answered, or failed. Never raises."""
+    def on_component(self, context: PolicyContext) -> Awaitable[None] | None:
+        """Count a request again once its component is known and allowed."""
         ...
 
-    def refused(self, status: int, reason: str, address: str | None) -> None:
-        """A request was not let in by its transport: it has no credentials, or none that are good. Never raises."""
+    def on_response(self, context: PolicyContext) -> None:
+        """Release what was reserved for a request that has ended."""
         ...
 
 
-passed: ContextVar[list[Passage] | None] = ContextVar("portico_passed", default=None)
-"""Where a middleware wants to know of it: the requests that came by a guard, a meter or a witness."""
+class AuditHook(Protocol):
+    """Records requests and their outcomes. A hook with a `lifespan` is open while its server is."""
 
-current: ContextVar[Passage | None] = ContextVar("portico_passage", default=None)
-"""The request that is on its way through a protected server in this task."""
+    def on_request(self, context: PolicyContext) -> None:
+        """Record a request before it is handled. May raise to reject it."""
+        ...
+
+    def on_response(self, context: PolicyContext, result: Any, failure: BaseException | None) -> None:
+        """Record the outcome of a request. Must not raise."""
+        ...
+
+    def on_rejected(self, status: int, reason: str, address: str | None) -> None:
+        """Record a request that its transport rejected for missing or invalid credentials. Must not raise."""
+        ...
+
+
+# A context variable instead of an argument: middleware wraps handlers that know nothing of policy.
+observed_requests: ContextVar[list[PolicyContext] | None] = ContextVar("portico_passed", default=None)
+"Requests subject to policy in this context, collected for middleware that sets a list."
+
+current_request: ContextVar[PolicyContext | None] = ContextVar("portico_passage", default=None)
+"The request that this task is handling in a server with policy."

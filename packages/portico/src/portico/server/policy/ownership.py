@@ -1,8 +1,8 @@
-"""Whose everything is that a server offers, and what a caller may learn of it.
+"""Ownership of components, and what callers may learn about them.
 
-Rules and records go by the owner and by what the owner calls a thing, never by the name that a client was shown: an
-alias, another prefix or a rename lead to the same. Loaded where it is asked for: a server without rules, views and
-subscriptions never asks.
+Rules and records use the owner and the owner's name of a component, never the name that a client was shown, so aliases,
+prefixes and renames cannot bypass them. Imported on demand: servers without rules, views and subscriptions do not need
+it.
 """
 
 from __future__ import annotations
@@ -13,97 +13,120 @@ from typing import TYPE_CHECKING
 from portico.rpc.call import Call
 from portico.server.components.resources import Resource
 from portico.server.components.tools import Tool
-from portico.server.policy.interfaces import Kind, Owned
+from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.registry.caller_view import CallerView
 from portico.server.registry.service import Component
 
 if TYPE_CHECKING:
     from portico.server.server import Server
 
-# What asks for one thing of each kind.
+# The method that addresses a component of each kind.
 _ASKED_BY: dict[Kind, str] = {
     "tool": "tools/call", "prompt": "prompts/get", "resource": "resources/read", "template": "resources/read"
 }  # fmt: skip
 
 
 class Ownership:
+    """Maps the components of a server to their owners."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    # Whose it is
+    # Owners
 
-    def owner_of(self, kind: Kind, name: str) -> Owned:
-        return self.own(kind, name) or self._server.others.owner_of(kind, name) or Owned("", name)
+    def qualified_name(self, kind: Kind, name: str) -> QualifiedName:
+        """Return the qualified name of a component; the owner is empty if it is unknown."""
+        return (
+            self.local_qualified_name(kind, name)
+            or self._server.provider.qualified_name(kind, name)
+            or QualifiedName("", name)
+        )
 
-    def own(self, kind: Kind, name: str) -> Owned | None:
+    def local_qualified_name(self, kind: Kind, name: str) -> QualifiedName | None:
+        """Return the qualified name of a component that the server has itself, or None."""
         server = self._server
-        found: Component | None
+        prompt: Component | None
         if kind == "tool":
-            found = server.registry.by_name.get(name)
+            prompt = server.registry.by_name.get(name)
         elif kind == "prompt":
-            found = server.prompts.get(name)
+            prompt = server.prompts.get(name)
         elif kind == "template":
-            found = server.templates.get(name) or server.resources.get(name)
+            prompt = server.templates.get(name) or server.resources.get(name)
         else:
-            found = server.registry.resource(name)[0]
-            if found is not None:
-                return Owned(self.owned(found).owner, server.registry.listed_as(name))
-        if found is not None:
-            return self.owned(found)
-        # Where a service answers for all of them, whatever it is asked for is its own.
-        service = server.bundles.by_method.get(_ASKED_BY[kind])
-        return None if service is None else Owned(service.name, name)
+            prompt = server.registry.resource(name)[0]
+            if prompt is not None:
+                # The requested URI and not the template's: a rule may allow
+                # `file:///public/{+path}` for some paths only. Alias schemes are resolved first, so
+                # that they cannot bypass a rule.
+                return QualifiedName(self.component_qualified_name(prompt).owner, server.registry.listed_uri(name))
+        if prompt is not None:
+            return self.component_qualified_name(prompt)
+        # If a service answers for the whole kind, every name belongs to it.
+        service = server.service_registry.by_method.get(_ASKED_BY[kind])
+        return None if service is None else QualifiedName(service.name, name)
 
-    def owned(self, component: Component) -> Owned:
+    def component_qualified_name(self, component: Component) -> QualifiedName:
+        """Return the qualified name of a component of the server."""
         owner = getattr(component, "owner", "") or self._server.info.name
         if isinstance(component, Tool):
-            known = component.owned
-            if known is None or known[0] != owner or known[1] != component.inward:
-                known = component.owned = Owned(owner, component.inward)
-            return known
-        return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
+            qualified_name = component.qualified_name
+            # Compared before it is reused, because a service or a transform can rename a tool.
+            if qualified_name is None or qualified_name[0] != owner or qualified_name[1] != component.local_name:
+                qualified_name = component.qualified_name = QualifiedName(owner, component.local_name)
+            return qualified_name
+        return QualifiedName(
+            owner, component.uri if isinstance(component, Resource) else getattr(component, "name", "")
+        )
 
-    def canonical(self, kind: Kind, name: str) -> str | None:
-        own = self.own(kind, name)
-        return own.name if own is not None else self._server.others.canonical(kind, name)
+    def canonical_name(self, kind: Kind, name: str) -> str | None:
+        """Return the canonical name of a component, or None if it does not exist."""
+        own = self.local_qualified_name(kind, name)
+        return own.name if own is not None else self._server.provider.canonical_name(kind, name)
 
-    # Who may learn of it
+    # Visibility
 
-    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+    def is_hidden(self, call: Call, kind: Kind, name: str) -> bool:
+        """Return whether a component is hidden from the caller."""
         server = self._server
-        guard = None if server.protection is None else server.protection.guard
-        if guard is not None and not guard.sight(call).sees(kind, self.owner_of(kind, name)):
+        guard = None if server.policy is None else server.policy.access_policy
+        # The policy first: it also decides about components of mounts, by the owner's name.
+        if guard is not None and not guard.visibility(call).is_visible(kind, self.qualified_name(kind, name)):
             return True
-        return self.own(kind, name) is None and server.others.hides(call, kind, name)
+        return self.local_qualified_name(kind, name) is None and server.provider.is_hidden(call, kind, name)
 
-    def tells_of(self, call: Call, uri: str) -> bool:
-        """Whether something can be told of a resource to the sender of a call: it is there, or lies above one; a mount
-        may have it."""
+    def may_notify(self, call: Call, uri: str) -> bool:
+        """Return whether the caller may be notified about a resource: it exists, has resources below it, or may be a
+        mount's.
+        """
         server, facet = self._server, call.facet
-        view = None if server.protection is None else server.protection.view(call)
+        view = None if server.policy is None else server.policy.caller_view(call)
         if view is None and facet is None:
-            return server.registry.has(uri) or self._others_have(call, uri)
+            return server.registry.has(uri) or self._provider_has(call, uri)
 
-        def seen(kind: Kind, owned: Owned) -> bool:
-            return (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+        def is_seen(kind: Kind, owned: QualifiedName) -> bool:
+            return (facet is None or facet.includes(*owned)) and (view is None or view.is_visible(kind, owned))
 
-        owned = self.own("resource", uri)
+        owned = self.local_qualified_name("resource", uri)
         if owned is not None:
-            return seen("resource", owned)
-        below = any(seen(_kind(one), self.owned(one)) for one in server.registry.below(uri))
-        return below or self._others_have(call, uri, view)
+            return is_seen("resource", owned)
+        # A subscription to a collection is accepted only if the caller may see something in it;
+        # otherwise the acknowledgement would confirm that it exists.
+        below = any(
+            is_seen(_kind(item), self.component_qualified_name(item)) for item in server.registry.list_below(uri)
+        )
+        return below or self._provider_has(call, uri, view)
 
-    def _others_have(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
-        others = self._server.others
-        return others.may_have(uri, call, view) and not others.hides(call, "resource", uri)
+    def _provider_has(self, call: Call, uri: str, view: CallerView | None = None) -> bool:
+        provider = self._server.provider
+        return provider.may_have_resource(uri, call, view) and not provider.is_hidden(call, "resource", uri)
 
-    def seen_by(self, call: Call) -> Callable[[str], bool]:
-        """Whether the sender of a call may be told of a resource."""
+    def visible_resources(self, call: Call) -> Callable[[str], bool]:
+        """Return a predicate for the resources that the caller may be notified of."""
         facet = call.facet
 
         def sees(uri: str) -> bool:
-            shown = facet is None or facet.shows(*self.owner_of("resource", uri))
-            return shown and not self.hides(call, "resource", uri)
+            in_facet = facet is None or facet.includes(*self.qualified_name("resource", uri))
+            return in_facet and not self.is_hidden(call, "resource", uri)
 
         return sees
 

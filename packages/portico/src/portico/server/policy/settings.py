@@ -1,7 +1,7 @@
-"""The sections of a file that apply to any Server: its access.
+"""Settings sections about access, which apply to any Server.
 
-They stand in the file that `--config` names, and in a gateway.toml. Each section is a row here: how it is read, which
-is pure, and how it is put on a Server.
+They are part of the file named by `--config`, and of gateway.toml. Each section defines how it is read, which is pure,
+and how it is applied to a Server.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from portico._lazy import LazyModule
-from portico.jsonschema.argument_issues import nearest
 from portico.protocol.errors import UsageError
+from portico.settings_file import locate_errors, read_tables, unknown_key
 
 if TYPE_CHECKING:
     from portico import plugins
@@ -26,33 +26,35 @@ else:
 
 
 class AccessSection(Struct, frozen=True):
-    """One name in the file. `read` takes what stands there and the folder of the file; it raises UsageError.
+    """One section of the file. `read` takes its value and the directory of the file; it raises UsageError.
 
-    Most files have few of them, and a start pays for no other: the module of each is loaded with its section.
+    Most files have few sections, so the module of each is imported only with its section.
     """
 
     read: Callable[[Any, Path], Any]
     apply: Callable[[Server, Any], None]
-    # What is applied where the section is gone from a file that is read again. None: it cannot change while it serves.
+    # Value to apply when the section disappears from a reloaded file. None: the section cannot change while serving.
     without: Callable[[], Any] | None = None
 
 
-# In the order in which they are applied. All but the first need portico-gateway.
-ACCESS_SECTIONS = ("auth", "rule", "require", "limit", "expect", "audit")
+# In the order of application. All but the first require portico-gateway.
+ACCESS_SECTIONS = ("auth", "rule", "require", "limit", "policy_test", "audit")
 
 
 def _section(name: str) -> AccessSection:
     if name == "auth":
         return AccessSection(
-            lambda said, folder: auth_settings.read(said, folder),
+            lambda table, folder: auth_settings.parse_auth_settings(table, folder),
             lambda server, settings: auth_settings.apply(server, settings),
         )
-    found: AccessSection = plugins.require_plugin("gateway", f"[{name}]").access_sections()[name]
-    return found
+    # Failing is deliberate: a server whose file has rules must not start without the package that
+    # enforces them.
+    access_section: AccessSection = plugins.require_plugin("gateway", f"[{name}]").access_sections()[name]
+    return access_section
 
 
 class AccessSettings(Struct, frozen=True):
-    """The sections that were there, each as it was read."""
+    """The sections of a file, each as its `read` returned it."""
 
     sections: dict[str, Any] = {}
 
@@ -60,68 +62,59 @@ class AccessSettings(Struct, frozen=True):
         return bool(self.sections)
 
     def without(self, name: str) -> AccessSettings:
-        """Return the same settings without a section."""
-        return AccessSettings({one: section for one, section in self.sections.items() if one != name})
+        """Return the settings without a section."""
+        return AccessSettings(
+            {section_name: section for section_name, section in self.sections.items() if section_name != name}
+        )
 
 
-def read(said: Mapping[str, Any], folder: str | Path = ".") -> AccessSettings:
-    """What the tables of a file say of access; other tables are not looked at. Raises UsageError."""
+def read(table: Mapping[str, Any], folder: str | Path = ".") -> AccessSettings:
+    """Read the access sections from the tables of a file; other tables are ignored. Raises UsageError."""
     return AccessSettings(
-        {name: _section(name).read(said[name], Path(folder)) for name in ACCESS_SECTIONS if name in said}
+        {name: _section(name).read(table[name], Path(folder)) for name in ACCESS_SECTIONS if name in table}
     )
 
 
-def set_access(server: Server, said: str | Path | Mapping[str, Any]) -> None:
-    """Set rules, limits and the like of a server: `set_access(server, "access.toml")`, or the contents of such a file:
-    `set_access(server, {"rule": [{"who": "group:ops", "tool": "*"}]})`. At any time; what it names is replaced.
+def configure_access(server: Server, settings: str | Path | Mapping[str, Any]) -> None:
+    """Set rules, limits and other access settings of a server. Can be called while it is running.
 
-    Raises UsageError with what is wrong, and where.
+    `settings` is the path of a file, `configure_access(server, "access.toml")`, or its contents,
+    `configure_access(server, {"rule": [{"principal": "group:ops", "tool": "*"}]})`. Sections that it contains are
+    replaced. Raises UsageError with the location of a mistake.
     """
-    folder = Path(said).parent if isinstance(said, str | Path) else Path()
-    tables = said if isinstance(said, Mapping) else _tables(said)
+    folder = Path(settings).parent if isinstance(settings, str | Path) else Path()
+    tables = settings if isinstance(settings, Mapping) else read_tables(settings)
     for name in tables:
         if name not in ACCESS_SECTIONS:
-            close = nearest(name, ACCESS_SECTIONS)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(ACCESS_SECTIONS)}"
-            raise UsageError(f"access has no {name!r}; {hint}")
+            raise unknown_key("", name, ACCESS_SECTIONS)
     apply(server, read(tables, folder))
 
 
-def _tables(path: str | Path) -> dict[str, Any]:
-    # Only where there is a file.
-    import tomllib
-
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as failure:
-        raise UsageError(f"{path} cannot be read: {getattr(failure, 'strerror', None) or failure}") from None
-
-
 def read_file(path: str | Path) -> AccessSettings:
-    """What a TOML file says of access."""
-    said = _tables(path)
-    try:
-        return read(said, Path(path).parent)
-    except UsageError as mistake:
-        raise UsageError(f"{path}: {mistake}") from None
+    """Return the access sections of a TOML file. Raises UsageError."""
+    tables = read_tables(path)
+    with locate_errors(path):
+        return read(tables, Path(path).parent)
 
 
-def apply(server: Server, said: AccessSettings) -> None:
-    """Put all of it on a server. Raises UsageError for what does not fit it."""
+def apply(server: Server, settings: AccessSettings) -> None:
+    """Apply the settings to a server. Raises UsageError for settings that do not fit it."""
     for name in ACCESS_SECTIONS:
-        if name in said.sections:
+        if name in settings.sections:
             try:
-                _section(name).apply(server, said.sections[name])
+                _section(name).apply(server, settings.sections[name])
             except UsageError as mistake:
                 raise UsageError(f"[{name}]: {mistake}") from None
 
 
 def change(server: Server, before: AccessSettings, after: AccessSettings) -> None:
-    """Apply what is other now. Raises UsageError, and changes nothing, for what takes a restart."""
+    """Apply the sections that differ. Raises UsageError, and changes nothing, if a section requires a restart."""
     others = [name for name in ACCESS_SECTIONS if before.sections.get(name) != after.sections.get(name)]
+    # All checks before the first change, so that a rejected reload leaves the previous policy
+    # complete.
     for name in others:
         if _section(name).without is None:
-            raise UsageError(f"[{name}] is other now, and that takes a restart")
+            raise UsageError(f"[{name}] changed; restart the server to apply it")
     for name in others:
         section = _section(name)
         assert section.without is not None

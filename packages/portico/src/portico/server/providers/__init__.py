@@ -1,8 +1,8 @@
-"""Providers: components that a server does not own, such as those of mounted servers, folders and OpenAPI documents."""
+"""Providers: components that a server does not own, from mounted servers, directories and OpenAPI documents."""
 
 from __future__ import annotations
 
-from portico._lazy import TYPE_CHECKING, public_names
+from portico._lazy import TYPE_CHECKING, lazy_exports
 
 if TYPE_CHECKING:
     from portico.server.providers.filesystem import (
@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     )
     from portico.server.providers.openapi.route_maps import (
         MCPType as MCPType,
-    )
-    from portico.server.providers.openapi.route_maps import (
         RouteMap as RouteMap,
     )
 
@@ -25,4 +23,4 @@ _HOMES: dict[str, tuple[str, ...]] = {
 
 
 if not TYPE_CHECKING:  # a type checker would accept any name of a module with __getattr__
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""Other handlers as part of a server: their names get a prefix, their answers come back through ours."""
+"""Mounted handlers: their components get a prefix, and their results are returned as ours."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from portico._lazy import LazyModule
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.content import EmbeddedResource, ResourceLink
 from portico.protocol.errors import InvalidParams, MethodNotFound, ProtocolError, UsageError
-from portico.protocol.meta import SERVER_INFO
-from portico.protocol.methods import METHODS, asked_by, plainly
-from portico.protocol.pagination import Paging
+from portico.protocol.meta import SERVER_INFO_META_KEY
+from portico.protocol.methods import METHODS, as_input_required, format_decode_error
+from portico.protocol.pagination import Paginator
 from portico.protocol.prompts import GetPromptResult
-from portico.protocol.resources import ReadResourceResult, ReceivedContents
-from portico.protocol.subscriptions import Filter
+from portico.protocol.resources import ReadResourceResult, ReceivedResourceResult
+from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tasks import EXTENSION
 from portico.protocol.tools import CallToolResult, ReceivedToolResult
 from portico.protocol.uri_template import begins_with_variable
-from portico.protocol.versions import MODERN
-from portico.rpc.call import Call, Handler, members
+from portico.protocol.versions import FIRST_MODERN_VERSION
+from portico.rpc.call import Call, Handler, get_capabilities
 from portico.rpc.change_relay import ChangeRelay
-from portico.rpc.client_requests import require_all
-from portico.rpc.handshake.input_requests import push
-from portico.server.policy.interfaces import Kind, Owned
+from portico.rpc.client_requests import validate_input_requests
+from portico.rpc.handshake.input_requests import resolve_input_requests
+from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.registry.caller_view import CallerView
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ else:
 
 _CHANGES = frozenset(
     {
-        notifications.TOOLS_CHANGED,
-        notifications.PROMPTS_CHANGED,
-        notifications.RESOURCES_CHANGED,
+        notifications.TOOLS_LIST_CHANGED,
+        notifications.PROMPTS_LIST_CHANGED,
+        notifications.RESOURCES_LIST_CHANGED,
         notifications.RESOURCE_UPDATED,
     }
 )
@@ -49,33 +49,39 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Mount(Struct, eq=False):
-    # What was mounted: the handler itself, or a target, such as a URL, that the handler talks to.
+    """A handler mounted in a server, with the translation between local and exposed names."""
+
+    # The mounted object: the handler itself, or a target, such as a URL, that the handler connects to.
     target: Any
     handler: Handler
     prefix: str | None = None
-    # Of each list what the handler had at hand, and that under its outward names.
-    kept: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {}
+    # For each list, the handler's cached entries, and the same entries under their exposed names.
+    entry_cache: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {}
 
-    def outward(self, name: str) -> str:
+    def exposed_name(self, name: str) -> str:
         return name if self.prefix is None else f"{self.prefix}_{name}"
 
-    def inward(self, name: str) -> str | None:
-        """The name on the inside, if it can be one of ours."""
+    def local_name(self, name: str) -> str | None:
+        """Return the handler's own name for an exposed name, or None if the prefix does not match."""
         if self.prefix is None:
             return name
         start = f"{self.prefix}_"
         return name.removeprefix(start) if name.startswith(start) else None
 
-    def outward_uri(self, uri: str) -> str:
-        """Return the URI, or the URI template, that the handler's own has outside. A template that begins with a
-        variable gets the prefix in front of all of it, so that it matches nothing of another mount."""
+    def exposed_uri(self, uri: str) -> str:
+        """Return the exposed URI or URI template for the handler's own.
+
+        A template that begins with a variable gets the prefix in front of all of it, so that it matches no URI of
+        another mount.
+        """
         scheme, mark, rest = uri.partition("://")
+        # `{+uri}` matches everything, also the URIs of other mounts.
         if self.prefix is not None and not mark and begins_with_variable(uri):
             return f"{self.prefix}/{uri}"
         return uri if self.prefix is None or not mark else f"{scheme}://{self.prefix}/{rest}"
 
-    def inward_uri(self, uri: str) -> str | None:
-        """Return the handler's own URI; None if it cannot be one of its own."""
+    def local_uri(self, uri: str) -> str | None:
+        """Return the handler's own URI for an exposed one, or None if the prefix does not match."""
         if self.prefix is None:
             return uri
         start = f"{self.prefix}/"
@@ -86,140 +92,158 @@ class Mount(Struct, eq=False):
 
     @property
     def owner(self) -> str:
-        """Whose its things are in rules and records."""
-        info = members(self.handler).info
+        """Return the owner name of its components in rules and records."""
+        info = get_capabilities(self.handler).info
         return self.prefix or (info.name if info is not None else "") or "mount"
 
-    def inside(self, kind: Kind, name: str) -> str | None:
-        """What the handler calls the thing that has a name outside; None if it cannot be one of its own."""
-        inward = self.inward(name) if kind in ("tool", "prompt") else self.inward_uri(name)
-        return None if inward is None else members(self.handler).canonical(kind, inward)
+    def to_local(self, kind: Kind, name: str) -> str | None:
+        """Return the handler's canonical name for an exposed name, or None if it cannot be one of its components."""
+        inward = self.local_name(name) if kind in ("tool", "prompt") else self.local_uri(name)
+        return None if inward is None else get_capabilities(self.handler).directory.canonical_name(kind, inward)
 
-    def owned(self, kind: Kind, name: str) -> Owned | None:
-        inside = self.inside(kind, name)
-        return None if inside is None else Owned(self.owner, inside)
+    def qualified_name(self, kind: Kind, name: str) -> QualifiedName | None:
+        inside = self.to_local(kind, name)
+        return None if inside is None else QualifiedName(self.owner, inside)
 
-    def may_have(self, uri: str, view: CallerView | None) -> bool:
-        inward = self.inward_uri(uri)
-        return inward is not None and (view is None or view.sees("resource", Owned(self.owner, inward)))
+    def may_have_resource(self, uri: str, view: CallerView | None) -> bool:
+        inward = self.local_uri(uri)
+        return inward is not None and (view is None or view.is_visible("resource", QualifiedName(self.owner, inward)))
 
-    def outside(self, kind: Kind, inside: str) -> str:
-        return self.outward(inside) if kind in ("tool", "prompt") else self.outward_uri(inside)
+    def to_exposed(self, kind: Kind, inside: str) -> str:
+        return self.exposed_name(inside) if kind in ("tool", "prompt") else self.exposed_uri(inside)
 
-    def known(self, method: str) -> Sequence[Any] | None:
-        """The entries of the handler's list under their outward names, where it has them at hand.
+    def cached_entries(self, method: str) -> Sequence[Any] | None:
+        """Return the entries of the handler's list under their exposed names, or None if the handler has no cached
+        list.
 
-        They are the same for everybody, and the same object until something changes.
+        They are the same for every caller, and the same object until something changes.
         """
-        inside = members(self.handler).listed(method)
+        inside = get_capabilities(self.handler).directory.cached_list(method)
         if inside is None:
             return None
-        kept = self.kept.get(method)
+        kept = self.entry_cache.get(method)
         if kept is None or kept[0] is not inside:
-            kept = self.kept[method] = (inside, tuple(_outward_entry(self, method, one) for one in inside))
+            kept = self.entry_cache[method] = (inside, tuple(_outward_entry(self, method, item) for item in inside))
         return kept[1]
 
-    async def entries(self, method: str, call: Call) -> Sequence[Any]:
-        """All entries of the handler's list, under their outward names; it is asked if need be."""
-        at_hand = self.known(method)
+    async def fetch_entries(self, method: str, call: Call) -> Sequence[Any]:
+        """Return all entries of the handler's list under their exposed names, requesting them if not cached."""
+        at_hand = self.cached_entries(method)
         if at_hand is not None:
             return at_hand
-        found: list[Any] = []
-        paging, params = Paging(), b"{}"
+        results: list[Any] = []
+        paging, params = Paginator(), b"{}"
         while True:
             try:
-                said = await self.handler(replace(call, method=method, params=Raw(params), revision=MODERN))
+                # Always at the newest version: entries are Structs of that version, and our own
+                # catalog translates them for the client.
+                result = await self.handler(
+                    replace(call, method=method, params=Raw(params), protocol_version=FIRST_MODERN_VERSION)
+                )
+            # A handler without this kind of component, such as a server without prompts.
             except MethodNotFound:
-                return found
-            page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
+                return results
+            page = msgspec.json.decode(jsonrpc.encode(result), type=METHODS[method].result)
             listed = getattr(page, _LISTS[method][0])
-            found += [_outward_entry(self, method, one) for one in listed]
-            cursor = paging.after(page.next_cursor, len(listed))
+            results += [_outward_entry(self, method, item) for item in listed]
+            cursor = paging.next_cursor(page.next_cursor, len(listed))
             if cursor is None:
-                return found
+                return results
             params = jsonrpc.encode({"cursor": cursor})
 
-    async def delegate(self, call: Call, member: str, inward: Any) -> Any:
-        """The same call with the inward name, answered by the handler under our name."""
+    async def forward(self, call: Call, member: str, local_value: Any) -> Any:
+        """Forward a call under the handler's own name, and return the result under the exposed one."""
         params: dict[str, Any] = dict(_members.decode(call.params))
-        params[member] = inward
-        # A client could not listen to its tasks here, so from there a call of one is answered with its result.
+        params[member] = local_value
+        # Clients cannot subscribe to the handler's tasks here, so do not offer tasks to it: it then returns the final
+        # result.
         able = call.capabilities
-        if able.extensions is not None and EXTENSION in able.extensions and not call.reply.follows:
-            others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
+        if able.extensions is not None and EXTENSION in able.extensions and not call.reply.tracks_tasks:
+            others = {name: extension for name, extension in able.extensions.items() if name != EXTENSION}
             able = replace(able, extensions=others or None)
         inner = replace(call, params=Raw(jsonrpc.encode(params)), capabilities=able)
-        said = await self.handler(inner)
-        if call.reply.follows and (task := _outward_task(self, said)) is not None:
+        response = await self.handler(inner)
+        if call.reply.tracks_tasks and (task := _outward_task(self, response)) is not None:
             return task
-        asked = asked_by(call.method, said)
-        if asked is not None and call.reply.asks:
-            said = await push(inner, asked, self.handler)
-        elif asked is not None:
-            # It goes to our client, so it is our question.
-            require_all(call, asked)
-        if type(said) is Raw and not _passes(self, call, said):
-            said = _read(call.method, said)
-        return _outward(self, said) if isinstance(said, Struct) else said
+        input_required = as_input_required(call.method, response)
+        # The client uses a handshake version and cannot answer an input-required result, so the
+        # requests are sent to it here and the call is repeated.
+        if input_required is not None and call.reply.can_request:
+            response = await resolve_input_requests(inner, input_required, self.handler)
+        elif input_required is not None:
+            # Our client will answer it, so it must satisfy the rules for our own input requests.
+            validate_input_requests(call, input_required)
+        if type(response) is Raw and not _passes(self, call, response):
+            response = _read(call.method, response)
+        return _outward(self, response) if isinstance(response, Struct) else response
 
-    async def about_task(self, call: Call) -> Any:
-        """What the handler says about a task of its own. Raises InvalidParams where it cannot be one."""
+    async def forward_task_request(self, call: Call) -> Any:
+        """Forward a request about one of the handler's tasks. Raises InvalidParams if the id is not one of them."""
         params: dict[str, Any] = dict(_members.decode(call.params))
         outward = msgspec.json.decode(params["taskId"], type=str)
         start = f"{self.owner}."
         if not outward.startswith(start):
             raise InvalidParams("Unknown task")
         params["taskId"] = outward.removeprefix(start)
-        said = await self.handler(replace(call, params=Raw(jsonrpc.encode(params)), read=None))
-        return _outward_state(self, said) if call.method == "tasks/get" else said
+        result = await self.handler(replace(call, params=Raw(jsonrpc.encode(params)), read=None))
+        return _outward_state(self, result) if call.method == "tasks/get" else result
 
-    def relay(self, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
-        """Listen to the handler for changes of its lists or, if there are any, of these resources. None: it cannot have
-        one of them."""
-        wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+    def subscribe(self, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
+        """Subscribe to changes of the handler's lists, or of these resources if any are given.
+
+        Returns None if none of the resources can be the handler's.
+        """
+        subscription_filter = SubscriptionFilter(
+            tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+        )
         if uris:
-            inward = [one for one in map(self.inward_uri, uris) if one is not None]
+            inward = [item for item in map(self.local_uri, uris) if item is not None]
             if not inward:
                 return None
-            wanted = Filter(resource_subscriptions=inward)
+            subscription_filter = SubscriptionFilter(resource_subscriptions=inward)
 
         def tell(method: str, params: Any) -> None:
             if method in _CHANGES:
                 uri = getattr(params, "uri", None)
-                publish(method, None if uri is None else self.outward_uri(uri))
+                publish(method, None if uri is None else self.exposed_uri(uri))
 
-        def missed() -> None:
+        # After a reconnect, notifications may have been lost: report everything as changed.
+        def report_all_changed() -> None:
             for uri in uris:
                 publish(notifications.RESOURCE_UPDATED, uri)
             for method in (
                 ()
                 if uris
-                else (notifications.TOOLS_CHANGED, notifications.PROMPTS_CHANGED, notifications.RESOURCES_CHANGED)
+                else (
+                    notifications.TOOLS_LIST_CHANGED,
+                    notifications.PROMPTS_LIST_CHANGED,
+                    notifications.RESOURCES_LIST_CHANGED,
+                )
             ):
                 publish(method, None)
 
-        return ChangeRelay(self.handler, wanted, tell, missed=missed)
+        return ChangeRelay(self.handler, subscription_filter, tell, on_gap=report_all_changed)
 
 
-def handler_of(target: Any) -> Handler:
-    """The Handler that a target stands for: itself, or a connection that is opened in the server's lifespan."""
+def resolve_handler(target: Any) -> Handler:
+    """Return the Handler for a target: the target itself, or a connection that is opened in the server's lifespan."""
     if isinstance(target, type):
-        raise UsageError(f"cannot mount the class {target.__name__}: make an object of it")
+        raise UsageError(f"cannot mount the class {target.__name__}: mount an instance of it")
     if callable(target):
         return target  # type: ignore[no-any-return]
-    # What a client needs is loaded by servers that are one.
+    # Imported on demand: only servers that connect to upstreams need the client.
     upstreams = upstream
-    found = targets.target_of(target)
-    handler: Handler = getattr(found, "handler", None) or upstreams.Upstream(found)
+    result = targets.parse_target(target)
+    handler: Handler = getattr(result, "handler", None) or upstreams.Upstream(result)
     return handler
 
 
-# Each list: the member that holds its entries, and the member of an entry that is rewritten.
+# For each list: the member with its entries, the member of an entry to rewrite, and the translation.
 _LISTS = {
-    "tools/list": ("tools", "name", Mount.outward),
-    "prompts/list": ("prompts", "name", Mount.outward),
-    "resources/list": ("resources", "uri", Mount.outward_uri),
-    "resources/templates/list": ("resource_templates", "uri_template", Mount.outward_uri),
+    "tools/list": ("tools", "name", Mount.exposed_name),
+    "prompts/list": ("prompts", "name", Mount.exposed_name),
+    "resources/list": ("resources", "uri", Mount.exposed_uri),
+    "resources/templates/list": ("resource_templates", "uri_template", Mount.exposed_uri),
 }
 
 
@@ -229,74 +253,88 @@ def _outward_entry(mount: Mount, method: str, entry: Any) -> Any:
 
 
 def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A tool may name the page that shows it (the Apps extension); outside it has another address."""
+    """Return the metadata with the exposed URI of the tool's app page (Apps extension)."""
     page = meta.get("ui") if meta is not None else None
     if not isinstance(page, dict) or not isinstance(page.get("resourceUri"), str):
         return meta
-    return {**(meta or {}), "ui": {**page, "resourceUri": mount.outward_uri(page["resourceUri"])}}
+    return {**(meta or {}), "ui": {**page, "resourceUri": mount.exposed_uri(page["resourceUri"])}}
 
 
-def _outward_task(mount: Mount, said: Any) -> Raw | None:
-    """A task that a call has become, under the id that it has outside; None for any other result."""
-    if isinstance(said, CallToolResult):
+def _outward_task(mount: Mount, response: Any) -> Raw | None:
+    """Return a task result under the task's exposed id, or None for any other result."""
+    if isinstance(response, CallToolResult):
         return None
-    found = _members.decode(jsonrpc.encode(said))
-    if bytes(found.get("resultType", b"")) != b'"task"' or "taskId" not in found:
+    result = _members.decode(jsonrpc.encode(response))
+    if bytes(result.get("resultType", b"")) != b'"task"' or "taskId" not in result:
         return None
-    id = f"{mount.owner}.{msgspec.json.decode(found['taskId'], type=str)}"
-    return Raw(jsonrpc.encode({**found, "taskId": id}))
+    # Task ids of different handlers may be equal; the owner makes them unique and tells where to
+    # forward.
+    id = f"{mount.owner}.{msgspec.json.decode(result['taskId'], type=str)}"
+    return Raw(jsonrpc.encode({**result, "taskId": id}))
 
 
-def _outward_state(mount: Mount, said: Any) -> Any:
-    """How a task stands, and what has come of it as a call would have given it."""
-    found = _members.decode(jsonrpc.encode(said))
-    if mount.prefix is None or b'"uri"' not in bytes(found.get("result", b"")):
-        return said
-    result = _read("tools/call", found["result"])
+def _outward_state(mount: Mount, state: Any) -> Any:
+    """Return the state of a task, with its result rewritten like that of a call."""
+    match = _members.decode(jsonrpc.encode(state))
+    if mount.prefix is None or b'"uri"' not in bytes(match.get("result", b"")):
+        return state
+    result = _read("tools/call", match["result"])
     if not isinstance(result, Struct):
-        return said
-    return Raw(jsonrpc.encode({**found, "result": _outward(mount, result)}))
+        return state
+    return Raw(jsonrpc.encode({**match, "result": _outward(mount, result)}))
 
 
-def _passes(mount: Mount, call: Call, said: Raw) -> bool:
-    """Whether a result can be passed on as it is: both speak 2026-07-28, and no address in it changes."""
-    modern = call.revision is not None and call.revision >= MODERN and "resultType" in _members.decode(said)
-    return modern and (mount.prefix is None or b'"uri"' not in bytes(said))
+def _passes(mount: Mount, call: Call, params: Raw) -> bool:
+    """Return whether a result can be passed on unchanged: both sides use 2026-07-28, and it has no URI to rewrite."""
+    modern = (
+        call.protocol_version is not None
+        and call.protocol_version >= FIRST_MODERN_VERSION
+        and "resultType" in _members.decode(params)
+    )
+    # A search for the bytes instead of decoding: a false positive costs a decode, and large results
+    # are mostly passed on unchanged.
+    return modern and (mount.prefix is None or b'"uri"' not in bytes(params))
 
 
-def _read(method: str, said: Raw) -> Any:
-    """A result that came over a wire, as the Struct that a handler here would have given."""
+def _read(method: str, raw: Raw) -> Any:
+    """Decode a result received from a remote handler into the Struct that a local handler returns. Raises
+    ProtocolError.
+    """
     try:
-        found = msgspec.json.decode(said, type=METHODS[method].result)
+        result = msgspec.json.decode(raw, type=METHODS[method].result)
     except (msgspec.DecodeError, RecursionError) as failure:
-        # One that is of another kind, such as a question, has no addresses.
-        if b'"resultType"' in bytes(said):
-            return said
-        raise ProtocolError(f"the mounted server gave an invalid result of {method}: {plainly(failure)}") from None
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    if isinstance(found, ReceivedToolResult):
+        # Other result types, such as input requests, contain no URIs.
+        if b'"resultType"' in bytes(raw):
+            return raw
+        raise ProtocolError(
+            f"the mounted server returned an invalid result for {method}: {format_decode_error(failure)}"
+        ) from None
+    fields = {name: getattr(result, name) for name in result.__struct_fields__}
+    if isinstance(result, ReceivedToolResult):
         return CallToolResult(**fields)
-    return ReadResourceResult(**fields) if isinstance(found, ReceivedContents) else found
+    return ReadResourceResult(**fields) if isinstance(result, ReceivedResourceResult) else result
 
 
-def _outward(mount: Mount, said: Any) -> Any:
-    """A result as it is seen from outside: unsigned, because we sign it, and with addresses that lead somewhere."""
-    if isinstance(said.meta, Raw):
-        said = replace(said, meta=UNSET)
-    elif isinstance(said.meta, dict):
-        said = replace(said, meta={name: one for name, one in said.meta.items() if name != SERVER_INFO} or UNSET)
-    if isinstance(said, CallToolResult):
-        return replace(said, content=[_outward_block(mount, part) for part in said.content])
-    if isinstance(said, GetPromptResult):
-        return replace(said, messages=[replace(m, content=_outward_block(mount, m.content)) for m in said.messages])
-    if isinstance(said, ReadResourceResult):
-        return replace(said, contents=[replace(part, uri=mount.outward_uri(part.uri)) for part in said.contents])
-    return said
+def _outward(mount: Mount, result: Any) -> Any:
+    """Return a result with exposed URIs and without the inner server's info, because the outer server adds its own."""
+    if isinstance(result.meta, Raw):
+        result = replace(result, meta=UNSET)
+    elif isinstance(result.meta, dict):
+        result = replace(
+            result, meta={name: value for name, value in result.meta.items() if name != SERVER_INFO_META_KEY} or UNSET
+        )
+    if isinstance(result, CallToolResult):
+        return replace(result, content=[_outward_block(mount, part) for part in result.content])
+    if isinstance(result, GetPromptResult):
+        return replace(result, messages=[replace(m, content=_outward_block(mount, m.content)) for m in result.messages])
+    if isinstance(result, ReadResourceResult):
+        return replace(result, contents=[replace(part, uri=mount.exposed_uri(part.uri)) for part in result.contents])
+    return result
 
 
 def _outward_block(mount: Mount, part: Any) -> Any:
     if isinstance(part, ResourceLink):
-        return replace(part, uri=mount.outward_uri(part.uri))
+        return replace(part, uri=mount.exposed_uri(part.uri))
     if isinstance(part, EmbeddedResource):
         return replace(part, resource=_outward_contents(mount, part.resource))
     return part
@@ -304,8 +342,8 @@ def _outward_block(mount: Mount, part: Any) -> Any:
 
 def _outward_contents(mount: Mount, contents: Any) -> Any:
     if isinstance(contents, Struct):
-        return replace(contents, uri=mount.outward_uri(contents.uri))  # type: ignore[attr-defined]
-    # As it came over a wire.
+        return replace(contents, uri=mount.exposed_uri(contents.uri))  # type: ignore[attr-defined]
+    # Undecoded, as received from a remote handler.
     if isinstance(contents, dict) and isinstance(contents.get("uri"), str):
-        return {**contents, "uri": mount.outward_uri(contents["uri"])}
+        return {**contents, "uri": mount.exposed_uri(contents["uri"])}
     return contents

@@ -1,77 +1,84 @@
-"""Lists as a caller sees them: what it may not see is not there. Those who see the same share what is kept."""
+"""Lists filtered by what a caller may see. Callers with the same visibility share cached lists."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.protocol.versions import LATEST, Revision
-from portico.server.policy.interfaces import Kind, Owned, Sight
-from portico.server.registry.catalog import KINDS, Catalog
+from portico.caching import LruCache
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION, ProtocolVersion
+from portico.server.policy.interfaces import Kind, QualifiedName, Visibility
+from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
 
-# Of each list: classes of callers, not callers.
-MOST_VIEWS = 256
+# Cached per list and class of callers, not per caller.
+MAX_CACHED_VIEWS = 256
 
 
 class _KeptView(Struct, eq=False):
-    # What it was made of: it holds as long as these are the same objects.
+    """A cached filtered list with its encoded pages."""
+
+    # The objects that it was built from: it is valid while these are identical.
     sources: Sequence[Any]
     listed: Sequence[Any]
-    pages: dict[tuple[Revision, int], Raw] = {}
+    pages: dict[tuple[ProtocolVersion, int], Raw] = {}
 
 
-class KeptViews:
-    """The lists of one server as they were last seen."""
+class ViewCache:
+    """Cache of the filtered lists of one server."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Any, _KeptView] = OrderedDict()
+        self._kept: LruCache[Any, _KeptView] = LruCache(MAX_CACHED_VIEWS)
 
-    def find(self, key: Any, sources: Sequence[Any], make: Callable[[], Sequence[Any]]) -> _KeptView:
-        found = self._kept.get(key)
-        if found is None or len(found.sources) != len(sources) or not all(map(is_, found.sources, sources)):
-            found = self._kept[key] = _KeptView(sources, make(), {})
-            if len(self._kept) > MOST_VIEWS:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return found
+    def find(self, key: Any, sources: Sequence[Any], build: Callable[[], Sequence[Any]]) -> _KeptView:
+        """Return the cached view for a key, built again if its sources have changed."""
+        result = self._kept.get(key)
+        # Compare identities, not contents: every source is a tuple that is replaced when it
+        # changes, and comparing thousands of definitions would cost more than listing them.
+        if result is None or len(result.sources) != len(sources) or not all(map(is_, result.sources, sources)):
+            result = self._kept[key] = _KeptView(sources, build(), {})
+        return result
 
     def clear(self) -> None:
         self._kept.clear()
 
 
 class CallerView(Struct, frozen=True):
-    """What one caller sees of a server. `owned` says whose one of the server's own components is, `own` whose it is
-    that the server itself answers to by a name."""
+    """A caller's view of a server.
 
-    sight: Sight
-    kept: KeptViews
-    owned: Callable[[Any], Owned]
-    own: Callable[[Kind, str], Owned | None]
+    `qualified_name_of` returns the qualified name of one of the server's own components, `local_name_of` that of a name
+    that the server itself answers to, or None.
+    """
 
-    def sees(self, kind: Kind, owned: Owned) -> bool:
-        return self.sight.sees(kind, owned)
+    visibility: Visibility
+    cache: ViewCache
+    qualified_name_of: Callable[[Any], QualifiedName]
+    local_name_of: Callable[[Kind, str], QualifiedName | None]
+
+    def is_visible(self, kind: Kind, component: QualifiedName) -> bool:
+        return self.visibility.is_visible(kind, component)
 
     def definitions(self, catalog: Catalog[Any]) -> list[Any]:
-        """The server's own entries."""
-        kind = KINDS[catalog.method]
-        return [one.definition for one in catalog if self.sight.sees(kind, self.owned(one))]
+        """Return the definitions of the server's own visible components."""
+        kind = KIND_BY_METHOD[catalog.method]
+        return [item.definition for item in catalog if self.visibility.is_visible(kind, self.qualified_name_of(item))]
 
     def page(
         self,
         catalog: Catalog[Any],
         sources: Sequence[Any],
-        make: Callable[[], Sequence[Any]],
-        revision: Revision | None,
+        build: Callable[[], Sequence[Any]],
+        revision: ProtocolVersion | None,
         cursor: str | None,
     ) -> Raw:
-        """A page of the list that `make` gives, kept for as long as `sources` are the same objects."""
-        kept = self.kept.find((catalog.method, self.sight.view), sources, make)
-        start = 0 if cursor is None else catalog.start(cursor, len(kept.listed))
-        key = (revision or LATEST, start)
+        """Return a page of the list that `build` returns, cached while `sources` are the same objects."""
+        # `cache_key` identifies the set of rules that apply, so that a thousand users of one group
+        # share one list.
+        kept = self.cache.find((catalog.method, self.visibility.cache_key), sources, build)
+        start = 0 if cursor is None else catalog.page_start(cursor, len(kept.listed))
+        key = (revision or LATEST_PROTOCOL_VERSION, start)
         page = kept.pages.get(key)
         if page is None:
             page = kept.pages[key] = catalog.encode(kept.listed, key[0], start)

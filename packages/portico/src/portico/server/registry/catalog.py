@@ -1,4 +1,4 @@
-"""What a server offers, in order, and its lists as bytes."""
+"""Catalogs: the components of one kind in order, and their lists as encoded pages."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ from msgspec import UNSET, Raw
 from portico.protocol import jsonrpc, translation
 from portico.protocol.content import CacheableResult, strip_result_type
 from portico.protocol.errors import InvalidParams, UsageError
-from portico.protocol.versions import MODERN, Revision
+from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
 
 if TYPE_CHECKING:
     from portico.server.policy.interfaces import Kind
 
+# Most servers fit on one page, and many clients never request a second one.
 PAGE_SIZE = 1000
 
-# What each list is of.
-KINDS: dict[str, Kind] = {
+# The kind of component in each list.
+KIND_BY_METHOD: dict[str, Kind] = {
     "tools/list": "tool",
     "prompts/list": "prompt",
     "resources/list": "resource",
     "resources/templates/list": "template",
 }
 
+# 96 bits: a cursor grants nothing, so a forged one only has to be improbable.
 _MAC = 12
-LONGEST_CURSOR = 1024
+# Far more than a cursor of ours has; limits the work for a hostile one.
+MAX_CURSOR_CHARS = 1024
 
 
-class Listed(Protocol):
-    """Something that stands in a list: a tool, a resource, a template, a prompt."""
+class Listable(Protocol):
+    """A component that can be listed: a tool, a resource, a template, a prompt."""
 
     @property
     def definition(self) -> Any: ...
 
 
-C = TypeVar("C", bound=Listed)
+C = TypeVar("C", bound=Listable)
 
 
 class Catalog(Generic[C]):
-    """Offers by key, in the order they were added. Each page is encoded once for a revision and kept until a change."""
+    """Components by key, in order of registration. Pages are encoded once per protocol version and cached until a
+    change.
+    """
 
     def __init__(
         self,
@@ -51,8 +56,8 @@ class Catalog(Generic[C]):
         member: str,
         *,
         page_size: int = PAGE_SIZE,
-        hints: dict[str, Any],
-        cursors: ListCursors,
+        cache_hints: dict[str, Any],
+        cursors: ListCursorCodec,
         on_change: Callable[[], None],
     ) -> None:
         self.kind = kind
@@ -60,14 +65,14 @@ class Catalog(Generic[C]):
         self.page_size = page_size
         self._result = result
         self._member = member
-        self.hints = hints
+        self.cache_hints = cache_hints
         self._cursors = cursors
         self._on_change = on_change
         self._components: dict[str, C] = {}
         self._definitions: Sequence[Any] | None = None
-        # What the kept pages are pages of.
+        # The list that the cached pages belong to.
         self._paged: Sequence[Any] = ()
-        self._pages: dict[tuple[Revision, int], Raw] = {}
+        self._pages: dict[tuple[ProtocolVersion, int], Raw] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._components
@@ -81,122 +86,128 @@ class Catalog(Generic[C]):
     def get(self, key: str) -> C | None:
         return self._components.get(key)
 
-    def unchecked(self, keys: Iterable[str]) -> list[str]:
-        """Those that may be hinted at: no check of who may have them could hide them."""
+    def without_auth_checks(self, keys: Iterable[str]) -> list[str]:
+        """Return the keys that may be suggested in errors: those without an auth check that could hide them."""
         return [key for key in keys if getattr(self.get(key), "auth", None) is None]
 
     def add(self, key: str, component: C) -> None:
+        """Add a component. Raises UsageError if the key is taken."""
         if key in self._components:
-            raise UsageError(f"there is already a {self.kind} {key!r}; remove it first")
+            raise UsageError(f"{self.kind} {key!r} is already registered; remove it first")
         self._components[key] = component
-        self.changed()
+        self.invalidate()
 
     def remove(self, key: str, component: C) -> bool:
-        """Whether it was there to be removed."""
+        """Remove a component, and return whether it was registered under this key."""
         if self._components.get(key) is not component:
             return False
         del self._components[key]
-        self.changed()
+        self.invalidate()
         return True
 
     @staticmethod
     def name_of(definition: Any) -> str:
-        """What a client calls it by."""
+        """Return the name or URI by which clients address a definition."""
         for member in ("uri", "uri_template", "name"):
             if hasattr(definition, member):
                 return str(getattr(definition, member))
         raise TypeError(f"{definition!r} has no name")
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
+        """Discard the cached list, and notify subscribers."""
         self._definitions = None
         self._on_change()
 
     @property
     def definitions(self) -> Sequence[Any]:
-        """What is listed: the same object until something changes."""
+        """Return the listed definitions: the same object until something changes."""
         if self._definitions is None:
             self._definitions = tuple(component.definition for component in self._components.values())
         return self._definitions
 
-    def page(self, revision: Revision, cursor: str | None, listed: Sequence[Any] | None = None) -> Raw:
-        """One page of the list, already encoded; of `listed`, where more is in the list than our own.
+    def page(self, revision: ProtocolVersion, cursor: str | None, entries: Sequence[Any] | None = None) -> Raw:
+        """Return one encoded page of the list, or of `entries` if more than our own components are listed.
 
-        Pages are kept for as long as the same object is listed.
+        Pages are cached while the same object is listed.
         """
-        listed = self.definitions if listed is None else listed
-        if listed is not self._paged:
-            self._paged, self._pages = listed, {}
-        start = 0 if cursor is None else self.start(cursor, len(listed))
+        entries = self.definitions if entries is None else entries
+        # By identity: `definitions` returns the same tuple until the catalog changes.
+        if entries is not self._paged:
+            self._paged, self._pages = entries, {}
+        start = 0 if cursor is None else self.page_start(cursor, len(entries))
         page = self._pages.get((revision, start))
         if page is None:
-            page = self._pages[revision, start] = self.encode(listed, revision, start)
+            page = self._pages[revision, start] = self.encode(entries, revision, start)
         return page
 
-    def once(self, listed: Sequence[Any], revision: Revision, cursor: str | None) -> Raw:
-        """One page of a list that is not kept."""
-        return self.encode(listed, revision, 0 if cursor is None else self.start(cursor, len(listed)))
+    def encode_page(self, entries: Sequence[Any], revision: ProtocolVersion, cursor: str | None) -> Raw:
+        """Return one page of a list without caching it."""
+        return self.encode(entries, revision, 0 if cursor is None else self.page_start(cursor, len(entries)))
 
-    def start(self, cursor: str, length: int) -> int:
-        """Where a page begins. The list may have become shorter since: then nothing is left, which is no mistake."""
-        return min(int(self._cursors.read(self._listed, cursor)), length)
+    def page_start(self, cursor: str, length: int) -> int:
+        """Return the start of a page. If the list has become shorter, the page is empty, which is not an error."""
+        return min(int(self._cursors.read(self._cursor_scope, cursor)), length)
 
-    def cursor(self, end: int) -> str:
-        """Leads on to what comes after so many entries."""
-        return self._cursors.issue(self._listed, str(end))
+    def issue_cursor(self, end: int) -> str:
+        """Return the cursor for the entries after position `end`."""
+        return self._cursors.issue(self._cursor_scope, str(end))
 
     @property
-    def _listed(self) -> str:
-        # Pages of another size end elsewhere, and each page that can be asked for is kept.
+    def _cursor_scope(self) -> str:
+        # Includes the page size: every start that a cursor can name is cached, so foreign starts must be rejected.
         return f"{self.method} by {self.page_size}"
 
-    def encode(self, definitions: Sequence[Any], revision: Revision, start: int) -> Raw:
+    def encode(self, definitions: Sequence[Any], revision: ProtocolVersion, start: int) -> Raw:
         end = start + self.page_size
         result = self._result(
             **{self._member: list(definitions[start:end])},
-            next_cursor=self.cursor(end) if end < len(definitions) else UNSET,
-            **self.hints,
+            next_cursor=self.issue_cursor(end) if end < len(definitions) else UNSET,
+            **self.cache_hints,
         )
-        if revision >= MODERN:
-            return Raw(jsonrpc.encode(translation.modern(result)))
-        result = translation.result(result, revision)
+        if revision >= FIRST_MODERN_VERSION:
+            return Raw(jsonrpc.encode(translation.modernize_list(result)))
+        result = translation.translate_result(result, revision)
+        # The handshake versions report the server's info once, in the result of `initialize`.
         result.meta = UNSET
         return Raw(strip_result_type(jsonrpc.encode(result)))
 
 
-class ListCursors:
-    """Issues the cursors of every list of a server, and reads them again.
+class ListCursorCodec:
+    """Issues and verifies the cursors of all lists of a server.
 
-    A cursor belongs to the list that it was issued for; one of another list, or one that was made up, is refused.
-    Nothing is kept for it, so that it works in every process that has the key.
+    A cursor belongs to one list; cursors of other lists and forged ones are rejected. Cursors are stateless, so they
+    are valid in every process that has the key.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def issue(self, listed: str, place: str) -> str:
-        """The cursor for a place in a list. `listed` says which list it is, with all that its order depends on."""
-        body = place.encode()
-        return urlsafe_b64encode(self._mac(listed, body) + body).decode()
+    def issue(self, list_key: str, position: str) -> str:
+        """Return the cursor for a position. `list_key` identifies the list and everything that its order depends on."""
+        body = position.encode()
+        return urlsafe_b64encode(self._mac(list_key, body) + body).decode()
 
-    def read(self, listed: str, cursor: str) -> str:
-        """The place. Raises InvalidParams, the same for every way in which a cursor can be wrong."""
+    def read(self, list_key: str, cursor: str) -> str:
+        """Return the position. Raises the same InvalidParams for every kind of invalid cursor."""
         try:
-            place = urlsafe_b64decode(cursor[:LONGEST_CURSOR].encode("ascii"))[_MAC:].decode()
+            place = urlsafe_b64decode(cursor[:MAX_CURSOR_CHARS].encode("ascii"))[_MAC:].decode()
         except ValueError:
             place = ""
-        # Python's decoder skips what is not of the alphabet; only the exact text that we issue will do.
-        if not place or not _same(self.issue(listed, place), cursor):
+        # base64 decoding ignores characters outside the alphabet, so compare with the exact text that we would issue.
+        if not place or not _same(self.issue(list_key, place), cursor):
             raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
         return place
 
     def _mac(self, listed: str, body: bytes) -> bytes:
-        # Loaded with the first long list, not with every server.
+        # Imported on demand: most servers have no list that needs a second page.
         import hmac
 
+        # The length of the list key separates it from the position, so that no other pair has the
+        # same text.
         return hmac.digest(self._key, b"cursor %d %s %s" % (len(listed), listed.encode(), body), "sha256")[:_MAC]
 
 
-def _same(one: str, other: str) -> bool:
+def _same(item: str, other: str) -> bool:
     import hmac
 
-    return hmac.compare_digest(one.encode(), other.encode(errors="replace"))
+    return hmac.compare_digest(item.encode(), other.encode(errors="replace"))

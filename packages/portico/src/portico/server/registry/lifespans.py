@@ -1,4 +1,4 @@
-"""Enters and leaves the lifespans of a server and its services, also of services added while it runs."""
+"""Lifespans of a server and its services, including services added while it runs."""
 
 from __future__ import annotations
 
@@ -6,84 +6,90 @@ import asyncio
 import logging
 from typing import Any
 
-from portico.transports.event_loop import HeldLifespan, Lifespan
+from portico.rpc.supervision import BackgroundTasks
+from portico.transports.event_loop import Lifespan, LifespanTask
 
 log = logging.getLogger("portico")
 
 
-class Lifespans:
+class LifespanManager:
     """Lifespans that are entered once, however many transports and clients there are, and left after the last.
 
-    Each is held by a task of its own, which enters it and leaves it: some context managers insist on that.
+    Each has a dedicated task that enters and leaves it, because some context managers require one task for both.
     """
 
     def __init__(self) -> None:
         self._known: dict[object, Lifespan] = {}
-        self._held: dict[object, HeldLifespan] = {}
-        # What was removed meanwhile, and is still closing.
-        self._ending: set[asyncio.Task[None]] = set()
+        self._held: dict[object, LifespanTask] = {}
+        # Tasks of removed lifespans that are still closing.
+        self._ending = BackgroundTasks()
         self._users = 0
 
     def add(self, key: object, lifespan: Lifespan, *, first: bool = False) -> None:
-        """`first`: it is entered before the others, and left after them."""
+        """Register a lifespan, entered immediately if the server is running. `first`: enter before and leave after the
+        others.
+        """
+        # A new dict, because `enter` may be iterating over the old one while a service is added.
         self._known = {key: lifespan, **self._known} if first else {**self._known, key: lifespan}
         if self._users:
             self._hold(key)
 
     def remove(self, key: object) -> None:
+        """Remove a lifespan, and leave it in the background if it was entered."""
         self._known.pop(key, None)
         held = self._held.pop(key, None)
         if held is not None:
-            held.end()
+            held.request_exit()
             self._ending.add(held.task)
-            held.task.add_done_callback(self._ending.discard)
 
     @property
-    def users(self) -> int:
-        """How many have entered them, and not left."""
+    def active_count(self) -> int:
+        """Return how many users have entered the lifespans and not left."""
         return self._users
 
-    def value(self, key: object) -> Any:
-        """What a lifespan has yielded; None if it has not been entered."""
+    def get_state(self, key: object) -> Any:
+        """Return the value that a lifespan yielded, or None if it was not entered."""
         held = self._held.get(key)
         return None if held is None else held.value
 
     async def enter(self) -> None:
-        """Enter all. Raises what the first that could not be entered raised, after leaving the others."""
+        """Enter all lifespans. If one fails, the others are left and its exception is raised."""
         self._users += 1
+        # A server can be served on several transports in one process; the first one enters.
         if self._users > 1:
             return
         try:
             for key in list(self._known):
                 await self._hold(key)
         except BaseException:
+            # Leave the lifespans that were entered before the failure, in reverse order.
             await self.leave()
             raise
 
     async def leave(self) -> bool:
-        """Leave all, if nothing uses them any more. Returns whether it was so."""
+        """Leave all lifespans if this was the last user. Return whether it was."""
         self._users -= 1
         if self._users:
             return False
-        # The other way round, as with nested blocks: what came later may rest on what came before.
+        # In reverse order, like nested blocks: later ones may depend on earlier ones.
         for key in reversed(list(self._held)):
             held = self._held.pop(key)
-            held.end()
+            held.request_exit()
+            # `wait` does not raise: a lifespan that fails to close must not keep the others open.
             await asyncio.wait([held.task])
             failure = None if held.task.cancelled() else held.task.exception()
             if failure is not None:
                 log.error("error while closing %r", key, exc_info=failure)
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.wait()
         return True
 
     def _hold(self, key: object) -> asyncio.Future[None]:
-        self._held[key] = held = HeldLifespan(self._known[key])
-        # Of one that is added while the server runs, only the log says if it failed.
+        self._held[key] = held = LifespanTask(self._known[key])
+        # A failure of one that is added while the server runs is only logged.
         held.entered.add_done_callback(_log_failure)
         return held.entered
 
 
 def _log_failure(up: asyncio.Future[None]) -> None:
     if not up.cancelled() and up.exception() is not None:
-        log.debug("a lifespan could not be entered", exc_info=up.exception())
+        log.debug("a lifespan failed to start", exc_info=up.exception())

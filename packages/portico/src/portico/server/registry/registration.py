@@ -1,23 +1,22 @@
-"""How tools, resources and prompts come into a server and leave it again: one by one, or as the bundle of a service."""
+"""Registration and removal of tools, resources and prompts, individually or as part of a service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
 from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource, ResourceSecurity
 from portico.server.components.tools import Tool
-from portico.server.components.validation import TAGS
+from portico.server.components.validation import META_TAGS
 from portico.server.registry.registry import NotRegistered
-from portico.server.registry.service import Completes, Component, Service, marked
+from portico.server.registry.service import CompletionBinding, Component, Service, collect_components
 
 if TYPE_CHECKING:
     from portico.server import apps
     from portico.server.components import auth_checks
-    from portico.server.options import OnDuplicate
     from portico.server.server import Server
     from portico.server.tasks import service as tasks
 else:
@@ -25,115 +24,131 @@ else:
     auth_checks = LazyModule("portico.server.components.auth_checks")
     tasks = LazyModule("portico.server.tasks.service")
 
+OnDuplicate = Literal["error", "warn", "replace", "ignore"]
 
-class Intake:
-    """What a server says of all that it has: it is said of each component on its way into the registry."""
+
+class Registration:
+    """Applies a server's defaults to components on their way into the registry."""
 
     def __init__(
         self,
         server: Server,
-        structured: bool | None,
+        structured_output: bool | None,
         on_duplicate: OnDuplicate,
         resource_security: ResourceSecurity | None,
     ) -> None:
         self._server = server
-        # Whether texts are structured content too.
-        self._structured = structured
-        # What becomes of a second component of one name.
+        # Whether strings are also sent as structured content.
+        self._structured = structured_output
+        # What to do with a second component of the same name.
         self._on_duplicate = on_duplicate
-        # Which values of a URI never reach a function.
+        # Default policy for the values of URI variables.
         self._resource_security = resource_security
-        # What transforms let through.
+        # Filters of transforms.
         self.filters: list[Callable[[Component], bool]] = []
-        # What is there from the first tool on that has a page of MCP Apps.
+        # Created with the first tool that has an MCP Apps page.
         self.app_pages: Service | None = None
-        # Whether a component has a check of who may have it.
+        # Whether any component has an auth check.
         self._has_checks = False
 
     def add(self, component: Any) -> None:
-        """A service, an object with marked methods, a single component, or a function as a tool."""
+        """Add a service, an object with decorated methods, a single component, or a function as a tool. Raises
+        UsageError.
+        """
         if isinstance(component, Tool | Resource | Prompt):
             self._server._register(component)
         elif isinstance(component, Service):
-            self._add_new_bundle(component.name, component.guarded())
+            self._add_new_service(component.name, component.scoped_components())
             self._server._add_service(component)
-        elif marks := list(marked(component)):
-            self._add_new_bundle(type(component).__name__.lower(), marks)
+        # Before `callable`: an object with decorated methods may also define `__call__`.
+        elif marks := list(collect_components(component)):
+            self._add_new_service(type(component).__name__.lower(), marks)
         elif callable(component):
             self._server._register(Tool(component))
         else:
-            raise UsageError(f"cannot add {component!r}: not a service, a tool, a resource, a prompt or a function")
+            raise UsageError(f"expected a service, a tool, a resource, a prompt or a function, got {component!r}")
 
-    def _add_new_bundle(self, name: str, components: list[Component]) -> None:
-        if name in self._server.bundles:
-            raise UsageError(f"there is already a service {name!r}; remove it first")
-        self.add_to_bundle(name, components)
+    def _add_new_service(self, name: str, components: list[Component]) -> None:
+        if name in self._server.service_registry:
+            raise UsageError(f"service {name!r} is already registered; remove it first")
+        self.add_to_service(name, components)
 
-    def add_to_bundle(self, name: str, components: list[Component]) -> None:
+    def add_to_service(self, name: str, components: list[Component]) -> None:
+        """Add components under the name of a service."""
         for component in components:
-            if not isinstance(component, Completes):
+            if not isinstance(component, CompletionBinding):
                 component.owner = name
         self.add_components(components)
-        self._server.bundles.add(name, components)
+        self._server.service_registry.add(name, components)
 
     def add_components(self, components: list[Component]) -> None:
-        """All of them or none."""
-        for one in components:
-            # A service says itself how its tools answer.
-            if isinstance(one, Tool) and (not one.owner if self._structured is None else self._structured):
-                one.structure_text()
-            if isinstance(one, Resource) and not one.says_security:
-                one.security = self._resource_security
+        """Add all of the components or none."""
+        for component in components:
+            # A service decides itself about the structured output of its tools.
+            if isinstance(component, Tool) and (not component.owner if self._structured is None else self._structured):
+                component.structure_text_output()
+            if isinstance(component, Resource) and not component.has_own_security:
+                component.security = self._resource_security
         registry = self._server.registry
         if self._on_duplicate != "error":
-            components = registry.without_doubles(components, self._on_duplicate)
+            components = registry.apply_duplicate_policy(components, self._on_duplicate)
         if self.filters:
-            components = [one for one in components if all(keeps(one) for keeps in self.filters)]
-        pages = [one.page for one in components if isinstance(one, Tool) and one.page is not None]
-        known = {one.uri for one in components if isinstance(one, Resource)}
-        registry.add_all([*components, *(page for page in pages if page.uri not in known)])
-        self._bring_what_they_need(components)
+            components = [component for component in components if all(keeps(component) for keeps in self.filters)]
+        pages = [
+            component.app_page
+            for component in components
+            if isinstance(component, Tool) and component.app_page is not None
+        ]
+        # Several tools may share one page, and a page may also be registered explicitly.
+        uris = {component.uri for component in components if isinstance(component, Resource)}
+        registry.add_all([*components, *(page for page in pages if page.uri not in uris)])
+        self._add_internal_services(components)
 
-    def _bring_what_they_need(self, components: list[Component]) -> None:
-        """What comes with the first component that needs it, and is not loaded before."""
+    def _add_internal_services(self, components: list[Component]) -> None:
+        """Add the internal services that components need, imported with the first component that needs them."""
         server = self._server
-        if self.app_pages is None and any(isinstance(one, Tool) and one.is_app for one in components):
-            self.app_pages = apps.AppPages()
+        if self.app_pages is None and any(isinstance(component, Tool) and component.is_app for component in components):
+            # Internal services are added when first needed, so that a plain server neither imports
+            # nor calls them.
+            self.app_pages = apps.AppsExtension()
             server._add_service(self.app_pages)
-        if not self._has_checks and any(getattr(one, "auth", None) is not None for one in components):
+        if not self._has_checks and any(getattr(component, "auth", None) is not None for component in components):
             self._has_checks = True
-            server.use_innermost(auth_checks.CheckedLists(server))
-        if server.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
+            server._add_service(auth_checks.AuthFilteredLists())
+        if server.tasks is None and any(
+            isinstance(component, Tool) and component.task is not None for component in components
+        ):
             server.tasks = tasks.TaskService()
             server._add_service(server.tasks)
 
     def remove(self, name: str) -> None:
-        """A bundle, or every version of a single component. Raises UsageError if there is no such thing."""
+        """Remove a service, or every version of a single component. Raises UsageError if it does not exist."""
         server, registry = self._server, self._server.registry
-        if name in server.bundles:
-            components, services = server.bundles.remove(name)
+        if name in server.service_registry:
+            components, services = server.service_registry.remove(name)
             for component in components:
                 registry.remove(component)
             for service in services:
                 server.lifespans.remove(service)
-                registry.forget_schemes(service.schemes)
+                registry.remove_scheme_aliases(service.scheme_aliases)
             server._extend()
             return
         self.remove_component(name)
 
     def remove_component(self, name: str) -> None:
-        """Remove every version of a single component. Raises NotRegistered if there is none."""
+        """Remove every version of a single component. Raises NotRegistered if it does not exist."""
         registry = self._server.registry
-        named = registry.named(name)
+        named = registry.find(name)
         if named is None:
-            raise NotRegistered(f"there is nothing called {name!r} to remove")
-        for one in registry.versions(named):
-            registry.remove(one)
+            raise NotRegistered(f"cannot remove {name!r}: it is not registered")
+        for version in registry.versions(named):
+            registry.remove(version)
 
     def discard(self, matches: Callable[[Any], bool]) -> list[Component]:
-        """Remove the components that match, every version on its own, and return them."""
+        """Remove the components that match, each version separately, and return them."""
         registry = self._server.registry
-        components = [one for one in self._all_versions() if matches(one)]
+        # Collect before removing: removing the highest version puts the next one into the catalog.
+        components = [version for version in self._all_versions() if matches(version)]
         for component in components:
             registry.remove(component)
         return components
@@ -144,32 +159,36 @@ class Intake:
                 yield from self._server.registry.versions(listed)
 
     def add_filter(self, includes: Callable[[Any], bool]) -> None:
-        """Keep only components that a filter includes, now and when others are added later."""
+        """Restrict the server to components that a filter includes, now and when others are added later."""
         self.filters.append(includes)
         self.discard(lambda component: not includes(component))
 
     def disable(self, matches: Callable[[Any], bool]) -> None:
+        """Hide matching components until `enable`."""
         self._server.disabled += self.discard(matches)
 
     def enable(self, matches: Callable[[Any], bool]) -> None:
+        """Show matching components again."""
         server = self._server
-        enabled = [one for one in server.disabled if matches(one)]
-        server.disabled = [one for one in server.disabled if one not in enabled]
+        enabled = [item for item in server.disabled if matches(item)]
+        server.disabled = [item for item in server.disabled if item not in enabled]
         server.registry.add_all(enabled)
 
 
 def create_matcher(
     names: Collection[str], tags: Collection[str], keys: Collection[str], components: Collection[str] | None
 ) -> Callable[[Any], bool]:
-    """Return whether a component is one that `enable` and `disable` are about."""
+    """Return a predicate for the components that `enable` and `disable` select."""
 
     def matches(component: Any) -> bool:
         kind = _kind(component)
         if components is not None and kind not in components:
             return False
         uri = getattr(component, "uri", "")
-        own_tags = (component.definition.meta or {}).get(TAGS, ())
+        own_tags = (component.definition.meta or {}).get(META_TAGS, ())
         named = component.name in names or uri in names or f"{kind}:{uri or component.name}" in keys
+        # `disable(components=["tool"])` selects all tools, but a call without any selection selects
+        # nothing.
         everything = components is not None and not (names or tags or keys)
         return everything or named or not set(tags).isdisjoint(own_tags)
 

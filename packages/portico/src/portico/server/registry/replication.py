@@ -1,7 +1,7 @@
-"""Components that are added to a server, or removed, in all of the processes that serve its clients.
+"""Replication of added and removed components to all processes that serve a server's clients.
 
-Other processes name a component, and each looks the name up in a table that its own code has filled before it served:
-`server.declare`. No name that comes from outside is ever looked up in a module.
+Processes send each other names, and each looks a name up in the table that its own code filled with `server.declare`
+before serving. Names from outside are never looked up in a module.
 """
 
 from __future__ import annotations
@@ -19,68 +19,77 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("portico")
 
-Spread = Callable[[str, str | None], None]
+Broadcast = Callable[[str, str | None], None]
 
-# What processes tell each other besides notifications.
-ADDED, REMOVED = "portico/added", "portico/removed"
-METHODS = frozenset({ADDED, REMOVED})
+# Messages between processes, in addition to notifications.
+COMPONENT_ADDED, COMPONENT_REMOVED = "portico/added", "portico/removed"
+METHODS = frozenset({COMPONENT_ADDED, COMPONENT_REMOVED})
 
+# Set while a replicated change is applied. Every process notifies its own clients, so the
+# notifications that the change causes must not be broadcast as well.
 _following: ContextVar[bool] = ContextVar("following", default=False)
 
 
 def declared_name(component: Any) -> str:
-    """Return the name that processes know a component by. Raises UsageError for one without a name."""
+    """Return the name under which processes know a component. Raises UsageError for a component without a name."""
     for attribute in ("uri", "uri_template", "name", "__name__"):
         name = getattr(component, attribute, None)
         if isinstance(name, str) and name:
             return name
-    raise UsageError(f"declare() needs a component with a name, got {type(component).__name__}")
+    raise UsageError(f"declare() requires a component with a name, got {type(component).__name__}")
 
 
-def name_of(declared: Mapping[str, Any], component: Any) -> str:
-    """Return the name by which a component was declared. Raises UsageError if it was not."""
-    for name, known in declared.items():
-        if known is component:
+def find_declared_name(declared: Mapping[str, Any], component: Any) -> str:
+    """Return the name under which a component was declared. Raises UsageError if it was not."""
+    for name, item in declared.items():
+        if item is component:
             return name
     raise UsageError(
-        f"{component!r} cannot be added everywhere: declare it before the server runs, in every process: "
-        "server.declare(component)"
+        f"cannot replicate {component!r}: declare it with server.declare(component) before the server runs, in "
+        "every process"
     )
 
 
-def note_alone(spread: Spread | None, component: Any) -> None:
-    """Something was added here: where there are other processes, the author may have meant all of them."""
-    if spread is not None and not _following.get():
+def warn_if_local_only(broadcast: Broadcast | None, component: Any) -> None:
+    """Warn that a component was added in this process only, if there are others."""
+    if broadcast is not None and not _following.get():
         log.warning(
-            "%s was added while several processes serve, and is in one of them: server.declare(…) at the start and "
-            "server.add(…, everywhere=True) add it in all",
+            "%s was added in one of several serving processes only: to add it in all of them, call "
+            "server.declare(…) at startup and server.add(…, replicate=True)",
             getattr(component, "name", "a completion"),
         )
 
 
-def follow(server: Server, method: str, name: str | None) -> None:
-    """Do what another process has done, with a component that this process has declared."""
+def apply_remote_change(server: Server, method: str, name: str | None) -> None:
+    """Apply a change of another process to a component that this process has declared."""
+    # Security: the message comes from outside this process, so it can only select among components
+    # that its own code declared.
     component = server.declared.get(name or "")
     if component is None:
-        log.warning("ignored a change by another process: %r is not declared in this one", name)
+        log.warning("ignored a change from another process: %r is not declared in this one", name)
         return
     with _quietly():
         try:
-            if method == ADDED:
+            if method == COMPONENT_ADDED:
                 server.add(component)
             else:
                 server.remove(name or "")
+        # The component may have been added here already, for example by a request that arrived
+        # earlier.
         except UsageError as mistake:
-            log.warning("what another process has changed stays as it is here: %s", mistake)
+            log.warning("cannot apply a change from another process: %s", mistake)
 
 
 @contextmanager
-def told_as(spread: Spread | None, method: str, name: str) -> Iterator[None]:
-    """What is done here is told as a whole: each process tells its own clients what has changed by it."""
+def replicate_as(broadcast: Broadcast | None, method: str, name: str) -> Iterator[None]:
+    """Replicate the changes made in the context as one message.
+
+    Each process notifies its own clients, so the single notifications are not broadcast.
+    """
     with _quietly():
         yield
-    if spread is not None:
-        spread(method, name)
+    if broadcast is not None:
+        broadcast(method, name)
 
 
 @contextmanager
@@ -92,11 +101,11 @@ def _quietly() -> Iterator[None]:
         _following.reset(token)
 
 
-def unless_following(spread: Spread) -> Spread:
-    """What is done after another process is news to none."""
+def broadcast_unless_replicating(broadcast: Broadcast) -> Broadcast:
+    """Return a broadcast function that is silent during replication: other processes know the change already."""
 
     def tell(method: str, name: str | None) -> None:
         if not _following.get():
-            spread(method, name)
+            broadcast(method, name)
 
     return tell

@@ -1,4 +1,4 @@
-"""subscriptions/listen: the clients that hear of changes."""
+"""`subscriptions/listen`: change notifications to clients."""
 
 from __future__ import annotations
 
@@ -13,82 +13,91 @@ from msgspec import Raw, Struct
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import InternalError
-from portico.protocol.meta import SUBSCRIPTION_ID, ServerCapabilities
-from portico.protocol.subscriptions import AcknowledgedParams, Filter
+from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY, ServerCapabilities
+from portico.protocol.subscriptions import SubscriptionFilter, SubscriptionsAcknowledgedParams
 from portico.protocol.tasks import EXTENSION
-from portico.rpc.call import Call, Emit, Facet
+from portico.rpc.call import Call, NotificationCallback, ServerView
 
 log = logging.getLogger("portico")
 
-MOST_LISTENERS = 100_000
-# In one listen; and in all of them together, with the characters that they have.
-MOST_URIS = 1000
-MOST_URIS_IN_ALL = 100_000
-MOST_CHARACTERS_IN_ALL = 16 * 1024 * 1024
-# Others have their turn in between.
-TOLD_AT_ONCE = 500
+# Each subscriber holds an open request. The limits bound memory; rate limits bound the requests.
+MAX_SUBSCRIBERS = 100_000
+# Per listen request; and for all of them together, in URIs and in characters.
+MAX_URIS_PER_SUBSCRIBER = 1000
+MAX_URIS_TOTAL = 100_000
+MAX_URI_CHARS_TOTAL = 16 * 1024 * 1024
+# Notifications sent before other tasks of the event loop get their turn.
+NOTIFY_BATCH_SIZE = 500
 
 
-Facets = frozenset[Facet | None]
+ServerViews = frozenset[ServerView | None]
 
 
 class Subscriber(Struct, eq=False):
-    """A client that listens: what it wants, and the way to it."""
+    """A client that listens: its filter, and how to notify it."""
 
-    emit: Emit
-    wants: Filter
+    emit: NotificationCallback
+    filter: SubscriptionFilter
     # 2026-07-28, basic/patterns/subscriptions: every notification carries the id of the listen request.
     tag: dict[str, Any]
-    # Whether it wants the progress of tasks in numbers too.
+    # Whether it also wants the progress of tasks as numbers.
     progress: bool = False
-    # The part of the server that it listens to.
-    facet: Facet | None = None
-    # Whether it may be told of a resource; None: of all.
-    sees: Callable[[str], bool] | None = None
-    # The call that it listens with.
+    # The view of the server that it listens to.
+    server_view: ServerView | None = None
+    # Predicate for the resources that it may be notified of; None: all.
+    is_visible: Callable[[str], bool] | None = None
+    # The `subscriptions/listen` call.
     call: Call | None = None
 
-    def tell(self, method: str, params: Any) -> None:
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification. Failures are logged, so that other subscribers are still notified."""
         try:
             self.emit(method, params)
         except Exception:
-            log.exception("a listener could not be told of %s", method)
+            log.exception("failed to notify a subscriber of %s", method)
 
 
-def honoured(wanted: Filter, capabilities: ServerCapabilities, exists: Callable[[str], bool]) -> Filter:
-    """The part of what is wanted that a server with these capabilities tells of, and only resources that exist."""
+def accepted_filter(
+    requested: SubscriptionFilter, capabilities: ServerCapabilities, exists: Callable[[str], bool]
+) -> SubscriptionFilter:
+    """Return the part of a requested filter that a server with these capabilities supports, with existing resources
+    only.
+    """
 
     def tells(feature: str, flag: str = "listChanged") -> bool:
         return bool((getattr(capabilities, feature) or {}).get(flag))
 
-    uris = wanted.resource_subscriptions
-    if uris is not None and len(uris) <= MOST_URIS:
+    uris = requested.resource_subscriptions
+    # Above the limit the listen request is rejected later, so the checks can be skipped.
+    if uris is not None and len(uris) <= MAX_URIS_PER_SUBSCRIBER:
         uris = [uri for uri in dict.fromkeys(uris) if exists(uri)]
-    return Filter(
-        tools_list_changed=wanted.tools_list_changed and tells("tools"),
-        prompts_list_changed=wanted.prompts_list_changed and tells("prompts"),
-        resources_list_changed=wanted.resources_list_changed and tells("resources"),
+    return SubscriptionFilter(
+        tools_list_changed=requested.tools_list_changed and tells("tools"),
+        prompts_list_changed=requested.prompts_list_changed and tells("prompts"),
+        resources_list_changed=requested.resources_list_changed and tells("resources"),
         resource_subscriptions=uris if tells("resources", "subscribe") else None,
-        task_ids=wanted.task_ids if EXTENSION in (capabilities.extensions or {}) else None,
+        task_ids=requested.task_ids if EXTENSION in (capabilities.extensions or {}) else None,
     )
 
 
 class _SubscriberIndex:
-    """Who wants to hear of what, so that no listener is looked at that did not ask for a change."""
+    """Index of subscribers by change, so that a change only touches its subscribers."""
 
     def __init__(self) -> None:
         self.uris = self.characters = 0
         self._lists: dict[str, set[Subscriber]] = {}
         self._exact: dict[str, set[Subscriber]] = {}
-        # By what stands before the `/` of everything below a resource; and how many of these have a length.
+        # By URI without its trailing slash, for changes below a resource; and how many of these URIs have each length.
         self._below: dict[str, set[Subscriber]] = {}
         self._lengths: Counter[int] = Counter()
 
     def add(self, subscriber: Subscriber) -> None:
-        for method in _lists(subscriber.wants):
+        for method in _list_notifications(subscriber.filter):
             self._lists.setdefault(method, set()).add(subscriber)
-        for uri in subscriber.wants.resource_subscriptions or ():
+        for uri in subscriber.filter.resource_subscriptions or ():
             parent = uri.rstrip("/")
+            # Both indexes are needed: a subscription to `a://x/` matches changes of that URI and of
+            # all URIs below it, but not of `a://x`.
             self._exact.setdefault(uri, set()).add(subscriber)
             self._below.setdefault(parent, set()).add(subscriber)
             self._lengths[len(parent)] += 1
@@ -96,9 +105,9 @@ class _SubscriberIndex:
             self.characters += len(uri)
 
     def remove(self, subscriber: Subscriber) -> None:
-        for method in _lists(subscriber.wants):
+        for method in _list_notifications(subscriber.filter):
             _discard(self._lists, method, subscriber)
-        for uri in subscriber.wants.resource_subscriptions or ():
+        for uri in subscriber.filter.resource_subscriptions or ():
             parent = uri.rstrip("/")
             _discard(self._exact, uri, subscriber)
             _discard(self._below, parent, subscriber)
@@ -109,26 +118,27 @@ class _SubscriberIndex:
             self.characters -= len(uri)
 
     def find(self, method: str, uri: str | None) -> Collection[Subscriber]:
-        """Those who want to hear of a change; of a resource also if it lies below one that they subscribed to."""
+        """Return the subscribers of a change. Subscriptions to a resource include everything below it."""
         if uri is None:
             return self._lists.get(method, ())
-        found = set(self._exact.get(uri, ()))
+        result = set(self._exact.get(uri, ()))
         end = uri.find("/")
         while end >= 0:
+            # Checking the length first avoids slicing the URI at every slash.
             if end in self._lengths:
-                found |= self._below.get(uri[:end], set())
+                result |= self._below.get(uri[:end], set())
             end = uri.find("/", end + 1)
-        return found
+        return result
 
 
-def _lists(wants: Filter) -> list[str]:
-    """The notifications about lists that are wanted."""
-    wanted = {
-        notifications.TOOLS_CHANGED: wants.tools_list_changed,
-        notifications.PROMPTS_CHANGED: wants.prompts_list_changed,
-        notifications.RESOURCES_CHANGED: wants.resources_list_changed,
+def _list_notifications(wants: SubscriptionFilter) -> list[str]:
+    """Return the list notifications that a filter includes."""
+    members = {
+        notifications.TOOLS_LIST_CHANGED: wants.tools_list_changed,
+        notifications.PROMPTS_LIST_CHANGED: wants.prompts_list_changed,
+        notifications.RESOURCES_LIST_CHANGED: wants.resources_list_changed,
     }
-    return [method for method, wanted_too in wanted.items() if wanted_too]
+    return [method for method, is_included in members.items() if is_included]
 
 
 def _discard(index: dict[str, set[Subscriber]], key: str, subscriber: Subscriber) -> None:
@@ -137,60 +147,70 @@ def _discard(index: dict[str, set[Subscriber]], key: str, subscriber: Subscriber
         del index[key]
 
 
-# The method, the URI of a resource, and a predicate that says who may hear of it.
+# The method, the URI of a resource, and a predicate for the calls to notify.
 _Change = tuple[str, str | None, Callable[[Call], bool] | None]
 
 
-def _admitted(subscriber: Subscriber, admits: Callable[[Call], bool] | None) -> bool:
+def _is_admitted(subscriber: Subscriber, admits: Callable[[Call], bool] | None) -> bool:
     return admits is None or (subscriber.call is not None and admits(subscriber.call))
 
 
 class Subscriptions:
-    """The listeners of one server, and the changes they have not been told of yet."""
+    """The subscribers of one server, and the changes that are still to be sent."""
 
     def __init__(self) -> None:
         self._listeners: set[Subscriber] = set()
         self._index = _SubscriberIndex()
-        # What has changed, and for whom: None is for all.
-        self._waiting: dict[_Change, Facets | None] = {}
-        # Tells other processes that serve the same clients.
-        self.spread: Callable[[str, str | None], None] | None = None
+        # Pending changes, and the server views to notify; None: all.
+        self._waiting: dict[_Change, ServerViews | None] = {}
+        # Forwards changes to other processes that serve the same clients.
+        self.broadcast_hook: Callable[[str, str | None], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(
         self,
         call: Call,
-        wants: Filter,
-        ended: Callable[[], None] = lambda: None,
-        sees: Callable[[str], bool] | None = None,
+        filter: SubscriptionFilter,
+        on_end: Callable[[], None] = lambda: None,
+        is_visible: Callable[[str], bool] | None = None,
     ) -> Awaitable[EmptyResult]:
-        """Tell the sender of a call what it wants to hear of, from now on and until it or the server ends the call; of
-        resources only if it `sees` them.
+        """Notify the caller of changes until it or the server ends the call; of resources only if `is_visible` accepts
+        them.
 
-        Returns what waits for that end; then `ended` is called. Raises InternalError when there are too many.
+        Returns an awaitable for that end; `on_end` is then called. Raises InternalError if there are too many
+        subscriptions.
         """
-        uris = wants.resource_subscriptions or ()
+        uris = filter.resource_subscriptions or ()
         if (
-            len(self._listeners) >= MOST_LISTENERS
-            or len(uris) > MOST_URIS
-            or self._index.uris + len(uris) > MOST_URIS_IN_ALL
-            or self._index.characters + sum(map(len, uris)) > MOST_CHARACTERS_IN_ALL
+            len(self._listeners) >= MAX_SUBSCRIBERS
+            or len(uris) > MAX_URIS_PER_SUBSCRIBER
+            or self._index.uris + len(uris) > MAX_URIS_TOTAL
+            or self._index.characters + sum(map(len, uris)) > MAX_URI_CHARS_TOTAL
         ):
-            raise InternalError("Refused: too many subscriptions")
+            raise InternalError("Rejected: too many subscriptions")
         self._loop = asyncio.get_running_loop()
         subscriber = Subscriber(
-            call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, facet=call.facet, sees=sees, call=call
+            call.reply.notify,
+            filter,
+            {SUBSCRIPTION_ID_META_KEY: call.id},
+            server_view=call.facet,
+            is_visible=is_visible,
+            call=call,
         )
-        call.reply.emit(notifications.ACKNOWLEDGED, AcknowledgedParams(meta=subscriber.tag, notifications=wants))
+        # The acknowledgement must be the first message of the stream, so send it before the subscriber is registered.
+        call.reply.notify(
+            notifications.SUBSCRIPTIONS_ACKNOWLEDGED,
+            SubscriptionsAcknowledgedParams(meta=subscriber.tag, notifications=filter),
+        )
         self._listeners.add(subscriber)
         self._index.add(subscriber)
-        return self._until_ended(call, subscriber, ended)
+        return self._until_ended(call, subscriber, on_end)
 
     async def _until_ended(self, call: Call, subscriber: Subscriber, ended: Callable[[], None]) -> EmptyResult:
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            # Cancelled by the client it has no answer; otherwise it is the server that ends it, with a result.
+            # Cancelled by the client, the request gets no response; otherwise the server ends it with a result.
             if call.reply.cancelled:
                 raise
         finally:
@@ -203,50 +223,55 @@ class Subscriptions:
         self,
         method: str,
         uri: str | None = None,
-        facets: Facets | None = None,
+        server_views: ServerViews | None = None,
         admits: Callable[[Call], bool] | None = None,
     ) -> None:
-        """Tell every listener that wants it of a change, once for all changes made in one go. From any thread.
+        """Notify subscribers of a change, once for all changes of one event loop turn. Thread-safe.
 
-        With `facets`, only those who listen to one of these parts of the server; with `admits`, only those whose call
-        it returns True for.
+        With `server_views`, only subscribers of one of these views; with `admits`, only those whose call it returns
+        True for.
         """
         if self._loop is None or not self._listeners:
             return
-        self._loop.call_soon_threadsafe(self._gather, (method, uri, admits), facets)
+        # Through the loop even from the loop's own thread: a hundred tools added in one turn become
+        # one notification.
+        self._loop.call_soon_threadsafe(self._gather, (method, uri, admits), server_views)
 
-    def publish_everywhere(self, method: str, uri: str | None = None) -> None:
-        """The same for the listeners of other processes too, where this one is one of several."""
+    def broadcast(self, method: str, uri: str | None = None) -> None:
+        """Notify subscribers of this process and of the others that serve the same clients."""
         self.publish(method, uri)
-        if self.spread is not None:
-            self.spread(method, uri)
+        if self.broadcast_hook is not None:
+            self.broadcast_hook(method, uri)
 
-    def _gather(self, change: _Change, facets: Facets | None) -> None:
+    def _gather(self, change: _Change, facets: ServerViews | None) -> None:
         if not self._waiting and self._loop is not None:
             self._loop.call_soon(self._flush)
+        # None means all views and absorbs any restriction of the same change.
         before = self._waiting.get(change, frozenset())
         self._waiting[change] = None if before is None or facets is None else before | facets
 
     def _flush(self) -> None:
+        # Sorted, so that clients receive the changes of one turn in a reproducible order.
         changes, self._waiting = sorted(self._waiting.items(), key=str), {}
         self._tell_some(
             [
                 (subscriber, method, uri)
                 for (method, uri, admits), facets in changes
                 for subscriber in self._index.find(method, uri)
-                if (facets is None or subscriber.facet in facets) and _admitted(subscriber, admits)
+                if (facets is None or subscriber.server_view in facets) and _is_admitted(subscriber, admits)
             ]
         )
 
     def _tell_some(self, owed: list[tuple[Subscriber, str, str | None]], start: int = 0) -> None:
-        end = start + TOLD_AT_ONCE
+        end = start + NOTIFY_BATCH_SIZE
         for subscriber, method, uri in owed[start:end]:
-            unseen = uri is not None and subscriber.sees is not None and not subscriber.sees(uri)
+            unseen = uri is not None and subscriber.is_visible is not None and not subscriber.is_visible(uri)
+            # It may have left between two batches.
             if subscriber in self._listeners and not unseen:
                 tag = subscriber.tag
-                params = notifications.NoticeParams(meta=tag)
+                params = notifications.NotificationParams(meta=tag)
                 if uri is not None:
                     params = notifications.ResourceUpdatedParams(meta=tag, uri=uri)
-                subscriber.tell(method, params)
+                subscriber.notify(method, params)
         if end < len(owed) and self._loop is not None:
             self._loop.call_soon(self._tell_some, owed, end)

@@ -1,4 +1,4 @@
-"""Skills: folders of instructions, served as resources with the skills extension (SEP-2640, a draft)."""
+"""Skills: directories of instructions, served as resources with the skills extension (SEP-2640, a draft)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, UnsetType
 
-from portico._options import explained
+from portico._options import validated_kwargs
 from portico.protocol.errors import InvalidParams, ResourceNotFound, UsageError
 from portico.protocol.methods import METHODS
 from portico.protocol.resources import ReadResourceParams
 from portico.protocol.skills import (
-    EXTENSION,
+    SKILLS_EXTENSION,
     GetSkillParams,
     GetSkillResult,
     ListSkillsResult,
@@ -24,64 +24,71 @@ from portico.protocol.skills import (
 )
 from portico.rpc.call import Call
 from portico.server.components.resources import Resource
-from portico.server.components.runtime import Runtime, Threads
-from portico.server.components.validation import checked_hints
+from portico.server.components.runtime import Runtime, ThreadPool
+from portico.server.components.validation import build_cache_hints
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Component, Service
-from portico.server.skills.directory import SCHEME, SkillDirectory
+from portico.server.skills.directory import URI_SCHEME, SkillDirectory
 
 log = logging.getLogger("portico")
 
-# Fewer than of other things: an entry names every file of its skill.
+# Smaller than for other lists: an entry names every file of its skill.
 PAGE_SIZE = 100
 
 
 class _SkillHost(Protocol):
-    """What skills need of the server that they are part of."""
+    """The part of a server that the service uses."""
 
     registry: Registry
 
 
 class _SkillFiles(Resource):
-    """Every file. The path is taken as it was sent, not decoded, because `%2F` and `/` must not be the same here."""
+    """Resource template for every file of a skill.
+
+    The path is used undecoded, because `%2F` and `/` must stay distinct.
+    """
 
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
-        return await super().read(call, params, runtime, {"path": params.uri.removeprefix(SCHEME)})
+        return await super().read(call, params, runtime, {"path": params.uri.removeprefix(URI_SCHEME)})
 
 
 class Skills(Service):
-    """The skills below a folder: `server.add(Skills("folder"))`.
+    """Service for the skills below a directory: `server.add(Skills("folder"))`.
 
-    A skill is a directory with a SKILL.md, whose frontmatter gives the name of that directory and a description. One
-    that cannot be served as it is raises UsageError now; one that breaks later is left out, and the log says why.
+    A skill is a directory with a SKILL.md whose frontmatter has the directory's name and a description. An invalid
+    skill raises UsageError at startup; one that becomes invalid later is left out and logged.
+
+    * **directory** – the directory that contains the skills.
+    * **page_size** – number of skills in a page of `skills/list`.
+    * **cache_ttl_ms**, **cache_scope** – how long clients may cache results, and whether several users may share them.
     """
 
     name = "skills"
 
-    @explained
+    @validated_kwargs
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        directory: str | os.PathLike[str],
         *,
         page_size: int = PAGE_SIZE,
-        ttl_ms: int = 0,
+        cache_ttl_ms: int = 0,
         cache_scope: Literal["public", "private"] = "private",
     ) -> None:
         super().__init__()
-        self._folder = SkillDirectory(folder)
+        self._folder = SkillDirectory(directory)
         self._page_size = page_size
-        self._hints = checked_hints(ttl_ms, cache_scope)
-        self._threads = Threads(2)
+        self._hints = build_cache_hints(cache_ttl_ms, cache_scope)
+        self._threads = ThreadPool(2)
         self._told: set[str] = set()
         self._first, problems = self._folder.skills()
         if problems:
             raise UsageError(problems[0])
 
-    def added(self, server: _SkillHost) -> None:
+    def on_added(self, server: _SkillHost) -> None:
         self._cursors = server.registry.cursors
 
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
-        return {EXTENSION: {"directoryRead": True}}
+        return {SKILLS_EXTENSION: {"directoryRead": True}}
 
     def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
         return {
@@ -90,11 +97,11 @@ class Skills(Service):
             "resources/directory/read": self._read_directory,
         }
 
-    def offers(self) -> Iterator[Component]:
-        yield from super().offers()
+    def components(self) -> Iterator[Component]:
+        yield from super().components()
         for skill in self._first:
             yield Resource(
-                partial(self._folder.read, skill.uri.removeprefix(SCHEME)),
+                partial(self._folder.read, skill.uri.removeprefix(URI_SCHEME)),
                 skill.uri,
                 name=skill.frontmatter["name"],
                 description=skill.frontmatter["description"],
@@ -102,7 +109,7 @@ class Skills(Service):
             )
         yield _SkillFiles(
             self._folder.read,
-            SCHEME + "{+path}",
+            URI_SCHEME + "{+path}",
             name="skill_file",
             description="A file of a skill: a skill's path, and the path of the file inside it.",
         )
@@ -110,8 +117,9 @@ class Skills(Service):
     async def _list(self, call: Call) -> ListSkillsResult:
         params = METHODS["skills/list"].decode(call.params)
         skills, problems = await self._threads.run(self._folder.skills, ())
+        # Log each problem once, not with every request.
         for problem in set(problems) - self._told:
-            log.warning("a skill is left out: %s", problem)
+            log.warning("skipping a skill: %s", problem)
         self._told = set(problems)
         page, more = self._page("skills/list", skills, params.cursor)
         return ListSkillsResult(skills=page, next_cursor=more, **self._hints)
@@ -142,6 +150,6 @@ class Skills(Service):
 
 
 def _path_of(uri: str) -> str:
-    if not uri.startswith(SCHEME):
+    if not uri.startswith(URI_SCHEME):
         raise FileNotFoundError(uri)
-    return uri.removeprefix(SCHEME)
+    return uri.removeprefix(URI_SCHEME)

@@ -1,6 +1,6 @@
-"""A job that this process runs: its lease, its slot, and the body of its tool.
+"""Execution of a job in this process: its lease, its slot, and the function of its tool.
 
-What the body asks waits in the store, and what it has done is remembered there.
+Input requests wait in the store, and finished steps are recorded there.
 """
 
 from __future__ import annotations
@@ -19,52 +19,60 @@ from msgspec import Raw, Struct, field
 from portico.auth.principal import Principal
 from portico.protocol import notifications
 from portico.protocol.content import TextContent
-from portico.protocol.errors import ProtocolError, Refused, ToolError
-from portico.protocol.jsonrpc import ErrorBody, encode
+from portico.protocol.errors import ClientRequestFailed, ProtocolError, ToolError
+from portico.protocol.jsonrpc import ErrorObject, encode
 from portico.protocol.meta import ClientCapabilities, Implementation
 from portico.protocol.methods import METHODS
 from portico.protocol.tools import CallToolParams, CallToolResult
-from portico.protocol.versions import MODERN, Revision
-from portico.rpc.call import Call, Facet, Listening
-from portico.rpc.client_requests import require
-from portico.rpc.dispatcher import refusal, unforeseen
+from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
+from portico.rpc.call import Call, CallbackReply, ServerView
+from portico.rpc.client_requests import validate_client_request
+from portico.rpc.dispatcher import internal_error_result, tool_error_result
 from portico.server.components.runtime import Runtime
 from portico.server.components.tools import Tool
-from portico.server.context.input_rounds import BodyReply, ReplayKeys, typed
+from portico.server.context.input_rounds import ComponentReply, ReplayKeys, decode_response
 from portico.server.tasks import leases
-from portico.server.tasks.jobs import Job, Outcome, now
+from portico.server.tasks.jobs import Job, JobOutcome, now_ms
 from portico.server.tasks.leases import Lease
 from portico.store.database import Database
-from portico.store.errors import Conflict, ConnectionLost, DiskFailed, Locked, StoreError
+from portico.store.errors import ConnectionLost, DiskError, LockTimeout, SerializationConflict, StoreError
 
 log = logging.getLogger("portico")
 
 T = TypeVar("T")
 
-# Failures of the store after which the same write may succeed. The others stay, however often it is tried.
-TRANSIENT: tuple[type[StoreError], ...] = (DiskFailed, Locked, Conflict, ConnectionLost)
+# Store failures after which the same write may succeed. Others are permanent.
+TRANSIENT_ERRORS: tuple[type[StoreError], ...] = (DiskError, LockTimeout, SerializationConflict, ConnectionLost)
 RETRY_SECONDS = 1.0
-# Clients poll for progress, so it is not written more often than one would.
-REPORT_SECONDS = 0.25
-LONGEST_MESSAGE = 500
+# Clients poll for progress, so writing it more often would be wasted.
+PROGRESS_INTERVAL_SECONDS = 0.25
+MAX_MESSAGE_CHARS = 500
 
 
 class LeaseLost(BaseException):
-    """The job was cancelled, or given to another worker because this one seemed dead. Its body ends here."""
+    """Raised when the job was cancelled, or taken over because this worker seemed dead. Ends the function.
+
+    A BaseException, so that `except Exception` in a tool cannot suppress it.
+    """
 
 
-class Slots:
-    """How many bodies may run at once. A body that comes back from waiting goes before jobs that have not begun."""
+class JobConcurrencyLimit:
+    """Limits concurrently running functions.
 
-    def __init__(self, size: int, freed: Callable[[], None]) -> None:
+    A function that resumes takes precedence over jobs that have not started.
+    """
+
+    def __init__(self, size: int, on_free: Callable[[], None]) -> None:
         self.free = size
-        self._freed = freed
+        self._freed = on_free
         self._returning: deque[asyncio.Future[None]] = deque()
 
     def acquire(self) -> None:
         self.free -= 1
 
     def release(self) -> None:
+        # Functions that resume come first: they hold the state of a user's answered request, while
+        # a queued job holds nothing.
         while self._returning:
             waiter = self._returning.popleft()
             if not waiter.done():
@@ -74,6 +82,7 @@ class Slots:
         self._freed()
 
     async def reacquire(self) -> None:
+        """Acquire a slot again after waiting for input."""
         if self.free > 0:
             self.free -= 1
             return
@@ -83,28 +92,28 @@ class Slots:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self.release()  # it was given to us in the same moment
+                self.release()  # the slot was granted at the moment of cancellation
             raise
 
 
-class Worker(Protocol):
-    """What a running job needs of its engine."""
+class WorkerEngine(Protocol):
+    """The part of the engine that a running job uses."""
 
     database: Database
     worker: str
-    slots: Slots
-    # Until when this worker has said that it lives.
+    concurrency_limit: JobConcurrencyLimit
+    # Time until which this worker's leases are renewed.
     alive_until: int
 
 
-class RunningJob:
-    """One run of a job in this process. It has a slot except while its body waits for an answer."""
+class JobRun:
+    """One run of a job in this process. It has a slot except while its function waits for input."""
 
-    def __init__(self, engine: Worker, job: Job, steps: dict[str, Raw], *, limited: bool) -> None:
+    def __init__(self, engine: WorkerEngine, job: Job, steps: dict[str, Raw], *, is_limited: bool) -> None:
         self.engine = engine
         self.job = job
-        self.lease = Lease(job.id, engine.worker, job.runs, limited)
-        # The steps that earlier runs have finished, and this one.
+        self.lease = Lease(job.id, engine.worker, job.runs, is_limited)
+        # Steps finished by this run and earlier ones.
         self.steps = steps
         self.task: asyncio.Task[None] | None = None
         self.call: Call | None = None
@@ -115,40 +124,41 @@ class RunningJob:
         self._returning = asyncio.Lock()
 
     async def write(self, fn: Callable[..., T | None], *arguments: Any) -> T:
-        """Write under the lease, trying again while the store is away. Raises LeaseLost if the lease is not ours.
+        """Write under the lease, retrying while the store is unavailable. Raises LeaseLost if the lease is not ours.
 
-        Trying again does nothing twice: what is written is the same, and only the holder of the lease can.
+        Retrying is idempotent: the same values are written, and only the holder of the lease can write.
         """
         level = logging.WARNING
         while True:
             try:
                 return await self.try_to_write(fn, *arguments)
-            except TRANSIENT as failure:
-                log.log(level, "the task %s waits for the store: %s", self.job.id, failure)
+            except TRANSIENT_ERRORS as failure:
+                log.log(level, "the task %s is waiting for the store: %s", self.job.id, failure)
             level = logging.DEBUG  # one warning is enough
             await asyncio.sleep(RETRY_SECONDS)
 
     async def try_to_write(self, fn: Callable[..., T | None], *arguments: Any) -> T:
+        """Write under the lease once. Raises LeaseLost if the lease is not ours."""
         done = await self.engine.database.write(lambda tx: fn(tx, self.lease, *arguments), isolation="read committed")
         if done is None or done is False:
             raise LeaseLost
         return done
 
-    async def answer(self, key: str, question: dict[str, Any]) -> Raw:
-        """The answer to a question, however long it takes."""
+    async def wait_for_response(self, key: str, request: dict[str, Any]) -> Raw:
+        """Return the response to an input request, waiting as long as it takes."""
         if key in self.job.answers:
             return self.job.answers[key]
-        self.update(await self.write(leases.ask, {key: question}, now()))
+        self.update(await self.write(leases.add_input_requests, {key: request}, now_ms()))
         if key not in self.job.answers:
-            async with self.idle():
+            async with self.release_slot_while_waiting():
                 while key not in self.job.answers:
                     self._news.clear()
                     await self._news.wait()
         return self.job.answers[key]
 
     @asynccontextmanager
-    async def idle(self) -> AsyncIterator[None]:
-        """While its body waits, the slot is free for another job."""
+    async def release_slot_while_waiting(self) -> AsyncIterator[None]:
+        """Free the slot for another job while the function waits."""
         self.waiting += 1
         self.release_slot()
         try:
@@ -158,7 +168,7 @@ class RunningJob:
         await self._reacquire_slot()
 
     def update(self, job: Job) -> None:
-        """Take over the row. Of two that were read at about the same time, the one with more answers is the newer."""
+        """Adopt a newly read row. Of two rows read at about the same time, the one with more responses is newer."""
         if len(job.answers) >= len(self.job.answers):
             self.job = job
         self._news.set()
@@ -166,154 +176,168 @@ class RunningJob:
     def release_slot(self) -> None:
         if self.has_slot:
             self.has_slot = False
-            self.engine.slots.release()
+            self.engine.concurrency_limit.release()
 
     async def _reacquire_slot(self) -> None:
-        # Of questions that are asked side by side, the first answer brings the body back.
+        # With several pending input requests, the first response resumes the function.
         async with self._returning:
             if not self.has_slot:
-                await self.engine.slots.reacquire()
+                await self.engine.concurrency_limit.reacquire()
                 self.has_slot = True
 
     async def ensure_lease(self) -> None:
-        """Before a side effect: ask the store whether the lease is still ours, if it may have run out."""
-        if now() >= max(self.engine.alive_until, self.job.lease or 0):
+        """Check with the store before a side effect that the lease is still ours, if it may have expired."""
+        # Usually the heartbeat has renewed the lease and this costs nothing. After a pause of the
+        # process, such as a suspended machine, the store decides before the side effect happens.
+        if now_ms() >= max(self.engine.alive_until, self.job.lease or 0):
             await self.write(leases.locked_row)
 
     async def finish_step(self, name: str, value: Raw) -> None:
-        await self.write(leases.step, name, value)
+        """Store the value of a finished step."""
+        await self.write(leases.store_leased_step, name, value)
         self.steps[name] = value
 
 
-# Running the body
+# Running the function
 
 
-class Caller(Struct, omit_defaults=True):
-    """The client that asked for the task, as far as a body may want to know it, also after a restart."""
+class TaskCaller(Struct, omit_defaults=True):
+    """The client that created the task, as far as functions can see it, stored for restarts."""
 
     principal: Principal | None = None
-    # Where it came from: who is no principal and has one is a stranger, and not the user of this machine.
+    # Address of the client: with an address but no principal it is anonymous, not the local user.
     address: str | None = None
-    capabilities: ClientCapabilities = ClientCapabilities()
-    client: Implementation | None = None
-    # The result is what the call would have been answered with in this revision.
-    revision: Revision = MODERN
-    # The part of the server that it was asked through, by its name; empty: the whole.
-    facet: str = ""
+    client_capabilities: ClientCapabilities = ClientCapabilities()
+    client_info: Implementation | None = None
+    # Protocol version of the call, which determines the form of the result.
+    protocol_version: ProtocolVersion = FIRST_MODERN_VERSION
+    # Name of the server view that the call used; empty: the whole server.
+    server_view: str = ""
 
 
 class _GoneFacet:
-    """In place of a part that is no longer there: it has nothing."""
+    """Replacement for a server view that no longer exists: contains nothing."""
 
-    def shows(self, owner: str, name: str) -> bool:
+    def includes(self, owner: str, name: str) -> bool:
         return False
 
 
 _GONE = _GoneFacet()
 
 
-class RefusedAnswer(Struct):
-    """Stored in the place of an answer: the client refused to give one."""
+class RefusedInput(Struct):
+    """Stored instead of a response when the client rejected an input request."""
 
     reason: str = field(name="portico/refused")
 
 
-async def run(
-    running: RunningJob,
+async def run_job(
+    job_run: JobRun,
     tool: Tool | None,
     runtime: Runtime,
     check: Callable[[Call, Tool], None] | None = None,
-    watch: Callable[[Call, Tool, Awaitable[Any]], Awaitable[Any]] | None = None,
-    facets: Mapping[str, Facet] = MappingProxyType({}),
-) -> Outcome:
-    """Run the body of a job from its beginning; finished steps are not done again. `check` raises what a call is
-    refused with that may not be made any more; `watch` awaits the rest, and takes note of it. `facets` are the parts of
-    the server: a body sees no more of it than the client that asked."""
+    audit: Callable[[Call, Tool, Awaitable[Any]], Awaitable[Any]] | None = None,
+    server_views: Mapping[str, ServerView] = MappingProxyType({}),
+) -> JobOutcome:
+    """Run the function of a job from the start; finished steps are not repeated.
+
+    `check` raises if the call is no longer allowed; `audit` awaits the rest and records it. `server_views` are the
+    views of the server: a function sees no more of it than its client.
+    """
     if tool is None:
-        raise LeaseLost  # removed since the job was claimed; another process may have the tool
-    job = running.job
-    caller = msgspec.json.decode(job.caller, type=Caller)
-    reporter = Reporter(running)
-    rounds, reply = JobRounds(running), Listening(reporter.emit)
+        raise LeaseLost  # the tool was removed since the job was claimed; another process may have it
+    job = job_run.job
+    caller = msgspec.json.decode(job.caller, type=TaskCaller)
+    reporter = ProgressReporter(job_run)
+    rounds, reply = JobInputRounds(job_run), CallbackReply(reporter.emit)
     call = Call(
         method="tools/call",
         id=job.id,
-        revision=caller.revision,
-        capabilities=caller.capabilities,
-        client=caller.client,
+        protocol_version=caller.protocol_version,
+        capabilities=caller.client_capabilities,
+        client=caller.client_info,
         principal=caller.principal,
         address=caller.address,
-        facet=facets.get(caller.facet, _GONE) if caller.facet else None,
+        # A view that was removed since must not widen to the whole server.
+        facet=server_views.get(caller.server_view, _GONE) if caller.server_view else None,
         progress_token=job.id,
-        reply=BodyReply(reply, rounds=rounds),
+        reply=ComponentReply(reply, rounds=rounds),
     )
-    rounds.call = running.call = call
+    rounds.call = job_run.call = call
     try:
         if check is not None:
             check(call, tool)
         work: Awaitable[Any] = tool.call(call, CallToolParams(job.tool, job.arguments), runtime)
-        return _completed(await (work if watch is None else watch(call, tool, work)))
+        return _outcome_of_result(await (work if audit is None else audit(call, tool, work)))
     except BaseException as failure:
-        return _failed(failure, job.tool, caller.revision)
+        return _outcome_of_failure(failure, job.tool, caller.protocol_version)
     finally:
         reply.close()
         await reporter.end()
 
 
-def _completed(result: Any) -> Outcome:
+def _outcome_of_result(result: Any) -> JobOutcome:
     refused = isinstance(result, CallToolResult) and result.is_error is True
-    message = next((one.text for one in result.content if isinstance(one, TextContent)), None) if refused else None
-    return Outcome("completed", Raw(encode(result)), message and message[:LONGEST_MESSAGE], refused)
+    message = next((item.text for item in result.content if isinstance(item, TextContent)), None) if refused else None
+    return JobOutcome("completed", Raw(encode(result)), message and message[:MAX_MESSAGE_CHARS], refused)
 
 
-def _failed(failure: BaseException, tool: str, revision: Revision) -> Outcome:
-    """The outcome that matches the door's answer to a call that fails like this."""
+def _outcome_of_failure(failure: BaseException, tool: str, revision: ProtocolVersion) -> JobOutcome:
+    """Return the outcome that matches the response to a call that fails like this."""
     if isinstance(failure, LeaseLost | KeyboardInterrupt | GeneratorExit) or _is_being_cancelled(failure):
         raise failure
+    # A TaskGroup in the function wraps it in a group.
     if isinstance(failure, BaseExceptionGroup) and failure.subgroup(LeaseLost) is not None:
         raise LeaseLost from failure
     try:
         if isinstance(failure, ProtocolError):
-            error = Raw(encode(ErrorBody(failure.code_at(revision), failure.message, failure.data)))
-            return Outcome("failed", error, failure.message[:LONGEST_MESSAGE])
-    except Exception as worse:  # the author's data cannot be encoded as JSON
+            error = Raw(encode(ErrorObject(failure.code_for(revision), failure.message, failure.data)))
+            return JobOutcome("failed", error, failure.message[:MAX_MESSAGE_CHARS])
+    except Exception as worse:  # the error's data cannot be encoded as JSON
         failure = worse
+    # Intended by the author, so it is not retried.
     if isinstance(failure, ToolError):
-        return _completed(refusal(failure))
-    return msgspec.structs.replace(_completed(unforeseen(failure, f"the task {tool}")), again=True)
+        return _outcome_of_result(tool_error_result(failure))
+    return msgspec.structs.replace(
+        _outcome_of_result(internal_error_result(failure, f"the task {tool}")), is_retryable=True
+    )
 
 
 def _is_being_cancelled(failure: BaseException) -> bool:
-    """Whether the job is cancelled, and not only a body has let some cancellation of its own escape."""
+    """Return whether the job is being cancelled, rather than the function leaking one that it caused itself."""
     task = asyncio.current_task()
     return isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-class JobRounds:
-    """The `Rounds` of a body that runs as a job: its questions wait in the store, and its steps last."""
+class JobInputRounds:
+    """Input rounds of a function that runs as a job: input requests wait in the store, and steps are durable."""
 
     call: Call
 
-    def __init__(self, running: RunningJob) -> None:
-        self._running = running
+    def __init__(self, job_run: JobRun) -> None:
+        self._running = job_run
         self.keys = ReplayKeys()
-        self.replays = bool(running.steps or running.job.answers)
+        self.is_replay = bool(job_run.steps or job_run.job.answers)
 
-    async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
-        params = require(self.call, method, params)
-        key = self.keys.question(method.partition("/")[0], key)
+    async def request_input(self, method: str, params: Any, key: str | None = None) -> Any:
+        params = validate_client_request(self.call, method, params)
+        key = self.keys.request_key(method.partition("/")[0], key)
         question = {"method": method} if params is None else {"method": method, "params": params}
-        answer = await self._running.answer(key, question)
+        answer = await self._running.wait_for_response(key, question)
         try:
-            refused = msgspec.json.decode(answer, type=RefusedAnswer)
+            # Stored instead of a response, because the client may reject a request in one process
+            # while the function waits in another.
+            refused = msgspec.json.decode(answer, type=RefusedInput)
         except msgspec.DecodeError:
-            return typed(answer, METHODS[method].result, key)
-        raise Refused(f"The client refused {method}: {refused.reason}")
+            return decode_response(answer, METHODS[method].result, key)
+        raise ClientRequestFailed(f"The client rejected {method}: {refused.reason}")
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
-        """The value of a step that is done once: when this returns, it is on the disk."""
+        """Return the value of a step that runs once. It is durable when this returns."""
         key = self.keys.step(name)
         if key not in self._running.steps:
+            # Two workers must not both run a step. The check and the write of the result leave a
+            # gap that only an idempotent side effect can close.
             await self._running.ensure_lease()
             with self.keys.inside_step(name):
                 value = fn()
@@ -322,26 +346,27 @@ class JobRounds:
             await self._running.finish_step(key, Raw(encode(value)))
         return msgspec.json.decode(self._running.steps[key])
 
-    async def detach(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Does nothing: the call is a task already."""
+    async def continue_as_task(self, settle: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Do nothing: the call is a task already."""
 
-    def idle(self) -> AbstractAsyncContextManager[None]:
-        return self._running.idle()
+    def release_slot(self) -> AbstractAsyncContextManager[None]:
+        return self._running.release_slot_while_waiting()
 
 
-class Reporter:
-    """Writes progress to the store: the newest, and not too often."""
+class ProgressReporter:
+    """Writes the latest progress to the store, at a limited rate."""
 
-    def __init__(self, running: RunningJob) -> None:
-        self._running = running
+    def __init__(self, job_run: JobRun) -> None:
+        self._running = job_run
         self._newest: notifications.ProgressParams | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = False
 
     def emit(self, method: str, params: Any) -> None:
-        # A thread whose task is over may go on to report.
+        # A thread may still report after its task has ended.
         if isinstance(params, notifications.ProgressParams) and not self._ended:
             self._newest = params
+            # One writer at a time. Values in between are dropped: only the latest progress matters.
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._report())
 
@@ -350,18 +375,18 @@ class Reporter:
             newest, self._newest = self._newest, None
             if not await self._write(newest):
                 break
-            await asyncio.sleep(REPORT_SECONDS)
+            await asyncio.sleep(PROGRESS_INTERVAL_SECONDS)
         self._task = None
 
     async def _write(self, newest: notifications.ProgressParams) -> bool:
-        """False: the job is another's now."""
-        message = newest.message and newest.message[:LONGEST_MESSAGE]
+        """Write progress, and return False if the lease is lost."""
+        message = newest.message and newest.message[:MAX_MESSAGE_CHARS]
         try:
-            await self._running.try_to_write(leases.report, newest.progress, newest.total, message, now())
+            await self._running.try_to_write(leases.store_progress, newest.progress, newest.total, message, now_ms())
         except LeaseLost:
             return False
         except StoreError as failure:
-            log.warning("progress was not written: %s", failure)
+            log.warning("failed to store progress: %s", failure)
         return True
 
     async def end(self) -> None:
@@ -370,5 +395,5 @@ class Reporter:
             self._task.cancel()
             await asyncio.wait({self._task})
         if self._newest is not None:
-            # What was said last is what is seen from now on.
+            # The last progress stays visible from now on, so it must be written.
             await self._write(self._newest)

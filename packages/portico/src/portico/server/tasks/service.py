@@ -1,10 +1,9 @@
-"""A server's tasks: which calls become one, and what can be asked about them, in both designs."""
+"""The tasks of a server: which calls become tasks, and the task methods of both protocol designs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,87 +19,91 @@ from portico.auth.principal import Principal
 from portico.protocol import notifications
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import (
+    ComponentNotFound,
     InternalError,
     InvalidParams,
     MethodNotFound,
-    MissingCapability,
-    NeedsTask,
-    Unknown,
+    MissingClientCapability,
+    TaskRequired,
 )
-from portico.protocol.jsonrpc import NOTHING
-from portico.protocol.meta import SUBSCRIPTION_ID
+from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY
 from portico.protocol.methods import METHODS
-from portico.protocol.subscriptions import Filter, ListenParams
-from portico.protocol.tasks import EXTENSION, PROGRESS, TaskParams, notified
+from portico.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenParams
+from portico.protocol.tasks import EXTENSION, TASK_PROGRESS_EXTENSION, TaskIdParams, to_task_notification
 from portico.protocol.tools import CallToolParams
-from portico.protocol.versions import MODERN, V2025_11_25
+from portico.protocol.versions import FIRST_MODERN_VERSION, V2025_11_25
 from portico.rpc.call import Call
-from portico.rpc.dispatcher import unexpected
-from portico.rpc.identity import identity_of
-from portico.server.components.results import Detached
+from portico.rpc.dispatcher import log_internal_error
+from portico.rpc.identity import principal_id
+from portico.rpc.supervision import BackgroundTasks
+from portico.server.components.results import DetachedCall
 from portico.server.components.runtime import Runtime
 from portico.server.components.tools import TaskConfig, Tool
-from portico.server.context.input_rounds import BodyReply, rounds_of, typed
-from portico.server.policy.interfaces import Owned
+from portico.server.context.input_rounds import ComponentReply, decode_response, get_rounds
+from portico.server.policy.interfaces import QualifiedName
 from portico.server.registry.registry import Registry
-from portico.server.registry.service import Answer, Service
-from portico.server.registry.subscriptions import MOST_URIS, Subscriber
+from portico.server.registry.service import MethodHandler, Service
+from portico.server.registry.subscriptions import MAX_URIS_PER_SUBSCRIBER, Subscriber
 from portico.server.tasks import jobs, tasks_2025_11_25, tasks_2026_07_28
-from portico.server.tasks.engine import CONCURRENCY, LEASE_SECONDS, Engine
-from portico.server.tasks.execution import Caller, RunningJob, run
-from portico.server.tasks.jobs import Job, Outcome, now
-from portico.server.tasks.tasks_2025_11_25 import Asked, InputRelay, TaskWish
-from portico.store.database import Database, when_ready
+from portico.server.tasks.engine import DEFAULT_CONCURRENCY, LEASE_SECONDS, TaskEngine
+from portico.server.tasks.execution import JobRun, TaskCaller, run_job
+from portico.server.tasks.jobs import Job, JobOutcome, now_ms
+from portico.server.tasks.tasks_2025_11_25 import AskedRequests, InputRelay, TaskMetadata
+from portico.store.data_directory import named_store
+from portico.store.database import Database, retry_until_ready
 from portico.store.errors import DiskFull, StoreError
 
 if TYPE_CHECKING:
-    from portico.server.policy.enforcement import Protection
+    from portico.server.policy.enforcement import PolicyEnforcer
 
 log = logging.getLogger("portico")
 
-# The longest time to live that a client may wish for.
-LONGEST_TTL_MS = 30 * 24 * 3600 * 1000
+# Maximum time to live that a client may request.
+# Without a bound, a client could fill the store with tasks that never expire.
+MAX_TTL_MS = 30 * 24 * 3600 * 1000
 _POLL_SECONDS = TaskConfig().poll_interval
 
-# The form of `jobs.new_id`, now and before.
+# Pattern of job ids, current and former.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _responses = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Host(Protocol):
-    """What tasks need of the server that they belong to."""
+class TaskHost(Protocol):
+    """The part of a server that the service uses."""
 
     runtime: Runtime
     registry: Registry
     store: str | None
-    protection: Protection | None
+    policy: PolicyEnforcer | None
 
-    def owned(self, component: Any) -> Owned: ...
+    def component_qualified_name(self, component: Any) -> QualifiedName: ...
 
 
 class TaskService(Service):
-    """The tasks of one server, which adds this service by itself. The engine runs while the server does."""
+    """Service for the tasks of one server, which adds it itself. The engine runs while the server does."""
 
     name = "portico/tasks"
+    internal = True
 
-    def __init__(self, *, concurrency: int = CONCURRENCY, lease: float = LEASE_SECONDS) -> None:
+    def __init__(self, *, concurrency: int = DEFAULT_CONCURRENCY, lease_seconds: float = LEASE_SECONDS) -> None:
         super().__init__()
         self.concurrency = concurrency
-        self.lease = lease
-        self._engine: Engine | None = None
+        self.lease = lease_seconds
+        self._engine: TaskEngine | None = None
         self._starting = asyncio.Lock()
-        self._asked: Asked = set()
-        # Those who listen to a task, by its id.
+        self._asked: AskedRequests = set()
+        # Subscribers by task id.
         self._subscribers: dict[str, set[Subscriber]] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
-    def added(self, server: Host) -> None:
+    def on_added(self, server: TaskHost) -> None:
         self._host = server
 
     def extensions(self) -> dict[str, dict[str, Any]]:
         return {EXTENSION: {}}
 
-    def methods(self) -> dict[str, Answer]:
+    def methods(self) -> dict[str, MethodHandler]:
         return {
             "tasks/get": self._get,
             "tasks/cancel": self._cancel,
@@ -109,14 +112,14 @@ class TaskService(Service):
             "tasks/list": self._list,
         }
 
-    def around(self, method: str, answer: Answer) -> Answer:
+    def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
         if method == "tools/call":
-            return partial(self._call, answer)
-        return partial(self._listen, answer) if method == "subscriptions/listen" else answer
+            return partial(self._call, handler)
+        return partial(self._listen, handler) if method == "subscriptions/listen" else handler
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        await when_ready(self.engine)
+        await retry_until_ready(self.engine)
         try:
             yield
         finally:
@@ -124,46 +127,48 @@ class TaskService(Service):
             if engine is not None:
                 await engine.stop()
 
-    async def engine(self) -> Engine:
-        """The engine, started with the first use."""
+    async def engine(self) -> TaskEngine:
+        """Return the engine, started on first use."""
         async with self._starting:
             if self._engine is None:
-                engine = Engine(
+                engine = TaskEngine(
                     self._host.runtime.name,
-                    Database(self._host.store or os.environ.get("PORTICO_STORE") or "sqlite://"),
+                    Database(named_store(self._host.store) or "sqlite://"),
                     self._configs,
                     self._run,
                     concurrency=self.concurrency,
-                    lease=self.lease,
-                    heard=self._heard,
-                    followed=self._followed,
+                    lease_seconds=self.lease,
+                    on_change=self._heard,
+                    followed_ids=self._watched_tasks,
                 )
                 await engine.start()
                 self._engine = engine
         return self._engine
 
-    async def _run(self, running: RunningJob) -> Outcome:
+    async def _run(self, running: JobRun) -> JobOutcome:
         tool = self._host.registry.tool(running.job.tool)
         facets = getattr(self._host, "views", {})
-        if self._host.protection is None:
-            return await run(running, tool, self._host.runtime, facets=facets)
+        if self._host.policy is None:
+            return await run_job(running, tool, self._host.runtime, server_views=facets)
         check, watch = partial(self._check, running.job), partial(self._watch, running.job)
-        return await run(running, tool, self._host.runtime, check, watch, facets)
+        return await run_job(running, tool, self._host.runtime, check, watch, facets)
 
     async def _watch(self, job: Job, call: Call, tool: Tool, work: Awaitable[Any]) -> Any:
-        protection = self._host.protection
+        protection = self._host.policy
         assert protection is not None
-        return await protection.watch(call, job.id, self._host.owned(tool), job.arguments, work)
+        return await protection.audit_task(call, job.id, self._host.component_qualified_name(tool), job.arguments, work)
 
     def _check(self, job: Job, call: Call, tool: Tool) -> None:
-        """What was allowed when the job was made may not be any more."""
-        protection = self._host.protection
-        if protection is not None and not protection.still_allows(call, self._host.owned(tool), job.arguments):
-            raise Unknown("tool", job.tool, [])
+        """Raise ComponentNotFound if the call was allowed when the job was created but is not any more."""
+        protection = self._host.policy
+        if protection is not None and not protection.is_still_allowed(
+            call, self._host.component_qualified_name(tool), job.arguments
+        ):
+            raise ComponentNotFound("tool", job.tool, [])
 
     def _configs(self) -> dict[str, TaskConfig]:
         registry = self._host.registry
-        return {registry.key_of(one): one.task for one in registry.by_name.values() if one.task is not None}
+        return {registry.unique_key(value): value.task for value in registry.by_name.values() if value.task is not None}
 
     def _poll(self, job: Job) -> float:
         tool = self._host.registry.tool(job.tool)
@@ -171,61 +176,69 @@ class TaskService(Service):
 
     # Calls that may become tasks
 
-    def _call(self, answer: Answer, call: Call) -> Any:
-        params: CallToolParams = call.typed()
+    def _call(self, answer: MethodHandler, call: Call) -> Any:
+        params: CallToolParams = call.decode_params()
         tool = self._host.registry.tool(params.name)
         if tool is not None:
             if tool.task is not None:
                 return self._call_tool(call, params, tool, tool.task)
-            if params.task is not NOTHING and call.revision == V2025_11_25:
+            # 2025-11-25, Tasks: for a tool that does not support tasks, "servers SHOULD return a
+            # -32601 (Method not found) error if a client attempts to do so".
+            if params.task is not EMPTY_RAW and call.protocol_version == V2025_11_25:
                 raise MethodNotFound(f"Method not found: {params.name!r} cannot be called as a task")
         return answer(call)
 
     async def _call_tool(self, call: Call, params: CallToolParams, tool: Tool, config: TaskConfig) -> Any:
         runtime = self._host.runtime
-        # What a body calls from the inside is part of that body.
-        if rounds_of(call) is not None or not self._wanted(call, params, config, tool.name):
+        # A nested call of a function is part of that function, and never becomes a task.
+        if get_rounds(call) is not None or not self._becomes_task(call, params, config, tool.name):
             return await tool.call(call, params, runtime)
-        if not config.detached:
-            await tool.check(call, params, runtime)
+        # Check scopes and arguments now: as a task, the same mistake would only be seen with
+        # `tasks/get`.
+        if not config.detachable:
+            await tool.validate_call(call, params, runtime)
             return await self._create(call, params, tool, config)
-        inner = replace(call, reply=BodyReply(call.reply, detachable=True))
+        inner = replace(call, reply=ComponentReply(call.reply, detachable=True))
         result = await tool.call(inner, params, runtime)
-        if isinstance(result, Detached):
+        if isinstance(result, DetachedCall):
             return await self._create(call, params, tool, config, result)
         return result
 
-    def _wanted(self, call: Call, params: CallToolParams, config: TaskConfig, name: str) -> bool:
-        """Whether this call becomes a task. Raises the refusal of a client that cannot have one and needs one."""
-        revision = call.revision or MODERN
-        if revision >= MODERN:
-            if not tasks_2026_07_28.declared(call) and config.mode == "required":
-                raise MissingCapability({"extensions": {EXTENSION: {}}})
-            return tasks_2026_07_28.declared(call)
+    def _becomes_task(self, call: Call, params: CallToolParams, config: TaskConfig, name: str) -> bool:
+        """Return whether this call becomes a task. Raises if the tool requires a task and the client does not support
+        it.
+        """
+        revision = call.protocol_version or FIRST_MODERN_VERSION
+        if revision >= FIRST_MODERN_VERSION:
+            if not tasks_2026_07_28.client_supports_tasks(call) and config.mode == "required":
+                raise MissingClientCapability({"extensions": {EXTENSION: {}}})
+            return tasks_2026_07_28.client_supports_tasks(call)
         if revision == V2025_11_25:
-            wished = params.task is not NOTHING
+            wished = params.task is not EMPTY_RAW
             if not wished and config.mode == "required":
-                raise MethodNotFound(f"Method not found: {name!r} has to be called as a task")
+                raise MethodNotFound(f"Method not found: {name!r} must be called as a task")
             return wished
         if config.mode == "required":
-            raise NeedsTask(name)
+            raise TaskRequired(name)
         return False
 
     async def _create(
-        self, call: Call, params: CallToolParams, tool: Tool, config: TaskConfig, begun: Detached | None = None
+        self, call: Call, params: CallToolParams, tool: Tool, config: TaskConfig, begun: DetachedCall | None = None
     ) -> Any:
-        moment = now()
-        revision = call.revision or MODERN
+        moment = now_ms()
+        revision = call.protocol_version or FIRST_MODERN_VERSION
         facet = getattr(call.facet, "name", "")
-        caller = Caller(_principal(call), call.address, call.capabilities, call.client, revision, facet)
-        # A client of 2026-07-28 cannot wish for a time to live: `params.task` is of the older design.
-        ttl = _wished_ttl(params, config) if revision < MODERN else _default_ttl(config)
+        # Stored with the job, because it may run in another process, after a restart, when the
+        # connection is gone.
+        caller = TaskCaller(_principal(call), call.address, call.capabilities, call.client, revision, facet)
+        # Clients of 2026-07-28 cannot request a time to live: `params.task` belongs to the older design.
+        ttl = _wished_ttl(params, config) if revision < FIRST_MODERN_VERSION else _default_ttl(config)
         job = Job(
             id=jobs.new_id(),
             server=self._host.runtime.name,
-            tool=self._host.registry.key_of(tool),
+            tool=self._host.registry.unique_key(tool),
             arguments=Raw(bytes(params.arguments) or b"{}"),
-            owner=owner(call),
+            owner=owner_id(call),
             caller=Raw(msgspec.json.encode(caller)),
             status="queued",
             priority=config.priority,
@@ -247,105 +260,115 @@ class TaskService(Service):
         )
         with _store_errors("the task was not started"):
             await (await self.engine()).create(job, {} if begun is None else begun.steps)
-        if revision >= MODERN:
-            return tasks_2026_07_28.created(job, config.poll_interval)
-        return tasks_2025_11_25.created(job, config.poll_interval)
+        if revision >= FIRST_MODERN_VERSION:
+            return tasks_2026_07_28.to_task_handle(job, config.poll_interval)
+        return tasks_2025_11_25.to_create_result(job, config.poll_interval)
 
-    # The methods
+    # Task methods
 
-    async def _job(self, call: Call) -> tuple[Engine, Job]:
-        """The job that a request names. Other owners' are unknown (basic/security: ids are bound to callers)."""
-        if (call.revision or MODERN) >= MODERN:
-            tasks_2026_07_28.check(call)
-        params: TaskParams = METHODS[call.method].decode(call.params)
+    async def _job(self, call: Call) -> tuple[TaskEngine, Job]:
+        """Return the job that a request names. Jobs of other owners are unknown (basic/security: ids are bound to
+        callers).
+        """
+        if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION:
+            tasks_2026_07_28.require_tasks_capability(call)
+        params: TaskIdParams = METHODS[call.method].decode(call.params)
         job = None
-        with _store_errors("the task cannot be looked at"):
+        with _store_errors("the task cannot be read"):
             engine = await self.engine()
+            # Other texts cannot be ids, and a NUL character in one would be an error of PostgreSQL.
             if _ID.fullmatch(params.task_id):
-                job = await engine.get(params.task_id, owner(call))
+                job = await engine.get(params.task_id, owner_id(call))
         if job is None:
             raise InvalidParams(f"Unknown task: {params.task_id[:100]}", {"taskId": params.task_id[:100]})
         return engine, job
 
     async def _get(self, call: Call) -> Any:
         _, job = await self._job(call)
-        if (call.revision or MODERN) >= MODERN:
-            return tasks_2026_07_28.detailed(job, self._poll(job))
-        return tasks_2025_11_25.got(job, self._poll(job))
+        if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION:
+            return tasks_2026_07_28.to_detailed_task(job, self._poll(job))
+        return tasks_2025_11_25.to_get_result(job, self._poll(job))
 
     async def _cancel(self, call: Call) -> Any:
         engine, job = await self._job(call)
         with _store_errors("the task was not cancelled"):
-            cancelled = None if job.ended else await engine.cancel(job.id)
-        if (call.revision or MODERN) >= MODERN:
+            cancelled = None if job.is_finished else await engine.cancel(job.id)
+        if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION:
             return EmptyResult()
         if cancelled is None:
             _, job = await self._job(call)
-            raise InvalidParams(f"The task is over: {tasks_2025_11_25.got(job, _POLL_SECONDS).status}")
-        return tasks_2025_11_25.got(cancelled, self._poll(job))
+            raise InvalidParams(
+                f"The task has already finished: {tasks_2025_11_25.to_get_result(job, _POLL_SECONDS).status}"
+            )
+        return tasks_2025_11_25.to_get_result(cancelled, self._poll(job))
 
     async def _update(self, call: Call) -> EmptyResult:
         engine, job = await self._job(call)
-        given = METHODS["tasks/update"].decode(call.params).input_responses
-        if given is NOTHING:
-            raise InvalidParams("Missing inputResponses: an object with one answer for each key")
+        input_responses = METHODS["tasks/update"].decode(call.params).input_responses
+        if input_responses is EMPTY_RAW:
+            raise InvalidParams("Missing inputResponses: expected an object with one response for each key")
         try:
-            responses = _responses.decode(given)
+            responses = _responses.decode(input_responses)
         except msgspec.DecodeError:
-            raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key") from None
+            raise InvalidParams("Invalid inputResponses: expected an object with one response for each key") from None
         for key, question in job.questions.items():
             if key in responses:
-                # Refused here, where the client can answer again; the body could only fail.
-                typed(responses[key], METHODS[question["method"]].result, key)
-        with _store_errors("the answers were not kept"):
+                # Reject invalid responses here, where the client can correct them; the function could only fail.
+                decode_response(responses[key], METHODS[question["method"]].result, key)
+        with _store_errors("the responses were not stored"):
             await engine.update(job.id, responses)
         return EmptyResult()
 
     async def _result(self, call: Call) -> Any:
-        """2025-11-25: wait for the end. Meanwhile the client that waits is asked what the body wants to know."""
-        if (call.revision or MODERN) >= MODERN:
+        """Wait for the end of a task (2025-11-25), relaying its input requests to the waiting client."""
+        if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION:
             raise MethodNotFound(f"Method not found: {call.method}")
         engine, named = await self._job(call)
-        with _store_errors("the task cannot be looked at"):
+        with _store_errors("the task cannot be read"):
             job = await InputRelay(call, engine, self._asked).wait(named.id)
         if job is None:
             raise InvalidParams(f"Unknown task: {named.id}", {"taskId": named.id})
-        return tasks_2025_11_25.result(job)
+        return tasks_2025_11_25.to_call_result(job)
 
     async def _list(self, call: Call) -> Any:
-        if (call.revision or MODERN) >= MODERN or call.anonymous:
+        # Anonymous clients share an empty owner: a list would show each the tasks, and thereby the
+        # ids, of all others.
+        if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION or call.is_anonymous:
             raise MethodNotFound(f"Method not found: {call.method}")
         params = METHODS["tasks/list"].decode(call.params)
-        cursors, whose = self._host.registry.cursors, owner(call)
-        after = tasks_2025_11_25.after(params.cursor, cursors, whose)
+        cursors, whose = self._host.registry.cursors, owner_id(call)
+        after = tasks_2025_11_25.parse_cursor(params.cursor, cursors, whose)
         with _store_errors("the tasks cannot be listed"):
-            page = await (await self.engine()).listed(whose, after)
-        return tasks_2025_11_25.listed(page, self._poll, cursors, whose)
+            page = await (await self.engine()).list_jobs(whose, after)
+        return tasks_2025_11_25.to_list_result(page, self._poll, cursors, whose)
 
-    # Listening
+    # Subscriptions
 
-    def _listen(self, answer: Answer, call: Call) -> Any:
-        """subscriptions/listen, with the tasks among what is listened to."""
-        wanted = call.typed().notifications.task_ids
-        return self._listen_to_tasks(answer, call, wanted) if wanted else answer(call)
+    def _listen(self, answer: MethodHandler, call: Call) -> Any:
+        """Answer subscriptions/listen, including subscriptions to tasks."""
+        task_ids = call.decode_params().notifications.task_ids
+        return self._listen_to_tasks(answer, call, task_ids) if task_ids else answer(call)
 
-    async def _listen_to_tasks(self, answer: Answer, call: Call, wanted: list[str]) -> Any:
-        """Unknown ids and others' are dropped."""
-        params: ListenParams = call.typed()
-        tasks_2026_07_28.check(call)
-        if len(wanted) > MOST_URIS:
-            raise InternalError("Refused: too many subscriptions")
-        with _store_errors("the tasks cannot be looked at"):
+    async def _listen_to_tasks(self, answer: MethodHandler, call: Call, task_ids: list[str]) -> Any:
+        """Subscribe to tasks. Unknown ids and tasks of other owners are ignored."""
+        params: SubscriptionsListenParams = call.decode_params()
+        tasks_2026_07_28.require_tasks_capability(call)
+        if len(task_ids) > MAX_URIS_PER_SUBSCRIBER:
+            raise InternalError("Rejected: too many subscriptions")
+        with _store_errors("the tasks cannot be read"):
             engine = await self.engine()
-            known = await engine.some([id for id in dict.fromkeys(wanted) if _ID.fullmatch(id)], owner(call))
-        ids = [job.id for job in known]
+            jobs = await engine.get_many([id for id in dict.fromkeys(task_ids) if _ID.fullmatch(id)], owner_id(call))
+        ids = [job.id for job in jobs]
         params = replace(params, notifications=replace(params.notifications, task_ids=ids))
-        numbers = PROGRESS in (call.capabilities.extensions or {})
-        subscriber = Subscriber(call.reply.emit, Filter(task_ids=ids), {SUBSCRIPTION_ID: call.id}, numbers)
+        numbers = TASK_PROGRESS_EXTENSION in (call.capabilities.extensions or {})
+        subscriber = Subscriber(
+            call.reply.notify, SubscriptionFilter(task_ids=ids), {SUBSCRIPTION_ID_META_KEY: call.id}, numbers
+        )
         for id in ids:
             self._subscribers.setdefault(id, set()).add(subscriber)
-        # The server acknowledges in this turn of the loop, which has to be the first message; the tasks follow.
-        asyncio.get_running_loop().call_soon(self._greet, subscriber, engine, known)
+        # The server's acknowledgement must be the first message; it is sent in this turn of the loop, so notify in the
+        # next.
+        asyncio.get_running_loop().call_soon(self._greet, subscriber, engine, jobs)
         try:
             return await answer(replace(call, read=(call.params, params)))
         finally:
@@ -354,34 +377,35 @@ class TaskService(Service):
                 if not self._subscribers[id]:
                     del self._subscribers[id]
 
-    def _greet(self, subscriber: Subscriber, engine: Engine, known: list[Job]) -> None:
-        """Tell a new listener how its tasks stand, and then what has changed since they were read."""
-        if not known or subscriber not in self._subscribers.get(known[0].id, ()):
+    def _greet(self, subscriber: Subscriber, engine: TaskEngine, jobs: list[Job]) -> None:
+        """Send a new subscriber the state of its tasks, then the changes since they were read."""
+        if not jobs or subscriber not in self._subscribers.get(jobs[0].id, ()):
             return
-        for job in known:
+        for job in jobs:
             self._tell(subscriber, job)
-        catching_up = asyncio.get_running_loop().create_task(self._tell_missed(engine, known))
-        self._background.add(catching_up)
-        catching_up.add_done_callback(self._background.discard)
+        self._background.start(self._tell_missed(engine, jobs))
 
-    async def _tell_missed(self, engine: Engine, known: list[Job]) -> None:
-        before = {job.id: tasks_2026_07_28.visible(job) for job in known}
+    async def _tell_missed(self, engine: TaskEngine, jobs: list[Job]) -> None:
+        before = {job.id: tasks_2026_07_28.visible_state(job) for job in jobs}
         try:
-            for job in await engine.some(list(before), known[0].owner):
-                if tasks_2026_07_28.visible(job) != before[job.id]:
+            for job in await engine.get_many(list(before), jobs[0].owner):
+                if tasks_2026_07_28.visible_state(job) != before[job.id]:
                     self._heard(job)
         except StoreError as failure:
-            log.warning("changes of tasks may not have been seen: %s", failure)
+            log.warning("task changes may have been missed: %s", failure)
 
     def _heard(self, job: Job) -> None:
         for subscriber in list(self._subscribers.get(job.id, ())):
             self._tell(subscriber, job)
 
     def _tell(self, subscriber: Subscriber, job: Job) -> None:
-        tag = {**subscriber.tag, **tasks_2026_07_28.progress(job)} if subscriber.progress else subscriber.tag
-        subscriber.tell(notifications.TASK, notified(tasks_2026_07_28.detailed(job, self._poll(job)), tag))
+        tag = {**subscriber.tag, **tasks_2026_07_28.progress_meta(job)} if subscriber.progress else subscriber.tag
+        subscriber.notify(
+            notifications.TASK_UPDATED,
+            to_task_notification(tasks_2026_07_28.to_detailed_task(job, self._poll(job)), tag),
+        )
 
-    def _followed(self) -> Collection[str]:
+    def _watched_tasks(self) -> Collection[str]:
         return self._subscribers.keys()
 
 
@@ -391,19 +415,21 @@ def _store_errors(what: str) -> Iterator[None]:
     try:
         yield
     except StoreError as failure:
-        why = "there is no room on the server's disk" if isinstance(failure, DiskFull) else "its store failed"
-        error_id = unexpected(failure, "tasks").data["errorId"]
+        why = "the server's disk is full" if isinstance(failure, DiskFull) else "its store failed"
+        error_id = log_internal_error(failure, "tasks").data["errorId"]
         raise InternalError(f"Internal error: {what}, for {why} (error id {error_id})", {"errorId": error_id}) from None
 
 
-def owner(call: Call) -> str:
-    """The owner of a client's tasks: empty without a principal, else a digest of its identity."""
-    identity = identity_of(call.principal)
+def owner_id(call: Call) -> str:
+    """Return the owner of a client's tasks: a digest of the principal's identity, or empty without a principal."""
+    identity = principal_id(call.principal)
+    # A digest of fixed length: identities contain issuer and subject, which need not be readable in
+    # the store.
     return "" if identity is None else sha256(identity.encode()).hexdigest()
 
 
 def _principal(call: Call) -> Principal | None:
-    """The principal in storable form."""
+    """Return the principal in a form that can be stored."""
     who = call.principal
     if who is None or isinstance(who, Principal):
         return who
@@ -416,9 +442,11 @@ def _default_ttl(config: TaskConfig) -> int | None:
 
 
 def _wished_ttl(params: CallToolParams, config: TaskConfig) -> int | None:
-    """The time to live in milliseconds: what the client wished for, within bounds, or else the tool's."""
+    """Return the time to live in milliseconds: the client's, within bounds, or else the tool's."""
     try:
-        wished = msgspec.json.decode(params.task, type=TaskWish).ttl
+        wished = msgspec.json.decode(params.task, type=TaskMetadata).ttl
     except msgspec.DecodeError:
-        raise InvalidParams("Invalid params for tools/call: task is an object with a ttl in milliseconds") from None
-    return _default_ttl(config) if wished is None else max(1000, int(min(wished, LONGEST_TTL_MS)))
+        raise InvalidParams(
+            "Invalid params for tools/call: task must be an object with a ttl in milliseconds"
+        ) from None
+    return _default_ttl(config) if wished is None else max(1000, int(min(wished, MAX_TTL_MS)))

@@ -1,4 +1,6 @@
-"""Tasks of 2025-11-25, an experiment in its core: the caller asks for one, and fetches the result by `tasks/result`."""
+"""Tasks of 2025-11-25, experimental in that version: the client requests a task, and fetches its result by
+`tasks/result`.
+"""
 
 from __future__ import annotations
 
@@ -11,62 +13,62 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.protocol import translation
-from portico.protocol.errors import InternalError, ProtocolError, TransportError, from_wire
-from portico.protocol.jsonrpc import ErrorBody
+from portico.protocol.errors import InternalError, ProtocolError, TransportError, error_from_response
+from portico.protocol.jsonrpc import ErrorObject
 from portico.protocol.methods import METHODS
-from portico.protocol.tasks import RELATED, CreateTaskResult, DetailedTask, ListTasksResult, Task
+from portico.protocol.tasks import RELATED_TASK_META_KEY, CreateTaskResult, DetailedTask, ListTasksResult, Task
 from portico.protocol.tools import CallToolResult, ReceivedToolResult
 from portico.protocol.versions import V2025_11_25
 from portico.rpc.call import Call
-from portico.server.context.input_rounds import typed
-from portico.server.registry.catalog import ListCursors
+from portico.server.context.input_rounds import decode_response
+from portico.server.registry.catalog import ListCursorCodec
 from portico.server.tasks import jobs
-from portico.server.tasks.engine import LOOK_SECONDS, Engine
-from portico.server.tasks.execution import RETRY_SECONDS, TRANSIENT, RefusedAnswer
+from portico.server.tasks.engine import POLL_SECONDS, TaskEngine
+from portico.server.tasks.execution import RETRY_SECONDS, TRANSIENT_ERRORS, RefusedInput
 from portico.server.tasks.jobs import Job
-from portico.server.tasks.tasks_2026_07_28 import STATUS, iso, message
+from portico.server.tasks.tasks_2026_07_28 import STATUS_BY_JOB_STATUS, status_message, to_iso8601
 from portico.store.errors import StoreError
 
 log = logging.getLogger("portico")
 
 
-class TaskWish(Struct):
-    """`params.task`: a wish for a task, and how long it should be kept, in milliseconds."""
+class TaskMetadata(Struct):
+    """`params.task`: a request for a task, with its retention in milliseconds."""
 
     ttl: float | None = None
 
 
-def task(job: Job, poll: float, kind: type[Any] = Task) -> Any:
+def to_task(job: Job, poll: float, kind: type[Any] = Task) -> Any:
     return kind(
         task_id=job.id,
         status=_status(job),
-        status_message=message(job),
-        created_at=iso(job.created_at),
-        last_updated_at=iso(job.updated_at),
+        status_message=status_message(job),
+        created_at=to_iso8601(job.created_at),
+        last_updated_at=to_iso8601(job.updated_at),
         ttl=job.ttl,
         poll_interval=int(poll * 1000),
     )
 
 
 def _status(job: Job) -> Any:
-    """In this design a tool that refused has failed; the extension keeps that word for errors of the protocol."""
-    return "failed" if job.refused else STATUS[job.status]
+    """Return the status. Here a tool error counts as failed; the extension reserves that status for protocol errors."""
+    return "failed" if job.refused else STATUS_BY_JOB_STATUS[job.status]
 
 
-def created(job: Job, poll: float) -> CreateTaskResult:
-    return CreateTaskResult(task=task(job, poll))
+def to_create_result(job: Job, poll: float) -> CreateTaskResult:
+    return CreateTaskResult(task=to_task(job, poll))
 
 
-def got(job: Job, poll: float) -> DetailedTask:
-    got: DetailedTask = task(job, poll, DetailedTask)
+def to_get_result(job: Job, poll: float) -> DetailedTask:
+    got: DetailedTask = to_task(job, poll, DetailedTask)
     return got
 
 
-def result(job: Job) -> CallToolResult:
-    """What the call would have been answered with, and which task it was. Raises the error that it failed with."""
+def to_call_result(job: Job) -> CallToolResult:
+    """Return the result of the call, with the task id in `_meta`. Raises the error that the task failed with."""
     if job.status == "failed":
-        error = msgspec.json.decode(job.outcome, type=ErrorBody)
-        raise from_wire(error.code, error.message, error.data)
+        error = msgspec.json.decode(job.outcome, type=ErrorObject)
+        raise error_from_response(error.code, error.message, error.data)
     if job.status == "cancelled":
         raise InternalError("The task was cancelled")
     outcome = msgspec.json.decode(job.outcome, type=ReceivedToolResult)
@@ -75,22 +77,24 @@ def result(job: Job) -> CallToolResult:
         content=outcome.content,
         structured_content=outcome.structured_content,
         is_error=outcome.is_error,
-        meta={**meta, RELATED: {"taskId": job.id}},
+        meta={**meta, RELATED_TASK_META_KEY: {"taskId": job.id}},
     )
-    translated: CallToolResult = translation.result(result, V2025_11_25)
+    translated: CallToolResult = translation.translate_result(result, V2025_11_25)
     return translated
 
 
-def listed(found: list[Job], poll: Callable[[Job], float], cursors: ListCursors, owner: str) -> ListTasksResult:
-    page = ListTasksResult(tasks=[task(job, poll(job)) for job in found[: jobs.PAGE]])
-    if len(found) > jobs.PAGE:
-        last = found[jobs.PAGE - 1]
+def to_list_result(
+    rows: list[Job], poll: Callable[[Job], float], cursors: ListCursorCodec, owner: str
+) -> ListTasksResult:
+    page = ListTasksResult(tasks=[to_task(job, poll(job)) for job in rows[: jobs.PAGE_SIZE]])
+    if len(rows) > jobs.PAGE_SIZE:
+        last = rows[jobs.PAGE_SIZE - 1]
         page.next_cursor = cursors.issue(_list_of(owner), f"{last.created_at} {last.id}")
     return page
 
 
-def after(cursor: str | None, cursors: ListCursors, owner: str) -> tuple[int, str]:
-    """The place that a cursor stands for: when the last job of its page was created, and the job's id."""
+def parse_cursor(cursor: str | None, cursors: ListCursorCodec, owner: str) -> tuple[int, str]:
+    """Return the position of a cursor: creation time and id of the last job of its page."""
     if cursor is None:
         return (-1, "")
     created, _, id = cursors.read(_list_of(owner), cursor).partition(" ")
@@ -103,38 +107,39 @@ def _list_of(owner: str) -> str:
 
 # `tasks/result`
 
-# The questions that a client has been asked: job and key. A second client that waits for the result is not asked too.
-Asked = set[tuple[str, str]]
+# Input requests that were relayed, by job and key: a second client that waits for the result does not receive them too.
+AskedRequests = set[tuple[str, str]]
 
 
 class InputRelay:
-    """Waits for the end of a job, and asks the client that waits what the body wants to know."""
+    """Waits for the end of a job, and relays its input requests to the waiting client."""
 
-    def __init__(self, call: Call, engine: Engine, asked: Asked) -> None:
+    def __init__(self, call: Call, engine: TaskEngine, asked_requests: AskedRequests) -> None:
         self._call = call
         self._engine = engine
-        self._asked = asked
+        self._asked = asked_requests
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def wait(self, id: str) -> Job | None:
-        """The job when it has ended. None: it was deleted."""
+        """Return the job when it has finished, or None if it was deleted."""
         try:
-            with self._engine.watching(id) as news:
+            with self._engine.watch(id) as news:
                 while True:
                     news.clear()
                     job = await self._engine.get(id, None)
-                    if job is None or job.ended:
+                    if job is None or job.is_finished:
                         return job
                     self._ask(job)
                     await _soon(news)
         finally:
+            # Another client may wait for the same task and relay the requests from then on.
             await self._withdraw(list(self._asking))
 
     def _ask(self, job: Job) -> None:
-        """Ask the questions that are new, and withdraw those that were answered on another way."""
+        """Relay new input requests, and cancel requests that were answered elsewhere."""
         for key in self._asking.keys() - job.questions.keys():
             self._asking[key].cancel()
-        if not self._call.reply.asks or job.status != "waiting":
+        if not self._call.reply.can_request or job.status != "waiting":
             return
         for key, question in job.questions.items():
             if (job.id, key) not in self._asked:
@@ -149,29 +154,29 @@ class InputRelay:
 
     async def _relay(self, id: str, key: str, question: dict[str, Any]) -> None:
         method = question["method"]
-        # 2025-11-25, basic/utilities/tasks: the request must say which task it belongs to.
-        params = {**question.get("params", {}), "_meta": {RELATED: {"taskId": id}}}
+        # 2025-11-25, basic/utilities/tasks: the request must name the task that it belongs to.
+        params = {**question.get("params", {}), "_meta": {RELATED_TASK_META_KEY: {"taskId": id}}}
         try:
-            answer = await self._call.reply.ask(method, params)
-            typed(answer, METHODS[method].result, key)
+            answer = await self._call.reply.request(method, params)
+            decode_response(answer, METHODS[method].result, key)
         except ProtocolError as refusal:
-            # The body decides what a refusal means.
-            answer = Raw(msgspec.json.encode(RefusedAnswer(refusal.message)))
+            # The function decides how to handle a rejection.
+            answer = Raw(msgspec.json.encode(RefusedInput(refusal.message)))
         except TransportError as failure:
-            log.debug("the question of a task did not reach its client: %s", failure)
+            log.debug("an input request of a task did not reach its client: %s", failure)
             return
         await self._store(id, key, answer)
 
     async def _store(self, id: str, key: str, answer: Raw) -> None:
-        """Store an answer, trying again while the store is away, so that the client is not asked twice."""
+        """Store a response, retrying while the store is unavailable, so that the client is not asked twice."""
         while True:
             try:
                 await self._engine.update(id, {key: answer})
                 return
-            except TRANSIENT as failure:
-                log.warning("the answer to a task waits for the store: %s", failure)
+            except TRANSIENT_ERRORS as failure:
+                log.warning("a response to a task is waiting for the store: %s", failure)
             except StoreError as failure:
-                log.error("the answer to a task cannot be stored: %s", failure)
+                log.error("cannot store a response to a task: %s", failure)
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -184,9 +189,9 @@ class InputRelay:
 
 
 async def _soon(news: asyncio.Event) -> None:
-    """Wait for an event, but not for ever: events may get lost between processes."""
+    """Wait for an event, with a timeout: events between processes may get lost."""
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(POLL_SECONDS):
             await news.wait()
     except TimeoutError:
         pass

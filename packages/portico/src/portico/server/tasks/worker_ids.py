@@ -1,4 +1,4 @@
-"""Names of workers, by which another process of the same machine can tell whether a worker is still alive."""
+"""Worker ids, from which other processes of the same machine can determine whether a worker is alive."""
 
 from __future__ import annotations
 
@@ -8,37 +8,43 @@ import socket
 from pathlib import Path
 
 
-def new_worker() -> str:
-    """A new name: this process, and one engine in it."""
-    return f"{_place()}/{os.getpid()}.{_started(os.getpid()) or ''}/{secrets.token_hex(4)}"
+def new_worker_id() -> str:
+    """Return a new id for an engine in this process."""
+    # Process ids are reused. Together with the start time they identify a process within one boot
+    # and one PID namespace.
+    return f"{_place()}/{os.getpid()}.{_start_time(os.getpid()) or ''}/{secrets.token_hex(4)}"
 
 
 def shorten(worker: str) -> str:
-    """Return a worker's name for an operator: its host, its process and which engine, such as `web1/27135/b2a3f58e`."""
+    """Return a short worker id for an operator: host, process and engine, such as `web1/27135/b2a3f58e`."""
     place, _, rest = worker.partition("/")
     process, _, engine = rest.partition("/")
     parts = (place.partition(":")[0], process.partition(".")[0], engine)
     return "/".join(part for part in parts if part)
 
 
-def is_dead(worker: str) -> bool:
-    """Whether a worker is known to have ended. Of those on other machines only the lease can tell."""
+def is_worker_dead(worker: str) -> bool:
+    """Return whether a worker is known to be dead. For workers on other machines only the lease can tell."""
     place, _, rest = worker.partition("/")
     process = rest.partition("/")[0]
     pid, _, started = process.partition(".")
+    # When in doubt it is alive: a wrong guess would run its jobs twice, a late one only delays them
+    # until the lease expires.
     if place != _place() or not started or not pid.isdigit():
         return False
-    found = _started(int(pid))
-    return _is_gone(int(pid)) if found is None else found != started
+    result = _start_time(int(pid))
+    return _is_gone(int(pid)) if result is None else result != started
 
 
 def _place() -> str:
-    """This boot of this machine, and the container: process ids are unique only within them."""
+    """Return the identity of this boot and container: process ids are unique only within them."""
     return f"{socket.gethostname()}:{_read('/proc/sys/kernel/random/boot_id')[:8]}:{_namespace()}".replace("/", "_")
 
 
-def _started(pid: int) -> str | None:
-    """Start time of a process in clock ticks; `""` for a zombie; None if it does not exist or /proc is unreadable."""
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process in clock ticks; `""` for a zombie; None if it does not exist or /proc is
+    unreadable.
+    """
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) <= 19:
         return None
@@ -46,7 +52,10 @@ def _started(pid: int) -> str | None:
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether there is no such process. A system may hide the details of other users' processes, but not this."""
+    """Return whether a process does not exist.
+
+    A system may hide the details of other users' processes, but not this.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,8 +1,8 @@
-"""Transforms: change what a server offers, as a whole or tool by tool."""
+"""Transforms: changes to the components of a server, as a whole or tool by tool."""
 
 from __future__ import annotations
 
-from portico._lazy import TYPE_CHECKING, public_names
+from portico._lazy import TYPE_CHECKING, lazy_exports
 
 if TYPE_CHECKING:
     from portico.server.transforms.arguments import (
@@ -10,29 +10,15 @@ if TYPE_CHECKING:
     )
     from portico.server.transforms.builtin import (
         Namespace as Namespace,
-    )
-    from portico.server.transforms.builtin import (
         PromptsAsTools as PromptsAsTools,
-    )
-    from portico.server.transforms.builtin import (
         ResourcesAsTools as ResourcesAsTools,
-    )
-    from portico.server.transforms.builtin import (
         ToolTransform as ToolTransform,
-    )
-    from portico.server.transforms.builtin import (
         ToolTransformConfig as ToolTransformConfig,
-    )
-    from portico.server.transforms.builtin import (
         Transform as Transform,
-    )
-    from portico.server.transforms.builtin import (
         VersionFilter as VersionFilter,
     )
     from portico.server.transforms.transformed_tool import (
         forward as forward,
-    )
-    from portico.server.transforms.transformed_tool import (
         forward_raw as forward_raw,
     )
 
@@ -55,4 +41,4 @@ _HOMES: dict[str, tuple[str, ...]] = {
 
 
 if not TYPE_CHECKING:  # a type checker would accept any name of a module with __getattr__
-    __getattr__, __dir__ = public_names(__name__, _HOMES)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""The arguments of a tool in another shape: renamed, hidden, fixed, with other defaults and descriptions."""
+"""Transformed tool arguments: renamed, hidden, fixed, or with other defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from portico.jsonschema.generation import schema as schema_of
+from portico.jsonschema.generation import schema_for_type as schema_of
 from portico.protocol.errors import ToolError, UsageError
 
 
 class ArgTransform(Struct, kw_only=True):
-    """One argument in another shape.
+    """Changes to one argument of a tool.
 
-    * **name** – what it is called.
-    * **description**, **examples** – what the model reads of it.
-    * **default** – its value where none is given.
-    * **default_factory** – makes that value, for each call; the argument has to be hidden then.
-    * **type** – another type for it.
-    * **hide** – whether clients do not see it: it has its default.
-    * **required** – True: it has no default any more.
+    * **name** – new name.
+    * **description**, **examples** – new text and examples for the model.
+    * **default** – value if the argument is omitted.
+    * **default_factory** – creates that value for each call; only for hidden arguments.
+    * **type** – new type.
+    * **hide** – hide the argument from clients; it then has its default.
+    * **required** – True: remove the default.
     """
 
     name: str | UnsetType | None = UNSET
@@ -35,45 +35,45 @@ class ArgTransform(Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.default_factory is not UNSET and not self.hide:
-            raise UsageError("default_factory is for arguments that are hidden: ArgTransform(hide=True, …)")
+            raise UsageError("default_factory requires a hidden argument: ArgTransform(hide=True, …)")
         if self.default is not UNSET and self.default_factory is not UNSET:
-            raise UsageError("an argument has a default or a default_factory, not both")
+            raise UsageError("an argument can have a default or a default_factory, not both")
         if self.required and self.default is not UNSET:
-            raise UsageError("what is required has no default")
+            raise UsageError("a required argument must not have a default")
 
 
-class ArgumentShape:
-    """What `transform_args` makes of the arguments of one tool, in both directions."""
+class ArgumentMapping:
+    """Mapping between the arguments of a tool and their transformed form."""
 
     def __init__(self, tool: str, schema: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
         properties = dict(schema.get("properties", {}))
         unknown = sorted(set(changes) - set(properties))
         if unknown:
-            raise UsageError(f"the tool {tool!r} has no argument {unknown[0]!r} to change")
+            raise UsageError(f"transform_args: the tool {tool!r} has no argument {unknown[0]!r}")
         self._inward: dict[str, str] = {}
         self._hidden: set[str] = set()
         self._fixed: dict[str, Any] = {}
         self._made: dict[str, Callable[[], Any]] = {}
         self._defaults: dict[str, Any] = {}
-        shown: dict[str, Any] = {}
+        visible: dict[str, Any] = {}
         required: list[str] = []
         was = set(schema.get("required", ()))
         for name, described in properties.items():
-            change = as_change(changes.get(name))
+            change = to_arg_transform(changes.get(name))
             if change.hide:
                 self._hidden.add(name)
                 self._hide(tool, name, change, name in was)
                 continue
             outward = change.name if isinstance(change.name, str) else name
-            if outward in shown:
-                raise UsageError(f"the tool {tool!r} would have two arguments {outward!r}")
+            if outward in visible:
+                raise UsageError(f"transform_args: the tool {tool!r} would have two arguments {outward!r}")
             self._inward[outward] = name
-            shown[outward] = _described(described, change)
+            visible[outward] = _apply_to_schema(described, change)
             if change.default is not UNSET:
                 self._defaults[name] = change.default
             if change.required or (name in was and change.default is UNSET):
                 required.append(outward)
-        self.schema: dict[str, Any] = {**schema, "properties": shown, "required": required}
+        self.schema: dict[str, Any] = {**schema, "properties": visible, "required": required}
         if not required:
             del self.schema["required"]
 
@@ -83,48 +83,60 @@ class ArgumentShape:
         elif not isinstance(change.default_factory, UnsetType):
             self._made[name] = change.default_factory
         elif required:
-            raise UsageError(f"the tool {tool!r} needs {name!r}: hidden, it has to have a default")
+            raise UsageError(
+                f"transform_args: the hidden argument {name!r} of the tool {tool!r} is required and must have a default"
+            )
 
     @property
     def names(self) -> set[str]:
         return set(self._inward)
 
-    def inward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the tool knows them. What it has never heard of stays, for it to refuse. Raises ToolError:
-        what is hidden cannot be said from outside."""
-        said = {self._inward.get(name, name): value for name, value in arguments.items()}
+    def to_original(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments under the tool's original names.
+
+        Unknown arguments are passed on for the tool to reject. Raises ToolError for hidden arguments and for original
+        names of renamed ones.
+        """
+        original = {self._inward.get(name, name): value for name, value in arguments.items()}
+        # Security: a hidden argument is often a key or a tenant. Without this check a client could
+        # set it under the tool's original name.
         gone = {*self._hidden, *self._inward.values()} - self._inward.keys()
         for name in sorted(gone & arguments.keys()):
-            # The old name of something that has another one now, or is hidden: nothing has this name any more.
+            # Renamed or hidden: clients must not use the original name.
             raise ToolError(f"Unknown argument {name!r}. Accepted: {', '.join(map(repr, self._inward))}.")
         made = {name: make() for name, make in self._made.items()}
-        return {**self._defaults, **said, **self._fixed, **made}
+        # Fixed values last, so that nothing a client sends replaces them.
+        return {**self._defaults, **original, **self._fixed, **made}
 
-    def encoded(self, arguments: bytes | Raw) -> Raw:
-        """The same for arguments that were not read yet; what is no object is left for the tool to refuse."""
+    def to_original_json(self, arguments: bytes | Raw) -> Raw:
+        """Return encoded arguments under the original names. Anything but an object is passed on for the tool to
+        reject.
+        """
         try:
-            said = msgspec.json.decode(arguments or b"{}")
+            members = msgspec.json.decode(arguments or b"{}")
         except (ValueError, RecursionError):
             return Raw(bytes(arguments))
-        return Raw(msgspec.json.encode(self.inward(said) if isinstance(said, dict) else said))
+        return Raw(msgspec.json.encode(self.to_original(members) if isinstance(members, dict) else members))
 
 
-def as_change(given: Any) -> ArgTransform:
-    """An ArgTransform, from one of ours, of theirs, a table, or nothing."""
-    if given is None:
+def to_arg_transform(change: Any) -> ArgTransform:
+    """Return an ArgTransform from one of ours, one of FastMCP's, a table, or None."""
+    if change is None:
         return ArgTransform()
-    if isinstance(given, ArgTransform):
-        return given
-    members: Mapping[str, Any] = given if isinstance(given, Mapping) else vars(given)
+    if isinstance(change, ArgTransform):
+        return change
+    members: Mapping[str, Any] = change if isinstance(change, Mapping) else vars(change)
     fields = ArgTransform.__struct_fields__
-    said = {name: value for name, value in members.items() if name in fields and type(value).__name__ != "NotSetT"}
-    unset = {name for name, value in said.items() if value is ... or (value is None and name != "default")}
-    return ArgTransform(**{name: value for name, value in said.items() if name not in unset})
+    options = {name: value for name, value in members.items() if name in fields and type(value).__name__ != "NotSetT"}
+    # FastMCP marks unset fields with `...`, and older versions with None.
+    unset = {name for name, value in options.items() if value is ... or (value is None and name != "default")}
+    return ArgTransform(**{name: value for name, value in options.items() if name not in unset})
 
 
-def _described(schema: Any, change: ArgTransform) -> Any:
+def _apply_to_schema(schema: Any, change: ArgTransform) -> Any:
     made = dict(schema) if isinstance(schema, Mapping) else {}
     if change.type is not UNSET:
+        # Keywords such as `minimum` belong to the old type and would contradict the new one.
         kept = {name: made[name] for name in ("description", "title", "default") if name in made}
         made = {**schema_of(change.type), **kept}
     if change.description is not UNSET:

@@ -1,4 +1,4 @@
-"""What a server offers in another shape, as a whole: `server.add_transform(…)`."""
+"""Built-in transforms for `server.add_transform(…)`."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import msgspec
 from msgspec import Struct
 
 from portico.protocol.completion import PromptReference
-from portico.protocol.content import BlobContents, TextContent
+from portico.protocol.content import BlobResourceContents, TextContent
 from portico.protocol.errors import InvalidParams, UsageError
 from portico.protocol.tools import Tool as Definition
 from portico.server.components.tools import Tool
-from portico.server.components.validation import VERSION, described_meta
+from portico.server.components.validation import META_VERSION, build_meta
 from portico.server.context.context import Context
-from portico.server.middleware import CallNext, Middleware, MiddlewareContext, each_listed
-from portico.server.registry.registry import version_order
-from portico.server.registry.service import Completes, Component
-from portico.server.transforms.arguments import ArgumentShape
+from portico.server.middleware import CallNext, Middleware, MiddlewareContext, iter_listed
+from portico.server.registry.registry import version_sort_key
+from portico.server.registry.service import CompletionBinding, Component
+from portico.server.transforms.arguments import ArgumentMapping
 
 log = logging.getLogger("portico")
 
 
 class Transform:
-    """What `server.add_transform` takes: which of a server's components are there, and in which shape.
+    """Base class of transforms: which components of a server exist, and in which form.
 
-    A subclass says it with `keeps`, or puts a middleware on the server with `put_on`.
+    A subclass overrides `includes` to filter components, or `attach` to add middleware to the server.
     """
 
-    def put_on(self, server: Any) -> None:
-        """Called once, with the server that it is for."""
+    def attach(self, server: Any) -> None:
+        """Attach the transform to a server. Called once."""
 
-    def keeps(self, component: Component) -> bool:
-        """Whether a component of the server is there at all, now or when it is added later."""
+    def includes(self, component: Component) -> bool:
+        """Return whether a component of the server is included, now or when it is added later."""
         return True
 
 
 class ToolTransformConfig(Struct, kw_only=True):
-    """One tool in another shape; what is not said stays."""
+    """Changes to one tool; unset members stay as they are."""
 
     name: str | None = None
     title: str | None = None
@@ -51,7 +51,7 @@ class ToolTransformConfig(Struct, kw_only=True):
 
 
 class ToolTransform(Transform, Middleware):
-    """Tools by their names, each in another shape: also those of servers that are mounted.
+    """Changes tools by name, including tools of mounted servers.
 
     `ToolTransform({"search": ToolTransformConfig(name="find", arguments={"q": ArgTransform(name="query")})})`
     """
@@ -60,23 +60,25 @@ class ToolTransform(Transform, Middleware):
         self._changes = {name: _config(change) for name, change in transforms.items()}
         self._outward = {change.name: name for name, change in self._changes.items() if change.name}
         if len(self._outward) < sum(1 for change in self._changes.values() if change.name):
-            raise UsageError("two tools cannot be given the same name")
-        self._shapes: dict[str, ArgumentShape] = {}
+            raise UsageError("ToolTransform: two tools must not have the same new name")
+        self._shapes: dict[str, ArgumentMapping] = {}
 
-    def put_on(self, server: Any) -> None:
+    def attach(self, server: Any) -> None:
         server.add_middleware(self)
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        shaped = [self._shaped(one) for one in result.tools if self._is_there(one.name)]
-        result.tools = [one for one in shaped if one is not None]
+        shaped = [self._transform(tool) for tool in result.tools if self._is_there(tool.name)]
+        result.tools = [tool for tool in shaped if tool is not None]
         return result
 
     def _is_there(self, name: str) -> bool:
         change = self._changes.get(name)
+        # A tool that has the new name of another one by itself is hidden: calls under that name
+        # reach the renamed tool.
         return name not in self._outward if change is None else change.enabled
 
-    def _shaped(self, tool: Definition) -> Definition | None:
+    def _transform(self, tool: Definition) -> Definition | None:
         change = self._changes.get(tool.name)
         if change is None:
             return tool
@@ -85,7 +87,7 @@ class ToolTransform(Transform, Middleware):
             return None
         meta = {**(tool.meta or {}), **(change.meta or {})}
         if change.tags is not None:
-            meta |= described_meta({"tags": change.tags})
+            meta |= build_meta({"tags": change.tags})
         return msgspec.structs.replace(
             tool,
             name=change.name or tool.name,
@@ -95,44 +97,49 @@ class ToolTransform(Transform, Middleware):
             meta=meta or None,
         )
 
-    def _take_shape(self, tool: Definition, change: ToolTransformConfig) -> ArgumentShape | None:
-        """None for a tool that has other arguments than its change is about: without it, it is not to be had."""
+    def _take_shape(self, tool: Definition, change: ToolTransformConfig) -> ArgumentMapping | None:
+        """Return the argument mapping of a tool, or None if its arguments do not match the changes.
+
+        Such a tool is left out: without the changes, hidden arguments would be exposed.
+        """
         try:
-            shape = ArgumentShape(tool.name, tool.input_schema, change.arguments)
+            shape = ArgumentMapping(tool.name, tool.input_schema, change.arguments)
         except UsageError as mistake:
-            log.error("a tool is left out that cannot be given its other shape: %s", mistake)
+            log.error("skipping a tool that cannot be transformed: %s", mistake)
             self._shapes.pop(tool.name, None)
             return None
         self._shapes[tool.name] = shape
         return shape
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        said = context.message
-        name = self._outward.get(said.name)
+        params = context.message
+        name = self._outward.get(params.name)
         if name is None:
-            change = self._changes.get(said.name)
+            change = self._changes.get(params.name)
             if change is not None and (change.name or not change.enabled):
-                raise InvalidParams(f"Unknown tool: {said.name}")
-            name = said.name
+                raise InvalidParams(f"Unknown tool: {params.name}")
+            name = params.name
         change = self._changes.get(name)
         if change is None:
             return await call_next(context)
         if not change.enabled:
-            raise InvalidParams(f"Unknown tool: {said.name}")
+            raise InvalidParams(f"Unknown tool: {params.name}")
         shape = await self._shape(name, change, context, call_next)
         if change.arguments and shape is None:
-            # What is hidden or fixed must not be had by who is not shown the tool.
-            raise InvalidParams(f"Unknown tool: {said.name}")
-        arguments = said.arguments if shape is None else shape.encoded(said.arguments)
-        message = msgspec.structs.replace(said, name=name, arguments=arguments)
+            # Security: hidden and fixed arguments must not be reachable by calling a tool that is not listed.
+            raise InvalidParams(f"Unknown tool: {params.name}")
+        arguments = params.arguments if shape is None else shape.to_original_json(params.arguments)
+        message = msgspec.structs.replace(params, name=name, arguments=arguments)
         return await call_next(context.copy(message=message))
 
     async def _shape(
         self, name: str, change: ToolTransformConfig, context: MiddlewareContext, call_next: CallNext
-    ) -> ArgumentShape | None:
-        """The shape of a tool's arguments; a client may call without having listed."""
+    ) -> ArgumentMapping | None:
+        """Return the argument mapping of a tool, listing the tools if the client calls without having listed them."""
         if change.arguments and name not in self._shapes:
-            async for tool in each_listed("tools/list", "tools", context, call_next):
+            # 2026-07-28 requests are independent: a client may call a tool from an earlier listing,
+            # perhaps in another process.
+            async for tool in iter_listed("tools/list", "tools", context, call_next):
                 if tool.name == name:
                     self._take_shape(tool, change)
                     break
@@ -145,57 +152,60 @@ def _config(change: Any) -> ToolTransformConfig:
     members = change if isinstance(change, Mapping) else vars(change)
     unknown = sorted(set(members) - set(ToolTransformConfig.__struct_fields__) - {"annotations"})
     if unknown:
-        raise UsageError(f"a tool cannot be given another {unknown[0]!r}")
-    known = {name: value for name, value in members.items() if name != "annotations"}
-    return ToolTransformConfig(**{name: value for name, value in known.items() if value is not None})
+        raise UsageError(f"unknown member {unknown[0]!r} in a tool transform")
+    options = {name: value for name, value in members.items() if name != "annotations"}
+    return ToolTransformConfig(**{name: value for name, value in options.items() if value is not None})
 
 
 class VersionFilter(Transform):
-    """Only components whose version is in a range, and those that have none."""
+    """Includes only components whose version is in a range, and unversioned ones by default."""
 
     def __init__(
         self, *, version_gte: str | None = None, version_lt: str | None = None, include_unversioned: bool = True
     ) -> None:
         if version_gte is None and version_lt is None:
-            raise UsageError("a VersionFilter needs version_gte or version_lt")
+            raise UsageError("VersionFilter requires version_gte or version_lt")
         self._from, self._below, self._unversioned = version_gte, version_lt, include_unversioned
 
-    def keeps(self, component: Component) -> bool:
-        if isinstance(component, Completes):
+    def includes(self, component: Component) -> bool:
+        if isinstance(component, CompletionBinding):
             return True
-        version = (component.definition.meta or {}).get(VERSION)
+        # From the definition, because components of FastMCP have no `version` attribute of ours.
+        version = (component.definition.meta or {}).get(META_VERSION)
         if version is None:
             return self._unversioned
-        order = version_order(version)
-        low = self._from is None or order >= version_order(self._from)
-        return low and (self._below is None or order < version_order(self._below))
+        order = version_sort_key(version)
+        low = self._from is None or order >= version_sort_key(self._from)
+        return low and (self._below is None or order < version_sort_key(self._below))
 
 
 _READS = {"readOnlyHint": True}
 
 
 class ResourcesAsTools(Transform):
-    """Resources for clients that know only tools: `list_resources` and `read_resource`."""
+    """Exposes resources to clients that only support tools, as `list_resources` and `read_resource`."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
-    def put_on(self, server: Any) -> None:
+    def attach(self, server: Any) -> None:
         async def list_resources(ctx: Context) -> str:
             """List all available resources and resource templates. A resource has a 'uri'; a template has a
-            'uri_template' with placeholders like {name}."""
-            found = [
-                {"uri": one.uri, "name": one.name, "description": one.description, "mime_type": one.mime_type}
-                for one in await ctx.list_resources()
+            'uri_template' with placeholders like {name}.
+            """
+            resources = [
+                {"uri": item.uri, "name": item.name, "description": item.description, "mime_type": item.mime_type}
+                for item in await ctx.list_resources()
             ]
             templates = [
-                {"uri_template": one.uri_template, "name": one.name, "description": one.description}
-                for one in await ctx.list_resource_templates()
+                {"uri_template": item.uri_template, "name": item.name, "description": item.description}
+                for item in await ctx.list_resource_templates()
             ]
-            return _json([*found, *templates])
+            return _json([*resources, *templates])
 
         async def read_resource(uri: str, ctx: Context) -> str:
-            """Read a resource by its URI. For a template, fill in its placeholders. What is no text comes in base64.
+            """Read a resource by its URI and return its text; binary content is returned as base64. Fill in a
+            template's placeholders.
 
             Args:
                 uri: The URI of the resource to read
@@ -203,37 +213,37 @@ class ResourcesAsTools(Transform):
             contents = await ctx.read_resource(uri)
             if len(contents) == 1:
                 return _text(contents[0])
-            return _json([{"content": _text(one), "mime_type": one.mime_type} for one in contents])
+            return _json([{"content": _text(content), "mime_type": content.mime_type} for content in contents])
 
         server.add(Tool(list_resources, annotations=_READS))
         server.add(Tool(read_resource, annotations=_READS))
 
 
 class PromptsAsTools(Transform):
-    """Prompts for clients that know only tools: `list_prompts` and `get_prompt`."""
+    """Exposes prompts to clients that only support tools, as `list_prompts` and `get_prompt`."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
-    def put_on(self, server: Any) -> None:
+    def attach(self, server: Any) -> None:
         async def list_prompts(ctx: Context) -> str:
             """List all available prompts, with their descriptions and arguments."""
             return _json(
                 [
                     {
-                        "name": one.name,
-                        "description": one.description,
+                        "name": prompt.name,
+                        "description": prompt.description,
                         "arguments": [
                             {"name": each.name, "description": each.description, "required": each.required}
-                            for each in one.arguments or ()
+                            for each in prompt.arguments or ()
                         ],
                     }
-                    for one in await ctx.list_prompts()
+                    for prompt in await ctx.list_prompts()
                 ]
             )
 
         async def get_prompt(name: str, ctx: Context, arguments: dict[str, Any] | None = None) -> str:
-            """Get a prompt by name, filled in: its messages.
+            """Get a prompt by name, rendered with the given arguments, and return its messages.
 
             Args:
                 name: The name of the prompt to get
@@ -242,12 +252,12 @@ class PromptsAsTools(Transform):
             result = await ctx.get_prompt(name, arguments)
             messages = [
                 {
-                    "role": one.role,
-                    "content": one.content.text
-                    if isinstance(one.content, TextContent)
-                    else msgspec.to_builtins(one.content),
+                    "role": message.role,
+                    "content": message.content.text
+                    if isinstance(message.content, TextContent)
+                    else msgspec.to_builtins(message.content),
                 }
-                for one in result.messages
+                for message in result.messages
             ]
             return _json({"messages": messages})
 
@@ -260,28 +270,29 @@ def _json(value: Any) -> str:
 
 
 def _text(contents: Any) -> str:
-    if isinstance(contents, BlobContents) or not isinstance(getattr(contents, "text", None), str):
+    # Contents of a mounted remote server may be a plain object with `text` or `blob`.
+    if isinstance(contents, BlobResourceContents) or not isinstance(getattr(contents, "text", None), str):
         return str(contents.blob)
     return str(contents.text)
 
 
 class Namespace(Transform, Middleware):
-    """A prefix before the names of tools and prompts: `Namespace("api")` makes `add` an `api_add`."""
+    """Adds a prefix to the names of tools and prompts: `Namespace("api")` turns `add` into `api_add`."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = f"{prefix}_"
 
-    def put_on(self, server: Any) -> None:
+    def attach(self, server: Any) -> None:
         server.add_middleware(self)
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.tools = self._named(result.tools)
+        result.tools = self._add_prefix(result.tools)
         return result
 
     async def on_list_prompts(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.prompts = self._named(result.prompts)
+        result.prompts = self._add_prefix(result.prompts)
         return result
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
@@ -299,8 +310,8 @@ class Namespace(Transform, Middleware):
             context = context.copy(message=msgspec.structs.replace(context.message, ref=bare))
         return await call_next(context)
 
-    def _named(self, entries: Sequence[Any]) -> list[Any]:
-        return [msgspec.structs.replace(one, name=self._prefix + one.name) for one in entries]
+    def _add_prefix(self, entries: Sequence[Any]) -> list[Any]:
+        return [msgspec.structs.replace(entry, name=self._prefix + entry.name) for entry in entries]
 
     def _bare(self, context: MiddlewareContext, kind: str) -> MiddlewareContext:
         name = context.message.name

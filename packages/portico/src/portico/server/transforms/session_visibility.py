@@ -1,6 +1,6 @@
-"""What one conversation is shown besides, and not shown: `ctx.enable_components`, `ctx.disable_components`.
+"""Visibility of components per session: `ctx.enable_components`, `ctx.disable_components`.
 
-Other servers have nothing of this: the middleware is put on with the first such call.
+The middleware is added with the first such call, so other servers have no overhead.
 """
 
 from __future__ import annotations
@@ -17,85 +17,95 @@ from portico.rpc.call import Call
 from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource
 from portico.server.components.tools import Tool
-from portico.server.components.validation import TAGS
+from portico.server.components.validation import META_TAGS
 from portico.server.middleware import CallNext, Middleware, MiddlewareContext
 from portico.server.policy.interfaces import Kind
-from portico.server.registry.service import Answer
+from portico.server.registry.service import MethodHandler
 
 _STATE = "portico/visibility"
-_MOST_RULES = 1_000
+# Rules are evaluated for every listed component of every request in the session.
+_MAX_RULES = 1_000
 
 
 class VisibilityRule(Struct):
-    """What it is about, and whether that is there; the last rule that fits decides."""
+    """Rule that shows or hides matching components; the last matching rule decides."""
 
     enabled: bool
     names: list[str] = []
     tags: list[str] = []
     match_all: bool = False
 
-    def fits(self, component: Any) -> bool:
-        own = (component.definition.meta or {}).get(TAGS, ())
+    def matches(self, component: Any) -> bool:
+        """Return whether the rule applies to a component."""
+        own = (component.definition.meta or {}).get(META_TAGS, ())
         named = component.name in self.names or getattr(component, "uri", "") in self.names
         return self.match_all or named or not set(self.tags).isdisjoint(own)
 
 
-class ConversationVisibility(Middleware):
-    """The rules of each conversation, applied. Where a guard decides who sees what, nothing is shown besides."""
+class SessionVisibility(Middleware):
+    """Middleware that applies the visibility rules of each session.
+
+    If an access policy decides what callers see, disabled components are never shown.
+    """
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
     def add(self, call: Call, rule: VisibilityRule | None) -> None:
-        """Another rule for the conversation of a call; None: forget all of them."""
-        states = self._server.runtime.states
+        """Add a rule to the session of a call; None removes all rules."""
+        states = self._server.runtime.session_states
         kept = states.get(call, _STATE) or []
-        if rule is not None and len(kept) >= _MOST_RULES:
-            raise ToolError("Too many components were shown and hidden already.")
-        said = [] if rule is None else [*kept, {name: getattr(rule, name) for name in rule.__struct_fields__}]
-        states.set(call, _STATE, said)
+        if rule is not None and len(kept) >= _MAX_RULES:
+            raise ToolError("Too many visibility rules in this session: reset them first.")
+        # As plain values: session state is stored as JSON.
+        rules = [] if rule is None else [*kept, {name: getattr(rule, name) for name in rule.__struct_fields__}]
+        states.set(call, _STATE, rules)
 
     def _rules(self, call: Call) -> list[VisibilityRule]:
         try:
-            kept = self._server.runtime.states.get(call, _STATE)
+            kept = self._server.runtime.session_states.get(call, _STATE)
         except ToolError:
-            return []  # it belongs to no conversation
-        return [VisibilityRule(**one) for one in kept or ()]
+            return []  # the call belongs to no session
+        return [VisibilityRule(**item) for item in kept or ()]
 
-    def _decided(self, call: Call, component: Any) -> bool | None:
-        """What the rules say of a component; None if nothing."""
-        said = [rule.enabled for rule in self._rules(call) if rule.fits(component)]
-        return said[-1] if said else None
+    def _decide(self, call: Call, component: Any) -> bool | None:
+        """Return whether the rules show a component; None if no rule matches."""
+        verdicts = [rule.enabled for rule in self._rules(call) if rule.matches(component)]
+        return verdicts[-1] if verdicts else None
 
     def _hidden(self, call: Call, component: Any) -> bool:
-        return component is not None and self._decided(call, component) is False
+        return component is not None and self._decide(call, component) is False
 
-    def _shown(self, call: Call, kind: type) -> list[Any]:
-        protection = self._server.protection
-        if protection is not None and protection.guard is not None:
+    def _find_enabled(self, call: Call, kind: type) -> list[Any]:
+        protection = self._server.policy
+        # A function of one tool must not be able to show a component that the policy withholds from
+        # the caller.
+        if protection is not None and protection.access_policy is not None:
             return []
-        away = [one for one in self._server.disabled if isinstance(one, kind)]
-        return [one for one in away if self._decided(call, one)]
+        away = [item for item in self._server.disabled if isinstance(item, kind)]
+        return [item for item in away if self._decide(call, item)]
 
     def _found(self, call: Call, kind: type, name: str) -> Any:
-        named = (one for one in self._shown(call, kind) if name in (one.name, getattr(one, "uri", "")))
+        named = (item for item in self._find_enabled(call, kind) if name in (item.name, getattr(item, "uri", "")))
         return next(named, None)
 
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.tools = self._listed(context, result.tools, self._server.tools, Tool, "name")
+        result.tools = self._apply_to_entries(context, result.tools, self._server.tools, Tool, "name")
         return result
 
     async def on_list_prompts(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.prompts = self._listed(context, result.prompts, self._server.prompts, Prompt, "name")
+        result.prompts = self._apply_to_entries(context, result.prompts, self._server.prompts, Prompt, "name")
         return result
 
     async def on_list_resource_templates(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        known = self._server.templates
+        templates = self._server.templates
         result.resource_templates = [
-            one for one in result.resource_templates if not self._hidden(context.call, known.get(one.uri_template))
+            resource_template
+            for resource_template in result.resource_templates
+            if not self._hidden(context.call, templates.get(resource_template.uri_template))
         ]
         return result
 
@@ -106,69 +116,72 @@ class ConversationVisibility(Middleware):
 
     async def on_list_resources(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        result.resources = self._listed(context, result.resources, self._server.resources, Resource, "uri")
+        result.resources = self._apply_to_entries(context, result.resources, self._server.resources, Resource, "uri")
         return result
 
-    def _listed(self, context: MiddlewareContext, entries: list[Any], known: Any, kind: type, key: str) -> list[Any]:
-        kept = [one for one in entries if not self._hidden(context.call, known.get(getattr(one, key)))]
+    def _apply_to_entries(
+        self, context: MiddlewareContext, entries: list[Any], components: Any, kind: type, key: str
+    ) -> list[Any]:
+        kept = [item for item in entries if not self._hidden(context.call, components.get(getattr(item, key)))]
+        # Additional entries go on the first page only.
         if getattr(context.message, "cursor", None) is not None:
             return kept
-        besides = [one for one in self._shown(context.call, kind) if getattr(one, "template", None) is None]
-        return [*kept, *(one.definition for one in besides)]
+        besides = [item for item in self._find_enabled(context.call, kind) if getattr(item, "template", None) is None]
+        return [*kept, *(item.definition for item in besides)]
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call
         if self._hidden(call, self._server.registry.tool(name)):
             raise InvalidParams(f"Unknown tool: {name}")
-        found = self._found(call, Tool, name) if self._server.registry.tool(name) is None else None
-        if found is None:
+        result = self._found(call, Tool, name) if self._server.registry.tool(name) is None else None
+        if result is None:
             return await call_next(context)
-        return await self._counted(call, "tool", found, partial(_start, found, self._server.runtime))
+        return await self._call_with_policy(call, "tool", result, partial(_start, result, self._server.runtime))
 
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call
-        known = self._server.prompts.get(name)
-        if self._hidden(call, known):
+        prompt = self._server.prompts.get(name)
+        if self._hidden(call, prompt):
             raise InvalidParams(f"Unknown prompt: {name}")
-        found = self._found(call, Prompt, name) if known is None else None
-        if found is None:
+        result = self._found(call, Prompt, name) if prompt is None else None
+        if result is None:
             return await call_next(context)
-        return await self._counted(
-            call, "prompt", found, lambda call: found.get(call, call.typed(), self._server.runtime)
+        return await self._call_with_policy(
+            call, "prompt", result, lambda call: result.get(call, call.decode_params(), self._server.runtime)
         )
 
     async def on_read_resource(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         uri, call = context.message.uri, context.call
-        known, _ = self._server.registry.resource(uri)
-        if self._hidden(call, known):
+        resource, _ = self._server.registry.resource(uri)
+        if self._hidden(call, resource):
             raise ResourceNotFound(uri)
-        found = self._found(call, Resource, uri) if known is None else None
-        if found is None or found.template is not None:
+        result = self._found(call, Resource, uri) if resource is None else None
+        if result is None or result.template is not None:
             return await call_next(context)
-        return await self._counted(
-            call, "resource", found, lambda call: found.read(call, call.typed(), self._server.runtime, {})
+        return await self._call_with_policy(
+            call, "resource", result, lambda call: result.read(call, call.decode_params(), self._server.runtime, {})
         )
 
-    async def _counted(self, call: Call, kind: Kind, component: Any, answer: Answer) -> Any:
-        """Limits and records are about what is shown besides as about everything else."""
-        protection = self._server.protection
+    async def _call_with_policy(self, call: Call, kind: Kind, component: Any, answer: MethodHandler) -> Any:
+        """Call a component under rate limits and audit, which apply to components that a session enabled too."""
+        protection = self._server.policy
         if protection is None:
             result = answer(call)
         else:
-            result = protection.pass_to(call, kind, self._server.owned(component), answer)
+            result = protection.handle_as(call, kind, self._server.component_qualified_name(component), answer)
         return await result if type(result) is CoroutineType else result
 
 
 def _start(tool: Tool, runtime: Any, call: Call) -> Any:
-    return tool.start(call, call.typed(), runtime)
+    return tool.start(call, call.decode_params(), runtime)
 
 
 def set_visibility(
     call: Call, server: Any, enabled: bool | None, names: Collection[str], tags: Collection[str], match_all: bool
 ) -> None:
-    """For the conversation of a call; `enabled` None: as the server has it again."""
-    if server.visibility is None:
-        server.visibility = ConversationVisibility(server)
-        server.add_middleware(server.visibility)
+    """Show or hide components for the session of a call. `enabled` None resets the session to the server's defaults."""
+    if server.session_visibility is None:
+        server.session_visibility = SessionVisibility(server)
+        server.add_middleware(server.session_visibility)
     rule = None if enabled is None else VisibilityRule(enabled, sorted(names), sorted(tags), match_all)
-    server.visibility.add(call, rule)
+    server.session_visibility.add(call, rule)

@@ -1,4 +1,4 @@
-"""A tool made of another one: other names, arguments and descriptions, or a function put around it."""
+"""Tools derived from other tools: other names, arguments and descriptions, or a wrapping function."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from portico.protocol.tools import CallToolParams, CallToolResult
 from portico.rpc.call import Call
 from portico.server.components.results import ToolResult
 from portico.server.components.runtime import Runtime
-from portico.server.components.tools import Tool, checked_name
-from portico.server.components.validation import described_meta
-from portico.server.transforms.arguments import ArgumentShape
+from portico.server.components.tools import Tool, validate_tool_name
+from portico.server.components.validation import build_meta
+from portico.server.transforms.arguments import ArgumentMapping
 
 
-class Behind(NamedTuple):
-    """The tool behind a function of `transform_fn`, while that runs; and the arguments that it did not name itself."""
+class WrappedCall(NamedTuple):
+    """The call that a `transform_fn` is answering, with the arguments that the function has no parameters for."""
 
     tool: TransformedTool
     call: Call
     params: CallToolParams
     runtime: Runtime
-    rest: dict[str, Any]
+    extra_arguments: dict[str, Any]
 
 
-_behind: ContextVar[Behind] = ContextVar("portico_behind")
+_behind: ContextVar[WrappedCall] = ContextVar("portico_behind")
 
 
 class TransformedTool(Tool):
-    """Another tool in another shape. `Tool.from_tool` makes one."""
+    """A tool derived from another one. Created by `Tool.from_tool`."""
 
     def __init__(
         self,
@@ -55,17 +55,19 @@ class TransformedTool(Tool):
         transform_fn: Callable[..., Any] | None = None,
     ) -> None:
         self.parent = parent = parent if isinstance(parent, Tool) else Tool(parent)
-        self.shape = ArgumentShape(parent.name, parent.definition.input_schema, transform_args or {})
+        self.argument_mapping = ArgumentMapping(parent.name, parent.definition.input_schema, transform_args or {})
         self._around = None if transform_fn is None else _named_part(transform_fn)
         super().__init__(
             self._around or parent.fn,
-            name=checked_name(name or parent.name),
+            name=validate_tool_name(name or parent.name),
             version=version or parent.version,
             scopes=parent.scopes,
             annotations=parent.definition.annotations if annotations is UNSET else annotations,
         )
         if transform_fn is None:
-            self.body, self.auth, self.task = parent.body, parent.auth, parent.task
+            # Without a wrapping function a call runs the parent, with the parent's checks. With
+            # one, the parent is called through `forward` and checks then.
+            self.runner, self.auth, self.task = parent.runner, parent.auth, parent.task
         definition = self.definition
         definition.title = parent.definition.title if title is UNSET else title
         inherited = definition.description if transform_fn is not None else None
@@ -73,101 +75,108 @@ class TransformedTool(Tool):
         definition.icons = parent.definition.icons
         definition.input_schema = self._input_schema()
         own = dict(parent.definition.meta or {}) if meta is UNSET else dict(meta or {})
-        definition.meta = {**own, **(described_meta({"tags": tags}) if tags is not None else {})} or None
+        definition.meta = {**own, **(build_meta({"tags": tags}) if tags is not None else {})} or None
         if transform_fn is None:
             definition.output_schema = parent.definition.output_schema
-        self.mirrors = ()
+        # Headers mirror arguments by their original names, which a transformed tool may hide or
+        # rename.
+        self.header_params = ()
 
     def _input_schema(self) -> dict[str, Any]:
         if self._around is None:
-            return self.shape.schema
-        own = self.body.signature.input_schema
+            return self.argument_mapping.schema
+        own = self.runner.signature.input_schema
         if not getattr(self._around, "takes_rest", False):
             return own
-        properties = {**self.shape.schema.get("properties", {}), **own.get("properties", {})}
+        properties = {**self.argument_mapping.schema.get("properties", {}), **own.get("properties", {})}
         named = own.get("properties", {})
-        required = [one for one in self.shape.schema.get("required", ()) if one not in named]
+        required = [item for item in self.argument_mapping.schema.get("required", ()) if item not in named]
         needed = [*required, *own.get("required", ())]
-        defined = {**self.shape.schema.get("$defs", {}), **own.get("$defs", {})}
+        defined = {**self.argument_mapping.schema.get("$defs", {}), **own.get("$defs", {})}
         return {
-            **self.shape.schema,
+            **self.argument_mapping.schema,
             "properties": properties,
             **({"required": needed} if needed else {}),
             **({"$defs": defined} if defined else {}),
         }
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, authorized: bool = False) -> Any:
         if self._around is None:
-            return self.parent.start(call, self._inward(params), runtime, allowed=allowed)
-        said = _read(params.arguments)
-        named = self.body.signature.input_schema.get("properties", {})
+            return self.parent.start(call, self._inward(params), runtime, authorized=authorized)
+        arguments = _read(params.arguments)
+        named = self.runner.signature.input_schema.get("properties", {})
         takes = getattr(self._around, "takes_rest", False)
-        rest = {name: value for name, value in said.items() if takes and name not in named}
-        _behind.set(Behind(self, call, params, runtime, rest))
+        rest = {name: value for name, value in arguments.items() if takes and name not in named}
+        # Set before the coroutine is created, so that the function's task inherits it.
+        _behind.set(WrappedCall(self, call, params, runtime, rest))
         if rest:
-            own = {name: value for name, value in said.items() if name not in rest}
+            own = {name: value for name, value in arguments.items() if name not in rest}
             params = msgspec.structs.replace(params, arguments=Raw(msgspec.json.encode(own)))
-        return super().start(call, params, runtime, allowed=allowed)
+        return super().start(call, params, runtime, authorized=authorized)
 
-    async def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+    async def validate_call(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
         if self._around is None:
-            await self.parent.check(call, self._inward(params), runtime)
+            await self.parent.validate_call(call, self._inward(params), runtime)
         else:
-            await super().check(call, params, runtime)
+            await super().validate_call(call, params, runtime)
 
     def _inward(self, params: CallToolParams) -> CallToolParams:
-        return msgspec.structs.replace(params, name=self.parent.name, arguments=self.shape.encoded(params.arguments))
+        return msgspec.structs.replace(
+            params, name=self.parent.name, arguments=self.argument_mapping.to_original_json(params.arguments)
+        )
 
 
-def from_tool(tool: Tool | Callable[..., Any], **options: Any) -> TransformedTool:
-    """A tool made of another one; see `TransformedTool`."""
-    known = set(inspect.signature(TransformedTool.__init__).parameters) - {"self", "parent"}
-    unknown = sorted(set(options) - known)
+def transform_tool(tool: Tool | Callable[..., Any], **options: Any) -> TransformedTool:
+    """Return a tool derived from another one; see `TransformedTool`. Raises UsageError for unknown options."""
+    option_names = set(inspect.signature(TransformedTool.__init__).parameters) - {"self", "parent"}
+    unknown = sorted(set(options) - option_names)
     if unknown:
-        raise UsageError(f"from_tool has no option {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        raise UsageError(
+            f"from_tool: unknown option {unknown[0]!r} (expected one of {', '.join(sorted(option_names))})"
+        )
     return TransformedTool(tool, **options)
 
 
 async def forward(**arguments: Any) -> ToolResult:
-    """Inside `transform_fn`: call the tool behind it, by the new names of its arguments."""
+    """Call the wrapped tool from inside a `transform_fn`, with the new argument names. Raises ToolError if it fails."""
     behind = _behind.get(None)
     if behind is None:
-        raise RuntimeError("forward() is for functions that were given as transform_fn")
-    return await _ask(behind, behind.tool.shape.inward(arguments))
+        raise RuntimeError("forward() can only be called inside a function passed as transform_fn")
+    return await _ask(behind, behind.tool.argument_mapping.to_original(arguments))
 
 
 async def forward_raw(**arguments: Any) -> ToolResult:
-    """The same by the names that the tool has for them itself."""
+    """Call the wrapped tool from inside a `transform_fn`, with its original argument names."""
     behind = _behind.get(None)
     if behind is None:
-        raise RuntimeError("forward_raw() is for functions that were given as transform_fn")
+        raise RuntimeError("forward_raw() can only be called inside a function passed as transform_fn")
     return await _ask(behind, arguments)
 
 
-async def _ask(behind: Behind, arguments: dict[str, Any]) -> ToolResult:
+async def _ask(behind: WrappedCall, arguments: dict[str, Any]) -> ToolResult:
     parent = behind.tool.parent
-    said = CallToolParams(name=parent.name, arguments=Raw(msgspec.json.encode(arguments)))
+    params = CallToolParams(name=parent.name, arguments=Raw(msgspec.json.encode(arguments)))
     try:
-        result = parent.start(behind.call, said, behind.runtime)
+        result = parent.start(behind.call, params, behind.runtime)
         if type(result) is CoroutineType:
             result = await result
     finally:
-        # The parent may be such a tool too, and have left what is behind itself.
+        # The parent may be a transformed tool too, which has set the variable for itself.
         _behind.set(behind)
     if not isinstance(result, CallToolResult):
-        raise ToolError(f"The tool {parent.name!r} asks something, which cannot be passed on from here.")
+        raise ToolError(f"The tool {parent.name!r} requested input from the client, which forward() does not support.")
     if result.is_error:
-        raise ToolError("".join(one.text for one in result.content if isinstance(one, TextContent)))
+        raise ToolError("".join(item.text for item in result.content if isinstance(item, TextContent)))
     structured = result.structured_content
     if isinstance(structured, Raw):
         structured = msgspec.json.decode(structured)
-    return ToolResult(result.content, structured_content=None if structured is UNSET else structured)
+    return ToolResult(result.content, structured_content=structured)
 
 
 def _named_part(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without its `**kwargs`, which are the arguments of the tool behind it that it does not name."""
+    """Return the function without its `**kwargs`, which receive the wrapped tool's arguments that it does not name."""
     signature = inspect.signature(fn)
-    named = [one for one in signature.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     if len(named) == len(signature.parameters):
         return fn
 
@@ -175,12 +184,12 @@ def _named_part(fn: Callable[..., Any]) -> Callable[..., Any]:
 
         @wraps(fn)
         async def body(*args: Any, **kwargs: Any) -> Any:
-            return await fn(*args, **{**_behind.get().rest, **kwargs})
+            return await fn(*args, **{**_behind.get().extra_arguments, **kwargs})
     else:
 
         @wraps(fn)
         def body(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **{**_behind.get().rest, **kwargs})
+            return fn(*args, **{**_behind.get().extra_arguments, **kwargs})
 
     body.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
     body.takes_rest = True  # type: ignore[attr-defined]
@@ -189,7 +198,7 @@ def _named_part(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read(arguments: bytes | Raw) -> dict[str, Any]:
     try:
-        said = msgspec.json.decode(arguments or b"{}")
+        members = msgspec.json.decode(arguments or b"{}")
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return members if isinstance(members, dict) else {}

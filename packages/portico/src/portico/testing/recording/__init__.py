@@ -1,1 +1,1 @@
-"""Conversations that are written down, and played again as a server."""
+"""Recording of conversations, and a server that replays them."""

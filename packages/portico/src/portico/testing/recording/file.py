@@ -1,4 +1,4 @@
-"""A conversation in a file: a line for each message, in the order in which they came by, without secrets."""
+"""Recording files: one JSON line per message, in order, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -15,99 +15,103 @@ from portico import screening
 from portico.protocol.errors import UsageError
 from portico.protocol.json_depth import decode_bounded
 
-FORMAT = 1
-LONGEST_LINE = 80 * 1024 * 1024
+# Checked when a file is loaded; a reader rejects versions that it does not know.
+FORMAT_VERSION = 1
+# Above the largest message of any transport, with room for the encoding as JSON.
+MAX_LINE_BYTES = 80 * 1024 * 1024
 
-Side = Literal["client", "server"]
+Sender = Literal["client", "server"]
 _SECRETS: tuple[Literal["secret"]] = ("secret",)
 
 
-class TapeEntry(Struct, rename={"sender": "from"}):
-    """One message: who sent it, how many seconds after the beginning, and what it says."""
+class RecordedMessage(Struct, rename={"sender": "from", "elapsed": "at"}):
+    """One message, its sender and the seconds since the start of the recording."""
 
-    sender: Side
-    at: float
+    sender: Sender
+    elapsed: float
     message: Any
 
 
-class _TapeHeading(Struct):
+class _RecordingHeader(Struct):
     portico_recording: int
 
 
-_entry = msgspec.json.Decoder(TapeEntry)
+_entry = msgspec.json.Decoder(RecordedMessage)
 
 
-class TapeWriter:
-    """Writes each message as it comes, so that a conversation that ends badly is there up to its end."""
+class Recorder:
+    """Writes each message as it arrives, so that a crashed conversation is recorded up to its end."""
 
     def __init__(self, path: str) -> None:
         try:
-            # What was said may be private, also where no secret is found in it.
+            # Conversations may be private even if no secret is detected in them, so only the owner can read the file.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as failure:
-            raise UsageError(f"{path} cannot be written: {failure.strerror}") from None
+            raise UsageError(f"cannot write {path}: {failure.strerror}") from None
         self._file: IO[bytes] = open(descriptor, "wb")  # noqa: SIM115
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         self._states: dict[str, str] = {}
         self.count = 0
-        self._put(_TapeHeading(FORMAT))
+        self._put(_RecordingHeader(FORMAT_VERSION))
 
-    def write(self, sender: Side, data: bytes) -> None:
+    def write(self, sender: Sender, data: bytes) -> None:
+        """Write one message with its secrets redacted."""
         try:
             message = decode_bounded(data)
         except (msgspec.DecodeError, RecursionError):
-            # Programs print all kinds of things where they should not.
+            # Programs may print anything to standard output; record it as text.
             message = data[:2000].decode(errors="replace")
-        self._put(TapeEntry(sender, round(time.monotonic() - self._began, 3), self._presentable(message)))
+        self._put(RecordedMessage(sender, round(time.monotonic() - self._start, 3), self._redact(message)))
         self.count += 1
 
-    def note(self, way: str, message: bytes) -> None:
-        """Write a message as links tell of it: "sent" by the client, or received."""
-        self.write("client" if way == "sent" else "server", message)
+    def record(self, direction: str, message: bytes) -> None:
+        """Write a message as transports report it: "sent" by the client, or received."""
+        self.write("client" if direction == "sent" else "server", message)
 
     def close(self) -> None:
         self._file.close()
 
     def _put(self, line: Struct) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
+        # Flushed per message, so that a crash of the server loses nothing.
         self._file.flush()
 
-    def _presentable(self, message: Any) -> Any:
+    def _redact(self, message: Any) -> Any:
         if isinstance(message, list):
-            return [self._presentable(one) for one in message]
+            return [self._redact(item) for item in message]
         if not isinstance(message, dict):
-            return screened(message)
-        return {name: self._member(name, said) for name, said in message.items()}
+            return redact_secrets(message)
+        return {name: self._member(name, value) for name, value in message.items()}
 
-    def _member(self, name: str, said: Any) -> Any:
+    def _member(self, name: str, value: Any) -> Any:
         if name not in ("params", "result", "error"):
-            return said
-        if not isinstance(said, dict):
-            return screened(said)
-        # Apart, so that what is compared when it is played does not depend on what stands beside it.
-        apart = {key: said[key] for key in ("_meta", "requestState") if key in said}
-        rest = screened({key: value for key, value in said.items() if key not in apart})
-        if "_meta" in apart:
-            rest["_meta"] = screened(apart["_meta"])
-        if "requestState" in apart:
-            rest["requestState"] = self._state(str(apart["requestState"]))
+            return value
+        if not isinstance(value, dict):
+            return redact_secrets(value)
+        # Redacted separately, so that the part that replay compares does not depend on the rest.
+        separate = {key: value[key] for key in ("_meta", "requestState") if key in value}
+        rest = redact_secrets({key: member for key, member in value.items() if key not in separate})
+        if "_meta" in separate:
+            rest["_meta"] = redact_secrets(separate["_meta"])
+        if "requestState" in separate:
+            rest["requestState"] = self._state(str(separate["requestState"]))
         return rest
 
-    def _state(self, said: str) -> str:
-        """A name for it. It has the answers of a person in it, and says nothing to a reader."""
-        return self._states.setdefault(said, f"state-{len(self._states) + 1}")
+    def _state(self, state: str) -> str:
+        """Return a short name for a request state, which is opaque and may contain a user's input."""
+        return self._states.setdefault(state, f"state-{len(self._states) + 1}")
 
 
-def screened(value: Any) -> Any:
-    """The same without the secrets in it."""
+def redact_secrets(value: Any) -> Any:
+    """Return the value with its secrets redacted."""
     text = msgspec.json.encode(value).decode()
-    found = screening.find(text, _SECRETS)
-    if not found:
+    result = screening.find(text, _SECRETS)
+    if not result:
         return value
     try:
-        return msgspec.json.decode(screening.redact(text, found))
+        return msgspec.json.decode(screening.redact(text, result))
     except msgspec.DecodeError:
-        # One that goes beyond the text it stands in: each text by itself.
+        # The match crossed the end of a JSON string, so redact each string separately.
         return _screened_texts(value)
 
 
@@ -115,32 +119,34 @@ def _screened_texts(value: Any) -> Any:
     if isinstance(value, str):
         return screening.redact(value, screening.find(value, _SECRETS))
     if isinstance(value, list):
-        return [_screened_texts(one) for one in value]
+        return [_screened_texts(item) for item in value]
     if isinstance(value, dict):
-        return {key: _screened_texts(one) for key, one in value.items()}
+        return {key: _screened_texts(item) for key, item in value.items()}
     return value
 
 
-def read(path: str | os.PathLike[str]) -> list[TapeEntry]:
-    """The entries of a recording. What cannot be read is a UsageError, with the line."""
+def load_recording(path: str | os.PathLike[str]) -> list[RecordedMessage]:
+    """Load the messages of a recording. Raises UsageError, with the line number, if it is invalid."""
     try:
         with Path(path).open("rb") as file:
             return list(_entries(file, os.fspath(path)))
     except OSError as failure:
-        raise UsageError(f"{os.fspath(path)} cannot be read: {failure.strerror}") from None
+        raise UsageError(f"cannot read {os.fspath(path)}: {failure.strerror}") from None
 
 
-def _entries(file: IO[bytes], path: str) -> Iterator[TapeEntry]:
+def _entries(file: IO[bytes], path: str) -> Iterator[RecordedMessage]:
     try:
-        heading = msgspec.json.decode(file.readline(1000), type=_TapeHeading)
+        heading = msgspec.json.decode(file.readline(1000), type=_RecordingHeader)
     except msgspec.DecodeError:
-        raise UsageError(f"{path} is no recording: `portico record TARGET -o FILE` makes one") from None
-    if heading.portico_recording != FORMAT:
-        raise UsageError(f"{path} is a recording of the format {heading.portico_recording}; this reads {FORMAT}")
+        raise UsageError(f"{path} is not a recording; create one with `portico record TARGET -o FILE`") from None
+    if heading.portico_recording != FORMAT_VERSION:
+        raise UsageError(
+            f"unsupported recording format {heading.portico_recording} in {path} (expected {FORMAT_VERSION})"
+        )
     number = 1
-    while line := file.readline(LONGEST_LINE):
+    while line := file.readline(MAX_LINE_BYTES):
         number += 1
         try:
             yield _entry.decode(line)
         except (msgspec.DecodeError, RecursionError) as failure:
-            raise UsageError(f"{path}, line {number}, is no message of a recording: {failure}") from None
+            raise UsageError(f"{path}, line {number}: invalid message: {failure}") from None

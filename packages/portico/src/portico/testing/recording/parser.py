@@ -1,4 +1,4 @@
-"""What a recording means: each request, with what the server said before its answer, and the answer. Pure."""
+"""Parser that groups a recording into requests with their notifications, server requests and responses. No I/O."""
 
 from __future__ import annotations
 
@@ -8,72 +8,80 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from portico.protocol.jsonrpc import ErrorBody
-from portico.protocol.meta import PROTOCOL_VERSION, SUBSCRIPTION_ID
-from portico.protocol.methods import LASTING
+from portico.protocol.jsonrpc import ErrorObject
+from portico.protocol.meta import PROTOCOL_VERSION_META_KEY, SUBSCRIPTION_ID_META_KEY
+from portico.protocol.methods import LONG_LIVED_METHODS
 from portico.protocol.notifications import CANCELLED, PROGRESS
-from portico.testing.recording.file import TapeEntry
+from portico.testing.recording.file import RecordedMessage
 
-OPENING = ("initialize", "server/discover")
-
-
-class SaidNotice(Struct, frozen=True):
-    """A notification that came before the answer, or behind it and belongs to nothing else."""
-
-    method: str
-    params: Any
+HANDSHAKE_METHODS = ("initialize", "server/discover")
 
 
-class AskedQuestion(Struct):
-    """A request of the server to the client, and what the client answered."""
+class RecordedNotification(Struct, frozen=True):
+    """A notification that arrived before the response, or after it without belonging to another request."""
 
     method: str
     params: Any
-    answer: Any = UNSET
+
+
+class RecordedServerRequest(Struct):
+    """A server-to-client request and the client's response."""
+
+    method: str
+    params: Any
+    response: Any = UNSET
 
 
 class RecordedCall(Struct):
-    """A request of the client and all that came of it."""
+    """A client request with everything that it led to."""
 
     method: str
     params: dict[str, Any]
-    # Of the request itself, where it brings one, or of its handshake.
-    revision: str | None
-    steps: list[SaidNotice | AskedQuestion] = []
+    # From the request itself if it carries one, otherwise from the handshake.
+    protocol_version: str | None
+    steps: list[RecordedNotification | RecordedServerRequest] = []
     result: Any = UNSET
-    error: ErrorBody | UnsetType = UNSET
-    used: int = 0
+    error: ErrorObject | UnsetType = UNSET
+    replay_count: int = 0
 
     @property
     def key(self) -> tuple[str, bytes]:
-        return key_of(self.method, self.params)
+        """Return the key that equal requests share."""
+        return request_key(self.method, self.params)
 
     @property
-    def answered(self) -> bool:
+    def has_response(self) -> bool:
+        """Return whether the recording contains a result or an error for this request."""
         return self.result is not UNSET or self.error is not UNSET
 
 
-def key_of(method: str, params: dict[str, Any]) -> tuple[str, bytes]:
-    """What two requests have in common that ask the same: who asks, and under which token, is not part of it."""
-    asked = {name: said for name, said in params.items() if name != "_meta" and (name, said) != ("arguments", {})}
-    return method, msgspec.json.encode(asked, order="sorted")
+def request_key(method: str, params: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the key that equal requests share: method and params without `_meta`, such as tokens and client info."""
+    key_params = {
+        # Absent and empty arguments mean the same, and clients differ in which they send.
+        name: value
+        for name, value in params.items()
+        if name != "_meta" and (name, value) != ("arguments", {})
+    }
+    return method, msgspec.json.encode(key_params, order="sorted")
 
 
-class ConversationReader:
-    """Goes through the entries, and knows what is under way."""
+class RecordingParser:
+    """Processes the messages in order and tracks pending requests."""
 
     def __init__(self) -> None:
         self.calls: list[RecordedCall] = []
-        # What the server said before the first request, and questions that are about none.
-        self.astray = 0
-        self._revision: str | None = None
-        self._waiting: dict[Any, RecordedCall] = {}
-        self._asked: dict[Any, AskedQuestion] = {}
+        # Server messages before the first request, and server requests that belong to no request.
+        self.unmatched = 0
+        self._protocol_version: str | None = None
+        self._pending: dict[Any, RecordedCall] = {}
+        self._server_requests: dict[Any, RecordedServerRequest] = {}
 
-    def hear(self, entry: TapeEntry) -> None:
+    def feed(self, entry: RecordedMessage) -> None:
+        """Process one recorded message, or each message of a batch."""
         for message in _messages(entry.message):
             if "method" not in message:
-                self._answer(entry.sender, message)
+                self._add_response(entry.sender, message)
             elif entry.sender == "client":
                 self._from_client(message)
             else:
@@ -82,73 +90,85 @@ class ConversationReader:
     def _from_client(self, message: dict[str, Any]) -> None:
         params = _object(message.get("params"))
         if "id" in message:
-            own = _object(params.get("_meta")).get(PROTOCOL_VERSION)
-            call = RecordedCall(str(message["method"]), params, own or self._revision)
+            # Since 2026-07-28 each request names its version; before, the handshake decided.
+            own = _object(params.get("_meta")).get(PROTOCOL_VERSION_META_KEY)
+            call = RecordedCall(str(message["method"]), params, own or self._protocol_version)
             self.calls.append(call)
-            self._waiting[message["id"]] = call
+            self._pending[message["id"]] = call
         elif message["method"] == CANCELLED:
-            self._waiting.pop(params.get("requestId"), None)
+            # A cancelled request gets no response, so it must not collect further messages.
+            self._pending.pop(params.get("requestId"), None)
 
     def _from_server(self, message: dict[str, Any]) -> None:
         params = message.get("params")
-        call = self._subject(message["method"], _object(params))
+        call = self._find_call(message["method"], _object(params))
         if call is None:
-            self.astray += 1
+            self.unmatched += 1
             return
         if "id" not in message:
-            call.steps.append(SaidNotice(str(message["method"]), params))
+            call.steps.append(RecordedNotification(str(message["method"]), params))
             return
-        question = AskedQuestion(str(message["method"]), params)
-        self._asked[message["id"]] = question
-        if question.method != "ping":
-            call.steps.append(question)
+        server_request = RecordedServerRequest(str(message["method"]), params)
+        self._server_requests[message["id"]] = server_request
+        # The replaying server does not ping; recorded pings have no part in a result.
+        if server_request.method != "ping":
+            call.steps.append(server_request)
 
-    def _subject(self, method: str, params: dict[str, Any]) -> RecordedCall | None:
-        """The request that something is said about: the one that it names, or the newest that is under way, or was."""
+    def _find_call(self, method: str, params: dict[str, Any]) -> RecordedCall | None:
+        """Return the request that a server message belongs to.
+
+        That is the request that the message names, else the newest pending one, else the newest finished one.
+        """
         if method == PROGRESS:
             token = params.get("progressToken")
-            return next((one for one in reversed(self.calls) if token_of(one.params) == token), None)
-        id = _object(params.get("_meta")).get(SUBSCRIPTION_ID)
-        if id in self._waiting:
-            return self._waiting[id]
-        under_way = [one for one in self._waiting.values() if one.method not in LASTING]
-        known = under_way or [one for one in self.calls if one.method not in (*OPENING, *LASTING)]
-        return known[-1] if known else None
+            return next((item for item in reversed(self.calls) if progress_token(item.params) == token), None)
+        id = _object(params.get("_meta")).get(SUBSCRIPTION_ID_META_KEY)
+        if id in self._pending:
+            return self._pending[id]
+        # Before 2026-07-28 a notification does not name its request, so the newest pending one is the best guess.
+        pending = [item for item in self._pending.values() if item.method not in LONG_LIVED_METHODS]
+        candidates = pending or [
+            item for item in self.calls if item.method not in (*HANDSHAKE_METHODS, *LONG_LIVED_METHODS)
+        ]
+        return candidates[-1] if candidates else None
 
-    def _answer(self, sender: str, message: dict[str, Any]) -> None:
+    def _add_response(self, sender: str, message: dict[str, Any]) -> None:
         id = message.get("id")
         if sender == "client":
-            question = self._asked.pop(id, None)
-            if question is not None:
-                question.answer = message.get("result", UNSET)
+            server_request = self._server_requests.pop(id, None)
+            if server_request is not None:
+                server_request.response = message.get("result", UNSET)
             return
-        call = self._waiting.pop(id, None)
+        # A response to a cancelled request has no entry any more.
+        call = self._pending.pop(id, None)
         if call is None:
             return
         if "error" in message:
-            call.error = msgspec.convert(message["error"], ErrorBody, strict=False)
+            call.error = msgspec.convert(message["error"], ErrorObject, strict=False)
         else:
             call.result = message.get("result")
         if call.method == "initialize":
-            self._revision = call.revision = _object(call.result).get("protocolVersion")
+            self._protocol_version = call.protocol_version = _object(call.result).get("protocolVersion")
 
 
-def listen(entries: Iterable[TapeEntry]) -> ConversationReader:
-    listener = ConversationReader()
+def parse_recording(entries: Iterable[RecordedMessage]) -> RecordingParser:
+    """Parse the messages of a recording."""
+    listener = RecordingParser()
     for entry in entries:
-        listener.hear(entry)
+        listener.feed(entry)
     return listener
 
 
-def token_of(params: dict[str, Any]) -> Any:
+def progress_token(params: dict[str, Any]) -> Any:
+    """Return the progress token of a request, or UNSET."""
     return _object(params.get("_meta")).get("progressToken", UNSET)
 
 
-def _messages(said: Any) -> Iterator[dict[str, Any]]:
-    for one in said if isinstance(said, list) else [said]:
-        if isinstance(one, dict):
-            yield one
+def _messages(value: Any) -> Iterator[dict[str, Any]]:
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict):
+            yield item
 
 
-def _object(said: Any) -> dict[str, Any]:
-    return said if isinstance(said, dict) else {}
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

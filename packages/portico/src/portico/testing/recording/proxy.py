@@ -1,4 +1,4 @@
-"""What stands between a client and a server and lets everything through, in both directions, as it is."""
+"""Transparent recording proxy between a client and a server."""
 
 from __future__ import annotations
 
@@ -9,166 +9,192 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from portico.protocol.errors import BadStatus, InternalError, ProtocolError, TransportError
+from portico.protocol.errors import HttpStatusError, InternalError, ProtocolError, TransportError
 from portico.protocol.lifecycle import InitializeResult
-from portico.protocol.meta import SUBSCRIPTION_ID
+from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY
 from portico.protocol.tools import ListToolsResult
-from portico.protocol.versions import MODERN, V2025_03_26
-from portico.rpc.call import Call, members
-from portico.rpc.channel import MOST_IN_FLIGHT, Channel
-from portico.testing.recording.file import TapeWriter
+from portico.protocol.versions import FIRST_MODERN_VERSION, V2025_03_26
+from portico.rpc.call import Call, get_capabilities
+from portico.rpc.channel import MAX_IN_FLIGHT_REQUESTS, Channel
+from portico.testing.recording.file import Recorder
 from portico.transports import stdio
-from portico.transports.base import Link, MemoryLink
-from portico.transports.event_loop import HeldLifespan
-from portico.transports.http_client.sse import HttpSse
-from portico.transports.http_client.streamable_http import StreamableHttp
-from portico.transports.process import ProcessLink
-from portico.transports.targets import Command, Here, Target, Url
+from portico.transports.base import ClientTransport, InMemoryTransport
+from portico.transports.event_loop import LifespanTask
+from portico.transports.http_client.sse import SseTransport
+from portico.transports.http_client.streamable_http import StreamableHttpTransport
+from portico.transports.process import ProcessTransport
+from portico.transports.targets import CommandTarget, InProcessTarget, Target, UrlTarget
 
-# Where the ids begin of requests whose own are texts: the other clients count from 1.
-OTHER_IDS = 1 << 40
-# 2025-03-26, basic/transports: what says that a server may be of the transport before.
-_OLDER = (400, 404, 405)
+# Ids for requests whose original ids are strings. The range avoids clients that count from 1.
+SERVER_REQUEST_ID_START = 1 << 40
+# 2025-03-26, basic/transports: status codes which indicate a server with the older HTTP+SSE transport.
+_LEGACY_STATUS_CODES = (400, 404, 405)
 
 
-class _ProxyStdio(stdio.Stdio):
-    """Standard input and output without a session: the handshake is the server's too."""
+class _ProxyStdio(stdio.StdioConnection):
+    """Standard input and output without a session: the handshake is forwarded to the server too."""
 
-    def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy, longest=stdio.LONGEST_MESSAGE, most_in_flight=MOST_IN_FLIGHT, lifecycle="auto")
+    def __init__(self, proxy: RecordingProxy) -> None:
+        super().__init__(
+            proxy,
+            max_message_size=stdio.MAX_MESSAGE_BYTES,
+            max_concurrent_requests=MAX_IN_FLIGHT_REQUESTS,
+            lifecycle="auto",
+        )
         self.channel = Channel(proxy, self.send, drain=self.drain)
 
 
-class Proxy:
-    """The Handler of what a client sends: it goes to the server, whose answers and questions come back."""
+class RecordingProxy:
+    """Handler that forwards client messages to the server, and the server's messages back to the client."""
 
-    def __init__(self, target: Target, tape: TapeWriter) -> None:
+    def __init__(self, target: Target, recorder: Recorder) -> None:
         self._target = target
-        self._tape = tape
-        self._link: Link | None = None
-        self._host: HeldLifespan | None = None
-        self._ids = count(OTHER_IDS).__next__
-        # The ids of the client that are texts, by what they are towards the server.
-        self._named: dict[int, str] = {}
+        self._recorder = recorder
+        self._transport: ClientTransport | None = None
+        self._host: LifespanTask | None = None
+        self._ids = count(SERVER_REQUEST_ID_START).__next__
+        # The client's string ids, by the integer ids sent to the server.
+        self._client_ids: dict[int, str] = {}
         self.client: Channel | None = None
 
     # Opening and closing
 
     async def serve(self, stdin: int, stdout: int) -> None:
-        """Let one client through until it goes away, or the server does."""
+        """Forward one client until it or the server disconnects."""
         try:
-            passage = _ProxyStdio(self)
-            self.client = passage.channel
-            await self._connect(passage)
-            await stdio.converse(passage, stdin, stdout)
+            connection = _ProxyStdio(self)
+            self.client = connection.channel
+            await self._connect(connection)
+            await stdio.serve_connection(connection, stdin, stdout)
         finally:
             await self._close()
 
-    async def _connect(self, passage: _ProxyStdio, kind: type[StreamableHttp | HttpSse] = StreamableHttp) -> None:
+    async def _connect(
+        self, connection: _ProxyStdio, kind: type[StreamableHttpTransport | SseTransport] = StreamableHttpTransport
+    ) -> None:
         target, incoming = self._target, _FromServer(self)
-        link: Link
-        if isinstance(target, Here):
-            self._host = HeldLifespan(members(target.handler).lifespan)
+        transport: ClientTransport
+        if isinstance(target, InProcessTarget):
+            # A server in this process needs its lifespan, as it would have when served.
+            self._host = LifespanTask(get_capabilities(target.handler).lifespan)
             await self._host.entered
-            link = MemoryLink(target.handler, incoming, principal=None, trace=self._tape.note)
-        elif isinstance(target, Command):
-            link = ProcessLink(target.words, incoming, env=target.env, cwd=target.cwd, trace=self._tape.note)
-            link.on_gap = passage.ended.set
+            transport = InMemoryTransport(target.handler, incoming, principal=None, trace=self._recorder.record)
+        elif isinstance(target, CommandTarget):
+            transport = ProcessTransport(
+                target.words, incoming, env=target.env, cwd=target.cwd, trace=self._recorder.record
+            )
+            # A server that ends takes the recording with it.
+            transport.on_missed_messages = connection.ended.set
         else:
-            kind = HttpSse if target.sse else kind
-            link = kind(target.url, incoming, trace=self._tape.note, headers=target.headers)
-        self._link = link
-        await link.start()
+            kind = SseTransport if target.sse else kind
+            transport = kind(target.url, incoming, trace=self._recorder.record, headers=target.headers)
+        self._transport = transport
+        await transport.start()
 
     async def _close(self) -> None:
-        if self._link is not None:
-            await self._link.close()
+        if self._transport is not None:
+            await self._transport.close()
         if self._host is not None:
-            await self._host.leave()
+            await self._host.exit()
 
     # From the client to the server
 
     async def __call__(self, call: Call) -> Any:
-        link = self._link
-        assert link is not None
-        modern = call.revision is not None and call.revision >= MODERN
+        transport = self._transport
+        assert transport is not None
+        # Without a session: since 2026-07-28 every request carries its version.
+        modern = call.protocol_version is not None and call.protocol_version >= FIRST_MODERN_VERSION
         if modern:
-            link.set_revision(MODERN)
+            transport.set_protocol_version(FIRST_MODERN_VERSION)
         try:
             if call.id is None:
-                return await link(Call(method=call.method, params=call.params))
-            return await self._ask(link, call, modern)
+                return await transport(Call(method=call.method, params=call.params))
+            return await self._forward_request(transport, call, modern)
         except TransportError as failure:
-            raise InternalError(f"the server cannot be reached: {failure}") from None
+            raise InternalError(f"cannot reach the server: {failure}") from None
 
-    async def _ask(self, link: Link, call: Call, modern: bool) -> Any:
+    async def _forward_request(self, transport: ClientTransport, call: Call, modern: bool) -> Any:
         id = call.id
         if not isinstance(id, int):
+            # Our channels use integer ids; the string is restored where the server repeats it.
             id = self._ids()
-            self._named[id] = str(call.id)
-        sent = Call(method=call.method, params=call.params, id=id, revision=call.revision if modern else None)
+            self._client_ids[id] = str(call.id)
+        sent = Call(
+            method=call.method, params=call.params, id=id, protocol_version=call.protocol_version if modern else None
+        )
         try:
-            result = await link(sent)
-        except (ProtocolError, BadStatus) as failure:
-            if call.method != "initialize" or not self._may_be_older(link, failure):
+            result = await transport(sent)
+        except (ProtocolError, HttpStatusError) as failure:
+            if call.method != "initialize" or not self._may_be_older(transport, failure):
                 raise
-            result = await self._ask_older(sent)
+            result = await self._retry_with_sse(sent)
         finally:
-            self._named.pop(id, None)
-        self._learn(call, result)
+            self._client_ids.pop(id, None)
+        self._apply_negotiation(call, result)
         return result
 
-    def _may_be_older(self, link: Link, failure: ProtocolError | BadStatus) -> bool:
-        return isinstance(self._target, Url) and isinstance(link, StreamableHttp) and failure.status in _OLDER
+    def _may_be_older(self, transport: ClientTransport, failure: ProtocolError | HttpStatusError) -> bool:
+        return (
+            isinstance(self._target, UrlTarget)
+            and isinstance(transport, StreamableHttpTransport)
+            and failure.http_status in _LEGACY_STATUS_CODES
+        )
 
-    async def _ask_older(self, call: Call) -> Any:
-        """Shake hands over the transport of 2024-11-05."""
-        assert isinstance(self._target, Url)
-        assert self._link is not None
-        await self._link.close()
-        self._link = HttpSse(self._target.url, _FromServer(self), trace=self._tape.note, headers=self._target.headers)
-        await self._link.start()
-        return await self._link(call)
+    async def _retry_with_sse(self, call: Call) -> Any:
+        """Repeat the handshake over the HTTP+SSE transport of 2024-11-05."""
+        assert isinstance(self._target, UrlTarget)
+        assert self._transport is not None
+        await self._transport.close()
+        self._transport = SseTransport(
+            self._target.url, _FromServer(self), trace=self._recorder.record, headers=self._target.headers
+        )
+        await self._transport.start()
+        return await self._transport(call)
 
-    def _learn(self, call: Call, result: Any) -> None:
-        """What the two of them agree on matters to the transports between them."""
-        link = self._link
-        assert link is not None
+    def _apply_negotiation(self, call: Call, result: Any) -> None:
+        """Apply the negotiated protocol version and tool list to the transports, which depend on them."""
+        transport = self._transport
+        assert transport is not None
         try:
             if call.method == "initialize":
-                revision = msgspec.json.decode(result, type=InitializeResult).protocol_version
-                link.set_revision(revision)
+                version = msgspec.json.decode(result, type=InitializeResult).protocol_version
+                transport.set_protocol_version(version)
                 assert self.client is not None
-                self.client.batches = revision == V2025_03_26
-            elif call.method == "tools/list" and isinstance(link, StreamableHttp):
-                # Arguments of some tools stand in headers too.
-                link.usable_tools(msgspec.json.decode(result, type=ListToolsResult).tools)
+                # Only 2025-03-26 has JSON-RPC batches.
+                self.client.batching_enabled = version == V2025_03_26
+            elif call.method == "tools/list" and isinstance(transport, StreamableHttpTransport):
+                # Some tools have arguments that are also sent as HTTP headers.
+                transport.filter_callable_tools(msgspec.json.decode(result, type=ListToolsResult).tools)
         except msgspec.DecodeError:
-            pass  # the client says what it thinks of it
+            pass  # the client reports an invalid response itself
 
     # From the server to the client
 
     def receive(self, call: Call) -> Any:
+        """Forward a message of the server to the client."""
         client = self.client
         assert client is not None
         if call.id is not None:
             return client.request(call.method, call.params or None)
-        client.emit(call.method, self._as_asked(call.params) if self._named else call.params or None)
+        client.notify(call.method, self._restore_ids(call.params) if self._client_ids else call.params or None)
         return None
 
-    def _as_asked(self, params: Raw) -> Any:
-        """The params with the id by which the client knows a subscription."""
-        said = msgspec.json.decode(params) if params else None
-        meta = said.get("_meta") if isinstance(said, dict) else None
-        if isinstance(meta, dict) and meta.get(SUBSCRIPTION_ID) in self._named:
-            meta[SUBSCRIPTION_ID] = self._named[meta[SUBSCRIPTION_ID]]
-        return said
+    def _restore_ids(self, params: Raw) -> Any:
+        """Restore the client's original request id in the subscription id of a notification."""
+        decoded_params = msgspec.json.decode(params) if params else None
+        meta = decoded_params.get("_meta") if isinstance(decoded_params, dict) else None
+        if isinstance(meta, dict) and meta.get(SUBSCRIPTION_ID_META_KEY) in self._client_ids:
+            meta[SUBSCRIPTION_ID_META_KEY] = self._client_ids[meta[SUBSCRIPTION_ID_META_KEY]]
+        return decoded_params
 
 
 class _FromServer:
-    """The Handler of what a server sends besides results. Notifications are taken at once, in their order."""
+    """Handler of server messages other than responses.
 
-    def __init__(self, proxy: Proxy) -> None:
+    Notifications are forwarded synchronously, to preserve their order.
+    """
+
+    def __init__(self, proxy: RecordingProxy) -> None:
         self.start = proxy.receive
 
     async def __call__(self, call: Call) -> Any:

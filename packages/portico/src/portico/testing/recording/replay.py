@@ -1,4 +1,4 @@
-"""A recording as a server: what was asked then is answered as it was then, with all that was said before the answer."""
+"""Server that replays a recording: equal requests get the recorded responses and the messages before them."""
 
 from __future__ import annotations
 
@@ -12,86 +12,106 @@ from msgspec import UNSET, Raw
 
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.client_features import InputRequest, InputRequiredResult
-from portico.protocol.errors import InvalidParams, UsageError, from_wire
+from portico.protocol.errors import InvalidParams, UsageError, error_from_response
 from portico.protocol.lifecycle import DiscoverResult
-from portico.protocol.meta import SERVER_INFO, SUBSCRIPTION_ID, Implementation, ServerCapabilities
-from portico.protocol.methods import ASKABLE, METHODS
+from portico.protocol.meta import SERVER_INFO_META_KEY, SUBSCRIPTION_ID_META_KEY, Implementation, ServerCapabilities
+from portico.protocol.methods import INPUT_REQUIRED_METHODS, METHODS
 from portico.protocol.notifications import PROGRESS
 from portico.protocol.resources import ReadResourceResult
-from portico.protocol.subscriptions import AcknowledgedParams, Filter, ListenParams
+from portico.protocol.subscriptions import (
+    SubscriptionFilter,
+    SubscriptionsAcknowledgedParams,
+    SubscriptionsListenParams,
+)
 from portico.protocol.tools import CallToolResult
-from portico.protocol.versions import MODERN, REVISIONS
+from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS
 from portico.rpc.call import Call
 from portico.server.server import Server
-from portico.testing.recording.file import TapeEntry, read, screened
-from portico.testing.recording.parser import AskedQuestion, RecordedCall, SaidNotice, key_of, listen
+from portico.testing.recording.file import RecordedMessage, load_recording, redact_secrets
+from portico.testing.recording.parser import (
+    RecordedCall,
+    RecordedNotification,
+    RecordedServerRequest,
+    parse_recording,
+    request_key,
+)
 
-LONGEST_SHOWN = 200
-# The state of a call that waits for answers: which one it is, and how many it has got.
+MAX_SHOWN_CHARS = 200
+# Prefix of the request state of a call that waits for input; the index of the call follows.
 _STATE = "replay"
-_LISTED = {
-    notifications.TOOLS_CHANGED: "tools_list_changed",
-    notifications.PROMPTS_CHANGED: "prompts_list_changed",
-    notifications.RESOURCES_CHANGED: "resources_list_changed",
+_LIST_CHANGED_FIELDS = {
+    notifications.TOOLS_LIST_CHANGED: "tools_list_changed",
+    notifications.PROMPTS_LIST_CHANGED: "prompts_list_changed",
+    notifications.RESOURCES_LIST_CHANGED: "resources_list_changed",
 }
-# What a server makes, where what a client makes of it is another type.
-_ANSWERS = {"tools/call": CallToolResult, "resources/read": ReadResourceResult}
-_CACHED = {"ttlMs": 0, "cacheScope": "private"}
+# Server-side result types, where the client decodes the same result into another type.
+_RESULT_TYPES = {"tools/call": CallToolResult, "resources/read": ReadResourceResult}
+# 2026-07-28 requires both members in list results; a replay must be asked every time.
+_CACHE_CONTROL = {"ttlMs": 0, "cacheScope": "private"}
 
 
-class Replay:
-    """The Handler of a recording. Equal requests are answered in the order of the recording, the last answer again and
-    again; what was not recorded is refused, and kept in `unknown`."""
+class ReplayHandler:
+    """Handler that answers from a recording.
 
-    def __init__(self, entries: list[TapeEntry]) -> None:
-        heard = listen(entries)
-        self.calls = [call for call in heard.calls if call.answered]
-        self.unknown: list[str] = []
+    Equal requests are answered in recorded order; the last response is repeated. Requests that were not recorded are
+    rejected and listed in `unmatched_requests`.
+    """
+
+    def __init__(self, entries: list[RecordedMessage]) -> None:
+        recording = parse_recording(entries)
+        self.calls = [call for call in recording.calls if call.has_response]
+        self.unmatched_requests: list[str] = []
+        # Equal requests may have several responses, in recorded order.
         self._by_key: dict[tuple[str, bytes], list[RecordedCall]] = defaultdict(list)
         for call in self.calls:
             self._by_key[call.key].append(call)
-        self._listening: list[tuple[Call, Filter]] = []
-        self.about = self._greeting()
+        self._listening: list[tuple[Call, SubscriptionFilter]] = []
+        self.about = self._discover_result()
         self.capabilities = self.about.capabilities
         meta = self.about.meta if isinstance(self.about.meta, dict) else {}
-        said = meta.get(SERVER_INFO, {"name": "recording", "version": "0"})
-        self.info = msgspec.convert(said, Implementation)
+        server_info = meta.get(SERVER_INFO_META_KEY, {"name": "recording", "version": "0"})
+        self.info = msgspec.convert(server_info, Implementation)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Replay:
+    def load(cls, path: str | os.PathLike[str]) -> ReplayHandler:
+        """Load a recording. Raises UsageError if it cannot be replayed."""
         try:
-            return cls(read(path))
+            return cls(load_recording(path))
         except msgspec.ValidationError as failure:
-            raise UsageError(f"{os.fspath(path)} cannot be played: {failure}") from None
+            raise UsageError(f"cannot replay {os.fspath(path)}: {failure}") from None
 
     def server(self) -> Server:
-        """A Server that answers with this, for every transport."""
-        made = Server(self.info.name, version=self.info.version)
-        made.front = self
-        return made
+        """Return a Server that answers from this recording over any transport."""
+        server = Server(self.info.name, version=self.info.version)
+        server.public_handler = self
+        return server
 
     @property
-    def unasked(self) -> list[str]:
-        """What was recorded and has not been asked."""
-        return [_shown(*call.key) for call in self.calls if not call.used and call.method not in _OWN]
+    def unused_requests(self) -> list[str]:
+        """Return the recorded requests that were not sent during the replay."""
+        return [
+            _describe_request(*call.key)
+            for call in self.calls
+            if not call.replay_count and call.method not in _UNRECORDED_METHODS
+        ]
 
-    def _greeting(self) -> DiscoverResult:
+    def _discover_result(self) -> DiscoverResult:
         for call in self.calls:
             if call.method == "server/discover" and call.result is not UNSET:
                 return msgspec.convert(call.result, DiscoverResult)
         for call in self.calls:
             if call.method == "initialize" and isinstance(call.result, dict):
                 return DiscoverResult(
-                    supported_versions=list(REVISIONS),
+                    supported_versions=list(SUPPORTED_PROTOCOL_VERSIONS),
                     capabilities=msgspec.convert(call.result.get("capabilities", {}), ServerCapabilities),
                     instructions=call.result.get("instructions"),
-                    meta={SERVER_INFO: call.result.get("serverInfo", {"name": "recording", "version": "0"})},
+                    meta={SERVER_INFO_META_KEY: call.result.get("serverInfo", {"name": "recording", "version": "0"})},
                     ttl_ms=0,
                     cache_scope="private",
                 )
-        raise UsageError("the recording has no server in it that has said who it is")
+        raise UsageError("the recording contains no response to initialize or server/discover")
 
-    # Answering
+    # Requests
 
     async def __call__(self, call: Call) -> Any:
         if call.id is None:
@@ -105,127 +125,151 @@ class Replay:
         return self._play(call, recorded, at, answers)
 
     def _find(self, method: str, params: dict[str, Any]) -> tuple[RecordedCall, int, list[Any]]:
-        """The call that was recorded, and the answers that the client has given to its questions so far."""
+        """Return the recorded call, and where to continue it.
+
+        The position is the one after the last answered server request, followed by the client's response to it.
+        """
         number = _number(params.get("requestState"), f"{_STATE}-")
         if number is not None and number < len(self.calls):
-            given = params.get("inputResponses")
-            # Which of its questions this answers stands in the name of the answer.
-            name, answer = next(iter(given.items())) if isinstance(given, dict) and given else ("q0", None)
-            return self.calls[number], (_number(name, "q") or 0) + 1, [answer]
+            input_responses = params.get("inputResponses")
+            # The key of the response carries the number of the server request that it answers.
+            name, response = (
+                next(iter(input_responses.items()))
+                if isinstance(input_responses, dict) and input_responses
+                else ("q0", None)
+            )
+            return self.calls[number], (_number(name, "q") or 0) + 1, [response]
         open_part = {key: value for key, value in params.items() if key not in ("_meta", "requestState")}
-        looked = screened(open_part)
+        # Redacted like the recording: a request with another secret still matches.
+        redacted = redact_secrets(open_part)
         if "requestState" in params:
-            looked["requestState"] = params["requestState"]
-        known = self._by_key.get(key_of(method, looked))
-        if not known:
-            raise self._not_recorded(_shown(*key_of(method, looked)), method)
-        found = min(known, key=lambda one: one.used) if not all(one.used for one in known) else known[-1]
-        found.used += 1
-        return found, 0, []
+            redacted["requestState"] = params["requestState"]
+        recorded_calls = self._by_key.get(request_key(method, redacted))
+        if not recorded_calls:
+            raise self._not_recorded(_describe_request(*request_key(method, redacted)), method)
+        # Each recorded response is used once, in order; a client that asks more often gets the last one again.
+        result = (
+            min(recorded_calls, key=lambda call: call.replay_count)
+            if not all(item.replay_count for item in recorded_calls)
+            else recorded_calls[-1]
+        )
+        result.replay_count += 1
+        return result, 0, []
 
-    def _not_recorded(self, shown: str, method: str) -> InvalidParams:
-        self.unknown.append(shown)
-        others = [_shown(*one.key) for one in self.calls if one.method == method]
-        hint = f"; of {method} there is {'; '.join(others[:5])}" if others else f"; there is no {method} at all"
-        return InvalidParams(f"Not recorded: {shown}{hint}{'; …' if len(others) > 5 else ''}")
+    def _not_recorded(self, description: str, method: str) -> InvalidParams:
+        self.unmatched_requests.append(description)
+        others = [_describe_request(*call.key) for call in self.calls if call.method == method]
+        hint = (
+            f"; recorded {method} requests: {'; '.join(others[:5])}"
+            if others
+            else f"; no {method} request was recorded"
+        )
+        return InvalidParams(f"Not recorded: {description}{hint}{'; …' if len(others) > 5 else ''}")
 
     def _play(self, call: Call, recorded: RecordedCall, at: int, answers: list[Any]) -> Any:
-        """Go on behind the question number `at`, up to the next one or to the end."""
-        asked = 0
+        """Replay the steps after server request number `at`, up to the next one or to the result."""
+        request_count = 0
         for step in recorded.steps:
-            if isinstance(step, SaidNotice):
-                if asked == at:
+            if isinstance(step, RecordedNotification):
+                if request_count == at:
                     self._emit(call, step)
                 continue
-            asked += 1
-            if asked == at:
+            request_count += 1
+            if request_count == at:
                 self._compare(recorded, step, answers)
-            elif asked > at and recorded.method in ASKABLE:
+            elif request_count > at and recorded.method in INPUT_REQUIRED_METHODS:
+                # The answer returns in a new request (2026-07-28); the state names the recorded call to continue.
                 question = InputRequest(step.method, step.params)
                 state = f"{_STATE}-{self.calls.index(recorded)}"
-                return InputRequiredResult(input_requests={f"q{asked - 1}": question}, request_state=state)
+                return InputRequiredResult(input_requests={f"q{request_count - 1}": question}, request_state=state)
         if recorded.error is not UNSET:
-            raise from_wire(recorded.error.code, recorded.error.message, recorded.error.data)
-        return self._worded(call, recorded)
+            raise error_from_response(recorded.error.code, recorded.error.message, recorded.error.data)
+        return self._convert_result(call, recorded)
 
-    def _compare(self, recorded: RecordedCall, step: AskedQuestion, answers: list[Any]) -> None:
-        """An answer that was not given then has no known consequence."""
-        given = _plain(screened(answers[0])) if answers else None
-        then = _plain(step.answer) if step.answer is not UNSET else None
-        if given != then:
-            shown = f"{_shown(*recorded.key)}, where {step.method} is answered with {_short(given)}"
-            self.unknown.append(shown)
-            raise InvalidParams(f"Not recorded: {shown}; the answer was {_short(then)}")
+    def _compare(self, recorded: RecordedCall, step: RecordedServerRequest, answers: list[Any]) -> None:
+        """Raise InvalidParams if the client's response differs from the recorded one."""
+        received = _plain(redact_secrets(answers[0])) if answers else None
+        expected = _plain(step.response) if step.response is not UNSET else None
+        if received != expected:
+            description = f"{_describe_request(*recorded.key)} with the response {_short(received)} to {step.method}"
+            self.unmatched_requests.append(description)
+            raise InvalidParams(f"Not recorded: {description}; the recorded response is {_short(expected)}")
 
-    def _worded(self, call: Call, recorded: RecordedCall) -> Any:
-        """The result: as it was, for a client of the same revision, and otherwise as that of the client has it."""
+    def _convert_result(self, call: Call, recorded: RecordedCall) -> Any:
+        """Return the result, converted if the client has another protocol version than the recording."""
         result = recorded.result
-        if call.revision == recorded.revision or not isinstance(result, dict):
+        # The same version gets the recorded bytes, including members that this version does not know.
+        if call.protocol_version == recorded.protocol_version or not isinstance(result, dict):
             return Raw(jsonrpc.encode(result))
         row = METHODS.get(recorded.method)
-        if call.revision is not None and call.revision < MODERN:
+        if call.protocol_version is not None and call.protocol_version < FIRST_MODERN_VERSION:
             if result.get("resultType") == "input_required":
                 return msgspec.convert(result, InputRequiredResult)
-            kind = _ANSWERS.get(recorded.method) or (row.result if row is not None else Any)
+            kind = _RESULT_TYPES.get(recorded.method) or (row.result if row is not None else Any)
             return msgspec.json.decode(jsonrpc.encode(result), type=kind)
-        cached = _CACHED if recorded.method.endswith("/list") or recorded.method == "resources/read" else {}
+        cached = _CACHE_CONTROL if recorded.method.endswith("/list") or recorded.method == "resources/read" else {}
         return Raw(jsonrpc.encode({"resultType": "complete", **cached, **result}))
 
-    # What is said besides
+    # Notifications
 
-    def _emit(self, call: Call, step: SaidNotice) -> None:
+    def _emit(self, call: Call, step: RecordedNotification) -> None:
         params = step.params
         if step.method == PROGRESS:
+            # The token of the recorded request means nothing to this client.
             if call.progress_token is not None:
-                call.reply.emit(PROGRESS, {**params, "progressToken": call.progress_token})
-        elif step.method in _LISTED or step.method == notifications.RESOURCE_UPDATED:
-            self._tell(step.method, params)
+                call.reply.notify(PROGRESS, {**params, "progressToken": call.progress_token})
+        elif step.method in _LIST_CHANGED_FIELDS or step.method == notifications.RESOURCE_UPDATED:
+            self._notify_subscribers(step.method, params)
         else:
-            call.reply.emit(step.method, params)
+            call.reply.notify(step.method, params)
 
-    def _tell(self, method: str, params: Any) -> None:
-        """A change is for those who listen for it."""
-        said = {key: value for key, value in (params or {}).items() if key != "_meta"}
-        for listening, wanted in self._listening:
-            if getattr(wanted, _LISTED.get(method, ""), False) or said.get("uri") in (
-                wanted.resource_subscriptions or ()
+    def _notify_subscribers(self, method: str, params: Any) -> None:
+        """Send a change notification to the subscriptions whose filter matches."""
+        content = {key: value for key, value in (params or {}).items() if key != "_meta"}
+        # 2026-07-28: a change is sent to subscriptions only, each with its own id.
+        for listening, filter_ in self._listening:
+            if getattr(filter_, _LIST_CHANGED_FIELDS.get(method, ""), False) or content.get("uri") in (
+                filter_.resource_subscriptions or ()
             ):
-                listening.reply.emit(method, {**said, "_meta": {SUBSCRIPTION_ID: listening.id}})
+                listening.reply.notify(method, {**content, "_meta": {SUBSCRIPTION_ID_META_KEY: listening.id}})
 
     async def _listen(self, call: Call) -> Any:
-        wanted = msgspec.json.decode(call.params, type=ListenParams).notifications
-        acknowledged = AcknowledgedParams(notifications=wanted, meta={SUBSCRIPTION_ID: call.id})
-        call.reply.emit(notifications.ACKNOWLEDGED, acknowledged)
-        entry = (call, wanted)
+        requested = msgspec.json.decode(call.params, type=SubscriptionsListenParams).notifications
+        acknowledged = SubscriptionsAcknowledgedParams(
+            notifications=requested, meta={SUBSCRIPTION_ID_META_KEY: call.id}
+        )
+        call.reply.notify(notifications.SUBSCRIPTIONS_ACKNOWLEDGED, acknowledged)
+        entry = (call, requested)
         self._listening.append(entry)
         try:
+            # The subscription ends when the client cancels it or disconnects.
             await asyncio.Event().wait()
         finally:
             self._listening.remove(entry)
 
 
-# What is answered without being looked up.
-_OWN = frozenset(
+# Methods that are answered without a recorded request.
+_UNRECORDED_METHODS = frozenset(
     {"initialize", "server/discover", "ping", "subscriptions/listen", "logging/setLevel", "resources/subscribe"}
     | {"resources/unsubscribe"}
 )
 
 
-def _number(said: Any, prefix: str) -> int | None:
-    rest = said.removeprefix(prefix) if isinstance(said, str) and said.startswith(prefix) else ""
+def _number(text: Any, prefix: str) -> int | None:
+    rest = text.removeprefix(prefix) if isinstance(text, str) and text.startswith(prefix) else ""
     return int(rest) if rest.isascii() and rest.isdecimal() and len(rest) < 10 else None
 
 
 def _plain(answer: Any) -> Any:
-    """An answer without what revisions put around it."""
+    """Return a response without version-dependent members."""
     if not isinstance(answer, dict):
         return answer
-    return {name: said for name, said in answer.items() if name not in ("_meta", "resultType")}
+    return {name: value for name, value in answer.items() if name not in ("_meta", "resultType")}
 
 
-def _shown(method: str, asked: bytes) -> str:
-    return f"{method} {asked.decode()[:LONGEST_SHOWN]}"
+def _describe_request(method: str, params: bytes) -> str:
+    return f"{method} {params.decode()[:MAX_SHOWN_CHARS]}"
 
 
-def _short(said: Any) -> str:
-    return msgspec.json.encode(said).decode()[:LONGEST_SHOWN]
+def _short(value: Any) -> str:
+    return msgspec.json.encode(value).decode()[:MAX_SHOWN_CHARS]

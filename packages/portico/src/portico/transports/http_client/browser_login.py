@@ -1,4 +1,4 @@
-"""Showing the user a login page, and waiting on this machine for the redirect at its end."""
+"""Login in the user's browser, with a local listener for the redirect at its end."""
 
 from __future__ import annotations
 
@@ -9,50 +9,61 @@ import webbrowser
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from portico.auth.errors import AuthorizationFailed, RedirectRejected, quoted
-from portico.transports.http_client.pool import Location, Pool
+from portico.auth.errors import AuthorizationError, InvalidRedirect, quote_untrusted
+from portico.transports.http_client.pool import HttpConnectionPool, HttpUrl
 
-# How long a person may take to log in.
-LOGIN_SECONDS = 300.0
-LONGEST_REQUEST = 16 * 1024
-READ_SECONDS = 10.0
+# Time for the user to log in.
+LOGIN_TIMEOUT_SECONDS = 300.0
+MAX_REQUEST_BYTES = 16 * 1024
+READ_TIMEOUT_SECONDS = 10.0
 
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+_PAGE_TEMPLATE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <title>Portico</title>
 <style>body{{font:18px/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em}}</style>
 <h1>{title}</h1><p>{text}</p></html>"""
-_DONE = _PAGE.format(title="That is all", text="You can close this window and go back to where you came from.")
-_DENIED = _PAGE.format(title="No access was given", text="You can close this window. The program was told.")
-_ELSEWHERE = _PAGE.format(title="Nothing here", text="This address is only for coming back from a login.")
+_SUCCESS_PAGE = _PAGE_TEMPLATE.format(
+    title="Login complete",
+    text="You can close this window and return to the application.",
+)
+_DENIED_PAGE = _PAGE_TEMPLATE.format(
+    title="Access denied", text="You can close this window. The application has been notified."
+)
+_NOT_FOUND_PAGE = _PAGE_TEMPLATE.format(title="Not found", text="This address only accepts the redirect after a login.")
 
 
-def announce(url: str) -> None:
-    """Standard output may belong to the protocol, or to a pipe."""
+def print_login_url(url: str) -> None:
+    """Print the login URL to standard error: standard output may carry the protocol or a pipe."""
     print(f"To log in, open this page:\n\n  {url}\n", file=sys.stderr, flush=True)
 
 
-class Browser:
-    """Opens the user's own browser. The page is announced too, for who has none on this machine."""
+class BrowserLogin:
+    """Opens the user's browser. The URL is also printed, in case there is no browser on this machine."""
 
-    def __init__(self, tell: Callable[[str], None] = announce, *, patience: float = LOGIN_SECONDS) -> None:
-        self._tell = tell
-        self._patience = patience
+    def __init__(
+        self, announce: Callable[[str], None] = print_login_url, *, timeout: float = LOGIN_TIMEOUT_SECONDS
+    ) -> None:
+        self._announce = announce
+        self._timeout = timeout
 
     async def __call__(self, url: str, redirect_uri: str) -> str:
-        callback = _Callback(redirect_uri)
+        callback = _RedirectListener(redirect_uri)
         async with callback:
-            self._tell(url)
+            self._announce(url)
+            # In a thread, because some browsers block until they are closed.
             with contextlib.suppress(webbrowser.Error, OSError):
                 await asyncio.to_thread(webbrowser.open, url)
             try:
-                async with asyncio.timeout(self._patience):
-                    return await callback.arrived
+                async with asyncio.timeout(self._timeout):
+                    return await callback.redirect_future
             except TimeoutError:
-                raise AuthorizationFailed(f"There was no login within {self._patience:g} s. Start again.") from None
+                raise AuthorizationError(
+                    f"The login was not completed within {self._timeout:g} s. Start again."
+                ) from None
 
 
-class _Callback:
-    """A listener on loopback that takes one redirect."""
+class _RedirectListener:
+    """Loopback listener that accepts one redirect."""
 
     def __init__(self, redirect_uri: str) -> None:
         parts = urlsplit(redirect_uri)
@@ -60,27 +71,29 @@ class _Callback:
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._path = parts.path or "/"
         self._server: asyncio.Server | None = None
-        self.arrived: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.redirect_future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> None:
+        # `localhost` may resolve to ::1 first. RFC 8252, section 8.3, recommends the address over the name.
         host = "127.0.0.1" if self._host == "localhost" else self._host
         try:
-            self._server = await asyncio.start_server(self._serve, host, self._port, limit=LONGEST_REQUEST)
+            self._server = await asyncio.start_server(self._serve, host, self._port, limit=MAX_REQUEST_BYTES)
         except OSError as failure:
-            raise AuthorizationFailed(
-                f"{quoted(self._uri)} is where the browser is to come back to, and it cannot be listened on: "
-                f"{failure.strerror or failure}. Close what uses the port, or configure another redirect URI."
+            raise AuthorizationError(
+                f"cannot listen on the redirect URI {quote_untrusted(self._uri)}: "
+                f"{failure.strerror or failure}. Close the program that uses the port, or configure another "
+                "redirect URI."
             ) from None
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        if not self.arrived.done():
-            self.arrived.cancel()
+        if not self.redirect_future.done():
+            self.redirect_future.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(READ_SECONDS):
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 status, page = self._answer(head.partition(b"\r\n")[0].decode("latin-1"))
                 body = page.encode()
@@ -93,7 +106,7 @@ class _Callback:
                 )
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # another browser, or an impatient one: the redirect may still come
+            pass  # another or an impatient browser: the redirect may still arrive
         finally:
             writer.close()
 
@@ -101,24 +114,24 @@ class _Callback:
         method, _, rest = line.partition(" ")
         target = rest.rpartition(" ")[0]
         path, _, query = target.partition("?")
-        # Browsers ask for an icon too, and anything on this machine may knock here.
+        # Browsers also request an icon, and any local program may connect.
         if method != "GET" or path != self._path or ("code=" not in query and "error=" not in query):
-            return "404 Not Found", _ELSEWHERE
-        if not self.arrived.done():
-            self.arrived.set_result(f"{self._uri}?{query}")
-        return "200 OK", _DENIED if "error=" in query and "code=" not in query else _DONE
+            return "404 Not Found", _NOT_FOUND_PAGE
+        if not self.redirect_future.done():
+            self.redirect_future.set_result(f"{self._uri}?{query}")
+        return "200 OK", _DENIED_PAGE if "error=" in query and "code=" not in query else _SUCCESS_PAGE
 
 
-async def headless(url: str, redirect_uri: str) -> str:
-    """For tests, and for authorization servers that show no page: they redirect at once."""
-    place = Location(url)
-    pool = Pool()
+async def headless_login(url: str, redirect_uri: str) -> str:
+    """Follow the redirect of an authorization server that shows no page. For tests and automated logins."""
+    place = HttpUrl(url)
+    pool = HttpConnectionPool()
     try:
         answer = await pool.send("GET", place, ())
         location = place.join(answer.headers.get("location", ""))
-        pool.give_back(place, answer)
+        pool.release(place, answer)
     finally:
         await pool.close()
     if answer.status not in (301, 302, 303, 307, 308) or not location.startswith(redirect_uri):
-        raise RedirectRejected(f"{quoted(url)} wants to be shown to a person: it does not redirect by itself.")
+        raise InvalidRedirect(f"{quote_untrusted(url)} requires a user: it does not redirect by itself.")
     return location

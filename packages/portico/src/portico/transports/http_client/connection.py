@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a server: one exchange at a time, and the response is bounded."""
+"""One HTTP/1.1 connection to a server: one exchange at a time, with bounded responses."""
 
 from __future__ import annotations
 
@@ -12,79 +12,84 @@ from typing import Any, NamedTuple, NoReturn
 
 import httptools
 
-from portico.protocol.errors import Closed, ConnectFailed, ProtocolError
+from portico.caching import LruCache
+from portico.protocol.errors import ConnectError, ConnectionClosed, ProtocolError
 
-LONGEST_HEAD = 64 * 1024
-# How much of a body may lie here unread before the server is asked to wait.
-AHEAD = 256 * 1024
-# Of the heads that were read, those that are kept.
-MOST_KNOWN, LONGEST_KNOWN = 256, 2048
-# Asked after a minute of silence, and given up after another.
-_WHEN = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+MAX_HEAD_BYTES = 64 * 1024
+# Unread bytes of a body before reading from the socket is paused.
+READ_AHEAD_BYTES = 256 * 1024
+# Limits of the cache of response heads.
+MAX_CACHED_HEADS, MAX_CACHED_HEAD_BYTES = 256, 2048
+# Probe after a minute of silence, and give up after another.
+_TCP_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _WHEN.items() if hasattr(socket, name)),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _TCP_KEEP_ALIVE.items()
+        if hasattr(socket, name)
+    ),
 ]
 
 
-class Response:
-    """A response: its head at once, its body as it comes. Read it to the end, or close it."""
+class HttpClientResponse:
+    """Response whose head is available immediately and whose body follows. Read it to the end, or close it."""
 
     __slots__ = ("_body", "connection", "done", "headers", "status")
 
-    def __init__(self, connection: HttpConnection, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, connection: HttpClientConnection, status: int, headers: dict[str, str]) -> None:
         self.status = status
-        # Names in lower case; what came more than once is joined, as RFC 9110, section 5.3 has it.
+        # Lower-case names; repeated headers are joined (RFC 9110, section 5.3).
         self.headers = headers
         self.connection = connection
-        # The caller is done with it, and the connection may be in use for another exchange by now.
+        # The caller is done with the response, and the connection may already serve another exchange.
         self.done = False
         self._body: bytes | None = None
 
     @property
-    def kind(self) -> str:
-        """The media type, without parameters."""
+    def media_type(self) -> str:
+        """Return the media type without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    def whole(self, longest: int) -> bytes | None:
-        """All of the body, if it is here already, in one piece, and no longer than that."""
-        body = None if self.done or self._body is not None else self.connection.whole_body()
-        if body is not None and len(body) <= longest:
+    def body_if_complete(self, max_bytes: int) -> bytes | None:
+        """Return the whole body if it has arrived in one piece and fits `max_bytes`, else None."""
+        body = None if self.done or self._body is not None else self.connection.body_if_complete()
+        if body is not None and len(body) <= max_bytes:
             self._body = body
             return body
-        return None if body is None else self._too_long(longest)
+        return None if body is None else self._too_long(max_bytes)
 
     def _too_long(self, longest: int) -> NoReturn:
         self._body = None
-        self.connection.drop()
-        raise ProtocolError(f"the answer is longer than {longest} bytes")
+        self.connection.abort()
+        raise ProtocolError(f"the response is longer than {longest} bytes")
 
-    async def more(self) -> bytes:
-        """The next piece of the body; empty at its end."""
-        return b"" if self.done else await self.connection.more()
+    async def read_chunk(self) -> bytes:
+        """Return the next part of the body, or an empty value at its end."""
+        return b"" if self.done else await self.connection.read_chunk()
 
-    async def read(self, longest: int) -> bytes:
-        """All of the body, also when it is asked for again. What is longer than `longest` is not read."""
+    async def read(self, max_bytes: int) -> bytes:
+        """Return the whole body, also on repeated calls. Raises `ProtocolError` if it exceeds `max_bytes`."""
         if self._body is not None:
             return self._body
-        if self.whole(longest) is None:
-            # Not a list of pieces: many small ones take many times the room of what is in them.
+        if self.body_if_complete(max_bytes) is None:
+            # Not a list of parts: many small objects use several times the memory of their contents.
             body = bytearray()
-            while len(body) <= longest and (part := await self.more()):
+            while len(body) <= max_bytes and (part := await self.read_chunk()):
                 body += part
             self._body = bytes(body)
-            if len(body) > longest:
-                self._too_long(longest)
+            if len(body) > max_bytes:
+                self._too_long(max_bytes)
         assert self._body is not None
         return self._body
 
-    def forgo(self) -> None:
+    def discard_body(self) -> None:
         """Treat the body as empty."""
         self._body = b""
 
 
 def _is_readable(sock: Any) -> Callable[[], Any]:
-    """A question that can be asked again and again without waiting: whether the socket has something to read."""
+    """Return a function that checks, without blocking, whether a socket has data to read."""
     if not hasattr(select, "poll"):
         return lambda: select.select([sock], [], [], 0)[0]
     poll = select.poll()
@@ -92,42 +97,44 @@ def _is_readable(sock: Any) -> Callable[[], Any]:
     return partial(poll.poll, 0)
 
 
-class KnownHead(NamedTuple):
-    """What the head of a response said, and how long the body is behind it."""
+class CachedResponseHead(NamedTuple):
+    """Parsed head of a response, and the length of the body that follows it."""
 
     status: int
     headers: dict[str, str]
-    length: int
+    content_length: int
 
 
-class HttpConnection(asyncio.Protocol):
-    """Bytes to Responses, by llhttp.
+class HttpClientConnection(asyncio.Protocol):
+    """Parses responses with llhttp.
 
-    `known`: heads that were read before. A server says much the same before each answer; a head that was read once, to
-    the byte, with the whole body behind it and nothing else, is not read again.
+    `head_cache` holds parsed heads. Servers repeat the same head for most responses; an identical head with the whole
+    body behind it, and nothing else, is not parsed again.
     """
 
-    def __init__(self, known: dict[bytes, KnownHead] | None = None) -> None:
-        self._known = {} if known is None else known
-        # Nothing of the response has come yet.
+    def __init__(self, head_cache: LruCache[bytes, CachedResponseHead] | None = None) -> None:
+        self._known: LruCache[bytes, CachedResponseHead] = (
+            LruCache(MAX_CACHED_HEADS) if head_cache is None else head_cache
+        )
+        # Nothing of the response has arrived yet.
         self._fresh = False
         self.ended = False
-        # Whether another request may be sent on it.
+        # Whether another request may be sent on the connection.
         self.reusable = False
         self.idle_since = 0.0
-        # Whether the socket has something to read. While it is idle that can only be its end.
+        # Whether the socket has data to read. On an idle connection that can only be its end.
         self.is_readable: Callable[[], Any] = lambda: False
         self.transport: Any = None
-        # The address that was connected to, unless a proxy is between us.
+        # The address of the server, unless a proxy is in between.
         self.peer: str | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._head: asyncio.Future[Response] | None = None
+        self._head: asyncio.Future[HttpClientResponse] | None = None
         self._headers: dict[str, str] = {}
         self._size = 0
-        # Bytes since the last that were of any use: the parser holds on to a line until it ends.
-        self._useless = 0
+        # Bytes since the last parsed unit: the parser buffers a line until it ends.
+        self._unparsed_bytes = 0
         self._parts: deque[bytes] = deque()
-        self._ahead = 0
+        self._buffered_bytes = 0
         self._paused = False
         self._waiting: asyncio.Future[None] | None = None
         self._busy = False
@@ -138,27 +145,27 @@ class HttpConnection(asyncio.Protocol):
 
     # One exchange
 
-    def exchange(self, request: bytes) -> asyncio.Future[Response]:
-        """Send a request. The future is the head of its response; drop the connection if that is not waited for."""
+    def send_request(self, request: bytes) -> asyncio.Future[HttpClientResponse]:
+        """Send a request. Return a future of its response head; discard the connection if it is not awaited."""
         if self.ended:
-            raise ConnectFailed("the server spoke before it was asked, or closed the connection")
-        self._headers, self._size, self._useless = {}, 0, 0
+            raise ConnectError("the server sent data before a request, or closed the connection")
+        self._headers, self._size, self._unparsed_bytes = {}, 0, 0
         self._complete = self._until_end = self._keep = self.reusable = False
         self._busy = self._fresh = True
         self._head = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return self._head
 
-    def whole_body(self) -> bytes | None:
-        """The body, if it came in one piece and is here already, as most do."""
+    def body_if_complete(self) -> bytes | None:
+        """Return the body if it has arrived in one piece, as most do, else None."""
         if not self._complete or len(self._parts) != 1 or self._paused or self._failure is not None:
             return None
         self._busy = False
         part = self._parts.popleft()
-        self._ahead -= len(part)
+        self._buffered_bytes -= len(part)
         return part
 
-    async def more(self) -> bytes:
+    async def read_chunk(self) -> bytes:
         while not self._parts:
             if self._failure is not None:
                 raise self._failure
@@ -166,85 +173,83 @@ class HttpConnection(asyncio.Protocol):
                 self._busy = False
                 return b""
             if self.ended:
-                raise Closed("the server closed the connection in the middle of its answer")
+                raise ConnectionClosed("the server closed the connection in the middle of its response")
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         part = self._parts.popleft()
-        self._ahead -= len(part)
-        if self._paused and self._ahead < AHEAD:
+        self._buffered_bytes -= len(part)
+        if self._paused and self._buffered_bytes < READ_AHEAD_BYTES:
             self._paused = False
             self.transport.resume_reading()
         return part
 
-    def leave(self) -> None:
-        """Done with this response. If there is more of it to come, the connection cannot be used any more."""
+    def release(self) -> None:
+        """Finish the response. The connection becomes reusable only if the whole response was read."""
         if self._complete and not self._parts and not self.ended:
             self._busy = False
             self.reusable = self._keep
         else:
-            self.drop()
+            self.abort()
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         self.ended = True
         self.reusable = False
         if self.transport is not None:
             self.transport.abort()
 
-    # What asyncio says
+    # asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            # A stream may be silent for hours, and its server gone without a word.
+            # A stream may be idle for hours while its server disappears without closing the connection.
             for level, option, value in _KEEP_ALIVE:
                 sock.setsockopt(level, option, value)
             self.is_readable = _is_readable(sock)
 
     def eof_received(self) -> None:
-        # What can still be read is read; asyncio then closes the transport.
+        # Pending data is still parsed; asyncio then closes the transport.
         self._keep = self.reusable = False
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
-            # A server that says something unasked would be answering the next request.
-            self.drop()
+            # Unsolicited data would be taken for the response to the next request (response splitting).
+            self.abort()
             return
         fresh, self._fresh = self._fresh, False
-        if fresh and self._take_known(data):
+        if fresh and self._match_cached_head(data):
             return
-        self._useless += len(data)
+        self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
             if fresh and self._complete and self._keep:
-                self._remember(data)
+                self._cache_head(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as failure:
-            self._fail(self._failure or ProtocolError(f"the answer is not HTTP: {failure}"))
+            self._fail(self._failure or ProtocolError(f"the response is not valid HTTP: {failure}"))
         else:
-            if self._useless > LONGEST_HEAD:
+            if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self._fail(self._too_long())
         if self._waiting is not None:
             self._wake()
 
-    def _take_known(self, data: bytes) -> bool:
+    def _match_cached_head(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n") + 4
-        known = self._known.get(data[:end])
-        if known is None or len(data) != end + known.length or self._head is None or self._head.done():
+        cached = self._known.peek(data[:end])
+        if cached is None or len(data) != end + cached.content_length or self._head is None or self._head.done():
             return False
         self._complete = self._keep = True
         self._parts.append(data[end:])
-        self._ahead += known.length
-        self._head.set_result(Response(self, known.status, known.headers))
+        self._buffered_bytes += cached.content_length
+        self._head.set_result(HttpClientResponse(self, cached.status, cached.headers))
         return True
 
-    def _remember(self, data: bytes) -> None:
+    def _cache_head(self, data: bytes) -> None:
         end, headers = data.find(b"\r\n\r\n") + 4, self._headers
         length = len(data) - end
         framed = headers.get("content-length") == str(length) and "transfer-encoding" not in headers
-        if framed and length and end <= LONGEST_KNOWN and self._parser.get_status_code() == 200:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[data[:end]] = KnownHead(200, headers, length)
+        if framed and length and end <= MAX_CACHED_HEAD_BYTES and self._parser.get_status_code() == 200:
+            self._known[data[:end]] = CachedResponseHead(200, headers, length)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.ended = True
@@ -252,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
         if self._until_end and failure is None:
             self._complete = True
         if self._head is not None and not self._head.done():
-            self._head.set_exception(Closed("the server closed the connection without an answer"))
+            self._head.set_exception(ConnectionClosed("the server closed the connection without a response"))
         self._wake()
 
     def _wake(self) -> None:
@@ -260,50 +265,50 @@ class HttpConnection(asyncio.Protocol):
             self._waiting.set_result(None)
 
     def _too_long(self) -> ProtocolError:
-        return ProtocolError(f"the head of the answer is longer than {LONGEST_HEAD} bytes")
+        return ProtocolError(f"the head of the response is longer than {MAX_HEAD_BYTES} bytes")
 
     def _fail(self, failure: Exception) -> None:
         self._failure = failure
         if self._head is not None and not self._head.done():
             self._head.set_exception(failure)
-        self.drop()
+        self.abort()
 
-    # What llhttp says
+    # llhttp callbacks
 
     def on_message_begin(self) -> None:
         if self._complete:
-            self._failure = ProtocolError("the server gave two answers to one request")
+            self._failure = ProtocolError("the server sent two responses to one request")
             raise self._failure
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._size += len(name) + len(value) + 32
-        if self._size > LONGEST_HEAD:
+        if self._size > MAX_HEAD_BYTES:
             self._failure = self._too_long()
             raise self._failure
         if self._head is None or self._head.done():
-            return  # a trailer, which is not to be taken for a header (RFC 9110, section 6.5.1)
+            return  # a trailer, which must not be merged into the headers (RFC 9110, section 6.5.1)
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        known = self._headers.get(key)
-        self._headers[key] = text if known is None else f"{known}, {text}"
+        previous = self._headers.get(key)
+        self._headers[key] = text if previous is None else f"{previous}, {text}"
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
-            # 102 and its like only say that it takes a while.
+            # Informational responses such as 102 precede the final one.
             self._headers = {}
             return
-        self._useless = 0
+        self._unparsed_bytes = 0
         self._keep = self._parser.should_keep_alive()
         framed = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._until_end = not framed and status not in (204, 304)
         if self._head is not None and not self._head.done():
-            self._head.set_result(Response(self, status, self._headers))
+            self._head.set_result(HttpClientResponse(self, status, self._headers))
 
     def on_body(self, data: bytes) -> None:
-        self._useless = 0
+        self._unparsed_bytes = 0
         self._parts.append(data)
-        self._ahead += len(data)
-        if self._ahead > AHEAD and not self._paused:
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > READ_AHEAD_BYTES and not self._paused:
             self._paused = True
             self.transport.pause_reading()
 

@@ -1,6 +1,6 @@
-"""Streams of events, as a client hears them: that of an answer, and the one for what a server says unasked.
+"""Event streams on the client: the stream of a response, and the GET stream for unsolicited messages.
 
-A stream that breaks off is taken up again after the last event that came, where it can be.
+A stream that breaks off is resumed after the last received event, where possible.
 """
 
 from __future__ import annotations
@@ -14,221 +14,235 @@ from typing import Any
 from msgspec import UNSET, Raw
 
 from portico.protocol import jsonrpc, notifications
-from portico.protocol.errors import Closed, ConnectFailed, Error, ProtocolError, SessionLost
-from portico.protocol.jsonrpc import Frame, Malformed
-from portico.protocol.methods import LASTING
-from portico.protocol.versions import V2025_03_26, Revision
+from portico.protocol.errors import ConnectError, ConnectionClosed, PorticoError, ProtocolError, SessionExpired
+from portico.protocol.jsonrpc import JsonRpcMessage, MalformedMessage
+from portico.protocol.methods import LONG_LIVED_METHODS
+from portico.protocol.versions import V2025_03_26, ProtocolVersion
 from portico.rpc.call import Call
 from portico.rpc.channel import Channel
-from portico.transports.base import Link, ended_subscription, is_batch, on_own_stream
-from portico.transports.http_client.base import HttpSide
-from portico.transports.http_client.connection import Response
-from portico.transports.http_client.responses import expected, result_of
-from portico.transports.http_client.sse_decoder import EventReader
+from portico.rpc.supervision import BackgroundTasks
+from portico.transports.base import ClientTransport, cancelled_subscription_id, in_request_stream, is_batch
+from portico.transports.http_client.base import HttpTransportBase
+from portico.transports.http_client.connection import HttpClientResponse
+from portico.transports.http_client.responses import check_response_id, unwrap_result
+from portico.transports.http_client.sse_decoder import SseDecoder
 
 log = logging.getLogger("portico")
 
-EVENTS = "text/event-stream"
-# How often a stream is taken up again without a single event in between, and the first pause when none is asked for.
-RESUMPTIONS = 5
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
-SHORTEST_PAUSE_SECONDS = 0.1
-# What may come on the way to one answer, and how many times the longest answer that may be in bytes.
-MOST_EVENTS = 1_000_000
-MOST_ANSWERS_LONG = 4
-# How long a server may take to open the stream for what it says unasked, before we go on without.
-ATTEND_SECONDS = 1.0
+EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
+# Consecutive resumptions without a single event, and the backoff if the server does not specify one.
+MAX_RESUMPTIONS = 5
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 30.0
+MIN_BACKOFF_SECONDS = 0.1
+# Limits of the stream of one response: events, and bytes as a multiple of the response limit.
+MAX_EVENTS_PER_RESPONSE = 1_000_000
+MAX_STREAM_SIZE_FACTOR = 4
+# Time for a server to open the GET stream before the client continues without it.
+GET_STREAM_OPEN_TIMEOUT_SECONDS = 1.0
 
 
-class HttpStreams(HttpSide, Link):
-    """What is heard on them. Who opens them, and what is asked, is for those to say that are one."""
+class EventStreamTransport(HttpTransportBase, ClientTransport):
+    """Receiving side of event streams. Subclasses open the streams and send messages."""
 
     channel: Channel
-    _session: str | None
-    _revision: Revision | None
-    # What is done beside the calls.
-    _errands: set[asyncio.Task[None]]
+    _session_id: str | None
+    _protocol_version: ProtocolVersion | None
+    # Tasks that run besides the calls.
+    _background_tasks: BackgroundTasks
 
-    async def _get(self, last_id: str | None) -> Response:
-        """Open a stream; after the event with this id, if there is one."""
+    async def _open_get_stream(self, last_id: str | None) -> HttpClientResponse:
+        """Open a stream, after the event with this id if given."""
         raise NotImplementedError
 
-    def _post_aside(self, message: bytes) -> None:
-        """Answer what was asked on a stream."""
+    def _post_in_background(self, message: bytes) -> None:
+        """Send the response to a server request without waiting."""
         raise NotImplementedError
 
-    # The answer to a call
+    # Response streams
 
-    async def _follow(self, response: Response, call: Call, *, modern: bool) -> Raw:
-        """The result at the end of a stream. A stream that breaks off is resumed where it can be."""
-        events = EventReader(self._longest)
+    async def _read_stream_result(self, response: HttpClientResponse, call: Call, *, modern: bool) -> Raw:
+        """Return the result at the end of a stream. Resumes a stream that breaks off, where possible."""
+        events = SseDecoder(self._max_response_bytes)
         method = call.method
         tries = 0
         while True:
             before = events.last_id
-            what = f"ended its answer to {method} before there was one"
+            what = f"ended the stream of {method} without a response"
             try:
-                frame = await self._hear(response, events, call, modern=modern)
+                frame = await self._receive_until_result(response, events, call, modern=modern)
                 if frame is not None:
-                    return result_of(frame, 200)
-            except Closed:
+                    return unwrap_result(frame, 200)
+            except ConnectionClosed:
                 if self.closed:
                     raise
-                what = f"broke off its answer to {method}"
+                what = f"broke off its response to {method}"
             finally:
-                self._pool.give_back(self._location, response)
+                self._pool.release(self._url, response)
             if modern or events.last_id is None:
-                raise Closed(f"{self.name} {what}")
+                raise ConnectionClosed(f"{self.name} {what}")
             tries = 0 if events.last_id != before else tries + 1
-            response = await self._resume(events, tries, method)
+            response = await self._resume_stream(events, tries, method)
 
-    async def _resume(self, events: EventReader, tries: int, method: str) -> Response:
-        """2025-11-25, basic/transports: GET, with the last id, and not before the server said."""
-        while tries < RESUMPTIONS:
-            await _before_coming_back(events, tries)
+    async def _resume_stream(self, events: SseDecoder, tries: int, method: str) -> HttpClientResponse:
+        """Resume a stream with GET and the last event id, not before the requested delay (2025-11-25,
+        basic/transports).
+        """
+        while tries < MAX_RESUMPTIONS:
+            await _resume_delay(events, tries)
             tries += 1
             try:
-                response = await self._get(events.last_id)
-            except (Closed, ConnectFailed) as failure:
+                response = await self._open_get_stream(events.last_id)
+            except (ConnectionClosed, ConnectError) as failure:
                 log.debug("%s: %s", self.name, failure)
                 continue
-            if response.status == 200 and response.kind == EVENTS:
+            if response.status == 200 and response.media_type == EVENT_STREAM_MEDIA_TYPE:
                 return response
-            self._pool.give_back(self._location, response)
+            self._pool.release(self._url, response)
             if response.status < 500:
-                raise Closed(f"{self.name} broke off its answer to {method}, and does not resume it")
-        raise Closed(f"{self.name} broke off its answer to {method}, and cannot be reached to resume it")
+                raise ConnectionClosed(f"{self.name} broke off its response to {method} and does not resume it")
+        raise ConnectionClosed(f"{self.name} broke off its response to {method} and cannot be reached to resume it")
 
-    async def _hear(
-        self, response: Response, events: EventReader, call: Call | None = None, *, modern: bool = False
-    ) -> Frame | None:
-        """Take what comes on a stream, until it ends or has the answer to this Call."""
-        events.restart()
-        while chunk := await response.more():
+    async def _receive_until_result(
+        self, response: HttpClientResponse, events: SseDecoder, call: Call | None = None, *, modern: bool = False
+    ) -> JsonRpcMessage | None:
+        """Handle the messages of a stream until it ends or contains the response to this Call."""
+        events.reset()
+        while chunk := await response.read_chunk():
             for event in events.feed(chunk):
-                # An event without data only brings an id to come back with.
+                # An event without data only provides an id for resumption.
                 if event.data and event.name == "message":
-                    found = None
-                    for frame in self._frames(event.data):
+                    result = None
+                    for frame in self._decode_frames(event.data):
                         if call is not None and frame.method is UNSET:
-                            found = expected(frame, call.id)
+                            result = check_response_id(frame, call.id)
                             call.reply.close()
-                        elif call is not None and call.method in LASTING and ended_subscription(frame) == call.id:
+                        elif (
+                            call is not None
+                            and call.method in LONG_LIVED_METHODS
+                            and cancelled_subscription_id(frame) == call.id
+                        ):
                             return None
                         else:
-                            self._take(frame, call, modern=modern)
-                    if found is not None:
-                        return found
-            if call is not None and call.method not in LASTING:
-                self._check_length(events)
+                            self._receive_frame(frame, call, modern=modern)
+                    if result is not None:
+                        return result
+            if call is not None and call.method not in LONG_LIVED_METHODS:
+                self._check_stream_size(events)
             if self.closed:
-                raise Closed(f"{self.name} was left in the middle of what it said")
+                raise ConnectionClosed(f"the stream of {self.name} was closed before it ended")
         return None
 
-    def _check_length(self, events: EventReader) -> None:
-        """A call without a time limit would hear for ever what a server says that never comes to its answer."""
-        if events.count > MOST_EVENTS or events.bytes > MOST_ANSWERS_LONG * self._longest:
-            raise ProtocolError(f"no answer within {events.count} events and {events.bytes} bytes")
+    def _check_stream_size(self, events: SseDecoder) -> None:
+        """Raise `ProtocolError` if a stream exceeds its limits. A call without a timeout would otherwise never end."""
+        if (
+            events.event_count > MAX_EVENTS_PER_RESPONSE
+            or events.total_bytes > MAX_STREAM_SIZE_FACTOR * self._max_response_bytes
+        ):
+            raise ProtocolError(f"no response within {events.event_count} events and {events.total_bytes} bytes")
 
-    def _frames(self, data: bytes) -> list[Frame]:
+    def _decode_frames(self, data: bytes) -> list[JsonRpcMessage]:
         if self._trace is not None:
             self._trace("received", data)
-        if self._revision != V2025_03_26 and is_batch(data):
-            raise ProtocolError("a batch, where there are none")
-        frame = jsonrpc.decode(data)
-        found = frame if isinstance(frame, list) else [frame]
-        for one in found:
-            if isinstance(one, Malformed):
-                raise ProtocolError(f"a malformed message: {one.error.message}")
-        return found  # type: ignore[return-value]
+        if self._protocol_version != V2025_03_26 and is_batch(data):
+            raise ProtocolError("a batch, which this protocol version does not support")
+        frame = jsonrpc.decode_message(data)
+        result = frame if isinstance(frame, list) else [frame]
+        for item in result:
+            if isinstance(item, MalformedMessage):
+                raise ProtocolError(f"a malformed message: {item.error.message}")
+        return result  # type: ignore[return-value]
 
-    def _take(self, frame: Frame, call: Call | None, *, modern: bool) -> None:
-        """`call`: the one whose own stream it came on."""
+    def _receive_frame(self, frame: JsonRpcMessage, call: Call | None, *, modern: bool) -> None:
+        """Handle a message. `call` is the request on whose stream it arrived."""
         if modern and frame.id is not UNSET:
-            self._refuse_question()
+            self._reject_server_request()
             return
-        if modern and call is not None and frame.method == notifications.MESSAGE:
-            # 2026-07-28, basic/utilities/logging: what a request logs comes on its stream, and carries no id.
-            call.reply.emit(frame.method, frame.params)
+        if modern and call is not None and frame.method == notifications.LOG_MESSAGE:
+            # 2026-07-28, basic/utilities/logging: log messages of a request arrive on its stream and carry no id.
+            call.reply.notify(frame.method, frame.params)
             return
-        before = on_own_stream.set(call is not None)
+        before = in_request_stream.set(call is not None)
         try:
-            reply = self.channel.accept(frame)
+            reply = self.channel.receive_message(frame)
         finally:
-            on_own_stream.reset(before)
+            in_request_stream.reset(before)
         if reply is not None:
-            self._post_aside(reply)
+            self._post_in_background(reply)
 
-    # What is said unasked
+    # Unsolicited messages
 
-    async def _begin_to_attend(self) -> None:
-        """Open the stream of unasked messages first: what is sent before that is lost, and a result may need it."""
+    async def _start_get_stream(self) -> None:
+        """Open the GET stream before continuing: earlier unsolicited messages would be lost, and a result may depend on
+        them.
+        """
         begun = asyncio.Event()
 
         async def attend() -> None:
             try:
-                await self._attend(begun)
+                await self._run_get_stream(begun)
             finally:
                 begun.set()
 
-        self._run(attend())
+        self._start_background(attend())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ATTEND_SECONDS):
+            async with asyncio.timeout(GET_STREAM_OPEN_TIMEOUT_SECONDS):
                 await begun.wait()
 
-    async def _attend(self, begun: asyncio.Event) -> None:
-        """The stream for what the server says unasked. Not every server has one."""
-        events = EventReader(self._longest)
+    async def _run_get_stream(self, begun: asyncio.Event) -> None:
+        """Receive unsolicited messages. Not every server supports this."""
+        events = SseDecoder(self._max_response_bytes)
         tries, attended = 0, False
-        while tries < RESUMPTIONS and not self.closed:
+        while tries < MAX_RESUMPTIONS and not self.closed:
             try:
-                response = await self._get(events.last_id)
+                response = await self._open_get_stream(events.last_id)
                 begun.set()
                 try:
-                    if response.status == 404 and self._session is not None:
-                        self.channel.close(SessionLost(f"{self.name} no longer knows our session"))
-                        self.on_gap()
-                    if response.status < 500 and (response.status != 200 or response.kind != EVENTS):
+                    if response.status == 404 and self._session_id is not None:
+                        self.channel.close(SessionExpired(f"{self.name} no longer knows the session"))
+                        self.on_missed_messages()
+                    if response.status < 500 and (
+                        response.status != 200 or response.media_type != EVENT_STREAM_MEDIA_TYPE
+                    ):
                         return
                     if response.status == 200 and attended and events.last_id is None:
-                        # What was said meanwhile is not said again.
-                        self.on_gap()
+                        # Messages sent in between are not repeated.
+                        self.on_missed_messages()
                     attended = attended or response.status == 200
                     before = events.last_id
-                    lasted = response.status == 200 and await self._hear_all(response, events)
+                    lasted = response.status == 200 and await self._receive_all(response, events)
                     tries = 0 if lasted or events.last_id != before else tries + 1
                 finally:
-                    self._pool.give_back(self._location, response)
-            except (Closed, ConnectFailed, ProtocolError) as failure:
+                    self._pool.release(self._url, response)
+            except (ConnectionClosed, ConnectError, ProtocolError) as failure:
                 log.debug("%s: %s", self.name, failure)
                 tries += 1
-            await _before_coming_back(events, tries)
+            await _resume_delay(events, tries)
 
-    async def _hear_all(self, response: Response, events: EventReader) -> bool:
-        """Whether the stream lasted; one that ends at once again and again is not asked for again."""
+    async def _receive_all(self, response: HttpClientResponse, events: SseDecoder) -> bool:
+        """Receive a stream to its end. Return whether it lasted: a stream that repeatedly ends at once is given up."""
         begun = asyncio.get_running_loop().time()
-        await self._hear(response, events)
-        return asyncio.get_running_loop().time() - begun > PAUSE_SECONDS
+        await self._receive_until_result(response, events)
+        return asyncio.get_running_loop().time() - begun > INITIAL_BACKOFF_SECONDS
 
-    def _run(self, errand: Any) -> None:
+    def _start_background(self, errand: Any) -> None:
         async def quietly() -> None:
             try:
                 await errand
-            except Error as failure:
+            except PorticoError as failure:
                 log.debug("%s: %s", self.name, failure)
 
-        task = asyncio.get_running_loop().create_task(quietly())
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
-        # Or else one that was stopped before it began would never have been waited for.
+        task = self._background_tasks.start(quietly())
+        # A task cancelled before its first step would leave its coroutine unawaited.
         task.add_done_callback(lambda _: errand.close())
 
 
-async def _before_coming_back(events: EventReader, tries: int) -> None:
-    """A server that lets us go at once each time is not hurried back to, whatever it says."""
-    await asyncio.sleep(max(events.retry, SHORTEST_PAUSE_SECONDS) if events.retry is not None else _pause(tries))
+async def _resume_delay(events: SseDecoder, tries: int) -> None:
+    """Wait before resuming a stream, at least `MIN_BACKOFF_SECONDS` whatever the server requests."""
+    await asyncio.sleep(
+        max(events.retry_ms, MIN_BACKOFF_SECONDS) if events.retry_ms is not None else _backoff_delay(tries)
+    )
 
 
-def _pause(tries: int) -> float:
-    """Longer each time, and never the same for two clients."""
-    return min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2.0**tries) * random.uniform(0.5, 1.0)
+def _backoff_delay(tries: int) -> float:
+    """Return an exponential backoff with jitter."""
+    return min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2.0**tries) * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""The driver of OAuth: does what its conversations want done, with real sockets and a real person."""
+"""OAuth driver: performs the I/O that the authorization flows request, with sockets and a browser."""
 
 from __future__ import annotations
 
@@ -7,92 +7,98 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
-from portico.auth.flow import Conversation, Fetched, Reply, Visit, Wanted, redirect_parameters
+from portico.auth.flow import AuthFlow, BrowserRequest, FetchResponse, FlowRequest, FlowResponse, parse_redirect
 from portico.auth.oauth import OAuth
-from portico.auth.url_policy import MAX_BODY
+from portico.auth.url_policy import MAX_RESPONSE_BYTES
 from portico.protocol.errors import ProtocolError
-from portico.transports.http_client.connection import Response
-from portico.transports.http_client.oauth_fetcher import Fetcher, addresses_of
-from portico.transports.http_client.pool import Headers, Location, Pool
-from portico.transports.http_client.timeouts import unhurried
+from portico.transports.http_client.connection import HttpClientResponse
+from portico.transports.http_client.oauth_fetcher import OAuthFetcher, resolve_addresses
+from portico.transports.http_client.pool import HeaderItems, HttpConnectionPool, HttpUrl
+from portico.transports.http_client.timeouts import pause_timeout
 
 T = TypeVar("T")
 
-# The URL to show, and the redirect URI; gives the URL that the browser came back with.
-Visitor = Callable[[str, str], Awaitable[str]]
+# Takes the URL to open and the redirect URI; returns the URL to which the browser was redirected.
+LoginCallback = Callable[[str, str], Awaitable[str]]
 
 
-class Authorizer:
-    """Sends requests with a token, and gets one when the server asks for it."""
+class OAuthTransport:
+    """Sends requests with a token, and obtains one when the server requires it."""
 
-    def __init__(self, oauth: OAuth, visitor: Visitor) -> None:
-        self.identity = 0
+    def __init__(self, oauth: OAuth, on_login: LoginCallback) -> None:
+        self.auth_generation = 0
         self._oauth = oauth
-        self._visitor = visitor
-        self._fetcher = Fetcher(self._near)
-        # Where the server was when it last answered us. What its name server says now is no proof of that.
+        self._visitor = on_login
+        self._fetcher = OAuthFetcher(self._server_addresses)
+        # The server's address at its last response. Unlike a new DNS lookup, it is known to be the server's.
         self._server_address: str | None = None
-        # One conversation at a time; requests that waited find the token that the first one got.
+        # One flow at a time; waiting requests then find the token that the first one obtained.
         self._lock = asyncio.Lock()
 
     async def send(
-        self, pool: Pool, method: str, place: Location, headers: Headers, body: bytes, operation: str
-    ) -> Response:
-        attempt = self._oauth.attempt(operation)
+        self,
+        pool: HttpConnectionPool,
+        method: str,
+        location: HttpUrl,
+        headers: HeaderItems,
+        body: bytes,
+        operation: str,
+    ) -> HttpClientResponse:
+        attempt = self._oauth.start_request(operation)
         while True:
-            proof = await self._hold(attempt.headers(method, place.url, body))
-            answer = await pool.send(method, place, (*headers, *proof.items()), body)
+            proof = await self._run_conversation(attempt.headers(method, location.url, body))
+            answer = await pool.send(method, location, (*headers, *proof.items()), body)
             self._server_address = answer.connection.peer
             try:
-                said = await _body(answer) if answer.status in (401, 403) else b""
-                fetched = Fetched(answer.status, tuple(answer.headers.items()), said)
-                if not await self._hold(attempt.again(fetched)):
+                error_body = await _read_error_body(answer) if answer.status in (401, 403) else b""
+                fetched = FetchResponse(answer.status, tuple(answer.headers.items()), error_body)
+                if not await self._run_conversation(attempt.should_retry(fetched)):
                     return answer
             except BaseException:
-                pool.give_back(place, answer)
+                pool.release(location, answer)
                 raise
-            pool.give_back(place, answer)
+            pool.release(location, answer)
 
     async def login(self) -> None:
-        """A new token, whatever there is already."""
-        await self._hold(self._oauth.authorize())
+        """Obtain a new token, even if one exists."""
+        await self._run_conversation(self._oauth.authorize())
 
     async def close(self) -> None:
-        """Leaves nothing open, and may be used again."""
+        """Close all connections. The transport can be used again."""
         await self._fetcher.close()
 
-    async def _hold(self, conversation: Conversation[T]) -> T:
-        reply: Reply = None
-        # A request that waits for the login of another one has no less time for it.
-        with unhurried() if self._lock.locked() else nullcontext():
+    async def _run_conversation(self, conversation: AuthFlow[T]) -> T:
+        reply: FlowResponse = None
+        # The timeout of a request is paused while it waits for another request's login.
+        with pause_timeout() if self._lock.locked() else nullcontext():
             await self._lock.acquire()
         try:
             while True:
                 try:
-                    wanted = conversation.send(reply)
+                    flow_request = conversation.send(reply)
                 except StopIteration as done:
                     return done.value  # type: ignore[no-any-return]
-                reply = await self._do(wanted)
+                reply = await self._perform(flow_request)
         finally:
             self._lock.release()
 
-    async def _do(self, wanted: Wanted) -> Reply:
-        if isinstance(wanted, Visit):
-            self.identity += 1
-            with unhurried():
-                return redirect_parameters(await self._visitor(wanted.url, wanted.redirect_uri))
-        return await self._fetcher.fetch(wanted)
+    async def _perform(self, request: FlowRequest) -> FlowResponse:
+        if isinstance(request, BrowserRequest):
+            self.auth_generation += 1
+            with pause_timeout():
+                return parse_redirect(await self._visitor(request.url, request.redirect_uri))
+        return await self._fetcher.fetch(request)
 
-    async def _near(self) -> list[str]:
-        """Where the server is: where it was when it last answered us, which is more than its name server's word."""
+    async def _server_addresses(self) -> list[str]:
+        """Return the server's addresses: that of its last response, which is more reliable than DNS."""
         server = self._server_address
-        return await addresses_of(self._oauth.server) if server is None else [server]
+        return await resolve_addresses(self._oauth.server_url) if server is None else [server]
 
 
-async def _body(answer: Response) -> bytes:
-    """What a refusal says. How long a page it comes with does not change that it is one."""
+async def _read_error_body(answer: HttpClientResponse) -> bytes:
+    """Return the body of an error response, or empty if it is too long."""
     try:
-        return await answer.read(MAX_BODY)
+        return await answer.read(MAX_RESPONSE_BYTES)
     except ProtocolError:
-        answer.forgo()
+        answer.discard_body()
         return b""

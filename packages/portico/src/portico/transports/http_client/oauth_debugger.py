@@ -1,6 +1,6 @@
-"""OAuth discovery against a server, step by step: each document, and the rules that it breaks.
+"""OAuth discovery against a server, step by step: each document, and the rules it violates.
 
-The steps are those of our own client. Nothing is registered, and no token is requested.
+The steps are those of Portico's client. Nothing is registered, and no token is requested.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from portico.auth.challenges import Demand, demand
-from portico.auth.errors import AuthorizationFailed
-from portico.auth.flow import Fetch, Fetched
-from portico.auth.metadata import MetadataSearch, discover
-from portico.protocol.errors import Error
-from portico.protocol.versions import MODERN
-from portico.transports.http_client.oauth_fetcher import Fetcher, addresses_of
+from portico.auth.challenges import AuthChallenge, parse_auth_challenge
+from portico.auth.errors import AuthorizationError
+from portico.auth.flow import FetchRequest, FetchResponse
+from portico.auth.metadata import MetadataDiscovery, discover
+from portico.protocol.errors import PorticoError
+from portico.protocol.versions import FIRST_MODERN_VERSION
+from portico.transports.http_client.oauth_fetcher import OAuthFetcher, resolve_addresses
 from portico.transports.http_client.responses import reason_of
 
+# Shown in a browser or terminal; an HTML login page would hide the findings.
 MAX_BODY_CHARS = 4000
 _BODY = {
     "jsonrpc": "2.0",
@@ -27,7 +28,7 @@ _BODY = {
     "method": "server/discover",
     "params": {
         "_meta": {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/protocolVersion": FIRST_MODERN_VERSION,
             "io.modelcontextprotocol/clientInfo": {"name": "portico", "version": "1"},
             "io.modelcontextprotocol/clientCapabilities": {},
         }
@@ -36,7 +37,7 @@ _BODY = {
 _HEADERS = (
     ("Content-Type", "application/json"),
     ("Accept", "application/json, text/event-stream"),
-    ("MCP-Protocol-Version", MODERN),
+    ("MCP-Protocol-Version", FIRST_MODERN_VERSION),
     ("Mcp-Method", "server/discover"),
 )
 
@@ -71,50 +72,55 @@ class DiscoveryStep(Struct, kw_only=True):
 
 async def debug_discovery(url: str) -> list[DiscoveryStep]:
     """Follow a server's metadata to its authorization server and return each step with its findings."""
-    fetcher = Fetcher(partial(addresses_of, url))
+    fetcher = OAuthFetcher(partial(resolve_addresses, url))
     try:
         return await _discover(url, fetcher)
     finally:
         await fetcher.close()
 
 
-async def _discover(url: str, fetcher: Fetcher) -> list[DiscoveryStep]:
-    first, answer = await _fetch_step(fetcher, Fetch("POST", url, _HEADERS, msgspec.json.encode(_BODY)), "server")
+async def _discover(url: str, fetcher: OAuthFetcher) -> list[DiscoveryStep]:
+    first, answer = await _fetch_step(
+        fetcher, FetchRequest("POST", url, _HEADERS, msgspec.json.encode(_BODY)), "server"
+    )
     steps = [first]
     if answer is None:
         return steps
-    wanted = demand(answer)
-    _check_challenge(first, wanted)
+    challenge = parse_auth_challenge(answer)
+    _check_challenge(first, challenge)
     if answer.status != 401:
         return steps
-    conversation = discover(MetadataSearch(url), wanted)
-    reply: Fetched | None = None
+    conversation = discover(MetadataDiscovery(url), challenge)
+    reply: FetchResponse | None = None
     try:
         while True:
-            asked = conversation.send(reply)
-            assert isinstance(asked, Fetch)
-            step, reply = await _fetch_step(fetcher, asked, _name(asked.url))
+            fetch_request = conversation.send(reply)
+            assert isinstance(fetch_request, FetchRequest)
+            step, reply = await _fetch_step(fetcher, fetch_request, _name(fetch_request.url))
             steps.append(step)
             if reply is None:
-                # As for a server that does not respond: discovery has other URLs to try.
-                reply = Fetched(599)
+                # Treated like a server that does not respond: discovery has other URLs to try.
+                reply = FetchResponse(599)
     except StopIteration as done:
         _check_authorization_server(steps[-1], done.value.server)
-    except AuthorizationFailed as failure:
+    except AuthorizationError as failure:
         steps[-1].add("error", type(failure).__name__, str(failure))
     return steps
 
 
-async def _fetch_step(fetcher: Fetcher, asked: Fetch, name: str) -> tuple[DiscoveryStep, Fetched | None]:
-    step = DiscoveryStep(name=name, title=_TITLES[name], request={"method": asked.method, "url": asked.url})
+async def _fetch_step(
+    fetcher: OAuthFetcher, request: FetchRequest, name: str
+) -> tuple[DiscoveryStep, FetchResponse | None]:
+    step = DiscoveryStep(name=name, title=_TITLES[name], request={"method": request.method, "url": request.url})
     try:
-        answer = await fetcher.fetch(asked)
-    except Error as failure:
+        answer = await fetcher.fetch(request)
+    except PorticoError as failure:
         step.add("error", "reachability", str(failure))
         return step, None
     step.status = answer.status
+    # Reports are pasted into bug trackers, so session cookies are left out.
     step.headers = [(name, value[:2000]) for name, value in answer.headers if name != "set-cookie"]
-    step.document = answer.document()
+    step.document = answer.json_object()
     if step.document is None:
         step.text = answer.body[:MAX_BODY_CHARS].decode("utf-8", "replace")
     if answer.status >= 400:
@@ -134,17 +140,17 @@ def _name(url: str) -> str:
     return "resource" if "oauth-protected-resource" in url or "/.well-known/" not in url else "issuer"
 
 
-def _check_challenge(step: DiscoveryStep, wanted: Demand) -> None:
-    if step.status == 401 and not wanted.schemes:
+def _check_challenge(step: DiscoveryStep, challenge: AuthChallenge) -> None:
+    if step.status == 401 and not challenge.schemes:
         step.add("error", "RFC 9110, 11.6.1", "401 response without a WWW-Authenticate header")
-    elif step.status == 401 and wanted.resource_metadata is None:
+    elif step.status == 401 and challenge.resource_metadata is None:
         step.add(
             "warning",
             "RFC 9728, 5.1",
             "the challenge has no resource_metadata parameter; clients fall back to the well-known URLs",
         )
     elif step.status == 401:
-        step.add("ok", "RFC 9728, 5.1", f"resource_metadata points to {wanted.resource_metadata}")
+        step.add("ok", "RFC 9728, 5.1", f"resource_metadata points to {challenge.resource_metadata}")
     elif step.status is not None and step.status < 400:
         step.add("ok", "basic/authorization", "the server accepts requests without a token; no login required")
     else:
@@ -168,6 +174,7 @@ def _check_document(step: DiscoveryStep) -> None:
 
 def _check_authorization_server(step: DiscoveryStep, server: Any) -> None:
     methods = server.code_challenge_methods_supported
+    # "MCP clients MUST verify PKCE support before proceeding with authorization" (2026-07-28, authorization).
     if methods is None or "S256" not in methods:
         step.add(
             "error",

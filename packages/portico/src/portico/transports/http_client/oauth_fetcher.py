@@ -1,4 +1,4 @@
-"""The driver of conversations that need no browser: fetches what they want fetched."""
+"""Driver of authorization flows that need no browser."""
 
 from __future__ import annotations
 
@@ -7,83 +7,86 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from portico.auth.errors import AuthorizationFailed, UnsafeAddress, quoted
-from portico.auth.flow import Conversation, Fetch, Fetched, Reply
-from portico.auth.url_policy import MAX_BODY, check_addresses, check_redirect, split
+from portico.auth.errors import AuthorizationError, UnsafeUrl, quote_untrusted
+from portico.auth.flow import AuthFlow, FetchRequest, FetchResponse, FlowResponse
+from portico.auth.url_policy import MAX_RESPONSE_BYTES, check_addresses, check_redirect, split_url
 from portico.protocol.errors import ProtocolError, TransportError, UsageError
-from portico.transports.http_client.pool import Location, Pool
+from portico.transports.http_client.pool import HttpConnectionPool, HttpUrl
 
 T = TypeVar("T")
 
-FETCH_SECONDS = 30.0
-MOST_REDIRECTS = 3
+FETCH_TIMEOUT_SECONDS = 30.0
+MAX_REDIRECTS = 3
 
 
-class Fetcher:
-    """Visits what may be visited on behalf of a server, whose own addresses `near` gives.
+class OAuthFetcher:
+    """Fetches URLs on behalf of a server whose addresses `server_addresses` returns.
 
-    Each name is looked up once, judged, and connected to by the address that was judged.
+    Each host name is resolved once, checked, and connected to by the checked address (protection against DNS
+    rebinding).
     """
 
-    def __init__(self, near: Callable[[], Awaitable[list[str]]]) -> None:
-        self._near = near
-        # A proxy would resolve the name itself, perhaps to another address than the one that was judged.
-        self._pool = Pool(proxies=False)
+    def __init__(self, server_addresses: Callable[[], Awaitable[list[str]]]) -> None:
+        self._near = server_addresses
+        # A proxy would resolve the name itself, possibly to another address than the checked one.
+        self._pool = HttpConnectionPool(use_proxies=False)
 
-    async def hold(self, conversation: Conversation[T]) -> T:
-        """What a conversation was for, if it only fetches."""
-        reply: Reply = None
+    async def run_conversation(self, conversation: AuthFlow[T]) -> T:
+        """Run an authorization flow that only fetches, and return its result."""
+        reply: FlowResponse = None
         while True:
             try:
-                wanted = conversation.send(reply)
+                request = conversation.send(reply)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
-            if not isinstance(wanted, Fetch):
-                raise UsageError("there is no person here to show a page to")
-            reply = await self.fetch(wanted)
+            if not isinstance(request, FetchRequest):
+                raise UsageError("this authorization flow requires a browser, which is not available here")
+            reply = await self.fetch(request)
 
-    async def fetch(self, wanted: Fetch) -> Fetched:
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
         try:
-            async with asyncio.timeout(FETCH_SECONDS):
-                return await self._fetch(wanted)
+            async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
+                return await self._fetch(request)
         except (TransportError, ProtocolError) as failure:
-            raise AuthorizationFailed(f"{quoted(wanted.url)} could not be fetched: {failure}.") from None
+            raise AuthorizationError(f"{quote_untrusted(request.url)} could not be fetched: {failure}.") from None
         except TimeoutError:
-            raise AuthorizationFailed(f"{quoted(wanted.url)} did not answer within {FETCH_SECONDS:g} s.") from None
+            raise AuthorizationError(
+                f"{quote_untrusted(request.url)} did not respond within {FETCH_TIMEOUT_SECONDS:g} s."
+            ) from None
 
     async def close(self) -> None:
-        """Leaves nothing open, and may be used again."""
-        pool, self._pool = self._pool, Pool(proxies=False)
+        """Close all connections. The fetcher can be used again."""
+        pool, self._pool = self._pool, HttpConnectionPool(use_proxies=False)
         await pool.close()
 
-    async def _fetch(self, wanted: Fetch) -> Fetched:
-        url = wanted.url
-        for _ in range(MOST_REDIRECTS):
-            place = Location(url, await self._judged(url))
-            answer = await self._pool.send(wanted.method, place, wanted.headers, wanted.body)
+    async def _fetch(self, request: FetchRequest) -> FetchResponse:
+        url = request.url
+        for _ in range(MAX_REDIRECTS):
+            place = HttpUrl(url, await self._resolve_allowed_address(url))
+            answer = await self._pool.send(request.method, place, request.headers, request.body)
             try:
-                body = await answer.read(MAX_BODY)
+                body = await answer.read(MAX_RESPONSE_BYTES)
             finally:
-                self._pool.give_back(place, answer)
+                self._pool.release(place, answer)
             location = answer.headers.get("location")
             if answer.status not in (301, 302, 303, 307, 308) or location is None:
-                return Fetched(answer.status, tuple(answer.headers.items()), body)
-            url = check_redirect(wanted.method, url, location)
-        raise UnsafeAddress(f"{quoted(wanted.url)} redirects in circles.")
+                return FetchResponse(answer.status, tuple(answer.headers.items()), body)
+            url = check_redirect(request.method, url, location)
+        raise UnsafeUrl(f"{quote_untrusted(request.url)} redirects too often.")
 
-    async def _judged(self, url: str) -> str:
-        """The address to connect to: the very one that was asked about."""
-        addresses = await addresses_of(url)
+    async def _resolve_allowed_address(self, url: str) -> str:
+        """Resolve and check the host of a URL. Return the address to connect to."""
+        addresses = await resolve_addresses(url)
         check_addresses(url, addresses, await self._near())
         return addresses[0]
 
 
-async def addresses_of(url: str) -> list[str]:
-    parts = split(url)
+async def resolve_addresses(url: str) -> list[str]:
+    parts = split_url(url)
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+        result = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         # UnicodeError: a label of the name is empty or longer than 63 characters.
-        raise AuthorizationFailed(f"{quoted(url)}: there is no such host.") from None
-    return [str(address[0]) for *_, address in found]
+        raise AuthorizationError(f"{quote_untrusted(url)}: host not found.") from None
+    return [str(address[0]) for *_, address in result]

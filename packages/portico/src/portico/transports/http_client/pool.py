@@ -1,4 +1,4 @@
-"""Connections to servers: TLS, proxies, and those that can be used once more."""
+"""HTTP client connection pool with TLS and proxy support."""
 
 from __future__ import annotations
 
@@ -15,67 +15,75 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from portico.auth.url_policy import is_loopback_address, names_loopback
-from portico.protocol.errors import Closed, ConnectFailed, ProtocolError, UsageError
-from portico.transports.http_client.connection import HttpConnection, KnownHead, Response
+from portico.auth.url_policy import is_loopback_address, is_loopback_name
+from portico.caching import LruCache
+from portico.protocol.errors import ConnectError, ConnectionClosed, ProtocolError, UsageError
+from portico.transports.http_client.connection import (
+    MAX_CACHED_HEADS,
+    CachedResponseHead,
+    HttpClientConnection,
+    HttpClientResponse,
+)
 
-Headers = Iterable[tuple[str, str]]
+HeaderItems = Iterable[tuple[str, str]]
 
-CONNECT_SECONDS = 15.0
-# Servers close what is idle, commonly after five seconds, and what is sent at that very moment is lost.
-IDLE_SECONDS = 4.0
-MOST_IDLE = 32
+CONNECT_TIMEOUT_SECONDS = 15.0
+# Servers commonly close idle connections after five seconds, and a request sent at that moment is lost.
+IDLE_TIMEOUT_SECONDS = 4.0
+MAX_IDLE_CONNECTIONS_PER_ORIGIN = 32
 
-_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Location:
-    """Where a URL leads: what has to be connected to, and what the request says."""
+class HttpUrl:
+    """Parsed URL: the address to connect to, and the request target."""
 
     def __init__(self, url: str, address: str | None = None) -> None:
         try:
             parts = urlsplit(url)
-            port = parts.port or _PORTS.get(parts.scheme, 0)
+            port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
         except ValueError as failure:
-            raise UsageError(f"{url!r} is no URL: {failure}") from None
-        if parts.scheme not in _PORTS or not parts.hostname:
-            raise UsageError(f"{url!r} is no http or https URL")
+            raise UsageError(f"invalid URL {url!r}: {failure}") from None
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+            raise UsageError(f"expected an http or https URL, got {url!r}")
         if not url.isascii() or any(char <= " " or char == "\x7f" for char in url):
-            raise UsageError(f"{url!r} is no URL: it has characters that a URL does not have")
+            raise UsageError(
+                f"invalid URL {url!r}: spaces, control characters and non-ASCII characters must be percent-encoded"
+            )
         self.url = url
-        self.secure = parts.scheme == "https"
+        self.is_tls = parts.scheme == "https"
         self.host, self.port = parts.hostname, port
-        # A name that was looked up already, and judged, is not looked up again.
-        self.address = address or self.host
+        # An address that was resolved and checked is not resolved again.
+        self.connect_address = address or self.host
         self.authority = parts.netloc.rpartition("@")[2]
         self.path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self.key = (self.secure, self.address, self.host, self.port)
-        # For people to read: passwords stand before the host, and keys in queries.
-        self.shown = f"{parts.scheme}://{self.authority}{parts.path}"
+        self.pool_key = (self.is_tls, self.connect_address, self.host, self.port)
+        # For display: without credentials, which precede the host, and without the query, which may contain keys.
+        self.display_url = f"{parts.scheme}://{self.authority}{parts.path}"
         self._parts = parts
 
     def join(self, location: str) -> str:
         return urljoin(self.url, location)
 
-    def neighbour(self, location: str) -> Location | None:
-        """The location that a server sends us on to, if it is of the same origin."""
+    def resolve_same_origin(self, location: str) -> HttpUrl | None:
+        """Return the location of a redirect if it has the same origin, else None."""
         try:
-            there = Location(self.join(location))
+            there = HttpUrl(self.join(location))
         except (UsageError, ValueError):
             return None
-        same = (there.secure, there.host, there.port) == (self.secure, self.host, self.port)
-        # It is reached the way that was found good for this one.
-        return Location(there.url, self.address) if same else None
+        same = (there.is_tls, there.host, there.port) == (self.is_tls, self.host, self.port)
+        # Connect to the address that was checked for this URL.
+        return HttpUrl(there.url, self.connect_address) if same else None
 
-    def introduced(self, header: str) -> Headers:
-        """The name and password that stand in the URL, if they do, as HTTP has them (RFC 7617)."""
+    def basic_auth_headers(self, header: str) -> HeaderItems:
+        """Return the credentials of the URL, if any, as a Basic authentication header (RFC 7617)."""
         if self._parts.username is None:
             return ()
         pair = f"{unquote(self._parts.username)}:{unquote(self._parts.password or '')}"
         return ((header, "Basic " + b64encode(pair.encode()).decode()),)
 
 
-def _head(method: str, location: Location, target: str, headers: Headers, length: int) -> bytes:
+def _build_head(method: str, location: HttpUrl, target: str, headers: HeaderItems, length: int) -> bytes:
     lines = [f"{method} {target} HTTP/1.1", f"Host: {location.authority}"]
     for name, value in headers:
         lines.append(f"{name}: {value}")
@@ -83,177 +91,193 @@ def _head(method: str, location: Location, target: str, headers: Headers, length
         lines.append(f"Content-Length: {length}")
     text = "\r\n".join(lines)
     if text.count("\r\n") != len(lines) - 1 or not text.replace("\r\n", "").replace("\t", "").isprintable():
-        raise UsageError("a header has a line break in it, or another character that cannot be seen")
+        raise UsageError("a header contains a line break or another control character")
     try:
         return text.encode("ascii") + b"\r\n\r\n"
     except UnicodeEncodeError:
-        raise UsageError("a header has characters in it that are not ASCII") from None
+        raise UsageError("a header contains non-ASCII characters") from None
 
 
-def ready_head(location: Location, headers: Headers) -> bytes:
-    """The head of a POST up to its length, for `Pool.post`: the same for many requests."""
-    return _head("POST", location, location.path, headers, 0).removesuffix(b"0\r\n\r\n")
+def build_post_head(location: HttpUrl, headers: HeaderItems) -> bytes:
+    """Return the head of a POST request up to its length, for `HttpConnectionPool.post`. Reusable for many requests."""
+    return _build_head("POST", location, location.path, headers, 0).removesuffix(b"0\r\n\r\n")
 
 
-class Pool:
-    """HTTP/1.1 for a client. A connection that is idle is used again; each exchange has one to itself."""
+class HttpConnectionPool:
+    """HTTP/1.1 connection pool. Idle connections are reused; each exchange has its own connection."""
 
-    def __init__(self, context: ssl.SSLContext | None = None, *, proxies: bool = True) -> None:
-        self._context = context
-        # Whether no proxy can be between us and a server.
-        self.direct = not (proxies and _has_proxies())
-        self._idle: dict[Any, list[HttpConnection]] = {}
-        self._open: set[HttpConnection] = set()
-        self._known: dict[bytes, KnownHead] = {}
+    def __init__(self, ssl_context: ssl.SSLContext | None = None, *, use_proxies: bool = True) -> None:
+        self._context = ssl_context
+        # Whether requests never use a proxy.
+        self.is_direct = not (use_proxies and _has_proxies())
+        self._idle: dict[Any, list[HttpClientConnection]] = {}
+        self._open: set[HttpClientConnection] = set()
+        self._head_cache: LruCache[bytes, CachedResponseHead] = LruCache(MAX_CACHED_HEADS)
         self._closed = False
 
-    async def send(self, method: str, location: Location, headers: Headers, body: bytes = b"") -> Response:
-        """One request. ConnectFailed: it was never sent. Closed: it may have been."""
-        proxy = None if self.direct else self._proxy_for(location)
-        target = location.path
-        if proxy is not None and not location.secure:
-            target = f"http://{location.authority}{location.path}"
-            headers = (*headers, *proxy.introduced("Proxy-Authorization"))
-        request = _head(method, location, target, headers, len(body)) + body
-        return await self._exchange(location, proxy, request)
+    async def send(self, method: str, url: HttpUrl, headers: HeaderItems, body: bytes = b"") -> HttpClientResponse:
+        """Send one request. Raises `ConnectError` if it was never sent, and `ConnectionClosed` if it may have been."""
+        proxy = None if self.is_direct else self._proxy_for(url)
+        target = url.path
+        if proxy is not None and not url.is_tls:
+            # RFC 9112, section 3.2.2: a request to a proxy has the absolute form. With TLS a tunnel is used
+            # instead.
+            target = f"http://{url.authority}{url.path}"
+            headers = (*headers, *proxy.basic_auth_headers("Proxy-Authorization"))
+        request = _build_head(method, url, target, headers, len(body)) + body
+        return await self._exchange(url, proxy, request)
 
-    def post(self, location: Location, head: bytes, body: bytes) -> Awaitable[Response]:
-        """The same for a head that `ready_head` has made, where the pool is direct."""
-        return self._exchange(location, None, b"%b%d\r\n\r\n%b" % (head, len(body), body))
+    def post(self, url: HttpUrl, head: bytes, body: bytes) -> Awaitable[HttpClientResponse]:
+        """Send a POST request with a head of `build_post_head`. Only valid if the pool is direct."""
+        return self._exchange(url, None, b"%b%d\r\n\r\n%b" % (head, len(body), body))
 
-    async def _exchange(self, location: Location, proxy: Location | None, request: bytes) -> Response:
-        connection = self._take(location) or await self._connect(location, proxy)
+    async def _exchange(self, location: HttpUrl, proxy: HttpUrl | None, request: bytes) -> HttpClientResponse:
+        # A request is never repeated on another connection here: only the caller knows whether it is
+        # idempotent.
+        connection = self._pop_idle(location) or await self._connect(location, proxy)
         if self._closed:
-            connection.drop()
-            raise Closed("the client was closed")
+            connection.abort()
+            raise ConnectionClosed("the client was closed")
         self._open.add(connection)
         try:
-            return await connection.exchange(request)
+            return await connection.send_request(request)
         except BaseException:
-            connection.drop()
+            connection.abort()
             self._open.discard(connection)
             raise
 
-    def take(self, location: Location) -> HttpConnection | None:
-        """A connection that is idle, for one exchange; it is given back, or lost."""
-        connection = self._take(location)
+    def acquire(self, url: HttpUrl) -> HttpClientConnection | None:
+        """Return an idle connection for one exchange, or None. It has to be released or discarded."""
+        connection = self._pop_idle(url)
         if connection is not None:
             self._open.add(connection)
         return connection
 
-    def lose(self, connection: HttpConnection) -> None:
-        """The exchange on it came to nothing. One that has been given back already is left alone."""
+    def discard(self, connection: HttpClientConnection) -> None:
+        """Close a connection after a failed exchange. Does nothing if it was already released."""
         if connection in self._open:
-            connection.drop()
+            connection.abort()
             self._open.discard(connection)
 
-    def give_back(self, location: Location, response: Response) -> None:
-        """The caller is done with an response: if its connection can be used again, it will be."""
+    def release(self, url: HttpUrl, response: HttpClientResponse) -> None:
+        """Finish a response. Its connection returns to the pool if it is reusable."""
         if response.done:
             return
         response.done = True
         connection = response.connection
-        connection.leave()
+        connection.release()
         self._open.discard(connection)
-        idle = self._idle.setdefault(location.key, [])
-        if connection.reusable and len(idle) < MOST_IDLE and not self._closed:
+        idle = self._idle.setdefault(url.pool_key, [])
+        if connection.reusable and len(idle) < MAX_IDLE_CONNECTIONS_PER_ORIGIN and not self._closed:
             connection.idle_since = time.monotonic()
             idle.append(connection)
         else:
-            connection.drop()
+            connection.abort()
 
-    def _take(self, location: Location) -> HttpConnection | None:
-        idle = self._idle.get(location.key, [])
+    def _pop_idle(self, location: HttpUrl) -> HttpClientConnection | None:
+        idle = self._idle.get(location.pool_key, [])
         while idle:
+            # The most recent one first, so that surplus connections become old and are closed.
             connection = idle.pop()
-            fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS
+            fresh = time.monotonic() - connection.idle_since < IDLE_TIMEOUT_SECONDS
+            # A readable idle connection was closed by the server, or has unsolicited data.
             if connection.reusable and fresh and not connection.is_readable():
                 return connection
-            connection.drop()
+            connection.abort()
         return None
 
     async def close(self) -> None:
         self._closed = True
-        for connection in [*self._open, *(one for idle in self._idle.values() for one in idle)]:
-            connection.drop()
+        for connection in [*self._open, *(item for idle in self._idle.values() for item in idle)]:
+            connection.abort()
         self._open.clear()
         self._idle.clear()
-        # Lets the transports notice.
+        # Let the transports process the abort.
         await asyncio.sleep(0)
 
-    # Getting there
+    # Connecting
 
-    async def _connect(self, location: Location, proxy: Location | None) -> HttpConnection:
+    async def _connect(self, location: HttpUrl, proxy: HttpUrl | None) -> HttpClientConnection:
         if self._closed:
-            raise Closed("the client was closed")
+            raise ConnectionClosed("the client was closed")
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                if proxy is not None and location.secure:
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+                if proxy is not None and location.is_tls:
                     return await self._tunnel(location, proxy)
                 there = proxy or location
-                connection = await self._dial(there.address, there.port, there.host if there.secure else None)
+                connection = await self._open_connection(
+                    there.connect_address, there.port, there.host if there.is_tls else None
+                )
                 if proxy is None:
                     connection.peer = connection.transport.get_extra_info("peername")[0]
                     _check_loopback(location, connection)
                 return connection
-        except ConnectFailed:
+        except ConnectError:
             raise
-        except (Closed, ProtocolError) as failure:
-            raise ConnectFailed(f"cannot connect to {location.authority} through the proxy: {failure}") from None
+        except (ConnectionClosed, ProtocolError) as failure:
+            raise ConnectError(f"cannot connect to {location.authority} through the proxy: {failure}") from None
         except TimeoutError:
-            raise ConnectFailed(f"cannot connect to {location.authority}: no answer in {CONNECT_SECONDS:g} s") from None
+            raise ConnectError(
+                f"cannot connect to {location.authority}: no response within {CONNECT_TIMEOUT_SECONDS:g} s"
+            ) from None
         except ssl.SSLError as failure:
-            raise ConnectFailed(f"cannot connect to {location.authority}: {_tls_reason(failure)}") from None
+            raise ConnectError(f"cannot connect to {location.authority}: {_tls_reason(failure)}") from None
         except OSError as failure:
-            raise ConnectFailed(f"cannot connect to {location.authority}: {_reason(failure)}") from None
+            raise ConnectError(f"cannot connect to {location.authority}: {_reason(failure)}") from None
         except UnicodeError:
-            # From the IDNA encoding of the name.
+            # From the IDNA encoding of the host name.
             reason = "a label of the host name is empty or longer than 63 characters"
-            raise ConnectFailed(f"cannot connect to {location.authority}: {reason}") from None
+            raise ConnectError(f"cannot connect to {location.authority}: {reason}") from None
 
-    async def _dial(self, address: str, port: int, tls_name: str | None) -> HttpConnection:
+    async def _open_connection(self, address: str, port: int, tls_name: str | None) -> HttpClientConnection:
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {}
         if tls_name is not None:
-            options = {"ssl": self._tls(), "server_hostname": tls_name}
-        _, connection = await loop.create_connection(partial(HttpConnection, self._known), address, port, **options)
+            options = {"ssl": self._ssl_context(), "server_hostname": tls_name}
+        _, connection = await loop.create_connection(
+            partial(HttpClientConnection, self._head_cache), address, port, **options
+        )
         return connection
 
-    def _tls(self) -> ssl.SSLContext:
+    def _ssl_context(self) -> ssl.SSLContext:
         if self._context is None:
             self._context = ssl.create_default_context()
         return self._context
 
-    def _proxy_for(self, location: Location) -> Location | None:
-        """What the environment says (HTTPS_PROXY, NO_PROXY and their like); never for this machine itself."""
-        import urllib.request  # slow to import, and most have no proxy
+    def _proxy_for(self, location: HttpUrl) -> HttpUrl | None:
+        """Return the proxy that the environment configures (HTTPS_PROXY, NO_PROXY, …). Never for the local machine."""
+        import urllib.request  # slow to import, and rarely needed
 
-        url = urllib.request.getproxies().get("https" if location.secure else "http")
-        if not url or names_loopback(location.host):
+        url = urllib.request.getproxies().get("https" if location.is_tls else "http")
+        if not url or is_loopback_name(location.host):
             return None
-        # NO_PROXY may name a port.
+        # NO_PROXY entries may contain a port.
         if urllib.request.proxy_bypass(location.host) or urllib.request.proxy_bypass(
             f"{location.host}:{location.port}"
         ):
             return None
-        return Location(url if "://" in url else f"http://{url}")
+        return HttpUrl(url if "://" in url else f"http://{url}")
 
-    async def _tunnel(self, location: Location, proxy: Location) -> HttpConnection:
-        """CONNECT (RFC 9110, section 9.3.6), then TLS with the server itself."""
+    async def _tunnel(self, location: HttpUrl, proxy: HttpUrl) -> HttpClientConnection:
+        """Open a tunnel with CONNECT (RFC 9110, section 9.3.6), then TLS with the server itself."""
         loop = asyncio.get_running_loop()
-        first = await self._dial(proxy.address, proxy.port, proxy.host if proxy.secure else None)
+        first = await self._open_connection(proxy.connect_address, proxy.port, proxy.host if proxy.is_tls else None)
         target = (
             f"{location.host}:{location.port}" if ":" not in location.host else f"[{location.host}]:{location.port}"
         )
-        hello = _head("CONNECT", location, target, proxy.introduced("Proxy-Authorization"), 0)
+        hello = _build_head("CONNECT", location, target, proxy.basic_auth_headers("Proxy-Authorization"), 0)
         try:
-            response = await first.exchange(hello)
+            response = await first.send_request(hello)
             if not 200 <= response.status < 300:
-                raise ConnectFailed(f"cannot connect to {location.authority}: the proxy answers {response.status}")
-            connection = HttpConnection()
-            transport = await loop.start_tls(first.transport, connection, self._tls(), server_hostname=location.host)
+                raise ConnectError(
+                    f"cannot connect to {location.authority}: the proxy responded with HTTP status {response.status}"
+                )
+            connection = HttpClientConnection()
+            transport = await loop.start_tls(
+                first.transport, connection, self._ssl_context(), server_hostname=location.host
+            )
         except BaseException:
-            first.drop()
+            first.abort()
             raise
         assert transport is not None
         connection.connection_made(transport)
@@ -261,30 +285,30 @@ class Pool:
 
 
 def _tls_reason(failure: ssl.SSLError) -> str:
-    """Return why a TLS handshake failed. A server without TLS answers it with something else."""
+    """Return why a TLS handshake failed. A server without TLS sends invalid records."""
     if failure.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return "the server does not use TLS at this port; try http:// instead of https://"
     return f"TLS: {getattr(failure, 'verify_message', '') or failure.reason or failure}"
 
 
 def _reason(failure: OSError) -> str:
-    """Return why no connection was made. asyncio replaces the text of the system with addresses."""
-    numbers = [failure.errno] if failure.errno else [int(one) for one in re.findall(r"\[Errno (\d+)\]", str(failure))]
+    """Return why a connection failed. asyncio replaces the system's message with addresses."""
+    numbers = [failure.errno] if failure.errno else [int(item) for item in re.findall(r"\[Errno (\d+)\]", str(failure))]
     if isinstance(failure, ConnectionRefusedError) or errno.ECONNREFUSED in numbers:
         return "connection refused; is the server running, and is this its port?"
-    known = next((number for number in numbers if number in errno.errorcode), None)
-    return failure.strerror or str(failure) if known is None else os.strerror(known)
+    code = next((number for number in numbers if number in errno.errorcode), None)
+    return failure.strerror or str(failure) if code is None else os.strerror(code)
 
 
-def _check_loopback(location: Location, connection: HttpConnection) -> None:
-    """Raise ConnectFailed if a loopback URL led to another machine, before anything was sent there.
+def _check_loopback(location: HttpUrl, connection: HttpClientConnection) -> None:
+    """Raise `ConnectError` if a loopback URL led to another machine, before anything was sent to it.
 
-    A hosts file or a name server decides what `localhost` means. Tokens for this machine are chosen by the name in the
-    URL, and http is allowed for it, so the address must be one of this machine.
+    A hosts file or DNS server decides what `localhost` resolves to. Tokens for this machine are selected by the host
+    name, and http is allowed for it, so the address must be a loopback address.
     """
-    if names_loopback(location.host) and not is_loopback_address(connection.peer or ""):
-        connection.drop()
-        raise ConnectFailed(
+    if is_loopback_name(location.host) and not is_loopback_address(connection.peer or ""):
+        connection.abort()
+        raise ConnectError(
             f"cannot connect to {location.authority}: it resolves to {connection.peer}, expected a loopback address; "
             "check the hosts file and the name server"
         )

@@ -1,4 +1,4 @@
-"""One HTTP exchange, for those who need no more: a model to ask, a hook to tell."""
+"""Single HTTP requests, for example to a model API or a webhook."""
 
 from __future__ import annotations
 
@@ -8,68 +8,67 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from portico.auth.errors import UnsafeAddress
+from portico.auth.errors import UnsafeUrl
 from portico.auth.url_policy import check_addresses
-from portico.protocol.errors import ConnectFailed, TimedOut, TransportError
-from portico.transports.http_client.pool import Headers, Location, Pool
+from portico.protocol.errors import ConnectError, RequestTimeout, TransportError
+from portico.transports.http_client.pool import HeaderItems, HttpConnectionPool, HttpUrl
 
 
-class HttpAnswer(NamedTuple):
+class SimpleResponse(NamedTuple):
     status: int
     body: bytes
 
 
-async def http_exchange(
+async def http_request(
     method: str,
     url: str,
     *,
-    headers: Headers = (),
+    headers: HeaderItems = (),
     body: bytes = b"",
-    seconds: float,
-    longest: int,
-    public: bool = False,
-    networks: Sequence[str] = (),
-) -> HttpAnswer:
-    """What the server answered, whatever its status; a redirect is an answer too, and is not followed.
+    timeout: float,
+    max_response_bytes: int,
+    public_only: bool = False,
+    allowed_networks: Sequence[str] = (),
+) -> SimpleResponse:
+    """Send one HTTP request and return the response, whatever its status. Redirects are not followed.
 
-    `public`: only over https, and only to a host all of whose addresses are on the open internet, or in one of the
-    `networks`; the connection is made to an address that was looked at, not to the name again. Raises TransportError
-    for what did not come or did not go through, and ProtocolError for an answer that cannot be read or is longer than
-    `longest`.
+    With `public_only`, only https is allowed, and every address of the host must be public or in one of
+    `allowed_networks`; the connection uses the checked address, without another DNS lookup. Raises `TransportError` if
+    the request fails, and `ProtocolError` if the response is invalid or exceeds `max_response_bytes`.
     """
-    # Where the address was judged, a proxy would look the name up again.
-    pool = Pool(proxies=not public)
+    # A proxy would resolve the name again, after the address was checked.
+    pool = HttpConnectionPool(use_proxies=not public_only)
     try:
-        async with asyncio.timeout(seconds):
-            address = await _judged(url, networks) if public else None
-            response = await pool.send(method, Location(url, address), headers, body)
-            return HttpAnswer(response.status, await response.read(longest))
+        async with asyncio.timeout(timeout):
+            address = await _resolve_allowed_address(url, allowed_networks) if public_only else None
+            response = await pool.send(method, HttpUrl(url, address), headers, body)
+            return SimpleResponse(response.status, await response.read(max_response_bytes))
     except TransportError:
         raise
     except TimeoutError:
-        raise TimedOut(f"there was no answer within {seconds:g} s") from None
+        raise RequestTimeout(f"no response within {timeout:g} s") from None
     finally:
         await pool.close()
 
 
-async def _judged(url: str, networks: Sequence[str]) -> str:
-    """The address to connect to: the very one that was looked at."""
-    place = Location(url)
-    if not place.secure:
-        raise ConnectFailed("only https is used for this")
+async def _resolve_allowed_address(url: str, networks: Sequence[str]) -> str:
+    """Resolve and check the host of a URL. Return the address to connect to."""
+    place = HttpUrl(url)
+    if not place.is_tls:
+        raise ConnectError("the URL must use https")
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        addresses = [str(one[4][0]) for one in found]
-        elsewhere = [one for one in addresses if not _is_within(one, networks)]
+        result = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        addresses = [str(address[4][0]) for address in result]
+        elsewhere = [address for address in addresses if not _is_in_networks(address, networks)]
         if elsewhere or not addresses:
             check_addresses(url, elsewhere, ())
     except (OSError, UnicodeError):
-        raise ConnectFailed("there is no such host") from None
-    except UnsafeAddress as danger:
-        raise ConnectFailed(str(danger)) from None
+        raise ConnectError("host not found") from None
+    except UnsafeUrl as danger:
+        raise ConnectError(str(danger)) from None
     return addresses[0]
 
 
-def _is_within(address: str, networks: Sequence[str]) -> bool:
+def _is_in_networks(address: str, networks: Sequence[str]) -> bool:
     ip = ipaddress.ip_address(address.split("%")[0])
     return any(ip in ipaddress.ip_network(network) for network in networks)

@@ -1,4 +1,4 @@
-"""HTTP+SSE, the transport of 2024-11-05: one stream for all that the server says, and another URL for what we say."""
+"""HTTP+SSE, the transport of 2024-11-05: one event stream for server messages, and another URL for client messages."""
 
 from __future__ import annotations
 
@@ -8,94 +8,112 @@ from typing import Any
 
 from msgspec import Raw
 
-from portico.protocol.errors import BadStatus, Closed, Error, ProtocolError, TimedOut, TransportError
+from portico.protocol.errors import (
+    ConnectionClosed,
+    HttpStatusError,
+    PorticoError,
+    ProtocolError,
+    RequestTimeout,
+    TransportError,
+)
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
-from portico.transports.base import Duplex, Trace
-from portico.transports.http_client.base import HttpSide
-from portico.transports.http_client.connection import Response
-from portico.transports.http_client.event_streams import EVENTS
-from portico.transports.http_client.pool import Location
-from portico.transports.http_client.responses import gist
-from portico.transports.http_client.sse_decoder import EventReader, ServerSentEvent
-from portico.transports.http_client.streamable_http import JSON, POST_SECONDS
-from portico.transports.http_client.timeouts import limited
+from portico.transports.base import DuplexTransport, TraceCallback
+from portico.transports.http_client.base import HttpTransportBase
+from portico.transports.http_client.connection import HttpClientResponse
+from portico.transports.http_client.event_streams import EVENT_STREAM_MEDIA_TYPE
+from portico.transports.http_client.pool import HttpUrl
+from portico.transports.http_client.responses import summarize_body
+from portico.transports.http_client.sse_decoder import ServerSentEvent, SseDecoder
+from portico.transports.http_client.streamable_http import JSON_MEDIA_TYPE, POST_TIMEOUT_SECONDS
+from portico.transports.http_client.timeouts import suspendable_timeout
 
 log = logging.getLogger("portico")
 
-ENDPOINT_SECONDS = 10.0
-MOST_WAITING = 1024
+# The event is the first one on the stream, so a server that speaks this transport sends it immediately.
+ENDPOINT_EVENT_TIMEOUT_SECONDS = 10.0
+MAX_QUEUED_MESSAGES = 1024
 
 
-class HttpSse(HttpSide, Duplex):
-    """A server whose stream is at a URL, and which says there where to post. Options: those of `HttpSide._set_up`."""
+class SseTransport(HttpTransportBase, DuplexTransport):
+    """Connection to an HTTP+SSE server, whose stream announces the URL for messages. Options: see
+    `HttpTransportBase._configure`.
+    """
 
-    def __init__(self, url: str, handler: Handler, *, trace: Trace | None = None, **options: Any) -> None:
+    def __init__(self, url: str, handler: Handler, *, trace: TraceCallback | None = None, **options: Any) -> None:
         super().__init__(trace)
-        self._set_up(url, **options)
+        self._configure(url, **options)
         self.channel = Channel(handler, self._enqueue)
-        self._endpoint: Location | None = None
-        # What we say keeps its order: each message is a request of its own, and they could overtake each other.
-        self._outbox: asyncio.Queue[bytes] = asyncio.Queue(MOST_WAITING)
+        self._endpoint: HttpUrl | None = None
+        # A queue preserves the order of messages: each is a separate HTTP request, and they could overtake each other.
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_MESSAGES)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         try:
-            async with limited(ENDPOINT_SECONDS):
+            async with suspendable_timeout(ENDPOINT_EVENT_TIMEOUT_SECONDS):
                 await self._open()
         except TransportError:
             raise
         except TimeoutError:
-            raise TimedOut(f"{self.name} did not say where to post, within {ENDPOINT_SECONDS:g} s") from None
+            raise RequestTimeout(
+                f"{self.name} did not announce its message endpoint within {ENDPOINT_EVENT_TIMEOUT_SECONDS:g} s"
+            ) from None
 
     async def _open(self) -> None:
-        response = await self._dispatch("GET", self._location, (("Accept", EVENTS), *self._own))
-        events = EventReader(self._longest)
+        response = await self._send_http_request(
+            "GET", self._url, (("Accept", EVENT_STREAM_MEDIA_TYPE), *self._custom_headers)
+        )
+        events = SseDecoder(self._max_response_bytes)
         try:
-            if response.status != 200 or response.kind != EVENTS:
-                raise BadStatus(f"{self.name} answers GET with the HTTP status {response.status}", response.status)
-            rest = await self._find_endpoint(response, events)
+            if response.status != 200 or response.media_type != EVENT_STREAM_MEDIA_TYPE:
+                raise HttpStatusError(
+                    f"{self.name} responded to GET with HTTP status {response.status}", response.status
+                )
+            rest = await self._wait_endpoint_event(response, events)
         except BaseException:
-            self._pool.give_back(self._location, response)
+            self._pool.release(self._url, response)
             raise
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._listen(response, events, rest)), loop.create_task(self._speak())]
+        self._tasks = [loop.create_task(self._listen(response, events, rest)), loop.create_task(self._send_queued())]
 
-    async def _find_endpoint(self, response: Response, events: EventReader) -> list[ServerSentEvent]:
-        while chunk := await response.more():
-            found = events.feed(chunk)
-            for at, event in enumerate(found):
+    async def _wait_endpoint_event(self, response: HttpClientResponse, events: SseDecoder) -> list[ServerSentEvent]:
+        while chunk := await response.read_chunk():
+            result = events.feed(chunk)
+            for at, event in enumerate(result):
                 if event.name == "endpoint":
-                    self._endpoint = self._checked_endpoint(event.data.decode(errors="replace").strip())
-                    return found[at + 1 :]
-        raise Closed(f"{self.name} ended its stream before it said where to post")
+                    self._endpoint = self._validate_endpoint(event.data.decode(errors="replace").strip())
+                    return result[at + 1 :]
+        raise ConnectionClosed(f"{self.name} ended its stream without announcing a message endpoint")
 
-    def _checked_endpoint(self, said: str) -> Location:
-        there = self._location.neighbour(said)
+    def _validate_endpoint(self, endpoint: str) -> HttpUrl:
+        # Messages carry the token. An endpoint of another origin would send it to a third party, as the
+        # specification warns.
+        there = self._url.resolve_same_origin(endpoint)
         if there is None:
-            # The address is for the log alone: behind a gateway clients read the error.
-            log.warning("%s wants us to post to another origin: %r", self.name, said[:200])
-            raise ProtocolError(f"{self.name} wants us to post to another origin")
+            # The URL is only logged: behind a gateway, clients read the error.
+            log.warning("%s announced a message endpoint of another origin: %r", self.name, endpoint[:200])
+            raise ProtocolError(f"{self.name} announced a message endpoint of another origin")
         return there
 
-    async def _listen(self, response: Response, events: EventReader, rest: list[ServerSentEvent]) -> None:
+    async def _listen(self, response: HttpClientResponse, events: SseDecoder, rest: list[ServerSentEvent]) -> None:
         reason = f"{self.name} ended its stream"
         try:
-            self._take(rest)
-            while chunk := await response.more():
-                self._take(events.feed(chunk))
-        except Error as failure:
+            self._receive_events(rest)
+            while chunk := await response.read_chunk():
+                self._receive_events(events.feed(chunk))
+        except PorticoError as failure:
             reason = f"{self.name}: {failure}"
         finally:
-            self._pool.give_back(self._location, response)
+            self._pool.release(self._url, response)
             if not self.closed:
-                self.channel.close(Closed(reason))
-                self.on_gap()
+                self.channel.close(ConnectionClosed(reason))
+                self.on_missed_messages()
 
-    def _take(self, events: list[ServerSentEvent]) -> None:
+    def _receive_events(self, events: list[ServerSentEvent]) -> None:
         for event in events:
             if event.name == "message" and event.data:
-                self.take(event.data)
+                self.receive(event.data)
 
     def _enqueue(self, message: bytes) -> None:
         if self._trace is not None:
@@ -105,43 +123,51 @@ class HttpSse(HttpSide, Duplex):
         try:
             self._outbox.put_nowait(message)
         except asyncio.QueueFull:
-            self.channel.close(Closed(f"{self.name} takes nothing any more"))
+            # Messages must not be dropped silently: a lost response would leave the server waiting.
+            self.channel.close(ConnectionClosed(f"{self.name} no longer accepts messages"))
 
     async def _notify(self, method: str, params: Raw) -> None:
-        """Returns when it was taken, as on the other transports: what is done next may depend on it."""
+        """Send a notification and wait until the server accepted it, as on other transports: later calls may depend on
+        it.
+        """
         await super()._notify(method, params)
         await self._outbox.join()
 
-    async def _speak(self) -> None:
+    async def _send_queued(self) -> None:
         try:
             while True:
                 message = await self._outbox.get()
                 try:
-                    async with limited(POST_SECONDS):
+                    async with suspendable_timeout(POST_TIMEOUT_SECONDS):
                         await self._post(message)
                 finally:
                     self._outbox.task_done()
-        except (Error, TimeoutError) as failure:
-            self.channel.close(Closed(f"{self.name} takes nothing any more: {failure}".removesuffix(": ")))
+        except (PorticoError, TimeoutError) as failure:
+            self.channel.close(
+                ConnectionClosed((f"{self.name} no longer accepts messages: {failure}").removesuffix(": "))
+            )
         finally:
+            # Marks the rest as done, otherwise `join` in `_notify` would wait forever.
             while not self._outbox.empty():
                 self._outbox.get_nowait()
                 self._outbox.task_done()
 
     async def _post(self, message: bytes) -> None:
         assert self._endpoint is not None
-        response = await self._dispatch("POST", self._endpoint, (("Content-Type", JSON), *self._own), message)
+        response = await self._send_http_request(
+            "POST", self._endpoint, (("Content-Type", JSON_MEDIA_TYPE), *self._custom_headers), message
+        )
         try:
-            # "Accepted", say most. Who does not listen to the end cannot use the connection again.
-            data = await response.read(64 * 1024) if response.kind != EVENTS else b""
+            # Most servers send "Accepted". An unread body would make the connection unusable.
+            data = await response.read(64 * 1024) if response.media_type != EVENT_STREAM_MEDIA_TYPE else b""
         finally:
-            self._pool.give_back(self._endpoint, response)
+            self._pool.release(self._endpoint, response)
         if response.status >= 300:
-            what = f"answers with the HTTP status {response.status}{gist(data)}"
-            self.channel.fail(BadStatus(f"{self.name} {what}", response.status))
+            what = f"responded with HTTP status {response.status}{summarize_body(data)}"
+            self.channel.fail_pending(HttpStatusError(f"{self.name} {what}", response.status))
 
     async def close(self) -> None:
-        self.channel.close(Closed("the client was closed"))
+        self.channel.close(ConnectionClosed("the client was closed"))
         for task in self._tasks:
             task.cancel()
         if self._tasks:

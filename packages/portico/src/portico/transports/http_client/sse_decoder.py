@@ -1,4 +1,4 @@
-"""Server-sent events, as a client reads them: the parsing of the HTML standard, with a bound."""
+"""Decoder of server-sent events, as the HTML standard defines them, with a size limit."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from msgspec import Struct
 
 from portico.protocol.errors import ProtocolError
 
-_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class ServerSentEvent(Struct, frozen=True, gc=False):
-    """One event. `id` is the last one that was given, which is what to come back with."""
+    """One event. `id` is the last id that was received, which is used for resumption."""
 
     data: bytes
     name: str = "message"
     id: str | None = None
 
 
-class EventReader:
-    """Bytes to EventReader. Line ends may be any of the three, and may fall between two reads."""
+class SseDecoder:
+    """Decodes bytes to events. Supports all three line endings, also when a read splits them."""
 
-    def __init__(self, longest: int) -> None:
-        # What to come back with; None when there is nothing, which is also what an empty id says.
+    def __init__(self, max_event_bytes: int) -> None:
+        # Last event id for resumption. None if there is none, or if the server sent an empty one.
         self.last_id: str | None = None
-        # How long to wait before coming back, in seconds, when the server has said so.
-        self.retry: float | None = None
-        # What has come, on all streams together.
-        self.count = self.bytes = 0
-        self._longest = longest
-        self.restart()
+        # Delay before resumption in seconds, if the server specified one.
+        self.retry_ms: float | None = None
+        # Totals across all streams.
+        self.event_count = self.total_bytes = 0
+        self._longest = max_event_bytes
+        self.reset()
 
-    def restart(self) -> None:
-        """A new stream begins. What the last one left unfinished is nothing: it will be said again."""
-        # Not lists of pieces: many small ones take many times the room of what is in them.
+    def reset(self) -> None:
+        """Start a new stream. An incomplete event of the previous stream is discarded: the server repeats it."""
+        # Not lists of parts: many small objects use several times the memory of their contents.
         self._line = bytearray()
         self._data: bytearray | None = None
         self._name = ""
@@ -41,44 +41,44 @@ class EventReader:
         self._begun = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        self.bytes += len(chunk)
+        self.total_bytes += len(chunk)
         if not self._begun:
-            chunk = self._without_mark(chunk)
+            chunk = self._strip_bom(chunk)
         if chunk and (b"\r" in chunk or self._cut):
-            chunk = self._plain(chunk)
+            chunk = self._decode_simple(chunk)
         *lines, rest = chunk.split(b"\n")
-        found: list[ServerSentEvent] = []
+        results: list[ServerSentEvent] = []
         for line in lines:
             if self._line:
                 self._line += line
                 line = bytes(self._line)
                 self._line.clear()
-            self._take(line, found)
+            self._parse_line(line, results)
         self._line += rest
-        self.count += len(found)
+        self.event_count += len(results)
         if len(self._line) + len(self._data or b"") > self._longest:
             raise self._too_long()
-        return found
+        return results
 
-    def _without_mark(self, chunk: bytes) -> bytes:
-        """A stream may begin with a byte order mark, and that may come in pieces too."""
+    def _strip_bom(self, chunk: bytes) -> bytes:
+        """Remove a byte order mark at the start of the stream, which may arrive in parts."""
         chunk = bytes(self._line) + chunk
         self._line.clear()
-        if len(chunk) < len(_MARK) and _MARK.startswith(chunk):
+        if len(chunk) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(chunk):
             self._line += chunk
             return b""
         self._begun = True
-        return chunk.removeprefix(_MARK)
+        return chunk.removeprefix(_BYTE_ORDER_MARK)
 
-    def _plain(self, chunk: bytes) -> bytes:
+    def _decode_simple(self, chunk: bytes) -> bytes:
         if self._cut and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._cut = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _take(self, line: bytes, found: list[ServerSentEvent]) -> None:
+    def _parse_line(self, line: bytes, events: list[ServerSentEvent]) -> None:
         if not line:
-            self._dispatch(found)
+            self._dispatch(events)
             return
         field, _, value = line.partition(b":")
         if value.startswith(b" "):
@@ -88,10 +88,10 @@ class EventReader:
         elif field == b"event":
             self._name = value.decode(errors="replace")
         elif field == b"id" and len(value) <= 1024 and value.isascii() and value.decode().isprintable():
-            # What is not fit for a header could not be said back.
+            # Ids that are not valid in a header could not be sent back.
             self._id = value.decode() or None
         elif field == b"retry" and value.isdigit() and len(value) <= 9:
-            self.retry = int(value) / 1000
+            self.retry_ms = int(value) / 1000
 
     def _add(self, value: bytes) -> None:
         if self._data is None:
@@ -102,11 +102,11 @@ class EventReader:
         if len(self._data) > self._longest:
             raise self._too_long()
 
-    def _dispatch(self, found: list[ServerSentEvent]) -> None:
-        # Only now: who comes back with the id of an event that never ended would not be told of it again.
+    def _dispatch(self, events: list[ServerSentEvent]) -> None:
+        # Only now: resuming with the id of an incomplete event would skip that event.
         self.last_id = self._id
         if self._data is not None:
-            found.append(ServerSentEvent(bytes(self._data), self._name or "message", self.last_id))
+            events.append(ServerSentEvent(bytes(self._data), self._name or "message", self.last_id))
         self._data, self._name = None, ""
 
     def _too_long(self) -> ProtocolError:

@@ -1,4 +1,4 @@
-"""How long an exchange may take. A person who logs in the middle of it takes as long as a person takes."""
+"""Timeouts of exchanges that can be paused while a user logs in."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
-from portico.transports.deadlines import TimeLimit
+from portico.transports.deadlines import Deadline
 
-_limit: ContextVar[asyncio.Timeout | TimeLimit | None] = ContextVar("limit", default=None)
+_limit: ContextVar[asyncio.Timeout | Deadline | None] = ContextVar("limit", default=None)
 
 
 @asynccontextmanager
-async def limited(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """`asyncio.timeout`, which `unhurried` can suspend."""
-    async with asyncio.timeout(seconds) as limit:
+async def suspendable_timeout(timeout: float | None) -> AsyncIterator[asyncio.Timeout]:
+    """Apply an `asyncio.timeout` that `pause_timeout` can suspend."""
+    async with asyncio.timeout(timeout) as limit:
         before = _limit.set(limit)
         try:
             yield limit
@@ -24,26 +24,26 @@ async def limited(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
 
 
 @contextmanager
-def suspendable(limit: TimeLimit) -> Iterator[TimeLimit]:
-    """The same for a limit that there is already."""
-    with limit:
-        before = _limit.set(limit)
+def make_suspendable(deadline: Deadline) -> Iterator[Deadline]:
+    """Make an existing deadline suspendable by `pause_timeout`."""
+    with deadline:
+        before = _limit.set(deadline)
         try:
-            yield limit
+            yield deadline
         finally:
             _limit.reset(before)
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
-    """Suspend the enclosing `limited()` deadline, for instance while a person logs in."""
-    with suspended(_limit.get()):
+def pause_timeout() -> Iterator[None]:
+    """Suspend the enclosing `suspendable_timeout`, for example while a user logs in."""
+    with suspend_timeout(_limit.get()):
         yield
 
 
 @contextmanager
-def suspended(limit: asyncio.Timeout | TimeLimit | None) -> Iterator[None]:
-    """Suspend a time limit: what was left of it is left afterwards."""
+def suspend_timeout(limit: asyncio.Timeout | Deadline | None) -> Iterator[None]:
+    """Suspend a timeout. The remaining time is the same afterwards."""
     when = limit.when() if limit is not None else None
     if limit is None or when is None:
         yield
@@ -51,7 +51,7 @@ def suspended(limit: asyncio.Timeout | TimeLimit | None) -> Iterator[None]:
     clock = asyncio.get_running_loop().time
     left = when - clock()
     if left <= 0:
-        yield  # it is over, and is about to be said
+        yield  # already expired; the timeout is about to be raised
         return
     limit.reschedule(None)
     try:

@@ -1,4 +1,4 @@
-"""Where an HTTP endpoint listens: at an address, at a path of the file system, or on sockets that were given to us."""
+"""Listening sockets of an HTTP endpoint: at an address, at a path (Unix socket), or inherited."""
 
 from __future__ import annotations
 
@@ -16,81 +16,90 @@ from msgspec import Struct
 
 from portico.protocol.errors import UsageError
 
-# Those who wait to be let in: after a deploy all clients come back at once. The system may have a lower limit.
-BACKLOG = 4096
-# systemd's first descriptor: sd_listen_fds(3).
-_FIRST_GIVEN = 3
-# For its user alone, as a file of that mode would be.
-_MODE = 0o600
+# Length of the accept queue: after a deployment all clients reconnect at the same time. The system may have a lower
+# limit.
+LISTEN_BACKLOG = 4096
+# First descriptor passed by systemd: sd_listen_fds(3).
+_SD_LISTEN_FDS_START = 3
+# Accessible to the owner only.
+# Other users of this machine must not be able to connect; the socket has no other protection.
+_UNIX_SOCKET_MODE = 0o600
 
 
-class Place(Struct, kw_only=True):
-    """Where to listen, and how."""
+class BindAddress(Struct, kw_only=True):
+    """Address to listen at, with TLS and socket options."""
 
     host: str = "127.0.0.1"
     port: int = 8080
-    # A Unix socket in place of an address.
-    unix: str | None = None
-    # A socket that is open already, or those that systemd has opened for us.
+    # Path of a Unix socket, instead of an address.
+    unix_socket: str | None = None
+    # Descriptor of an inherited socket, or "systemd" for socket activation.
     fd: int | Literal["systemd"] | None = None
-    certificate: str | None = None
-    key: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
     reuse_port: bool = False
-    grace: float = 10.0
+    # Time for active requests after the process was asked to stop.
+    shutdown_timeout: float = 10.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            # What is above would be cut to sixteen bits.
-            raise UsageError(f"{self.port} is no port: there are 0 to 65535")
-        if self.unix is not None and self.fd is not None:
-            raise UsageError("a path to listen at and a socket that is open already: one of the two")
+            # A larger number would be truncated to 16 bits.
+            raise UsageError(f"port must be between 0 and 65535, got {self.port}")
+        if self.unix_socket is not None and self.fd is not None:
+            raise UsageError("unix_socket and fd cannot be combined")
 
-    def tls(self) -> ssl.SSLContext | None:
-        if self.certificate is None:
+    def ssl_context(self) -> ssl.SSLContext | None:
+        if self.ssl_certfile is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # RFC 8996 deprecates TLS 1.0 and 1.1.
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_cert_chain(self.certificate, self.key)
+            context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
         except (OSError, ssl.SSLError) as failure:
             raise UsageError(f"cannot use the certificate: {failure}") from None
         return context
 
-    def url(self, listening: socket.socket, path: str) -> str:
-        """What clients are told."""
-        scheme = "https" if self.certificate else "http"
-        address = listening.getsockname()
+    def url(self, sockets: socket.socket, path: str) -> str:
+        """Return the URL of a listening socket."""
+        scheme = "https" if self.ssl_certfile else "http"
+        address = sockets.getsockname()
         if not isinstance(address, tuple):
             return f"{scheme}+unix://{address}:{path}"
         host, port = address[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
-    # Between machines
+    # Internal addresses
 
     def open_internal(self, listening: socket.socket | None) -> list[socket.socket]:
-        """Open the sockets that workers of other machines send requests to: at PORTICO_ADDRESS, or at any free port of
-        the host that clients use. They are never those that clients use, who must not be able to reach them."""
+        """Open the sockets for workers of other machines.
+
+        They use PORTICO_ADVERTISED_ADDRESS, or a free port of the host that clients use. They are separate from the
+        sockets of clients, which must not be able to reach them.
+        """
         stated = _stated_address()
         bound = None if listening is None else listening.getsockname()
         if stated is None:
             if not isinstance(bound, tuple):
                 return []
-            return Place(host=str(bound[0]), port=0).open()[0]
+            return BindAddress(host=str(bound[0]), port=0).open_sockets()[0]
         scheme, host, port = stated
-        if scheme == "https" and self.certificate is None:
-            raise UsageError("PORTICO_ADDRESS=https://… needs a certificate: portico serve --certificate FILE")
+        if scheme == "https" and self.ssl_certfile is None:
+            raise UsageError(
+                "PORTICO_ADVERTISED_ADDRESS=https://… requires a certificate: portico serve --ssl-certfile FILE"
+            )
         if isinstance(bound, tuple) and port == bound[1]:
             raise UsageError(
-                f"PORTICO_ADDRESS is where workers of other machines reach this one, and {port} is the port for "
-                "clients: choose another port, and keep it closed to clients"
+                f"PORTICO_ADVERTISED_ADDRESS is for workers of other machines, but port {port} is used by "
+                "clients: choose another port, and block it for clients"
             )
-        # Where an address is translated on the way, this machine has another one.
-        return Place(host=host if _is_own(host) else "", port=port, reuse_port=True).open()[0]
+        # Behind address translation (NAT), the advertised address does not exist on this machine.
+        return BindAddress(host=host if _is_own(host) else "", port=port, reuse_port=True).open_sockets()[0]
 
     def internal_address(self, listening: socket.socket) -> str | None:
-        """Return what workers of other machines are told: `host:port`, or `https://host:port` with a certificate."""
-        stated = os.environ.get("PORTICO_ADDRESS") or self._bound_address(listening)
-        return stated if stated is None or "://" in stated or not self.certificate else f"https://{stated}"
+        """Return the address for workers of other machines: `host:port`, or `https://host:port` with a certificate."""
+        stated = os.environ.get("PORTICO_ADVERTISED_ADDRESS") or self._bound_address(listening)
+        return stated if stated is None or "://" in stated or not self.ssl_certfile else f"https://{stated}"
 
     def _bound_address(self, listening: socket.socket) -> str | None:
         bound = listening.getsockname()
@@ -104,45 +113,45 @@ class Place(Struct, kw_only=True):
                 return None
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def open(self, processes: int = 1) -> list[list[socket.socket]]:
-        """Listening sockets for so many processes: a list for each.
+    def open_sockets(self, workers: int = 1) -> list[list[socket.socket]]:
+        """Open listening sockets for `workers` processes, one list for each.
 
-        Where the kernel spreads connections over sockets of one address, each process has its own; otherwise all have
-        the same.
+        On Linux, where the kernel balances connections between sockets of one address, each process has its own
+        sockets; otherwise all processes share them.
         """
-        if self.unix is not None:
-            return [[_at_path(self.unix)]] * processes
+        if self.unix_socket is not None:
+            return [[_bind_unix(self.unix_socket)]] * workers
         if self.fd is not None:
-            return [_given(self.fd)] * processes
-        spread = processes > 1 and sys.platform == "linux"
+            return [_inherited_sockets(self.fd)] * workers
+        spread = workers > 1 and sys.platform == "linux"
         first = self._at_address(self.port, shared=self.reuse_port or spread)
         if not spread:
-            return [first] * processes
-        return [first, *([_twin(one) for one in first] for _ in range(processes - 1))]
+            return [first] * workers
+        return [first, *([_duplicate_bind(item) for item in first] for _ in range(workers - 1))]
 
     def is_local(self) -> bool:
-        """Whether it cannot be reached from other machines."""
-        if self.unix is not None:
+        """Return whether the address is unreachable from other machines."""
+        if self.unix_socket is not None:
             return True
         if self.fd is None:
             return is_loopback(self.host)
-        return all(_is_local(number) for number in _numbers(self.fd))
+        return all(_is_local(number) for number in _inherited_fds(self.fd))
 
     def has_address(self) -> bool:
-        """Whether it has an address that a URL can name. A Unix socket has none."""
-        if self.unix is not None:
+        """Return whether a URL can name the address. Unix sockets have no such address."""
+        if self.unix_socket is not None:
             return False
-        return self.fd is None or all(_has_address(number) for number in _numbers(self.fd))
+        return self.fd is None or all(_has_address(number) for number in _inherited_fds(self.fd))
 
-    def leave(self) -> None:
-        """Remove the path, if no process listens at it any more."""
-        if self.unix is not None:
+    def unlink_socket(self) -> None:
+        """Remove the Unix socket if no process listens at it any more."""
+        if self.unix_socket is not None:
             with suppress(OSError, UsageError):
-                _clear(self.unix)
+                _remove_stale_socket(self.unix_socket)
 
     def _at_address(self, port: int, *, shared: bool) -> list[socket.socket]:
         try:
-            found = socket.getaddrinfo(
+            result = socket.getaddrinfo(
                 self.host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
             )
         except socket.gaierror as failure:
@@ -150,12 +159,13 @@ class Place(Struct, kw_only=True):
         sockets: list[socket.socket] = []
         missing: OSError | None = None
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
+            for family, kind, protocol, _, address in dict.fromkeys(result):
                 try:
-                    # Others are refused the address, unless they were meant to have it too: so it is asked for alone.
+                    # With SO_REUSEPORT, a second server could bind the same address. Binding exclusively first detects
+                    # it.
                     if shared and not self.reuse_port:
-                        _bound(family, kind, protocol, address, shared=False).close()
-                    sockets.append(_bound(family, kind, protocol, address, shared=shared))
+                        _bind_socket(family, kind, protocol, address, shared=False).close()
+                    sockets.append(_bind_socket(family, kind, protocol, address, shared=shared))
                 except OSError as failure:
                     if failure.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                         raise
@@ -163,30 +173,30 @@ class Place(Struct, kw_only=True):
             if not sockets and missing is not None:
                 raise missing
         except OSError as failure:
-            for one in sockets:
-                one.close()
-            hint = "; choose another with --port, or any free one with --port 0"
+            for item in sockets:
+                item.close()
+            hint = "; choose another port with --port, or a free one with --port 0"
             hint = hint if failure.errno == errno.EADDRINUSE else ""
             raise UsageError(f"cannot listen on {self.host}:{port}: {failure.strerror or failure}{hint}") from None
-        for one in sockets:
-            one.listen(BACKLOG)
+        for item in sockets:
+            item.listen(LISTEN_BACKLOG)
         return sockets
 
 
 def _stated_address() -> tuple[str, str, int] | None:
-    """Return scheme, host and port of PORTICO_ADDRESS."""
-    text = os.environ.get("PORTICO_ADDRESS")
+    """Return the scheme, host and port of PORTICO_ADVERTISED_ADDRESS."""
+    text = os.environ.get("PORTICO_ADVERTISED_ADDRESS")
     if not text:
         return None
     scheme, _, address = text.rpartition("://")
     host, _, port = address.rpartition(":")
     if scheme not in ("", "http", "https") or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-        raise UsageError(f"PORTICO_ADDRESS must be host:port or https://host:port, got {text!r}")
+        raise UsageError(f"PORTICO_ADVERTISED_ADDRESS must be host:port or https://host:port, got {text!r}")
     return scheme, host.strip("[]"), int(port)
 
 
 def _is_own(host: str) -> bool:
-    """Whether an address is one of this machine."""
+    """Return whether an address belongs to this machine."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:
@@ -197,14 +207,15 @@ def _is_own(host: str) -> bool:
 
 
 def origins_of(sockets: Sequence[socket.socket], *, secure: bool) -> list[str]:
-    """Return the origins by which clients reach these sockets, without asking any name server. A Unix socket has none.
-    Of a socket at a loopback address these are the address and `localhost`. Another server may be bound to the same
-    port of the other loopback address, so that one is not included.
+    """Return the origins by which clients reach these sockets, without a DNS lookup. Unix sockets have none.
+
+    A socket at a loopback address has the address itself and `localhost`. Another server may be bound to the same port
+    of the other loopback address, so that address is not included.
     """
     scheme, default = ("https", 443) if secure else ("http", 80)
     origins: dict[str, None] = {}
-    for one in sockets:
-        bound = one.getsockname()
+    for item in sockets:
+        bound = item.getsockname()
         if not isinstance(bound, tuple):
             continue
         host, port = str(bound[0]).partition("%")[0], int(bound[1])
@@ -220,62 +231,66 @@ def origins_of(sockets: Sequence[socket.socket], *, secure: bool) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address cannot be reached from other machines."""
+    """Return whether an address is unreachable from other machines."""
     try:
-        found = socket.getaddrinfo(host, None)
+        result = socket.getaddrinfo(host, None)
     except OSError:
         return False
-    return all(str(address[4][0]).startswith("127.") or address[4][0] == "::1" for address in found)
+    return all(str(address[4][0]).startswith("127.") or address[4][0] == "::1" for address in result)
 
 
-def _bound(family: int, kind: int, protocol: int, address: object, *, shared: bool) -> socket.socket:
-    one = socket.socket(family, kind, protocol)
+def _bind_socket(family: int, kind: int, protocol: int, address: object, *, shared: bool) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Only on POSIX: on Windows the option would let another process take over the port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared and hasattr(socket, "SO_REUSEPORT"):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Without it, Linux binds IPv4 as well, and the separate IPv4 socket for the same name would fail.
         if family == socket.AF_INET6:
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        one.setblocking(False)
-        one.bind(address)  # type: ignore[arg-type]
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setblocking(False)
+        listener.bind(address)  # type: ignore[arg-type]
     except BaseException:
-        one.close()
+        listener.close()
         raise
-    return one
+    return listener
 
 
-def _twin(one: socket.socket) -> socket.socket:
-    """Another socket at the same address."""
-    twin = _bound(one.family, one.type, one.proto, one.getsockname(), shared=True)
-    twin.listen(BACKLOG)
+def _duplicate_bind(item: socket.socket) -> socket.socket:
+    """Open another socket at the same address."""
+    twin = _bind_socket(item.family, item.type, item.proto, item.getsockname(), shared=True)
+    twin.listen(LISTEN_BACKLOG)
     return twin
 
 
-def _at_path(path: str) -> socket.socket:
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    one.setblocking(False)
-    before = os.umask(0o777 & ~_MODE)
+def _bind_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.setblocking(False)
+    # The umask applies from the moment of `bind`. A later chmod would leave a moment in which others could
+    # connect.
+    before = os.umask(0o777 & ~_UNIX_SOCKET_MODE)
     try:
-        _clear(path)
-        one.bind(path)
-        one.listen(BACKLOG)
+        _remove_stale_socket(path)
+        listener.bind(path)
+        listener.listen(LISTEN_BACKLOG)
     except OSError as failure:
-        one.close()
+        listener.close()
         raise UsageError(f"cannot listen at {path}: {failure.strerror or failure}") from None
     except BaseException:
-        one.close()
+        listener.close()
         raise
     finally:
         os.umask(before)
-    return one
+    return listener
 
 
-def _clear(path: str) -> None:
-    """Remove what a process has left that is gone. One that listens there stays, and so does any other file."""
+def _remove_stale_socket(path: str) -> None:
+    """Remove a socket left behind by a dead process. A socket in use, or any other file, is not removed."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise UsageError(f"cannot listen at {path}: there is a file that is no socket")
+            raise UsageError(f"cannot listen at {path}: the file exists and is not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -284,54 +299,54 @@ def _clear(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
         else:
-            raise UsageError(f"cannot listen at {path}: another process does already")
+            raise UsageError(f"cannot listen at {path}: another process is already listening there")
 
 
-def _given(fd: int | Literal["systemd"]) -> list[socket.socket]:
-    numbers = _numbers(fd)
+def _inherited_sockets(fd: int | Literal["systemd"]) -> list[socket.socket]:
+    numbers = _inherited_fds(fd)
     if fd == "systemd":
-        # They are for one process, and not for what it starts.
+        # The variables are for this process only, not for its children.
         for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
             os.environ.pop(name, None)
     return [_listening(number) for number in numbers]
 
 
-def _numbers(fd: int | Literal["systemd"]) -> list[int]:
-    """The descriptors that are meant; systemd's are named in the environment: sd_listen_fds(3)."""
+def _inherited_fds(fd: int | Literal["systemd"]) -> list[int]:
+    """Return the inherited descriptors. systemd passes theirs in the environment: sd_listen_fds(3)."""
     if fd != "systemd":
         return [fd]
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or not int(count):
-        raise UsageError("no socket was given to this process: systemd names them in LISTEN_PID and LISTEN_FDS")
-    return list(range(_FIRST_GIVEN, _FIRST_GIVEN + int(count)))
+        raise UsageError("no socket was passed to this process: LISTEN_PID and LISTEN_FDS must be set by systemd")
+    return list(range(_SD_LISTEN_FDS_START, _SD_LISTEN_FDS_START + int(count)))
 
 
-def _opened(number: int) -> socket.socket:
-    """A copy of a socket that was given to us."""
+def _socket_from_fd(number: int) -> socket.socket:
+    """Return a copy of an inherited socket."""
     try:
-        one = socket.socket(fileno=os.dup(number))
+        sock = socket.socket(fileno=os.dup(number))
     except OSError:
-        raise UsageError(f"{number} is no socket that was given to this process") from None
-    if one.type != socket.SOCK_STREAM:
-        one.close()
-        raise UsageError(f"{number} is a socket, and none for connections")
-    return one
+        raise UsageError(f"descriptor {number} is not a socket") from None
+    if sock.type != socket.SOCK_STREAM:
+        sock.close()
+        raise UsageError(f"descriptor {number} is not a stream socket")
+    return sock
 
 
 def _has_address(number: int) -> bool:
-    with _opened(number) as one:
-        return isinstance(one.getsockname(), tuple)
+    with _socket_from_fd(number) as sock:
+        return isinstance(sock.getsockname(), tuple)
 
 
 def _is_local(number: int) -> bool:
-    with _opened(number) as one:
-        address = one.getsockname()
+    with _socket_from_fd(number) as sock:
+        address = sock.getsockname()
     return not isinstance(address, tuple) or is_loopback(str(address[0]))
 
 
 def _listening(number: int) -> socket.socket:
-    one = _opened(number)
+    sock = _socket_from_fd(number)
     os.close(number)
-    one.setblocking(False)
-    one.listen(BACKLOG)
-    return one
+    sock.setblocking(False)
+    sock.listen(LISTEN_BACKLOG)
+    return sock

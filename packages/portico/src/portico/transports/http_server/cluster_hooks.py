@@ -1,96 +1,104 @@
-"""What an endpoint asks of the other processes that serve the same clients, where there are some."""
+"""Interface between an endpoint and the other processes that serve the same clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from portico.transports.http_server.messages import Answer, Request, ResponseWriter
-from portico.transports.http_server.session_snapshot import SessionMemo
+from portico.transports.http_server.messages import HttpRequest, HttpResponse, ResponseWriter
+from portico.transports.http_server.session_snapshot import SessionSnapshot
 
 if TYPE_CHECKING:
     from portico.transports.http_server.endpoint import Endpoint
     from portico.transports.http_server.session import HttpSession
 
-SENT_ON = b"portico-sent-on"
-"""The header of a request that another process has sent on to us."""
+FORWARDED_HEADER = b"portico-sent-on"
+"Header of a request that another process forwarded."
 
 
-class OtherSessions(NamedTuple):
-    """How many sessions other processes have, and some of them: id, path, what is known of it, and when it was used."""
+class RemoteSessions(NamedTuple):
+    """Number of sessions of other processes, and a sample: id, path, snapshot, and time of last use."""
 
     total: int
-    some: list[tuple[str, str, SessionMemo, float]]
+    sample: list[tuple[str, str, SessionSnapshot, float]]
 
 
-class Elsewhere(Protocol):
-    """Finds sessions that are not here, and tells others of those that are."""
+# A protocol, so that a single process imports neither the store nor the code of workers.
+class ClusterHooks(Protocol):
+    """Locates sessions of other processes, and publishes the local ones."""
 
-    def new_id(self) -> str:
-        """An id that says where the session is."""
+    def new_session_id(self) -> str:
+        """Return a session id that encodes its owner."""
         ...
 
-    def find(
+    def route_to_owner(
         self,
         endpoint: Endpoint,
         id: str,
-        request: Request,
+        request: HttpRequest,
         writer: ResponseWriter,
-        again: Callable[[Request, ResponseWriter], Any],
+        retry: Callable[[HttpRequest, ResponseWriter], Any],
     ) -> bool:
-        """Have a request answered whose session is not here. Whether it will be; `again` when it has come here."""
+        """Route a request to the owner of its session. Return whether it will be answered; calls `retry` if the session
+        moves here.
+        """
         ...
 
-    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
-        """The same for one that goes on with what one process keeps, as its params say."""
+    def route_to_suspended_call(
+        self, params: bytes, request: HttpRequest, writer: ResponseWriter, retry: Callable[[], None]
+    ) -> bool:
+        """Route a request to the process that holds the suspended call its params refer to."""
         ...
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether other processes may have taken over sessions that are here: then `find` is asked for them, too."""
+    def is_lease_expired(self) -> bool:
+        """Return whether other processes may have taken over local sessions. Requests are then routed, too."""
         ...
 
-    def refuse(self, request: Request) -> Answer | None:
-        """What is wrong with a request that is said to be sent on, before its body is read."""
+    def reject_forwarded(self, request: HttpRequest) -> HttpResponse | None:
+        """Return the error response for a request that claims to be forwarded, before its body is read, or None."""
         ...
 
-    def receive(self, request: Request, writer: ResponseWriter) -> None:
-        """Answer a request that another process has sent on."""
+    def receive_forwarded(self, request: HttpRequest, writer: ResponseWriter) -> None:
+        """Serve a request that another process forwarded."""
         ...
 
-    def began(self, session: HttpSession, path: str, then: Callable[[], None]) -> None:
-        """A session has begun: `then` is called when others can find it."""
+    def on_session_started(self, session: HttpSession, path: str, callback: Callable[[], None]) -> None:
+        """Publish a new session. Calls `callback` when other processes can find it."""
         ...
 
-    def changed(self, session: HttpSession) -> None: ...
-    def ended(self, session: HttpSession) -> None: ...
+    def on_session_changed(self, session: HttpSession) -> None: ...
+    def on_session_ended(self, session: HttpSession) -> None: ...
 
     async def leave(self) -> None:
-        """This process ends: its sessions are left to the others."""
+        """Leave the cluster. The other processes take over the sessions."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether others know of us, and we stay."""
+        """Return whether this process is registered and not about to leave."""
         ...
 
-    def send_to_first(self, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
-        """Have a request answered by one and the same process, whichever it has come to. Whether another will; `again`
-        when that is not there any more."""
+    def route_to_first_worker(self, request: HttpRequest, writer: ResponseWriter, retry: Callable[[], None]) -> bool:
+        """Route a request to the same process, whichever one received it. Return whether another one will answer it.
+
+        Calls `retry` if that process no longer exists.
+        """
         ...
 
-    async def look_around(self) -> list[dict[str, Any]]:
-        """The other processes on this machine, in a line each."""
+    async def describe_workers(self) -> list[dict[str, Any]]:
+        """Return a summary of each other process on this machine."""
         ...
 
     async def ask_others(self, path: str, principal: Any) -> list[bytes]:
-        """Return what the other processes on this machine have at a path, as it is shown to a principal. A process
-        that does not answer is left out."""
+        """Return the responses of the other processes on this machine for a path and a principal. Processes that do not
+        respond are omitted.
+        """
         ...
 
-    def other_sessions(self) -> OtherSessions:
-        """What the other processes have, on whatever machine, as it was last read."""
+    def remote_sessions(self) -> RemoteSessions:
+        """Return the last known sessions of the other processes, on all machines."""
         ...
 
-    def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
-        """Add to our numbers those of the others on this machine."""
+    def aggregate_metrics(self, local_metrics: str, callback: Callable[[str], None]) -> None:
+        """Add the metrics of the other processes on this machine, and pass the total to `callback`."""
         ...

@@ -1,15 +1,12 @@
-"""One client's connection: llhttp's parser in front of the exchange. Requests are answered in the order they came.
+"""HTTP/1.1 server connection: llhttp's parser in front of the application. Responses are sent in request order.
 
-Whatever is wrong with the bytes is answered once, in its turn, and then nothing more is read: what comes after bytes
-that make no sense cannot make any.
+Invalid bytes are answered once, in order, and then nothing more is read: what follows them cannot be parsed reliably.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,112 +18,114 @@ import httptools
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.caching import LruCache
 from portico.transports.http_server import sse
-from portico.transports.http_server.application import Exchange
-from portico.transports.http_server.error_responses import busy
-from portico.transports.http_server.fast_head_parser import PlainHeads
+from portico.transports.http_server.application import HttpApplication
+from portico.transports.http_server.error_responses import overloaded_response
+from portico.transports.http_server.fast_head_parser import FastHeadParser
 from portico.transports.http_server.headers import Headers
-from portico.transports.http_server.messages import TEXT, Answer, Internal, Pairs, Request
+from portico.transports.http_server.messages import TEXT_HEADERS, HeaderPairs, HttpRequest, HttpResponse, Internal
 
 log = logging.getLogger("portico")
 
-LARGEST_HEAD = 64 * 1024
-LONGEST_LINE = 8 * 1024
-MOST_HEADERS = 100
-MOST_PIPELINED = 64
-MOST_KNOWN = 1024
-LONGEST_KNOWN = 2048
-# How long we listen to a client that we have nothing more to say to, so that it can read our last words.
-LINGER_SECONDS = 2.0
-# How often the listener looks at its connections.
-TICK_SECONDS = 1.0
+MAX_HEAD_BYTES = 64 * 1024
+MAX_URL_BYTES = 8 * 1024
+MAX_HEADERS = 100
+MAX_PIPELINED_REQUESTS = 64
+MAX_CACHED_HEAD_BYTES = 2048
+# Time to keep reading from a client after the last response, so that the client can read it (lingering close).
+LINGERING_CLOSE_SECONDS = 2.0
+# How often the listener checks its connections.
+TICK_INTERVAL_SECONDS = 1.0
 
-_BODILESS = frozenset({204, 304})
-# After these nothing more is believed.
-_FINAL = frozenset({400, 408, 413, 414, 431})
-_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
-_GONE = Answer(400)
-_READABLE = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+_NO_CONTENT_STATUSES = frozenset({204, 304})
+# After these statuses the connection is closed, because its framing can no longer be trusted.
+_CLOSING_STATUSES = frozenset({400, 408, 413, 414, 431})
+_SINGLE_HEADERS = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_PLACEHOLDER_RESPONSE = HttpResponse(400)
+_HEAD_METHOD_PATHS = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 
 
-class Deadlines(Struct, frozen=True):
-    """Seconds. A client that takes longer loses its connection."""
+class ConnectionTimeouts(Struct, frozen=True):
+    """Timeouts in seconds. A client that takes longer loses its connection."""
 
     head: float = 10.0
     body: float = 30.0
     idle: float = 75.0
 
 
-class AdmittedHead(Struct, frozen=True):
-    """The head that came last on a connection: its bytes, its request without the body, and how long that is."""
+class CachedRequestHead(Struct, frozen=True):
+    """Last head of a connection: its bytes, its request without the body, and the length of the body."""
 
     head: bytes
-    request: Request
+    request: HttpRequest
     size: int
 
 
-class Accepting(Protocol):
-    """What a connection needs of the listener it came through."""
+class ConnectionOwner(Protocol):
+    """Listener of a connection, as the connection uses it."""
 
-    exchange: Exchange
-    deadlines: Deadlines
-    # Requests that were let in, by their paths and what their heads say in those lines by which a request is judged.
-    known: dict[tuple[str | bytes | None, ...], Request]
-    plain: PlainHeads
-    # The time of the last tick of its clock.
+    application: HttpApplication
+    timeouts: ConnectionTimeouts
+    # Requests that passed the checks, keyed by path and decisive headers.
+    request_cache: LruCache[tuple[str | bytes | None, ...], HttpRequest]
+    head_parser: FastHeadParser
+    # Time of the last clock tick.
     now: float
-    # The beginnings of responses that were made since then.
-    heads: dict[tuple[int, Pairs, bool], bytes]
+    # Response heads encoded since the last tick.
+    response_head_cache: dict[tuple[int, HeaderPairs, bool], bytes]
 
-    # The bytes of bodies that are being read or answered.
-    held: int
-    # Whether others take what comes from now on.
-    retiring: bool
-    # Whether it is for other workers alone.
+    # Total size of the bodies that are being read or answered.
+    buffered_body_bytes: int
+    # Whether other processes accept new connections from now on.
+    draining: bool
+    # Whether the listener is for other workers only.
     internal: Internal
 
-    def add(self, connection: Connection) -> None: ...
-    def remove(self, connection: Connection) -> None: ...
-    def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
-        """The beginning of a response, up to its length."""
+    def add(self, connection: HttpServerConnection) -> None: ...
+    def remove(self, connection: HttpServerConnection) -> None: ...
+    def encode_response_head(self, status: int, headers: HeaderPairs, keep_alive: bool) -> bytes:
+        """Return the head of a response, up to its length."""
         ...
 
 
-class Turn(Struct, eq=False):
-    """One request on a connection, or the refusal of one, and the way back to it.
+class RequestCycle(Struct, eq=False):
+    """One request on a connection, or its error response, and the writer for the response.
 
-    Once it has been answered it has no connection any more: what is written to it late goes nowhere.
+    It is detached from the connection once it is answered: late writes have no effect.
     """
 
-    connection: Connection | None
-    waiting: Request | Answer
-    # The bytes of its body, which count until it is answered.
+    connection: HttpServerConnection | None
+    waiting: HttpRequest | HttpResponse
+    # Size of the body, which counts until the request is answered.
     size: int = 0
-    # The connection may be kept for the next request.
+    # Whether the connection may be used for the next request.
     keep: bool = True
-    # HEAD wants to know what GET would say, without its body.
+    # HEAD returns the response of GET without its body.
     bodiless: bool = False
-    # HTTP/1.0 has no chunks: a stream ends with the connection.
+    # HTTP/1.0 has no chunked encoding: a stream ends with the connection.
     chunks: bool = True
     streaming: bool = False
     on_close: Callable[[], None] | None = None
 
-    def answer(self, answer: Answer) -> None:
+    def respond(self, response: HttpResponse) -> None:
         connection = self.connection
         if connection is None:
             return
         listener = connection.listener
-        status, headers, body = answer.status, answer.headers, answer.body
-        head = listener.heads.get((status, headers, self.keep)) or listener.head(status, headers, self.keep)
-        if status in _BODILESS:
-            # RFC 9110, 8.6: a 204 has no content-length.
+        status, headers, body = response.status, response.headers, response.body
+        head = listener.response_head_cache.get((status, headers, self.keep)) or listener.encode_response_head(
+            status, headers, self.keep
+        )
+        if status in _NO_CONTENT_STATUSES:
+            # RFC 9110, 8.6: a 204 response has no content-length.
             connection.send(head + b"\r\n")
         else:
             connection.send(b"".join((head, _length(len(body)), b"" if self.bodiless else body)))
         self.connection = self.on_close = None
-        connection.done(self)
+        connection.on_cycle_done(self)
 
-    def start(self, status: int, headers: Pairs) -> None:
+    def start(self, status: int, headers: HeaderPairs) -> None:
         connection = self.connection
         if connection is None:
             return
@@ -134,7 +133,7 @@ class Turn(Struct, eq=False):
         if not self.chunks:
             self.keep = False
         how = b"transfer-encoding: chunked\r\n\r\n" if self.chunks else b"\r\n"
-        connection.send(connection.listener.head(status, headers, self.keep) + how)
+        connection.send(connection.listener.encode_response_head(status, headers, self.keep) + how)
 
     def write(self, data: bytes) -> None:
         if self.streaming and self.connection is not None:
@@ -146,10 +145,10 @@ class Turn(Struct, eq=False):
             if self.chunks:
                 connection.send(b"0\r\n\r\n")
             self.connection = self.on_close = None
-            connection.done(self)
+            connection.on_cycle_done(self)
 
-    def buffered(self) -> int:
-        return 0 if self.connection is None else self.connection.buffered()
+    def buffered_bytes(self) -> int:
+        return 0 if self.connection is None else self.connection.buffered_bytes()
 
     async def drain(self) -> None:
         if self.connection is not None:
@@ -159,55 +158,35 @@ class Turn(Struct, eq=False):
         if self.connection is not None:
             self.connection.abort()
 
-    # To another process
 
-    def lend(self) -> socket.socket | None:
-        """A copy of its socket, for another process to answer by; None where that cannot be. Nothing is read until it
-        is said whether it was taken."""
-        connection = self.connection
-        return connection.lend(self) if connection is not None and not self.streaming else None
+class HttpServerConnection(asyncio.Protocol):
+    """Reads requests and has them answered one after the other."""
 
-    def lent(self, taken: bool) -> None:
-        connection = self.connection
-        if connection is None:
-            return
-        if taken:
-            self.connection = self.on_close = None
-            connection.give_away()
-        else:
-            connection.resume()
-
-
-class Connection(asyncio.Protocol):
-    """Reads requests, and lets them be answered one after the other."""
-
-    def __init__(self, listener: Accepting) -> None:
+    def __init__(self, listener: ConnectionOwner) -> None:
         self.listener = listener
-        self.exchange = listener.exchange
+        self.application = listener.application
         self.deadline = 0.0
-        self._idle_seconds = TICK_SECONDS + listener.deadlines.idle
+        self._idle_seconds = TICK_INTERVAL_SECONDS + listener.timeouts.idle
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self.peer = ""
-        # Whether it is a proxy's, who says where each request comes from.
-        self.proxied = False
+        # Whether the peer is a trusted proxy, which states the client of each request.
+        self.via_trusted_proxy = False
         self.secure = False
-        self._queue: deque[Turn] = deque()
-        self._turn: Turn | None = None
-        # A request that another process has read, and whose sender it has verified.
-        self.first: Turn | None = None
+        self._queue: deque[RequestCycle] = deque()
+        self._current_cycle: RequestCycle | None = None
         self._closing = False
-        self._deaf = False
+        self._ignore_input = False
         self._at_end = False
         self._stalled = 0.0
         self._writable: asyncio.Event | None = None
         self._chunk = b""
-        self._offered = b""
+        self._upgrade_offered = b""
         self._messages = 0
         self._head_size = 0
         self._reading = False
-        # The one that came here last, with where it comes from.
-        self._known: AdmittedHead | None = None
+        # The last head on this connection, including the client address.
+        self._last_head: CachedRequestHead | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -215,9 +194,9 @@ class Connection(asyncio.Protocol):
         self._headers = Headers()
         self._body: list[bytes] = []
         self._size = 0
-        self._held = 0
-        self._refused: Answer | None = None
-        self._request: Request | None = None
+        self._buffered_body_bytes = 0
+        self._early_response: HttpResponse | None = None
+        self._request: HttpRequest | None = None
 
     # The connection
 
@@ -225,69 +204,76 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
-        self.proxied = self.exchange.proxies.trusts(self.peer)
+        self.via_trusted_proxy = self.application.trusted_proxies.trusts(self.peer)
         self.secure = transport.get_extra_info("sslcontext") is not None
-        self._wait(self.listener.deadlines.idle)
+        self._set_deadline(self.listener.timeouts.idle)
         self.listener.add(self)
-        if self.first is not None:
-            first, self.first = self.first, None
-            self._go_on(first)
 
-    def _client(self, headers: Headers) -> str:
-        """Where a request comes from."""
-        return self.exchange.proxies.client(headers, self.peer) if self.proxied else self.peer
+    def _client_address(self, headers: Headers) -> str:
+        """Return the client address of a request."""
+        return (
+            self.application.trusted_proxies.client_address(headers, self.peer) if self.via_trusted_proxy else self.peer
+        )
 
     def connection_lost(self, failure: Exception | None) -> None:
         self._closing = True
         self.listener.remove(self)
-        turn, self._turn = self._turn, None
-        self.listener.held -= self._held + sum(one.size for one in self._queue) + (turn.size if turn is not None else 0)
-        # What was read is let go now. The parser knows us and we know it: only the collector would find the two.
+        turn, self._current_cycle = self._current_cycle, None
+        self.listener.buffered_body_bytes -= (
+            self._buffered_body_bytes
+            + sum(cycle.size for cycle in self._queue)
+            + (turn.size if turn is not None else 0)
+        )
+        # Release the buffers now. The parser and the connection reference each other, so only the garbage collector
+        # would free them.
         self._queue.clear()
         self._begin()
-        self._parser, self._known, self._chunk, self._offered = None, None, b"", b""
+        self._parser, self._last_head, self._chunk, self._upgrade_offered = None, None, b"", b""
         if self._writable is not None:
             self._writable.set()
         if turn is not None:
-            turn.waiting = _GONE
+            # The handler may hold this object for longer than the connection; do not keep the body in memory
+            # for it.
+            turn.waiting = _PLACEHOLDER_RESPONSE
             turn.connection = None
             if turn.on_close is not None:
                 turn.on_close()
 
     def eof_received(self) -> bool:
-        """Half closed: a client that has asked still gets the answer."""
+        """Handle a half-closed connection: a client with a pending request still gets its response."""
         self._at_end = True
-        if self._reading and not self._deaf:
+        if self._reading and not self._ignore_input:
             self._fail(400, b"Bad request: the request ends in the middle\n")
-        if self._turn is not None:
+        if self._current_cycle is not None:
             self._probe()
+            # The first write after the peer is gone succeeds and only provokes a reset; the second one fails.
             asyncio.get_running_loop().call_later(0.05, self._probe)
-        # With TLS there is no half: a client that has said everything is gone.
-        waiting = self._turn is not None or bool(self._queue)
+        # TLS has no half-closed state: the client is gone.
+        waiting = self._current_cycle is not None or bool(self._queue)
         return waiting and self._transport.get_extra_info("sslcontext") is None
 
     def _probe(self) -> None:
-        """Whether the client has only said everything, or is gone: the two look alike until something is written.
+        """Detect whether a client that closed its sending side is gone: only a write can tell.
 
-        One that is gone answers with a reset, and the write after that fails. One that still reads is told that we are
-        still here, by a comment in its stream or by an interim response (RFC 9110, 15.2).
+        A client that is gone answers with a reset, and the next write fails. A client that still reads receives a
+        comment in its stream, or an interim response (RFC 9110, 15.2).
         """
-        if self._turn is None or self._closing or not self._at_end:
+        if self._current_cycle is None or self._closing or not self._at_end:
             return
-        if self._turn.streaming:
-            self._turn.write(sse.KEEP_ALIVE)
-        elif self._turn.chunks:
+        if self._current_cycle.streaming:
+            self._current_cycle.write(sse.KEEP_ALIVE_COMMENT)
+        elif self._current_cycle.chunks:
             self._transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
 
-    def _wait(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf or self._closing:
+        if self._ignore_input or self._closing:
             return
-        if not self._reading and self._serve_whole(data):
+        if not self._reading and self._serve_fast_path(data):
             return
         self._chunk, self._messages = b"" if self._reading else data, 0
         if self._request is None:
@@ -295,290 +281,318 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            self._decline(data[offer.args[0] :])
+            self._ignore_upgrade(data[offer.args[0] :])
         except httptools.HttpParserError:
             self._fail(400, b"Bad request: malformed HTTP\n")
         self._chunk = b""
-        if self._reading and not self._deaf:
-            self._judge_early()
+        if self._reading and not self._ignore_input:
+            self._reject_early()
 
-    def _judge_early(self) -> None:
-        """What is wrong already is said now, and the rest is not waited for."""
-        if self._refused is not None:
-            self._say_last(self._refused)
-        elif self._request is None and len(self._url) > LONGEST_LINE:
+    def _reject_early(self) -> None:
+        """Send the error response if the incomplete request is already invalid. The rest is not read."""
+        if self._early_response is not None:
+            self._respond_and_close(self._early_response)
+        elif self._request is None and len(self._url) > MAX_URL_BYTES:
             self._fail(414, b"URI too long\n")
-        elif self._request is None and self._head_size > LARGEST_HEAD:
+        elif self._request is None and self._head_size > MAX_HEAD_BYTES:
             self._fail(431, b"Request header fields too large\n")
 
-    def _decline(self, rest: bytes) -> None:
-        """An offer to speak something else. The parser took what follows for that; it is HTTP as before."""
-        offered, self._offered = self._offered, b""
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Ignore an offer to upgrade the protocol. The parser took the following bytes for the new protocol; parse them
+        as HTTP.
+        """
+        offered, self._upgrade_offered = self._upgrade_offered, b""
         self._parser = httptools.HttpRequestParser(self)
-        if (offered or rest) and not self._deaf:
+        if (offered or rest) and not self._ignore_input:
             self.data_received(offered + rest)
 
-    def _without_offer(self) -> bytes:
-        """The same head, without the offer, for a request that has a body: it is read again."""
+    def _strip_upgrade_headers(self) -> bytes:
+        """Return the request head without the upgrade offer. A request with a body is parsed again."""
         kept = [pair for pair in self._headers.items() if pair[0] not in (b"upgrade", b"connection")]
         line = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
         return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
-    # A client sends the same head again and again. The one that came last on a connection, with a whole body behind it
-    # and nothing else, is neither read nor judged again. What else is plain is read without the parser, and judged once
-    # for all heads that say the same where it matters.
+    # Fast path: clients repeat the same head. If it equals the last head of the connection, and a whole body and
+    # nothing else follows, it is neither parsed nor checked again. Other simple heads are parsed without llhttp, and
+    # checked once for all heads with equal decisive headers.
 
-    def _serve_whole(self, data: bytes) -> bool:
-        """Whether the data was a whole request, and has been seen to."""
-        known, listener, exchange = self._known, self.listener, self.exchange
-        if known is None or not data.startswith(known.head):
-            plain = self._read_plain(data)
+    def _serve_fast_path(self, data: bytes) -> bool:
+        """Serve the data if it is exactly one simple request. Return whether it was."""
+        cached, listener, exchange = self._last_head, self.listener, self.application
+        if cached is None or not data.startswith(cached.head):
+            plain = self._parse_fast_path(data)
             if plain is None:
                 return False
-            if isinstance(plain, Answer):
-                self._enqueue(Turn(self, plain, keep=plain.status not in _FINAL))
+            if isinstance(plain, HttpResponse):
+                self._enqueue(RequestCycle(self, plain, keep=plain.status not in _CLOSING_STATUSES))
                 return True
-            known = plain
-        body, size = data[len(known.head) :], known.size
-        if len(body) != size or listener.held + size > exchange.settings.most_body_bytes:
+            cached = plain
+        body, size = data[len(cached.head) :], cached.size
+        # Pipelined or incomplete requests take the slow path, which also produces the error for exhausted
+        # memory.
+        if len(body) != size or listener.buffered_body_bytes + size > exchange.settings.max_total_body_size:
             return False
-        request = replace(known.request, body=body)
-        if self.proxied:
-            request.peer = self._client(request.headers)
-        listener.held += size
-        turn = Turn(self, request, size)
-        refused = exchange.refuse_now(request)
+        request = replace(cached.request, body=body)
+        if self.via_trusted_proxy:
+            request.peer = self._client_address(request.headers)
+        listener.buffered_body_bytes += size
+        turn = RequestCycle(self, request, size)
+        # Depends on the current load, so it is not part of the cached check.
+        refused = exchange.check_capacity(request)
         if refused is not None:
-            turn.waiting = exchange.turned_away(request, refused)
+            turn.waiting = exchange.report_rejection(request, refused)
         self._enqueue(turn)
         return True
 
-    def _read_plain(self, data: bytes) -> AdmittedHead | Answer | None:
-        """The head of a whole request, or why it is refused; None if the parser is to read it."""
+    def _parse_fast_path(self, data: bytes) -> CachedRequestHead | HttpResponse | None:
+        """Parse the head of a simple request. Return its error response, or None if llhttp has to parse it."""
         end = data.find(b"\r\n\r\n") + 4
         size = len(data) - end
-        if end > LONGEST_KNOWN or size > self.exchange.settings.longest_body:
+        if end > MAX_CACHED_HEAD_BYTES or size > self.application.settings.max_body_size:
             return None
         head = data[:end]
-        read = self.listener.plain.read(head, size)
+        read = self.listener.head_parser.parse(head, size)
         if read is None:
             return None
         path, headers = read
-        request = Request(
+        request = HttpRequest(
             "POST", path, "", headers, b"", self.peer,
-            secure=self.secure, proxied=self.proxied, internal=self.listener.internal,
+            secure=self.secure, proxied=self.via_trusted_proxy, internal=self.listener.internal,
         )  # fmt: skip
-        key = (path, *map(headers.get, self.exchange.judged))
-        found = self.listener.known.get(key)
-        if found is not None:
-            before = found.headers
-            request.cors, headers.agreed, headers.admitted = found.cors, before.agreed, before.admitted
+        key = (path, *map(headers.get, self.application.decisive_headers))
+        result = self.listener.request_cache.peek(key)
+        if result is not None:
+            before = result.headers
+            # Equal decisive headers include the credentials, so the verified token of the earlier request
+            # applies as well.
+            request.cors, headers.validated_body, headers.cached_token = (
+                result.cors,
+                before.validated_body,
+                before.cached_token,
+            )
         else:
-            refused = self._judge_plain(key, request)
+            refused = self._precheck_fast_path(key, request)
             if refused is not None:
                 return refused
-        admitted = AdmittedHead(head, request, size)
-        if found is not None or key in self.listener.known:
-            self._known = admitted
+        admitted = CachedRequestHead(head, request, size)
+        # Only heads whose check is cacheable may be repeated without a check; see `is_precheck_cacheable`.
+        if result is not None or key in self.listener.request_cache:
+            self._last_head = admitted
         return admitted
 
-    def _judge_plain(self, key: tuple[str | bytes | None, ...], request: Request) -> Answer | None:
-        """Why a request is refused. One that is not stands for all that are the same where it matters."""
-        known, exchange = self.listener.known, self.exchange
-        request.peer = self._client(request.headers)
-        refused = exchange.refuse(request)
-        if refused is None and exchange.may_be_known(request):
-            if len(known) >= MOST_KNOWN:
-                known.clear()
-            known[key] = request
+    def _precheck_fast_path(self, key: tuple[str | bytes | None, ...], request: HttpRequest) -> HttpResponse | None:
+        """Return the error response for a request, or None. Accepted requests are cached by their decisive headers."""
+        cache, exchange = self.listener.request_cache, self.application
+        request.peer = self._client_address(request.headers)
+        refused = exchange.precheck(request)
+        if refused is None and exchange.is_precheck_cacheable(request):
+            cache[key] = request
         return refused
 
-    def _know_parsed(self, request: Request) -> None:
-        """Only what stood in one piece: then its head is the head of the piece."""
+    def _cache_head(self, request: HttpRequest) -> None:
+        """Cache the head of a request that arrived in one piece."""
         end = self._chunk.find(b"\r\n\r\n") + 4
         length = len(request.body)
-        whole = self._messages == 1 and len(self._chunk) == end + length and not request.headers.repeated
+        whole = self._messages == 1 and len(self._chunk) == end + length and not request.headers.duplicates
         exact = request.headers.get(b"content-length") == b"%d" % length
-        if whole and exact and end <= LONGEST_KNOWN and self.exchange.may_be_known(request):
-            self._known = AdmittedHead(self._chunk[:end], replace(request, body=b""), length)
+        if whole and exact and end <= MAX_CACHED_HEAD_BYTES and self.application.is_precheck_cacheable(request):
+            self._last_head = CachedRequestHead(self._chunk[:end], replace(request, body=b""), length)
 
-    # What the parser finds
+    # Parser callbacks
 
     def on_message_begin(self) -> None:
-        self._hold(-self._held)
+        self._account_body_bytes(-self._buffered_body_bytes)
         self._begin()
         self._reading = True
-        self._wait(self.listener.deadlines.head)
+        self._set_deadline(self.listener.timeouts.head)
 
     def on_url(self, url: bytes) -> None:
-        if len(self._url) <= LONGEST_LINE:
+        if len(self._url) <= MAX_URL_BYTES:
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         headers, key = self._headers, name.lower()
         if self._request is not None:
-            # RFC 9110, 6.5.1: what stands behind the body is not merged into the head, which has been judged.
+            # RFC 9110, 6.5.1: trailers are not merged into the headers, which have already been checked.
             self._size += len(name) + len(value)
             self.on_body(b"")
         elif key not in headers:
             headers[key] = value
-        elif len(headers.repeated) < MOST_HEADERS:
+        elif len(headers.duplicates) < MAX_HEADERS:
             headers.add(key, value)
         else:
-            self._refused = Answer(431, TEXT, b"Request header fields too large\n")
+            self._early_response = HttpResponse(431, TEXT_HEADERS, b"Request header fields too large\n")
 
     def on_headers_complete(self) -> None:
         self._request = request = self._read_head()
-        if self._refused is None:
-            self._refused = self._refuse_head() or self._judge(request)
+        if self._early_response is None:
+            self._early_response = self._refuse_head() or self._precheck(request)
         waits = request.headers.get(b"expect", b"").lower() == b"100-continue"
-        # Not into the middle of another answer; a client does not wait for this without end.
-        if waits and self._refused is None and self._turn is None and not self._queue:
+        # Not within another response; a client does not wait for this indefinitely.
+        if waits and self._early_response is None and self._current_cycle is None and not self._queue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._wait(self.listener.deadlines.body)
+        self._set_deadline(self.listener.timeouts.body)
 
-    def _refuse_head(self) -> Answer | None:
+    def _refuse_head(self) -> HttpResponse | None:
         headers = self._headers
-        if len(headers) + len(headers.repeated) > MOST_HEADERS:
-            return Answer(431, TEXT, b"Request header fields too large\n")
-        # Looked at in all that was read first, which costs less: mostly it is small, and in one piece without a NUL.
-        large = self._head_size > LARGEST_HEAD
-        if large and sum(len(name) + len(headers[name]) + 4 for name in headers) > LARGEST_HEAD:
-            return Answer(431, TEXT, b"Request header fields too large\n")
+        if len(headers) + len(headers.duplicates) > MAX_HEADERS:
+            return HttpResponse(431, TEXT_HEADERS, b"Request header fields too large\n")
+        # Check the size of all received bytes first, which is cheaper: most heads are small, arrive in one piece and
+        # contain no NUL.
+        large = self._head_size > MAX_HEAD_BYTES
+        if large and sum(len(name) + len(headers[name]) + 4 for name in headers) > MAX_HEAD_BYTES:
+            return HttpResponse(431, TEXT_HEADERS, b"Request header fields too large\n")
+        # Code that treats a value as a C string would see only the part before the NUL.
         if (not self._chunk or b"\x00" in self._chunk) and any(b"\x00" in value for value in headers.values()):
-            return Answer(400, TEXT, b"Bad request: NUL in a header\n")
+            return HttpResponse(400, TEXT_HEADERS, b"Bad request: NUL in a header\n")
         return None
 
-    def _read_head(self) -> Request:
+    def _read_head(self) -> HttpRequest:
         method = self._parser.get_method().decode("ascii")
         url = self._url.decode("latin-1")
         if url.startswith(("http://", "https://")):
-            # RFC 9112, 3.2.2: then the address in the request line is the one that counts.
+            # RFC 9112, 3.2.2: the authority in the request line takes precedence over Host.
             authority, _, rest = url.partition("://")[2].partition("/")
             self._headers[b"host"], url = authority.encode("latin-1"), f"/{rest}"
         path, _, query = url.partition("?")
+        # Decoded once: paths are compared with routes, and a second decoding would allow `%252e` to become a
+        # dot.
         if "%" in path:
             path = unquote(path)
-        if method == "HEAD" and (path in _READABLE or "GET" in self.exchange.pages.methods(path)):
+        if method == "HEAD" and (
+            path in _HEAD_METHOD_PATHS or "GET" in self.application.custom_routes.allowed_methods(path)
+        ):
             method = "GET"
-        request = Request(method, path, query, self._headers, b"", self._client(self._headers))
-        request.secure, request.proxied, request.internal = self.secure, self.proxied, self.listener.internal
+        request = HttpRequest(method, path, query, self._headers, b"", self._client_address(self._headers))
+        request.secure, request.proxied, request.internal = self.secure, self.via_trusted_proxy, self.listener.internal
         return request
 
-    def _judge(self, request: Request) -> Answer | None:
+    def _precheck(self, request: HttpRequest) -> HttpResponse | None:
         headers, version = self._headers, self._parser.get_http_version()
-        if len(self._url) > LONGEST_LINE:
-            return Answer(414, TEXT, b"URI too long\n")
+        if len(self._url) > MAX_URL_BYTES:
+            return HttpResponse(414, TEXT_HEADERS, b"URI too long\n")
         if version not in ("1.0", "1.1"):
-            return Answer(400, TEXT, b"Bad request: this is HTTP/1.1\n")
+            return HttpResponse(400, TEXT_HEADERS, b"Bad request: this is HTTP/1.1\n")
         if b"host" not in headers and version == "1.1":
-            return Answer(400, TEXT, b"Bad request: Host is missing\n")
-        if headers.repeated and not _ONCE.isdisjoint(headers.repeated):
-            return Answer(400, TEXT, b"Bad request: an ambiguous header\n")
+            return HttpResponse(400, TEXT_HEADERS, b"Bad request: Host is missing\n")
+        # Proxies pick the first or the last of duplicate headers, so checks there and here could see different
+        # values.
+        if headers.duplicates and not _SINGLE_HEADERS.isdisjoint(headers.duplicates):
+            return HttpResponse(400, TEXT_HEADERS, b"Bad request: an ambiguous header\n")
         length = headers.get(b"content-length", b"0")
+        # Twelve digits exceed every limit; longer numbers would only cost time to parse.
         size = int(length[:12]) if length.isdigit() else 0
-        if size > self.exchange.settings.longest_body:
+        if size > self.application.settings.max_body_size:
             return _too_large()
-        refusal = self.exchange.refuse(request)
-        if refusal is None and self.listener.held + size > self.exchange.settings.most_body_bytes:
-            return busy(request)
+        refusal = self.application.precheck(request)
+        if refusal is None and self.listener.buffered_body_bytes + size > self.application.settings.max_total_body_size:
+            return overloaded_response(request)
         return refusal
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
-        if self._refused is None and self._size > self.exchange.settings.longest_body:
-            self._refused = _too_large()
-        if self._refused is None and self.listener.held + len(body) > self.exchange.settings.most_body_bytes:
+        if self._early_response is None and self._size > self.application.settings.max_body_size:
+            self._early_response = _too_large()
+        if (
+            self._early_response is None
+            and self.listener.buffered_body_bytes + len(body) > self.application.settings.max_total_body_size
+        ):
             assert self._request is not None
-            self._refused = busy(self._request)
-        if self._refused is None:
+            self._early_response = overloaded_response(self._request)
+        if self._early_response is None:
             self._body.append(body)
-            self._hold(len(body))
+            self._account_body_bytes(len(body))
         else:
+            # Do not buffer a body that is going to be rejected.
             self._body.clear()
-            self._hold(-self._held)
+            self._account_body_bytes(-self._buffered_body_bytes)
 
-    def _hold(self, size: int) -> None:
-        """So many bytes more, or less, of a body that is being read."""
-        self._held += size
-        self.listener.held += size
+    def _account_body_bytes(self, size: int) -> None:
+        """Add to the size of the body that is being read."""
+        self._buffered_body_bytes += size
+        self.listener.buffered_body_bytes += size
 
     def on_message_complete(self) -> None:
         request, parser = self._request, self._parser
         assert request is not None
         has_body = b"content-length" in self._headers or b"transfer-encoding" in self._headers
-        if parser.should_upgrade() and has_body and self._refused is None:
+        if parser.should_upgrade() and has_body and self._early_response is None:
             self._reading, self._request = False, None
-            self._offered = self._without_offer()
+            self._upgrade_offered = self._strip_upgrade_headers()
             return
-        turn = Turn(self, self._refused or request)
-        turn.keep = bool(parser.should_keep_alive()) and not (self._refused and self._refused.status in _FINAL)
+        turn = RequestCycle(self, self._early_response or request)
+        turn.keep = bool(parser.should_keep_alive()) and not (
+            self._early_response and self._early_response.status in _CLOSING_STATUSES
+        )
         turn.bodiless = parser.get_method() == b"HEAD"
         turn.chunks = parser.get_http_version() == "1.1"
         self._reading, self._request = False, None
         self._head_size = 0
         self._messages += 1
-        if self._refused is None:
+        if self._early_response is None:
             request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._body = []
-            turn.size, self._held = self._held, 0
+            turn.size, self._buffered_body_bytes = self._buffered_body_bytes, 0
             if turn.keep and turn.chunks and request.method == "POST":
-                self._know_parsed(request)
+                self._cache_head(request)
+        # The bytes after CONNECT belong to a tunnel that this server does not open; they must not be parsed as
+        # requests.
         if parser.get_method() == b"CONNECT":
-            turn.keep, self._deaf = False, True
+            turn.keep, self._ignore_input = False, True
         self._enqueue(turn)
 
-    # In turn
+    # Pipelining
 
-    def _enqueue(self, turn: Turn) -> None:
-        if self.listener.retiring:
+    def _enqueue(self, turn: RequestCycle) -> None:
+        if self.listener.draining:
             turn.keep = False
-        if self._turn is None and not self._queue and not self._stalled:
+        if self._current_cycle is None and not self._queue and not self._stalled:
             self._serve(turn)
             return
-        self._wait(self.listener.deadlines.idle)
+        self._set_deadline(self.listener.timeouts.idle)
         self._queue.append(turn)
-        if len(self._queue) >= MOST_PIPELINED or self._stalled:
+        # Backpressure: a client that sends without reading fills its own socket buffer, not our memory.
+        if len(self._queue) >= MAX_PIPELINED_REQUESTS or self._stalled:
             self._transport.pause_reading()
 
-    def _serve(self, turn: Turn) -> None:
-        self._turn = turn
+    def _serve(self, turn: RequestCycle) -> None:
+        self._current_cycle = turn
         waiting = turn.waiting
-        if type(waiting) is not Request:
-            turn.answer(waiting)
+        if type(waiting) is not HttpRequest:
+            turn.respond(waiting)
             return
         try:
-            self.exchange.handle(waiting, turn)
+            self.application.handle(waiting, turn)
         except Exception:
-            self._fail_inside(turn, waiting)
+            self._respond_internal_error(turn, waiting)
 
-    def _fail_inside(self, turn: Turn, request: Request) -> None:
+    def _respond_internal_error(self, turn: RequestCycle, request: HttpRequest) -> None:
         log.exception("error while answering %s %s", request.method, request.path)
         if not turn.streaming:
-            turn.answer(Answer(500, TEXT, b"Internal error\n"))
+            turn.respond(HttpResponse(500, TEXT_HEADERS, b"Internal error\n"))
 
-    def _next(self) -> None:
-        """The next in line, unless the client does not even read what it was told before."""
-        if self._turn is None and self._queue and not self._stalled and not self._closing:
+    def _serve_next(self) -> None:
+        """Serve the next queued request, unless the client does not read the previous responses."""
+        if self._current_cycle is None and self._queue and not self._stalled and not self._closing:
             turn = self._queue.popleft()
-            if len(self._queue) < MOST_PIPELINED // 2 and not self._transport.is_reading():
+            if len(self._queue) < MAX_PIPELINED_REQUESTS // 2 and not self._transport.is_reading():
                 self._transport.resume_reading()
             self._serve(turn)
 
-    def done(self, turn: Turn) -> None:
-        """One request is answered; the next one in line, if there is one, is served now."""
-        self._turn = None
-        self.listener.held -= turn.size
-        # A stream may have begun before its worker retires: the client is to come to another one.
-        leaves = self._at_end or self.exchange.draining or (turn.streaming and self.listener.retiring)
-        if not turn.keep or (leaves and not self._queue):
-            self._hang_up()
+    def on_cycle_done(self, cycle: RequestCycle) -> None:
+        """Finish a request, and schedule the next queued one."""
+        self._current_cycle = None
+        self.listener.buffered_body_bytes -= cycle.size
+        # A stream may have started before its worker retires: the client should reconnect to another one.
+        leaves = self._at_end or self.application.draining or (cycle.streaming and self.listener.draining)
+        if not cycle.keep or (leaves and not self._queue):
+            self._lingering_close()
             return
-        # By the listener's clock, which costs nothing and is up to a tick behind.
+        # On the listener's clock, which is free of cost and up to a tick late.
         self.deadline = self.listener.now + self._idle_seconds
         if self._queue:
-            # Not from within the write of the last one: a long line of requests must not become a deep stack.
-            asyncio.get_running_loop().call_soon(self._next)
+            # Not recursively: a long queue must not become a deep stack.
+            asyncio.get_running_loop().call_soon(self._serve_next)
 
     # Writing
 
@@ -596,90 +610,56 @@ class Connection(asyncio.Protocol):
         self._stalled = 0.0
         if self._writable is not None:
             self._writable.set()
-        self._next()
+        self._serve_next()
         if not self._queue and not self._closing and not self._transport.is_reading():
             self._transport.resume_reading()
 
-    def buffered(self) -> int:
+    def buffered_bytes(self) -> int:
         return 0 if self._closing else int(self._transport.get_write_buffer_size())
 
     async def drain(self) -> None:
         if self._writable is not None and not self._writable.is_set():
             await self._writable.wait()
 
-    # To another process, and from one
-
-    def lend(self, turn: Turn | None) -> socket.socket | None:
-        """A copy of the socket, if there is nothing on the connection but this: no other request, nothing half read or
-        half written, and no TLS, whose state cannot be handed on."""
-        transport = self._transport
-        other = self._turn is not turn or self._queue or self._reading or self._at_end or self._deaf or self._closing
-        if other or self._stalled or transport.get_write_buffer_size() or transport.get_extra_info("sslcontext"):
-            return None
-        transport.pause_reading()
-        return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-
-    def resume(self) -> None:
-        if not self._closing and not self._transport.is_reading():
-            self._transport.resume_reading()
-
-    def give_away(self) -> None:
-        """Another process has it: it is closed here, and open there."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            self.listener.held -= turn.size
-        self.abort()
-
-    def _go_on(self, turn: Turn) -> None:
-        request = turn.waiting
-        assert type(request) is Request
-        turn.size = len(request.body)
-        self.listener.held += turn.size
-        self._turn = turn
-        try:
-            self.exchange.answer_at(request, turn)
-        except Exception:
-            self._fail_inside(turn, request)
-
-    # The end
+    # Closing
 
     def _fail(self, status: int, reason: bytes) -> None:
-        self._say_last(Answer(status, TEXT, reason))
+        self._respond_and_close(HttpResponse(status, TEXT_HEADERS, reason))
 
-    def _say_last(self, answer: Answer) -> None:
-        """Nothing more is read. This is said when those who came before have been answered."""
-        self._deaf, self._reading = True, False
+    def _respond_and_close(self, answer: HttpResponse) -> None:
+        """Stop reading, and send this response after those of earlier requests."""
+        self._ignore_input, self._reading = True, False
         self._body = []
-        self._hold(-self._held)
-        turn = Turn(self, answer)
+        self._account_body_bytes(-self._buffered_body_bytes)
+        turn = RequestCycle(self, answer)
         turn.keep = False
         self._enqueue(turn)
 
-    def _hang_up(self) -> None:
-        """Closing on a client that is still sending would destroy what it has not read yet, so it may finish first."""
-        if self._deaf and not self._at_end and not self._closing and self._transport.can_write_eof():
+    def _lingering_close(self) -> None:
+        """Close the sending side first: closing while the client still sends would discard data it has not read yet."""
+        if self._ignore_input and not self._at_end and not self._closing and self._transport.can_write_eof():
             self._transport.write_eof()
-            self.listener.held -= sum(one.size for one in self._queue)
+            self.listener.buffered_body_bytes -= sum(item.size for item in self._queue)
             self._queue.clear()
-            self._wait(LINGER_SECONDS)
+            self._set_deadline(LINGERING_CLOSE_SECONDS)
         else:
             self.close()
 
-    def check(self, now: float) -> None:
-        """Once a second: whether the client has taken too long, or is gone."""
+    def check_timeouts(self, now: float) -> None:
+        """Close or abort the connection if the client is too slow or gone. Called once per second."""
         if self._at_end:
             self._probe()
-        if self._stalled and now - self._stalled > self.listener.deadlines.body:
+        if self._stalled and now - self._stalled > self.listener.timeouts.body:
             self.abort()
-        elif self._turn is None and now >= self.deadline:
-            if self._reading and not self._deaf:
+        elif self._current_cycle is None and now >= self.deadline:
+            if self._reading and not self._ignore_input:
                 self._fail(408, b"Request timeout\n")
             else:
                 self.close()
 
     def is_idle(self) -> bool:
-        """Whether the client waits for nothing, and has not begun to ask."""
-        return self._turn is None and not self._queue and not self._reading
+        """Return whether no request is active or being received."""
+        return self._current_cycle is None and not self._queue and not self._reading
 
     def close_if_idle(self) -> None:
         if self.is_idle():
@@ -691,16 +671,16 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Without waiting for a client that does not read."""
+        """Close immediately, without flushing data to a client that does not read."""
         self._closing = True
         self._transport.abort()
 
 
 @lru_cache(1024)
 def _length(size: int) -> bytes:
-    """The end of a head. Answers are mostly as long as others before them."""
+    """Return the end of a response head. Cached, because response sizes repeat."""
     return b"content-length: %d\r\n\r\n" % size
 
 
-def _too_large() -> Answer:
-    return Answer(413, TEXT, b"Content too large\n")
+def _too_large() -> HttpResponse:
+    return HttpResponse(413, TEXT_HEADERS, b"Content too large\n")

@@ -1,8 +1,7 @@
-"""Pages beside the endpoint: documents, forms and whatever else is asked for by other paths than its own.
+"""Custom routes next to the endpoint: documents, forms, and other paths.
 
-A page is a function from a Request to an Answer. It is matched by method and path, exactly or by how the path begins,
-after the checks of host and origin that everything has to pass. It is for everybody, unless it is `guarded` or has a
-judge of its own.
+A route is a function from a request to a response. It is matched by method and path, exactly or by prefix, after the
+Host and Origin checks. It is public unless it is `guarded` or has its own `judge`.
 """
 
 from __future__ import annotations
@@ -14,118 +13,121 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.transports.http_server.messages import TEXT, Answer, Request, ResponseWriter
+from portico.rpc.supervision import BackgroundTasks
+from portico.transports.http_server.messages import TEXT_HEADERS, HttpRequest, HttpResponse, ResponseWriter
 
 log = logging.getLogger("portico")
 
-Page = Callable[[Request], Awaitable[Answer]]
-"""Answers a request for a page."""
+RouteFunction = Callable[[HttpRequest], Awaitable[HttpResponse]]
+"Handles a request to a custom route."
 
-Streamed = Callable[[Request, ResponseWriter], None]
-"""The same into a writer: for what is said bit by bit, and for as long as it takes."""
+StreamingRouteFunction = Callable[[HttpRequest, ResponseWriter], None]
+"Handles a request with a response writer, for streams."
 
-# What is posted to a page is a form, or a small document.
-LONGEST_FORM = 64 * 1024
-MOST_AT_ONCE = 256
-LONGEST_SECONDS = 60.0
+# Bodies are forms or small documents.
+MAX_FORM_BYTES = 64 * 1024
+MAX_CONCURRENT_REQUESTS = 256
+MAX_HANDLER_SECONDS = 60.0
 
 
-class PageRoute(Struct, frozen=True):
-    """Where a page is. With `prefix` it is everything below the path, which then ends with a slash."""
+class CustomRoute(Struct, frozen=True):
+    """Custom route. With `prefix`, it covers everything below the path, which must end with a slash."""
 
     method: str
     path: str
-    page: Page | None = None
+    page: RouteFunction | None = None
     prefix: bool = False
-    # Whether it needs a principal, as the endpoint does.
+    # Whether it requires authentication, as the endpoint does.
     guarded: bool = False
-    # Why a request is not let in, before its body is read; None if it is. Such a page knows its own visitors.
-    judge: Callable[[Request], Answer | None] | None = None
-    # In place of `page`.
-    streamed: Streamed | None = None
-    # Combines the bodies of all workers of this machine into one, that of the worker that answers first. Each worker
+    # Returns the error response before the body is read, or None to accept. Such a route authenticates its own users.
+    judge: Callable[[HttpRequest], HttpResponse | None] | None = None
+    # Alternative to `page`.
+    streamed: StreamingRouteFunction | None = None
+    # Merges the bodies of all workers of this machine. The body of the responding worker comes first. Each worker
     # checks the principal again.
     merge: Callable[[Sequence[bytes]], bytes] | None = None
 
 
-class WebPages:
-    """The pages of one endpoint, and those that are being made."""
+class CustomRoutes:
+    """Custom routes of one application, and their active requests."""
 
     def __init__(
-        self, routes: Iterable[PageRoute], own: Sequence[PageRoute] = (), taken: Set[tuple[str, str]] = frozenset()
+        self,
+        routes: Iterable[CustomRoute],
+        builtin_routes: Sequence[CustomRoute] = (),
+        reserved: Set[tuple[str, str]] = frozenset(),
     ) -> None:
-        """`own` are those of the transport, which no other shadows, nor what is `taken`, by method and path."""
-        self._exact: dict[tuple[str, str], PageRoute] = {}
-        self._prefixes: list[PageRoute] = []
-        self._running: set[asyncio.Task[None]] = set()
-        for route in own:
+        """Create the routes. `routes` must not shadow `builtin_routes` of the transport, nor `reserved` methods and
+        paths.
+        """
+        self._exact: dict[tuple[str, str], CustomRoute] = {}
+        self._prefixes: list[CustomRoute] = []
+        self._running = BackgroundTasks()
+        for route in builtin_routes:
             self._add(route)
-        # Clients post to "/", and people may be shown a page there.
-        paths = {path for _, path in taken if path != "/"}
+        # Clients post to "/", but a page may be served there for browsers.
+        paths = {path for _, path in reserved if path != "/"}
         for route in routes:
             key = (route.method, route.path)
-            if key in taken or route.path in paths or self.find(*key) in own:
-                raise UsageError(f"a page cannot be at {route.path}: something else is there")
+            if key in reserved or route.path in paths or self.find(*key) in builtin_routes:
+                raise UsageError(f"cannot add a route at {route.path}: the path is already in use")
             self._add(route)
 
-    def _add(self, route: PageRoute) -> None:
+    def _add(self, route: CustomRoute) -> None:
         if not route.path.startswith("/") or (route.prefix and not route.path.endswith("/")):
-            raise UsageError(f"a page cannot be at {route.path!r}: it begins with /, and all below it ends with one")
+            raise UsageError(
+                f"cannot add a route at {route.path!r}: the path must begin with /, and a prefix must also end with /"
+            )
         if (route.method, route.path) in self._exact:
-            raise UsageError(f"a page cannot be at {route.path}: there is another one")
+            raise UsageError(f"cannot add a route at {route.path}: it already exists")
         if route.prefix:
             self._prefixes.append(route)
-            # The longest one that fits is meant.
-            self._prefixes.sort(key=lambda one: -len(one.path))
+            # The longest matching prefix takes precedence.
+            self._prefixes.sort(key=lambda route: -len(route.path))
         else:
             self._exact[route.method, route.path] = route
 
-    def find(self, method: str, path: str) -> PageRoute | None:
-        found = self._exact.get((method, path))
-        if found is not None or not self._prefixes:
-            return found
-        below = (one for one in self._prefixes if one.method == method and path.startswith(one.path))
+    def find(self, method: str, path: str) -> CustomRoute | None:
+        result = self._exact.get((method, path))
+        if result is not None or not self._prefixes:
+            return result
+        below = (prefix for prefix in self._prefixes if prefix.method == method and path.startswith(prefix.path))
         return next(below, None)
 
-    def methods(self, path: str) -> set[str]:
-        """How something at this path can be asked for."""
-        exact = {method for method, known in self._exact if known == path}
-        return exact | {one.method for one in self._prefixes if path.startswith(one.path)}
+    def allowed_methods(self, path: str) -> set[str]:
+        """Return the methods that routes at this path support."""
+        exact = {method for method, route_path in self._exact if route_path == path}
+        return exact | {prefix.method for prefix in self._prefixes if path.startswith(prefix.path)}
 
-    def answer(self, route: PageRoute, request: Request, writer: ResponseWriter) -> None:
-        """Begin to make a page. Who goes away before it is there ends it."""
+    def dispatch(self, route: CustomRoute, request: HttpRequest, writer: ResponseWriter) -> None:
+        """Start handling a request. It is cancelled if the client disconnects."""
         if route.streamed is not None:
             route.streamed(request, writer)
-        elif len(request.body) > LONGEST_FORM:
-            writer.answer(Answer(413, TEXT, b"Content too large\n"))
-        elif len(self._running) >= MOST_AT_ONCE:
-            writer.answer(Answer(503, (*TEXT, (b"retry-after", b"1")), b"Service unavailable\n"))
+        elif len(request.body) > MAX_FORM_BYTES:
+            writer.respond(HttpResponse(413, TEXT_HEADERS, b"Content too large\n"))
+        elif len(self._running) >= MAX_CONCURRENT_REQUESTS:
+            writer.respond(HttpResponse(503, (*TEXT_HEADERS, (b"retry-after", b"1")), b"Service unavailable\n"))
         else:
-            task = asyncio.get_running_loop().create_task(_make(route, request, writer))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task = self._running.start(_run_handler(route, request, writer))
             writer.on_close = task.cancel  # type: ignore[assignment]
 
     async def close(self) -> None:
-        """End the pages that are still being made."""
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=LONGEST_SECONDS)
+        """Cancel the active requests."""
+        self._running.cancel()
+        await self._running.wait(MAX_HANDLER_SECONDS)
 
 
-async def _make(route: PageRoute, request: Request, writer: ResponseWriter) -> None:
+async def _run_handler(route: CustomRoute, request: HttpRequest, writer: ResponseWriter) -> None:
     try:
-        async with asyncio.timeout(LONGEST_SECONDS):
+        async with asyncio.timeout(MAX_HANDLER_SECONDS):
             assert route.page is not None
             answer = await route.page(request)
     except TimeoutError:
-        answer = Answer(504, TEXT, b"Gateway timeout\n")
+        answer = HttpResponse(504, TEXT_HEADERS, b"Gateway timeout\n")
     except Exception:
         log.exception("error while answering %s %s", request.method, request.path)
-        answer = Answer(500, TEXT, b"Internal error\n")
+        answer = HttpResponse(500, TEXT_HEADERS, b"Internal error\n")
     if request.cors:
-        answer = Answer(answer.status, (*answer.headers, *request.cors), answer.body)
+        answer = HttpResponse(answer.status, (*answer.headers, *request.cors), answer.body)
     writer.on_close = None
-    writer.answer(answer)
+    writer.respond(answer)

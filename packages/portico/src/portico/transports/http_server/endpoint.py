@@ -1,7 +1,7 @@
-"""One path of a server: requests that stand alone, and the sessions that began there, answered by one Handler.
+"""Endpoint: one path of a server, with stateless requests and sessions, answered by one Handler.
 
-The era is decided before the method is looked at: a request that carries its own revision in `_meta`, or names one in
-its header that has no handshake, is judged alone; anything else belongs to a session.
+The protocol version is determined before the method: a request with its own version in `_meta`, or with a header that
+names a version without handshake, is stateless. All others belong to a session.
 """
 
 from __future__ import annotations
@@ -16,374 +16,432 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import ProtocolError
-from portico.protocol.jsonrpc import Frame, Malformed, RequestId
-from portico.protocol.methods import METHODS, read_call
-from portico.protocol.versions import Revision
-from portico.rpc.call import Handler, members
-from portico.rpc.channel import refuse_batch
-from portico.rpc.dispatcher import Door, Sender, brings_revision
-from portico.rpc.identity import identity_of
+from portico.protocol.jsonrpc import JsonRpcMessage, MalformedMessage, RequestId
+from portico.protocol.methods import METHODS, decode_tool_call
+from portico.protocol.versions import ProtocolVersion
+from portico.rpc.call import Handler, get_capabilities
+from portico.rpc.channel import check_batch
+from portico.rpc.dispatcher import Dispatcher, PeerInfo, has_protocol_version
+from portico.rpc.identity import principal_id
 from portico.rpc.metrics import Metrics
-from portico.transports.http_server import error_responses, sse
-from portico.transports.http_server import headers as http
-from portico.transports.http_server.cluster_hooks import Elsewhere
+from portico.transports.http_server import error_responses, headers as http, sse
+from portico.transports.http_server.cluster_hooks import ClusterHooks
 from portico.transports.http_server.headers import Headers
 from portico.transports.http_server.messages import (
-    JSON,
-    MOST_UNREAD,
-    TEXT,
-    Answer,
-    Pairs,
-    Request,
+    JSON_HEADERS,
+    MAX_UNREAD_BYTES,
+    TEXT_HEADERS,
+    HeaderPairs,
+    HttpRequest,
+    HttpResponse,
     ResponseWriter,
-    Traffic,
+    TrafficCounters,
 )
 from portico.transports.http_server.session import HttpSession
-from portico.transports.http_server.session_manager import Sessions
-from portico.transports.http_server.session_snapshot import SessionMemo
-from portico.transports.http_server.stateless import Forbidden, StatelessRequests
-from portico.transports.http_server.stateless_sessions import CarriedSessions
+from portico.transports.http_server.session_manager import SessionManager
+from portico.transports.http_server.session_snapshot import SessionSnapshot
+from portico.transports.http_server.stateless import ScopeErrorFactory, StatelessRequestHandler
+from portico.transports.http_server.stateless_sessions import StatelessSessionIds
 
 if TYPE_CHECKING:
-    from portico.transports.http_server.application import Settings
+    from portico.transports.http_server.application import HttpServerSettings
 
-Route = Callable[[Request, ResponseWriter], None]
+RouteHandler = Callable[[HttpRequest, ResponseWriter], None]
 
-Routes = dict[tuple[str, str], Route]
-"""What answers a method and a path."""
+RouteTable = dict[tuple[str, str], RouteHandler]
+"Handlers by method and path."
 
 
 class Endpoint:
-    """A path and its Handler. Sessions belong to their path: at another one they are not known."""
+    """Path with its Handler. Sessions belong to their path and are unknown at others."""
 
     def __init__(
         self,
         handler: Handler,
-        settings: Settings,
+        settings: HttpServerSettings,
         metrics: Metrics,
-        traffic: Traffic,
-        forbidden: Forbidden | None = None,
+        traffic: TrafficCounters,
+        scope_error: ScopeErrorFactory | None = None,
     ) -> None:
         self.handler = handler
         self.settings = settings
         self.metrics = metrics
         self.traffic = traffic
-        self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
-        self.stateless = StatelessRequests(Door(handler, metrics=metrics), members(handler).mirrored, traffic)
-        self.stateless.forbidden = self.sessions.forbidden = forbidden
-        self._old: dict[str, _OldStream] = {}
+        self.sessions = SessionManager(handler, settings.max_sessions, settings.max_sessions_per_client)
+        self.stateless = StatelessRequestHandler(
+            Dispatcher(handler, metrics=metrics), get_capabilities(handler).directory.header_params, traffic
+        )
+        self.stateless.scope_error = self.sessions.scope_error = scope_error
+        self._sse_sessions: dict[str, _SseSession] = {}
         # The other processes that serve the same clients.
-        self.elsewhere: Elsewhere | None = None
-        self.carried = CarriedSessions(settings.carried_key) if settings.carried_key is not None else None
+        self.cluster: ClusterHooks | None = None
+        self.stateless_session_ids = (
+            StatelessSessionIds(settings.stateless_session_key) if settings.stateless_session_key is not None else None
+        )
 
-    def join(self, elsewhere: Elsewhere) -> None:
-        """Be one of several processes."""
-        self.elsewhere = self.sessions.elsewhere = self.stateless.elsewhere = elsewhere
+    def join_cluster(self, cluster: ClusterHooks) -> None:
+        """Join a cluster of processes."""
+        self.cluster = self.sessions.cluster = self.stateless.cluster = cluster
 
-    def routes(self, path: str) -> Routes:
-        """What answers at a path of the server."""
-        return {("POST", path): self.post, ("GET", path): self._get, ("DELETE", path): self._delete}
+    def routes(self, path: str) -> RouteTable:
+        """Return the routes of this endpoint at a path."""
+        return {
+            ("POST", path): self.handle_post,
+            ("GET", path): self._handle_get,
+            ("DELETE", path): self._handle_delete,
+        }
 
-    def old_routes(self) -> Routes:
-        """The two endpoints of 2024-11-05."""
-        return {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
+    def sse_routes(self) -> RouteTable:
+        """Return the routes of the two endpoints of 2024-11-05."""
+        return {("GET", "/sse"): self._open_sse, ("POST", "/messages"): self._post_sse}
 
     def __len__(self) -> int:
-        """How many sessions there are."""
-        return len(self.sessions) + len(self._old)
+        """Return the number of sessions."""
+        return len(self.sessions) + len(self._sse_sessions)
 
-    # 2026-07-28: each request alone
+    # 2026-07-28: stateless requests
 
-    def post(self, request: Request, writer: ResponseWriter) -> None:
+    def handle_post(self, request: HttpRequest, writer: ResponseWriter) -> None:
         headers = request.headers
-        version = headers.get(http.VERSION)
-        modern = version is not None and version not in error_responses.WITH_SESSIONS
-        if modern and headers.get(http.METHOD) == b"tools/call":
-            call = read_call(request.body)
+        version = headers.get(http.PROTOCOL_VERSION_HEADER)
+        # An unknown version counts as modern too: the stateless handler rejects it with the list of supported
+        # versions.
+        modern = version is not None and version not in error_responses.SESSION_VERSIONS
+        # The most frequent request has a specialized decoder.
+        if modern and headers.get(http.METHOD_HEADER) == b"tools/call":
+            call = decode_tool_call(request.body)
             if call is not None:
-                self.stateless.post(call, request, writer)
+                self.stateless.handle_post(call, request, writer)
                 return
-        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
-        if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
-            self.stateless.post(frame, request, writer)
-        elif isinstance(frame, Malformed):
-            message = jsonrpc.error(frame.id, frame.error, self._spoken(request))
-            writer.answer(Answer(400, (*JSON, *request.cors), message))
+        # The node limit bounds how long decoding may block the event loop.
+        # times as large.
+        frame = jsonrpc.decode_message(request.body, jsonrpc.MAX_JSON_NODES)
+        if type(frame) is JsonRpcMessage and frame.method is not UNSET and (modern or has_protocol_version(frame)):
+            self.stateless.handle_post(frame, request, writer)
+        elif isinstance(frame, MalformedMessage):
+            message = jsonrpc.encode_error(frame.id, frame.error, self._error_version(request))
+            writer.respond(HttpResponse(400, (*JSON_HEADERS, *request.cors), message))
         else:
             self._post_in_session(frame, request, writer)
 
-    def _spoken(self, request: Request) -> Revision:
-        """The revision in whose words a message is refused that cannot be read."""
-        name = request.headers.get(http.SESSION)
+    def _error_version(self, request: HttpRequest) -> ProtocolVersion:
+        """Return the protocol version for errors about unreadable messages."""
+        name = request.headers.get(http.SESSION_ID_HEADER)
         session = None if name is None else self.sessions.find(name.decode("latin-1"), request.principal)
-        return (None if session is None else session.channel.revision) or error_responses.revision_of(request)
+        return (
+            None if session is None else session.channel.protocol_version
+        ) or error_responses.requested_protocol_version(request)
 
-    # 2025-03-26 to 2025-11-25: in a session
+    # 2025-03-26 to 2025-11-25: sessions
 
     def _post_in_session(
-        self, frame: Frame | list[Frame | Malformed], request: Request, writer: ResponseWriter
+        self,
+        frame: JsonRpcMessage | list[JsonRpcMessage | MalformedMessage],
+        request: HttpRequest,
+        writer: ResponseWriter,
     ) -> None:
         headers = request.cors
-        if self.carried is not None:
-            self._post_carried(self.carried, frame, request, writer)
+        if self.stateless_session_ids is not None:
+            self._post_stateless_session(self.stateless_session_ids, frame, request, writer)
             return
-        if isinstance(frame, Frame) and frame.method == "initialize":
+        if isinstance(frame, JsonRpcMessage) and frame.method == "initialize":
             session = self._new_session(request)
+            # The limit of sessions is reached and none of them is without a connected client.
             if not self.sessions.add(session):
-                writer.answer(error_responses.busy(request))
+                writer.respond(error_responses.overloaded_response(request))
                 return
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
-        elif self._is_elsewhere(request, writer, self.post):
+        # Before the local lookup: a session that another process has taken over must not be answered here.
+        elif self._route_to_owner(request, writer, self.handle_post):
             return
         else:
-            found = self._session(request, frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None)
-            if isinstance(found, Answer):
-                writer.answer(found)
+            result = self._find_session(
+                request, frame.id if isinstance(frame, JsonRpcMessage) and frame.id is not UNSET else None
+            )
+            if isinstance(result, HttpResponse):
+                writer.respond(result)
                 return
-            session = found
-            refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
+            session = result
+            refusal = check_batch(frame, session.channel.batching_enabled) if isinstance(frame, list) else None
             if refusal is not None:
-                writer.answer(Answer(400, (*JSON, *headers), jsonrpc.error(None, refusal, session.channel.revision)))
+                writer.respond(
+                    HttpResponse(
+                        400,
+                        (*JSON_HEADERS, *headers),
+                        jsonrpc.encode_error(None, refusal, session.channel.protocol_version),
+                    )
+                )
                 return
         self._accept(session, frame, request, writer, headers)
 
-    def _post_carried(
+    def _post_stateless_session(
         self,
-        carried: CarriedSessions,
-        frame: Frame | list[Frame | Malformed],
-        request: Request,
+        carried: StatelessSessionIds,
+        frame: JsonRpcMessage | list[JsonRpcMessage | MalformedMessage],
+        request: HttpRequest,
         writer: ResponseWriter,
     ) -> None:
-        """In a session that the client carries in its id."""
+        """Serve a request of a session whose state is in its id."""
         session = self._new_session(request)
-        owner = identity_of(request.principal)
+        owner = principal_id(request.principal)
         headers = request.cors
-        if isinstance(frame, Frame) and frame.method == "initialize":
-            session.carry(None)
-            # What is wrong with it is said where it is read in earnest.
+        if isinstance(frame, JsonRpcMessage) and frame.method == "initialize":
+            session.load_state(None)
+            # Invalid params are reported when the request is dispatched.
             with suppress(ProtocolError):
-                id = carried.make(METHODS["initialize"].decode(frame.params), owner)
+                id = carried.encode(METHODS["initialize"].decode(frame.params), owner)
                 headers = ((b"mcp-session-id", id.encode()), *headers)
         else:
-            facts = carried.read(request.headers.get(http.SESSION, b"").decode("latin-1"), owner)
+            # The signature covers the owner, so a session id stolen from another principal does not verify.
+            facts = carried.decode(request.headers.get(http.SESSION_ID_HEADER, b"").decode("latin-1"), owner)
             if facts is None:
-                id_of = frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None
-                writer.answer(error_responses.error(request, 404, "Session not found", request.cors, id_of))
+                id_of = frame.id if isinstance(frame, JsonRpcMessage) and frame.id is not UNSET else None
+                writer.respond(error_responses.error_response(request, 404, "Session not found", request.cors, id_of))
                 return
-            session.carry(facts)
-            refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
+            session.load_state(facts)
+            refusal = check_batch(frame, session.channel.batching_enabled) if isinstance(frame, list) else None
             if refusal is not None:
-                writer.answer(Answer(400, (*JSON, *headers), jsonrpc.error(None, refusal, session.channel.revision)))
+                writer.respond(
+                    HttpResponse(
+                        400,
+                        (*JSON_HEADERS, *headers),
+                        jsonrpc.encode_error(None, refusal, session.channel.protocol_version),
+                    )
+                )
                 return
         self._accept(session, frame, request, writer, headers)
 
     def _accept(
-        self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
+        self, session: HttpSession, frame: Any, request: HttpRequest, writer: ResponseWriter, headers: HeaderPairs
     ) -> None:
-        id = frame.id if type(frame) is Frame and frame.id is not UNSET else None
-        stream = session.open(writer, headers, id)
+        id = frame.id if type(frame) is JsonRpcMessage and frame.id is not UNSET else None
+        stream = session.open_post_stream(writer, headers, id)
         stream.asked = None if id is None else (request, id)
-        stream.plain = not http.takes_events(request.headers)
-        # Not the principal that has begun the session: the same one may be allowed more by now, or less.
-        reply = session.channel.accept(frame, stream, Sender(request.principal, request.headers, request.peer))
+        # The specification requires clients to accept both media types, but some send only application/json.
+        # They receive the response alone, without the notifications before it.
+        stream.json_only = not http.accepts_event_stream(request.headers)
+        # The principal of this request, not of the one that started the session: its scopes may have changed.
+        reply = session.channel.receive_message(
+            frame, stream, PeerInfo(request.principal, request.headers, request.peer)
+        )
         if session.session.state == "CREATED":
-            # The handshake failed, so there is no session to name, nor to come back to.
+            # The handshake failed, so there is no session id to return.
             stream.headers = request.cors
-        if _expects(frame) and http.prefers_events(request.headers):
+        if _expects_response(frame) and http.prefers_event_stream(request.headers):
             stream.start()
         if reply is not None:
-            self._answer(session, frame, request, partial(stream.finish, reply))
-        elif not _expects(frame):
+            self._send_result(session, frame, request, partial(stream.finish, reply))
+        elif not _expects_response(frame):
             stream.finish(None)
         if session.session.state == "CREATED":
             self.sessions.end(session)
 
-    def _answer(self, session: HttpSession, frame: Any, request: Request, finish: Callable[[], None]) -> None:
-        """Say the answer; that of a handshake when other processes can find the session."""
-        opens = type(frame) is Frame and frame.method == "initialize" and session.session.facts is not None
-        if self.elsewhere is not None and opens:
+    def _send_result(self, session: HttpSession, frame: Any, request: HttpRequest, finish: Callable[[], None]) -> None:
+        """Send the response. That of a handshake waits until other processes can find the session."""
+        opens = (
+            type(frame) is JsonRpcMessage and frame.method == "initialize" and session.session.export_state is not None
+        )
+        if self.cluster is not None and opens:
             path = self.settings.path if request.path == "/" else request.path
-            self.elsewhere.began(session, path, finish)
+            self.cluster.on_session_started(session, path, finish)
         else:
             finish()
 
-    def _is_elsewhere(
-        self, request: Request, writer: ResponseWriter, again: Callable[[Request, ResponseWriter], None]
+    def _route_to_owner(
+        self, request: HttpRequest, writer: ResponseWriter, again: Callable[[HttpRequest, ResponseWriter], None]
     ) -> bool:
-        """Whether its session is in another process, or was, and that sees to it."""
-        if self.elsewhere is None:
+        """Route a request to the process that owns its session. Return whether it was routed."""
+        if self.cluster is None:
             return False
-        name = request.headers.get(http.SESSION, b"").decode("latin-1")
-        here = name in self.sessions and not self.elsewhere.is_doubtful
-        known = not name or here or error_responses.is_modern(request)
-        return not known and self.elsewhere.find(self, name, request, writer, again)
+        name = request.headers.get(http.SESSION_ID_HEADER, b"").decode("latin-1")
+        # A process whose lease expired may have lost the session to another one without knowing it yet
+        # (fencing).
+        here = name in self.sessions and not self.cluster.is_lease_expired
+        is_local = not name or here or error_responses.is_modern_request(request)
+        return not is_local and self.cluster.route_to_owner(self, name, request, writer, again)
 
-    async def restore(self, id: str, memo: SessionMemo) -> bool:
-        """Go on with a session that another process has had. Whether there is room for it."""
-        sender = Sender(memo.principal, None, memo.address)
+    async def restore_session(self, id: str, snapshot: SessionSnapshot) -> bool:
+        """Restore a session of another process. Return whether there was room for it."""
+        sender = PeerInfo(snapshot.principal, None, snapshot.address)
         session = HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions, self.settings.lifecycle)
-        await session.restore(id, memo)
+        await session.restore(id, snapshot)
         if not self.sessions.add(session):
             session.close()
             return False
-        if self.elsewhere is not None:
-            session.session.on_change = partial(self.elsewhere.changed, session)
+        if self.cluster is not None:
+            session.session.on_change = partial(self.cluster.on_session_changed, session)
         return True
 
-    def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
-        sender = Sender(request.principal, headers, request.peer)
+    def _new_session(self, request: HttpRequest, headers: Headers | None = None) -> HttpSession:
+        sender = PeerInfo(request.principal, headers, request.peer)
         return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions, self.settings.lifecycle)
 
-    def _session(self, request: Request, id: RequestId | None = None) -> HttpSession | Answer:
-        """The session that a request belongs to, or why it belongs to none; `id` is that of its message."""
-        if error_responses.is_modern(request):
+    def _find_session(self, request: HttpRequest, id: RequestId | None = None) -> HttpSession | HttpResponse:
+        """Return the session of a request, or the error response. `id` is that of its message."""
+        if error_responses.is_modern_request(request):
             if request.method != "POST":
-                # GET and DELETE are not of that revision.
-                return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
+                # 2026-07-28 has neither GET nor DELETE.
+                return HttpResponse(405, (*TEXT_HEADERS, (b"allow", b"POST")), b"Method not allowed\n")
             reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
-            return error_responses.error(request, 400, reason, request.cors, id)
-        name = request.headers.get(http.SESSION)
-        if name is None and self.settings.assume is not None:
-            # No request can come back to this one.
+            return error_responses.error_response(request, 400, reason, request.cors, id)
+        name = request.headers.get(http.SESSION_ID_HEADER)
+        if name is None and self.settings.default_protocol_version is not None:
+            # The session exists for this request only.
             session = self._new_session(request)
-            session.session.assume(self.settings.assume)
+            session.session.assume_protocol_version(self.settings.default_protocol_version)
             return session
         if name is None:
-            reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
-            return error_responses.error(request, 400, reason, request.cors, id)
-        # 404 and nothing else: it is how a client knows that it must initialize again.
-        found = self.sessions.find(name.decode("latin-1"), request.principal)
-        return found or error_responses.error(request, 404, "Session not found", request.cors, id)
+            reason = "Bad request: Mcp-Session-Id is missing; start a session with initialize"
+            return error_responses.error_response(request, 400, reason, request.cors, id)
+        # It must be 404: this is how a client learns that it has to initialize again.
+        result = self.sessions.find(name.decode("latin-1"), request.principal)
+        return result or error_responses.error_response(request, 404, "Session not found", request.cors, id)
 
-    def _get(self, request: Request, writer: ResponseWriter) -> None:
+    def _handle_get(self, request: HttpRequest, writer: ResponseWriter) -> None:
+        # Without an Accept header every media type is acceptable (RFC 9110, section 12.5.1).
         takes = b"text/event-stream" in request.headers.get(b"accept", b"text/event-stream")
-        if not takes and not error_responses.is_modern(request):
-            writer.answer(error_responses.error(request, 406, "Not acceptable: this is a stream of events"))
+        if not takes and not error_responses.is_modern_request(request):
+            writer.respond(
+                error_responses.error_response(
+                    request, 406, ("Not acceptable: this is an event stream (text/event-stream)")
+                )
+            )
             return
-        if self.carried is not None:
-            writer.answer(Answer(405, (*TEXT, (b"allow", b"POST, DELETE")), b"Method not allowed: stateless\n"))
+        if self.stateless_session_ids is not None:
+            writer.respond(
+                HttpResponse(405, (*TEXT_HEADERS, (b"allow", b"POST, DELETE")), b"Method not allowed: stateless\n")
+            )
             return
-        if self._is_elsewhere(request, writer, self._get):
+        if self._route_to_owner(request, writer, self._handle_get):
             return
-        session = self._session(request)
-        last = request.headers.get(http.LAST_EVENT)
-        if isinstance(session, Answer):
-            writer.answer(session)
+        session = self._find_session(request)
+        last = request.headers.get(http.LAST_EVENT_ID_HEADER)
+        if isinstance(session, HttpResponse):
+            writer.respond(session)
         elif last is None:
-            session.listen(request, writer)
+            session.open_get_stream(request, writer)
         else:
-            session.resume(last.decode("latin-1"), request, writer)
+            session.resume_stream(last.decode("latin-1"), request, writer)
 
-    def _delete(self, request: Request, writer: ResponseWriter) -> None:
-        if self.carried is not None:
-            writer.answer(Answer(204, request.cors))
+    def _handle_delete(self, request: HttpRequest, writer: ResponseWriter) -> None:
+        if self.stateless_session_ids is not None:
+            writer.respond(HttpResponse(204, request.cors))
             return
-        if self._is_elsewhere(request, writer, self._delete):
+        if self._route_to_owner(request, writer, self._handle_delete):
             return
-        session = self._session(request)
-        if isinstance(session, Answer):
-            writer.answer(session)
+        session = self._find_session(request)
+        if isinstance(session, HttpResponse):
+            writer.respond(session)
             return
         self.sessions.end(session)
-        writer.answer(Answer(204, request.cors))
+        writer.respond(HttpResponse(204, request.cors))
 
-    # 2024-11-05: one endpoint to listen, one to speak
+    # 2024-11-05: one endpoint for events, and one for messages
 
-    def _open_old(self, request: Request, writer: ResponseWriter) -> None:
-        if len(self._old) >= self.settings.most_sessions:
-            writer.answer(error_responses.busy(request))
+    def _open_sse(self, request: HttpRequest, writer: ResponseWriter) -> None:
+        # Sessions of 2024-11-05 live as long as their connection, so none of them is idle and can be evicted.
+        if len(self._sse_sessions) >= self.settings.max_sessions:
+            writer.respond(error_responses.overloaded_response(request))
             return
-        stream = _OldStream(self._new_session(request, request.headers), writer)
-        self._old[stream.session.id] = stream
+        stream = _SseSession(self._new_session(request, request.headers), writer)
+        self._sse_sessions[stream.session.id] = stream
 
         def gone() -> None:
-            self._old.pop(stream.session.id, None)
+            self._sse_sessions.pop(stream.session.id, None)
             stream.session.close()
 
         writer.on_close = gone
-        writer.start(200, (*sse.HEADERS, *request.cors))
-        writer.write(sse.event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
+        writer.start(200, (*sse.EVENT_STREAM_HEADERS, *request.cors))
+        writer.write(
+            # 2024-11-05 (basic/transports): the first event names the URI that the client must POST to.
+            sse.encode_event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint")
+        )
 
-    def _post_old(self, request: Request, writer: ResponseWriter) -> None:
+    def _post_sse(self, request: HttpRequest, writer: ResponseWriter) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
-        stream = self._old.get(id)
+        stream = self._sse_sessions.get(id)
         if (
             stream is None
-            and self.elsewhere is not None
-            and self.elsewhere.find(self, id, request, writer, self._post_old)
+            and self.cluster is not None
+            and self.cluster.route_to_owner(self, id, request, writer, self._post_sse)
         ):
             return
+        # Both cases have the same response, so that a caller cannot probe for session ids of others.
         if stream is None or not stream.session.belongs_to(request.principal):
-            writer.answer(error_responses.error(request, 404, "Session not found"))
+            writer.respond(error_responses.error_response(request, 404, "Session not found"))
             return
-        writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
-        sender = replace(stream.channel.sender, principal=request.principal)
+        # Accepted before the message is processed: results travel on the event stream, never in this response.
+        writer.respond(HttpResponse(202, (*TEXT_HEADERS, *request.cors), b"Accepted\n"))
+        sender = replace(stream.channel.peer, principal=request.principal)
         reply = stream.channel.receive(request.body, sender)
         if reply is not None:
             stream.send(reply)
 
-    # Time, and the end
+    # Timers and shutdown
 
-    def keep_alive(self) -> None:
-        """Say something on every open stream, so that whatever is in between does not think it is dead."""
-        self.stateless.keep_alive()
-        self.sessions.keep_alive()
-        for old in list(self._old.values()):
-            old.writer.write(sse.KEEP_ALIVE)
+    def send_keep_alives(self) -> None:
+        """Send a keep-alive on every open stream, so that proxies do not close it as idle."""
+        self.stateless.send_keep_alives()
+        self.sessions.send_keep_alives()
+        for old in list(self._sse_sessions.values()):
+            old.writer.write(sse.KEEP_ALIVE_COMMENT)
 
-    def expire(self) -> None:
-        self.sessions.expire(self.settings.idle_session)
+    def expire_sessions(self) -> None:
+        self.sessions.expire(self.settings.session_idle_timeout)
 
     def end_streams(self) -> None:
-        self.stateless.end_listening()
+        self.stateless.end_subscriptions()
         for session in self.sessions.values():
-            session.end_listening()
-        for old in list(self._old.values()):
+            session.end_get_streams()
+        for old in list(self._sse_sessions.values()):
             old.writer.end()
 
-    def end_streams_of(self, revoked: Callable[[Any], bool]) -> None:
-        """End what such principals listen to; calls go on."""
-        self.stateless.end_listening(revoked)
-        self.sessions.end_listening(revoked)
-        for old in [one for one in self._old.values() if revoked(one.session.principal)]:
+    def end_streams_for(self, is_revoked: Callable[[Any], bool]) -> None:
+        """End the streams of revoked principals. Calls continue."""
+        self.stateless.end_subscriptions(is_revoked)
+        self.sessions.end_get_streams(is_revoked)
+        for old in [
+            sse_session for sse_session in self._sse_sessions.values() if is_revoked(sse_session.session.principal)
+        ]:
             old.writer.end()
 
-    def ending(self, grace: float) -> list[Awaitable[Any]]:
-        """Streams are ended properly. Gives what is still running."""
-        waiting = self.stateless.end_listening()
-        sessions = [*self.sessions.values(), *(old.session for old in self._old.values())]
-        return [*waiting, *(session.channel.end(grace) for session in sessions)]
+    def begin_shutdown(self, timeout: float) -> list[Awaitable[Any]]:
+        """End all streams. Return what is still running."""
+        waiting = self.stateless.end_subscriptions()
+        sessions = [*self.sessions.values(), *(old.session for old in self._sse_sessions.values())]
+        return [*waiting, *(session.channel.shutdown(timeout) for session in sessions)]
 
     def close(self) -> None:
         self.stateless.close()
         self.sessions.close()
-        for old in list(self._old.values()):
+        for old in list(self._sse_sessions.values()):
             old.writer.end()
             old.session.close()
-        self._old.clear()
+        self._sse_sessions.clear()
 
 
-class _OldStream:
-    """A session of 2024-11-05: everything for the client goes over the one stream it opened."""
+class _SseSession:
+    """Session of 2024-11-05: all messages to the client use the one stream it opened."""
 
     def __init__(self, session: HttpSession, writer: ResponseWriter) -> None:
         self.session = session
         self.writer = writer
         self.traffic = session.traffic
         self.channel = session.channel
-        self.channel.use(self.send, writer.drain, lambda: writer.buffered() > MOST_UNREAD)
-        session.session.reach(True)
+        self.channel.replace_stream(self.send, writer.drain, lambda: writer.buffered_bytes() > MAX_UNREAD_BYTES)
+        session.session.set_reachable(True)
 
     def send(self, message: bytes) -> None:
-        if self.writer.buffered() > 2 * MOST_UNREAD:
+        # A client that stopped reading would otherwise make the server buffer without limit.
+        if self.writer.buffered_bytes() > 2 * MAX_UNREAD_BYTES:
             self.writer.abort()
         else:
-            self.traffic.sent += len(message)
-            self.writer.write(sse.event(message, name=b"message"))
+            self.traffic.sent_bytes += len(message)
+            self.writer.write(sse.encode_event(message, name=b"message"))
 
 
-def _expects(frame: Any) -> bool:
-    """Whether an answer will follow."""
+def _expects_response(frame: Any) -> bool:
+    """Return whether a message expects a response."""
     if isinstance(frame, list):
-        return any(_expects(one) for one in frame)
-    return isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET
+        return any(_expects_response(item) for item in frame)
+    return isinstance(frame, JsonRpcMessage) and frame.method is not UNSET and frame.id is not UNSET

@@ -1,76 +1,79 @@
-"""The head of a usual POST, read line by line, and each line once: the same ones come again and again.
+"""Parser for simple POST heads with a cache of lines: clients repeat the same lines.
 
-This takes less than the parser does, and never anything else: what is not plain is left to that.
+It accepts a strict subset of what llhttp accepts, and leaves everything else to llhttp.
 """
 
 from __future__ import annotations
 
 import re
 
+from portico.caching import LruCache
 from portico.transports.http_server.headers import Headers
 
-MOST_KNOWN = 1024
-MOST_LINES = 100
+MAX_CACHED_LINES = 1024
+# Bounds the work per head. Heads of MCP clients have about ten lines.
+MAX_HEADER_LINES = 100
 
-_START = re.compile(rb"POST (/[A-Za-z0-9/._~-]*) HTTP/1\.1").fullmatch
-_LINE = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+): ?([!-~](?:[ -~]*[!-~])?)").fullmatch
-# What these say changes how a message is read, or what is done with the connection.
-_STEERING = frozenset({b"connection", b"proxy-connection", b"transfer-encoding", b"upgrade", b"expect"})
+# Neither regex accepts anything that two HTTP implementations could read differently: no percent-encoding or
+# query in the path, no obsolete line folding, no control characters, no space before the colon. Differences
+# between this parser and a proxy's would permit request smuggling.
+_REQUEST_LINE = re.compile(rb"POST (/[A-Za-z0-9/._~-]*) HTTP/1\.1").fullmatch
+_HEADER_LINE = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+): ?([!-~](?:[ -~]*[!-~])?)").fullmatch
+# Headers that influence the framing of messages or the handling of the connection.
+_CONTROL_HEADERS = frozenset({b"connection", b"proxy-connection", b"transfer-encoding", b"upgrade", b"expect"})
 
 
-class PlainHeads:
-    """Reads heads, and remembers the lines of those it has read."""
+class FastHeadParser:
+    """Parses heads, and caches parsed lines."""
 
     def __init__(self) -> None:
-        self._paths = _Paths()
-        self._lines = _Pairs()
+        self._paths = _RequestLineCache(MAX_CACHED_LINES)
+        self._lines = _HeaderLineCache(MAX_CACHED_LINES)
 
-    def read(self, head: bytes, length: int) -> tuple[str, Headers] | None:
-        """The path and the headers of a head with a body of this length behind it; None for what is not plain."""
+    def parse(self, head: bytes, length: int) -> tuple[str, Headers] | None:
+        """Return the path and headers of a head with a body of this length, or None if llhttp has to parse it."""
         parts = head.split(b"\r\n")
-        # Behind the last line there are two ends of one.
+        # The head ends with an empty line.
         lines = parts[1:-2]
-        if len(lines) > MOST_LINES:
+        if len(lines) > MAX_HEADER_LINES:
             return None
         try:
             path = self._paths[parts[0]]
             headers = Headers(map(self._lines.__getitem__, lines))
-        except _NotPlain:
+        except _NeedsFullParser:
             return None
+        # Repeated headers go to llhttp, which reports them for the duplicate checks. The length must equal what
+        # the connection used to find the end of the body, otherwise rest and next request would be confused.
         once = len(headers) == len(lines)
         if not once or b"host" not in headers or headers.get(b"content-length") != b"%d" % length:
             return None
         return path, headers
 
 
-class _NotPlain(Exception):
-    """The parser is to read it."""
+class _NeedsFullParser(Exception):
+    """The head is not simple: llhttp has to parse it."""
 
 
-class _Paths(dict[bytes, str]):
-    """The paths of first lines. Those that are not there yet are read. Raises _NotPlain."""
+class _RequestLineCache(LruCache[bytes, str]):
+    """Paths of request lines. Parses lines that are not cached. Raises `_NeedsFullParser`."""
 
     def __missing__(self, first: bytes) -> str:
-        found = _START(first)
-        if found is None:
-            raise _NotPlain
-        if len(self) >= MOST_KNOWN:
-            self.clear()
-        self[first] = path = found[1].decode()
+        result = _REQUEST_LINE(first)
+        if result is None:
+            raise _NeedsFullParser
+        self[first] = path = result[1].decode()
         return path
 
 
-class _Pairs(dict[bytes, tuple[bytes, bytes]]):
-    """The same for names and values of the other lines."""
+class _HeaderLineCache(LruCache[bytes, tuple[bytes, bytes]]):
+    """Names and values of header lines. Parses lines that are not cached. Raises `_NeedsFullParser`."""
 
     def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
-        found = _LINE(line)
-        if found is None:
-            raise _NotPlain
-        name, value = found[1].lower(), found[2]
-        if name in _STEERING and (name != b"connection" or value.lower() != b"keep-alive"):
-            raise _NotPlain
-        if len(self) >= MOST_KNOWN:
-            self.clear()
+        result = _HEADER_LINE(line)
+        if result is None:
+            raise _NeedsFullParser
+        name, value = result[1].lower(), result[2]
+        if name in _CONTROL_HEADERS and (name != b"connection" or value.lower() != b"keep-alive"):
+            raise _NeedsFullParser
         self[line] = pair = (name, value)
         return pair

@@ -1,44 +1,36 @@
-"""How often one address may ask something of our pages, under any name."""
+"""Rate limits per client address, for routes that need no authentication."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from math import ceil
 
-from portico.rpc.networks import network_of
-from portico.rpc.rate_limit import Rate
-from portico.transports.http_server.custom_routes import Page
-from portico.transports.http_server.messages import TEXT, Answer, Request
+from portico.rpc.networks import client_network
+from portico.rpc.rate_limit import RateLimit, RateLimiter
+from portico.transports.http_server.custom_routes import RouteFunction
+from portico.transports.http_server.messages import TEXT_HEADERS, HttpRequest, HttpResponse
 
-# So many in a minute, and at once: a whole office may come from one address, and a login asks for little.
-REGISTRATIONS, LOGINS, TOKENS = 60.0, 120.0, 600.0
-MOST_ADDRESSES = 10_000
+# Requests per minute, and burst. Generous: a whole office may share one address, and a login needs few requests.
+REGISTRATIONS_PER_MINUTE, LOGINS_PER_MINUTE, TOKENS_PER_MINUTE = 60.0, 120.0, 600.0
 
 
-class AddressPace:
-    """Counts what each address asks of one page."""
+class IpRateLimiter:
+    """Limits the requests of each client address to one route."""
 
-    def __init__(self, each_minute: float) -> None:
-        self._rate = Rate(60.0 / each_minute, each_minute)
-        # Until when each has used up what it may have, those that were here last at the end.
-        self._due: OrderedDict[str, float] = OrderedDict()
+    def __init__(self, requests_per_minute: float) -> None:
+        self._limiter = RateLimiter(RateLimit(60.0 / requests_per_minute, requests_per_minute))
 
-    def wait(self, address: str) -> float:
-        """Count one; the seconds after which to come again if it is one too many."""
-        network = network_of(address)
-        taken = self._rate.take(self._due.get(network, 0.0), time.monotonic())
-        self._due[network] = taken.due
-        self._due.move_to_end(network)
-        if len(self._due) > MOST_ADDRESSES:
-            self._due.popitem(last=False)
-        return taken.wait
+    def acquire(self, address: str) -> float:
+        """Count one request. Return 0, or the seconds after which to retry if the limit is exceeded."""
+        return self._limiter.take(client_network(address), time.monotonic())
 
-    def around(self, page: Page) -> Page:
-        async def answer(request: Request) -> Answer:
-            seconds = self.wait(request.peer)
+    def wrap(self, page: RouteFunction) -> RouteFunction:
+        async def answer(request: HttpRequest) -> HttpResponse:
+            seconds = self.acquire(request.peer)
             if seconds > 0:
-                return Answer(429, (*TEXT, (b"retry-after", b"%d" % ceil(seconds))), b"Too many requests\n")
+                return HttpResponse(
+                    429, (*TEXT_HEADERS, (b"retry-after", b"%d" % ceil(seconds))), b"Too many requests\n"
+                )
             return await page(request)
 
         return answer

@@ -1,4 +1,4 @@
-"""Our own door: sockets, the connections that come through them, and one clock for all of their deadlines."""
+"""HTTP listener: sockets, their connections, and one clock for all timeouts."""
 
 from __future__ import annotations
 
@@ -14,107 +14,111 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from portico.rpc.networks import network_of
+from portico.caching import LruCache
+from portico.rpc.networks import client_network
 from portico.rpc.supervision import BackgroundTasks
-from portico.transports.event_loop import on_signals
-from portico.transports.http_server.application import KEEP_ALIVE_SECONDS, Exchange
-from portico.transports.http_server.bind_address import BACKLOG, Place, origins_of
-from portico.transports.http_server.connection import TICK_SECONDS, Connection, Deadlines
-from portico.transports.http_server.fast_head_parser import PlainHeads
-from portico.transports.http_server.messages import Internal, Pairs, Request, encode_headers
+from portico.transports.event_loop import handle_signals
+from portico.transports.http_server.application import KEEP_ALIVE_INTERVAL_SECONDS, HttpApplication
+from portico.transports.http_server.bind_address import LISTEN_BACKLOG, BindAddress, origins_of
+from portico.transports.http_server.connection import TICK_INTERVAL_SECONDS, ConnectionTimeouts, HttpServerConnection
+from portico.transports.http_server.fast_head_parser import FastHeadParser
+from portico.transports.http_server.messages import HeaderPairs, HttpRequest, Internal, encode_headers
 
 log = logging.getLogger("portico")
 
-MOST_HEADS = 100
-_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+MAX_CACHED_RESPONSE_HEADS = 100
+MAX_ADMITTED_HEADS = 1024
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class Listener:
-    """Sockets, and the connections that came through them."""
+    """Sockets and their connections."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        application: HttpApplication,
         *,
-        deadlines: Deadlines = Deadlines(),
-        most_connections: int = 20_000,
-        most_per_address: int | None = None,
+        timeouts: ConnectionTimeouts = ConnectionTimeouts(),
+        max_connections: int = 20_000,
+        max_connections_per_ip: int | None = None,
         internal: Internal = "",
     ) -> None:
-        self.exchange = exchange
-        # Whether it is for other workers alone: see `Request.internal`.
+        self.application = application
+        # Whether it is for other workers only: see `HttpRequest.internal`.
         self.internal: Internal = internal
-        self.deadlines = deadlines
-        self.most_connections = min(most_connections, _most_sockets())
-        # One client leaves room for others. A proxy, who is many clients, is not counted.
-        self.most_per_address = most_per_address or max(1, self.most_connections * 3 // 4)
-        self.held = 0
-        self.retiring = False
-        # Set when the last connection has gone.
+        self.timeouts = timeouts
+        self.max_connections = min(max_connections, _max_sockets())
+        # One client must leave room for others. Trusted proxies, which represent many clients, are exempt.
+        self.max_connections_per_ip = max_connections_per_ip or max(1, self.max_connections * 3 // 4)
+        self.buffered_body_bytes = 0
+        self.draining = False
+        # Set when the last connection is closed.
         self._empty = asyncio.Event()
         self.now = time.monotonic()
-        # The beginnings of responses, for as long as they have the same date.
-        self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
+        # Encoded response heads, valid while the date header is the same.
+        self.response_head_cache: dict[tuple[int, HeaderPairs, bool], bytes] = {}
         self._date = b""
-        self.known: dict[tuple[str | bytes | None, ...], Request] = {}
-        self.plain = PlainHeads()
-        self._connections: set[Connection] = set()
-        # The same by address (IPv6: by network); the oldest of each comes first.
-        self._addresses: dict[str, dict[Connection, None]] = {}
+        self.request_cache: LruCache[tuple[str | bytes | None, ...], HttpRequest] = LruCache(MAX_ADMITTED_HEADS)
+        self.head_parser = FastHeadParser()
+        self._connections: set[HttpServerConnection] = set()
+        # Connections by client network, the oldest first.
+        self._addresses: dict[str, dict[HttpServerConnection, None]] = {}
         self._servers: list[asyncio.Server] = []
         self._supervisor = BackgroundTasks()
         self._is_ticking = False
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: HttpServerConnection) -> None:
         self._connections.add(connection)
-        beside = self._addresses.setdefault(network_of(connection.peer), {})
+        beside = self._addresses.setdefault(client_network(connection.peer), {})
         beside[connection] = None
-        if len(self._connections) > self.most_connections:
-            self._make_room(max(self._addresses.values(), key=len), connection)
-        elif len(beside) > self.most_per_address and not connection.proxied:
-            self._make_room(beside, connection)
+        if len(self._connections) > self.max_connections:
+            self._evict_idle(max(self._addresses.values(), key=len), connection)
+        elif len(beside) > self.max_connections_per_ip and not connection.via_trusted_proxy:
+            self._evict_idle(beside, connection)
 
-    def _make_room(self, connections: dict[Connection, None], newest: Connection) -> None:
-        """Close the oldest connection that nothing is asked on; if there is none, the newest."""
-        waiting = (one for one in connections if one is not newest and one.is_idle())
+    def _evict_idle(self, connections: dict[HttpServerConnection, None], newest: HttpServerConnection) -> None:
+        """Close the oldest idle connection, or the newest one if none is idle."""
+        waiting = (connection for connection in connections if connection is not newest and connection.is_idle())
         left = next(waiting, newest)
         self.remove(left)
         left.close()
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: HttpServerConnection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
-        network = network_of(connection.peer)
+        network = client_network(connection.peer)
         beside = self._addresses.get(network, {})
         beside.pop(connection, None)
         if not beside:
             self._addresses.pop(network, None)
 
-    async def start(
+    async def listen(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, reuse_port: bool = False
     ) -> list[tuple[str, int]]:
-        """Listen at an address. Gives the addresses, for a port that was left to the system."""
-        [sockets] = Place(host=host, port=port, reuse_port=reuse_port).open()
-        await self.start_on(sockets, tls)
-        return [one.getsockname()[:2] for one in sockets]
+        """Listen at an address. Return the bound addresses, for a port chosen by the system."""
+        [sockets] = BindAddress(host=host, port=port, reuse_port=reuse_port).open_sockets()
+        await self.listen_on(sockets, tls)
+        return [socket.getsockname()[:2] for socket in sockets]
 
-    async def start_on(
+    async def listen_on(
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
     ) -> list[asyncio.Server]:
-        """Take what comes by these sockets, which are closed at the end, or with what is given back."""
+        """Accept connections on these sockets. They are closed on shutdown, or with the returned servers."""
         loop = asyncio.get_running_loop()
-        self.exchange.stay_on(loop)
-        self.exchange.bind(origins_of(sockets, secure=tls is not None))
+        self.application.bind_loop(loop)
+        self.application.bind(origins_of(sockets, secure=tls is not None))
         self._tick()
         started: list[asyncio.Server] = []
-        for one in sockets:
-            if one.family == socket.AF_UNIX:
-                # Others may listen at the path as well: it is not for us to remove.
+        for item in sockets:
+            if item.family == socket.AF_UNIX:
+                # Other processes may listen at the path as well, so it must not be removed.
                 stays: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-                server = await loop.create_unix_server(self.made, sock=one, ssl=tls, backlog=BACKLOG, **stays)
+                server = await loop.create_unix_server(
+                    self.create_connection, sock=item, ssl=tls, backlog=LISTEN_BACKLOG, **stays
+                )
             else:
-                server = await loop.create_server(self.made, sock=one, ssl=tls, backlog=BACKLOG)
+                server = await loop.create_server(self.create_connection, sock=item, ssl=tls, backlog=LISTEN_BACKLOG)
             started.append(server)
         self._servers += started
         self._start_ticking()
@@ -123,108 +127,117 @@ class Listener:
     def _tick(self) -> None:
         self.now = time.monotonic()
         self._date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
-        self.heads.clear()
+        self.response_head_cache.clear()
 
-    def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
-        """The beginning of a response, up to its length."""
-        head = _STATUS[status] + self._date + encode_headers(headers) + (b"" if keep else b"connection: close\r\n")
-        # A page's origin is in its headers, and there may be many of them.
-        if len(self.heads) < MOST_HEADS:
-            self.heads[status, headers, keep] = head
+    def encode_response_head(self, status: int, headers: HeaderPairs, keep_alive: bool) -> bytes:
+        """Return the head of a response, up to its length."""
+        head = (
+            _STATUS_LINES[status]
+            + self._date
+            + encode_headers(headers)
+            + (b"" if keep_alive else b"connection: close\r\n")
+        )
+        # Bounded: response headers contain the origin of a page, and there may be many.
+        if len(self.response_head_cache) < MAX_CACHED_RESPONSE_HEADS:
+            self.response_head_cache[status, headers, keep_alive] = head
         return head
 
     def _start_ticking(self) -> None:
-        """Check all connections once a second, instead of with a timer for each."""
+        """Check all connections once per second, instead of using a timer for each."""
         if not self._is_ticking:
             self._is_ticking = True
-            self._supervisor.repeat("http connection timeouts", self._tick_on, TICK_SECONDS)
-            self._supervisor.repeat("http session expiry", self.exchange.expire, TICK_SECONDS)
-            self._supervisor.repeat("http keep-alive", self.exchange.keep_alive, KEEP_ALIVE_SECONDS)
+            self._supervisor.repeat("http connection timeouts", self._tick_forever, TICK_INTERVAL_SECONDS)
+            self._supervisor.repeat("http session expiry", self.application.expire_sessions, TICK_INTERVAL_SECONDS)
+            self._supervisor.repeat("http keep-alive", self.application.send_keep_alives, KEEP_ALIVE_INTERVAL_SECONDS)
 
-    def _tick_on(self) -> None:
+    def _tick_forever(self) -> None:
         self._tick()
         failures: list[Exception] = []
         for connection in list(self._connections):
-            # One that cannot be checked must not keep the others open.
+            # A failing check must not keep other connections open.
             try:
-                connection.check(self.now)
+                connection.check_timeouts(self.now)
             except Exception as failure:
                 failures.append(failure)
         if failures:
             raise failures[0]
 
-    def idle(self) -> list[Connection]:
-        """The connections that nothing is asked on."""
-        return [one for one in self._connections if one.is_idle()]
+    def close_idle(self) -> None:
+        """Close the connections that wait for a request, as any HTTP server may."""
+        for connection in [item for item in self._connections if item.is_idle()]:
+            connection.close()
 
-    def made(self) -> Connection:
-        return Connection(self)
+    def create_connection(self) -> HttpServerConnection:
+        return HttpServerConnection(self)
 
     @property
     def is_empty(self) -> bool:
         return not self._connections
 
-    def retire(self) -> None:
-        """No new connections, while others take them: what comes by those that are open is still answered, and each
-        answer says that it is the last one there."""
+    def stop_accepting(self) -> None:
+        """Stop accepting connections while other processes take over. Open connections are served, and closed after the
+        next response.
+        """
         for server in self._servers:
             server.close()
-        self.retiring = True
+        self.draining = True
 
-    async def emptied(self, seconds: float, *, least: float | None = None) -> None:
-        """Wait for the last connection to go, but no longer than this. At `least` so long, for what is on its way."""
-        if least is not None:
-            await asyncio.sleep(least)
+    async def wait_empty(self, timeout: float, *, min_seconds: float | None = None) -> None:
+        """Wait until the last connection is closed, up to `timeout` seconds, and at least `min_seconds` for connections
+        in transit.
+        """
+        if min_seconds is not None:
+            await asyncio.sleep(min_seconds)
             if self.is_empty:
                 return
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout):
                 self._empty.clear()
                 await self._empty.wait()
 
-    async def stop(self, grace: float) -> None:
-        """No new connections, no new calls; what is running may finish; streams end properly."""
+    async def stop(self, timeout: float) -> None:
+        """Stop accepting connections and calls, wait for active calls, and end all streams."""
         for server in self._servers:
             server.close()
-        self.exchange.draining = True
+        self.application.draining = True
         for connection in list(self._connections):
             connection.close_if_idle()
-        await self.exchange.drain(grace)
+        await self.application.drain(timeout)
         self._supervisor.cancel()
         for connection in list(self._connections):
             connection.close()
-        # Let the last bytes out before the loop is gone.
+        # Let the transports flush before the event loop ends.
         await asyncio.sleep(0)
 
 
 async def serve(
-    exchange: Exchange,
-    place: Place,
+    application: HttpApplication,
+    bind_address: BindAddress,
     sockets: Sequence[socket.socket] | None = None,
     *,
-    ready: Callable[[str, socket.socket], None] | None = None,
+    on_ready: Callable[[str, socket.socket], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until told to stop, by a signal or by `stop`: on `sockets`, or on those of the place."""
+    """Serve until a signal or `stop`, on `sockets` or on those of `bind_address`."""
     stop = stop or asyncio.Event()
-    listener = Listener(exchange)
+    listener = Listener(application)
     try:
-        with on_signals(stop.set):
-            sockets = place.open()[0] if sockets is None else sockets
-            await listener.start_on(sockets, place.tls())
-            if ready is not None:
-                ready(place.url(sockets[0], exchange.settings.path), sockets[0])
+        with handle_signals(stop.set):
+            sockets = bind_address.open_sockets()[0] if sockets is None else sockets
+            await listener.listen_on(sockets, bind_address.ssl_context())
+            if on_ready is not None:
+                on_ready(bind_address.url(sockets[0], application.settings.path), sockets[0])
             await stop.wait()
     finally:
-        # A second signal does what it always does: there is a limit to patience.
-        await listener.stop(place.grace)
-        place.leave()
+        # A second signal has its default effect.
+        await listener.stop(bind_address.shutdown_timeout)
+        bind_address.unlink_socket()
 
 
-def _most_sockets() -> int:
-    """How many connections the process can have, and still open files."""
+def _max_sockets() -> int:
+    """Return the maximum number of connections of the process, with a reserve for files."""
     try:
-        import resource  # not on Windows
+        import resource  # not available on Windows
     except ImportError:
         return sys.maxsize
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

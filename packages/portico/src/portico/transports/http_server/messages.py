@@ -1,4 +1,4 @@
-"""What a door gives the exchange to answer into."""
+"""HTTP requests, responses, and the response writer interface."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from msgspec import Struct
 
 from portico.transports.http_server.headers import Headers
 
-Pairs = tuple[tuple[bytes, bytes], ...]
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
-JSON: Pairs = ((b"content-type", b"application/json"),)
-TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
+JSON_HEADERS: HeaderPairs = ((b"content-type", b"application/json"),)
+TEXT_HEADERS: HeaderPairs = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
-# A reader of events that is this far behind loses log messages and progress; twice that, its connection.
-MOST_UNREAD = 1024 * 1024
+# A client with this many unread bytes loses log messages and progress; with twice as many, its connection.
+MAX_UNREAD_BYTES = 1024 * 1024
 
 
 def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode the header lines of a response. Raises ValueError for a name or value that contains CR, LF or NUL."""
+    """Encode the header lines of a response. Raises `ValueError` for a name or value with CR, LF or NUL (response
+    splitting).
+    """
     lines = [b"%b: %b\r\n" % pair for pair in headers]
     encoded = b"".join(lines)
     if encoded.count(b"\n") != len(lines) or encoded.count(b"\r") != len(lines) or b"\0" in encoded:
@@ -28,72 +30,72 @@ def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return encoded
 
 
-class Traffic:
-    """Bytes of messages, both ways; and the calls in flight by where they came from."""
+class TrafficCounters:
+    """Bytes of messages in both directions, and calls in flight by client."""
 
     def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
-        self.by_client: dict[str, int] = {}
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.in_flight_by_client: dict[str, int] = {}
 
 
 Internal = Literal["", "machine", "network"]
-"""Empty for a listener that clients use; else whose workers it is for: those of this machine, or of others too."""
+"Empty for a listener for clients; otherwise the workers it is for: of this machine only, or of other machines too."
 
 
 @final
-class Request(Struct):
-    """One HTTP request, its body complete."""
+class HttpRequest(Struct):
+    """One HTTP request with its complete body."""
 
     method: str
     path: str
     query: str
     headers: Headers
     body: bytes = b""
-    # Where it came from, for limits by client.
+    # Address of the client, for limits per client.
     peer: str = ""
-    # Where we are mounted, in front of `path`.
+    # Mount point, in front of `path`.
     root: str = ""
-    # For a page whose origin was let in: what the response says to its browser.
-    cors: Pairs = ()
+    # CORS headers of the response, for a page whose origin is allowed.
+    cors: HeaderPairs = ()
     principal: Any = None
-    # When that ends, in seconds since 1970: a stream that nothing else would end does then.
+    # Expiry of the credentials in seconds since the epoch. Streams without an end are closed then.
     until: float | None = None
-    # Whether it came by TLS, and whether by a trusted proxy.
+    # Whether it arrived over TLS, and through a trusted proxy.
     secure: bool = False
     proxied: bool = False
-    # How many other processes have sent it on to us.
+    # Number of processes that forwarded it.
     hops: int = 0
-    # Which listener for other processes it came by: that of this machine, or that of other machines.
+    # The kind of internal listener it arrived at.
     internal: Internal = ""
-    # Whether the last of them wants us to find its session.
+    # Whether the forwarding process asks this one to locate the session.
     seeks: bool = False
 
 
-class Answer(Struct):
-    """One whole HTTP response."""
+class HttpResponse(Struct):
+    """One complete HTTP response."""
 
     status: int
-    headers: Pairs = ()
+    headers: HeaderPairs = ()
     body: bytes = b""
 
 
 class ResponseWriter(Protocol):
-    """The way back to one request's client: either one `answer`, or `start`, some `write`s and `end`."""
+    """Writer of one response: either a single `respond`, or `start`, any number of `write`s and `end`."""
 
-    # Called once if the client goes away before the end.
+    # Called once if the client disconnects before the end.
     on_close: Callable[[], None] | None
 
-    def answer(self, answer: Answer) -> None: ...
-    def start(self, status: int, headers: Pairs) -> None: ...
+    def respond(self, response: HttpResponse) -> None: ...
+    def start(self, status: int, headers: HeaderPairs) -> None: ...
     def write(self, data: bytes) -> None: ...
     def end(self) -> None: ...
     def abort(self) -> None:
-        """Drop a client that is too far behind."""
+        """Disconnect a client that is too slow."""
         ...
 
-    def buffered(self) -> int:
-        """How much the client has not read yet."""
+    def buffered_bytes(self) -> int:
+        """Return the number of bytes that the client has not read yet."""
         ...
 
     async def drain(self) -> None: ...

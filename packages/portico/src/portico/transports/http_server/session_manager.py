@@ -1,4 +1,4 @@
-"""The sessions of one process: which there are, and which of them make room for others."""
+"""Sessions of one process, with limits and eviction."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from portico.rpc.call import Handler
-from portico.rpc.handshake.list_changes import ListChanges
-from portico.transports.http_server.cluster_hooks import Elsewhere
+from portico.rpc.handshake.list_changes import ListChangeNotifier
+from portico.transports.http_server.cluster_hooks import ClusterHooks
 from portico.transports.http_server.session import HttpSession
 from portico.transports.http_server.session_streams import GetStream, SessionStream
-from portico.transports.http_server.stateless import Forbidden
+from portico.transports.http_server.stateless import ScopeErrorFactory
 
-IDLE_SECONDS = 1800.0
-# How many sessions are looked at to find one that can go.
-MOST_CANDIDATES = 100
+# Default of the option `session_idle_timeout`. A client whose session ended has to initialize again.
+IDLE_TIMEOUT_SECONDS = 1800.0
+# Number of sessions to check for eviction.
+MAX_EVICTION_CANDIDATES = 100
 
 
-class _ByAge:
-    """Sessions in the order in which they were last used, those that were never used after `initialize` before them."""
+class _LruSessions:
+    """Sessions in least-recently-used order. Sessions that were never used after `initialize` come first."""
 
     def __init__(self) -> None:
+        # Two queues, because a flood of `initialize` requests must evict its own sessions before those of real
+        # clients.
         self._unused: OrderedDict[str, HttpSession] = OrderedDict()
         self._used: OrderedDict[str, HttpSession] = OrderedDict()
 
@@ -33,7 +36,7 @@ class _ByAge:
     def add(self, session: HttpSession) -> None:
         self._unused[session.id] = session
 
-    def use(self, session: HttpSession) -> None:
+    def touch(self, session: HttpSession) -> None:
         self._unused.pop(session.id, None)
         self._used[session.id] = session
         self._used.move_to_end(session.id)
@@ -43,29 +46,30 @@ class _ByAge:
         self._used.pop(session.id, None)
 
     def oldest(self) -> list[HttpSession]:
-        """The oldest of each kind, as far as there are any."""
+        """Return the oldest unused and the oldest used session, if any."""
         return [next(iter(those.values())) for those in (self._unused, self._used) if those]
 
 
-class Sessions:
-    """The sessions of one process, by id. The id of another principal is an unknown id.
+class SessionManager:
+    """Sessions of one process, by id. A session of another principal is treated as unknown.
 
-    There are `most` in all, `most_per_client` from one address. Beyond that the oldest idle one makes room.
+    Limited to `max_sessions` in total and `max_sessions_per_client` per address. Beyond that, the oldest idle session
+    is evicted.
     """
 
-    def __init__(self, handler: Handler, most: int, most_per_client: int) -> None:
-        self.changes = ListChanges(handler)
+    def __init__(self, handler: Handler, max_sessions: int, max_sessions_per_client: int) -> None:
+        self.changes = ListChangeNotifier(handler)
         # The other processes that serve the same clients.
-        self.elsewhere: Elsewhere | None = None
-        # Streams with a client that reads events.
+        self.cluster: ClusterHooks | None = None
+        # Streams with a connected client.
         self.open_streams: dict[SessionStream, None] = {}
-        # Says what a client hears that lacks scopes, where it can get them.
-        self.forbidden: Forbidden | None = None
-        self._most = most
-        self._most_per_client = most_per_client
+        # Creates the response for a client that lacks scopes.
+        self.scope_error: ScopeErrorFactory | None = None
+        self._max_sessions = max_sessions
+        self._max_sessions_per_client = max_sessions_per_client
         self._by_id: dict[str, HttpSession] = {}
-        self._by_age = _ByAge()
-        self._by_address: dict[str, _ByAge] = {}
+        self._by_age = _LruSessions()
+        self._by_address: dict[str, _LruSessions] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -77,58 +81,63 @@ class Sessions:
         return id in self._by_id
 
     def new_id(self) -> str:
-        return os.urandom(24).hex() if self.elsewhere is None else self.elsewhere.new_id()
+        # "The session ID SHOULD be globally unique and cryptographically secure" (2025-11-25,
+        # basic/transports).
+        return os.urandom(24).hex() if self.cluster is None else self.cluster.new_session_id()
 
     def values(self) -> list[HttpSession]:
         return list(self._by_id.values())
 
     def add(self, session: HttpSession) -> bool:
-        """Take a session in. Whether there is room for it, or could be made."""
+        """Add a session. Return whether there was room, or room could be made."""
+        # The limit per address is checked first: one client at its limit must not evict sessions of others.
         near = self._by_address.get(session.address)
-        if near is not None and len(near) >= self._most_per_client and not self._make_room(near):
+        if near is not None and len(near) >= self._max_sessions_per_client and not self._evict_idle(near):
             return False
-        if len(self._by_id) >= self._most and not self._make_room(self._by_age):
+        if len(self._by_id) >= self._max_sessions and not self._evict_idle(self._by_age):
             return False
         self._by_id[session.id] = session
         self._by_age.add(session)
-        self._by_address.setdefault(session.address, _ByAge()).add(session)
+        self._by_address.setdefault(session.address, _LruSessions()).add(session)
         return True
 
-    def _make_room(self, among: _ByAge) -> bool:
-        """End the oldest idle one. Those that are found in use are old no more, so they are not met again."""
-        for _ in range(MOST_CANDIDATES):
+    def _evict_idle(self, among: _LruSessions) -> bool:
+        """End the oldest idle session. Sessions in use are marked as recent, so they are not checked again."""
+        for _ in range(MAX_EVICTION_CANDIDATES):
             for session in among.oldest():
-                if not session.in_use:
+                if not session.is_in_use:
                     self.end(session)
                     return True
-                self._use(session)
+                self._touch(session)
         return False
 
     def find(self, id: str, principal: Any) -> HttpSession | None:
+        # Session ids are not credentials (2025-11-25, Security Best Practices, Session Hijacking): the
+        # principal must match.
         session = self._by_id.get(id)
         if session is None or not session.belongs_to(principal):
             return None
-        self._use(session)
+        self._touch(session)
         return session
 
-    def _use(self, session: HttpSession) -> None:
-        session.used = time.monotonic()
-        self._by_age.use(session)
-        self._by_address[session.address].use(session)
+    def _touch(self, session: HttpSession) -> None:
+        session.last_used = time.monotonic()
+        self._by_age.touch(session)
+        self._by_address[session.address].touch(session)
 
     def end(self, session: HttpSession) -> None:
-        if self.remove(session) and self.elsewhere is not None:
-            self.elsewhere.ended(session)
+        if self.remove(session) and self.cluster is not None:
+            self.cluster.on_session_ended(session)
 
     def remove(self, session: HttpSession) -> bool:
-        """It is no longer here, but may be elsewhere. Whether it was here."""
-        taken = self.take_out(session)
-        if taken:
+        """Remove and close a session, which may continue in another process. Return whether it was here."""
+        removed = self.detach(session)
+        if removed:
             session.close()
-        return taken
+        return removed
 
-    def take_out(self, session: HttpSession) -> bool:
-        """The same, while its streams stay open: nothing more is said on them."""
+    def detach(self, session: HttpSession) -> bool:
+        """Remove a session but leave its streams open. Return whether it was here."""
         if self._by_id.pop(session.id, None) is None:
             return False
         near = self._by_address[session.address]
@@ -136,37 +145,44 @@ class Sessions:
         if not near:
             del self._by_address[session.address]
         self._by_age.remove(session)
-        session.fall_silent()
+        session.close_channel()
         return True
 
-    def expire(self, idle_seconds: float) -> int:
-        """End the sessions that were idle for so long. Returns how many were looked at: the old ones, not all."""
-        looked_at, before = 0, time.monotonic() - idle_seconds
-        while old := [session for session in self._by_age.oldest() if session.used < before]:
+    def expire(self, idle_timeout: float) -> int:
+        """End the sessions that were idle for `idle_timeout` seconds. Return the number of sessions checked: only old
+        ones.
+        """
+        checked, before = 0, time.monotonic() - idle_timeout
+        # Both queues are ordered by last use, so the loop stops at the first session that is recent enough.
+        while old := [session for session in self._by_age.oldest() if session.last_used < before]:
             for session in old:
-                looked_at += 1
-                if session.in_use:
-                    self._use(session)
+                checked += 1
+                if session.is_in_use:
+                    self._touch(session)
                 else:
                     self.end(session)
-        return looked_at
+        return checked
 
-    def keep_alive(self) -> None:
+    def send_keep_alives(self) -> None:
         now = time.time()
         for stream in list(self.open_streams):
-            if stream.until is not None and now >= stream.until:
-                # Its principal is none any more. A client with a new token comes back for the rest.
+            if stream.token_expires_at is not None and now >= stream.token_expires_at:
+                # The token has expired. A client with a new token can resume the stream.
                 stream.end()
             else:
-                stream.keep_alive()
+                stream.send_keep_alive()
 
-    def end_listening(self, revoked: Callable[[Any], bool]) -> None:
-        """End the streams by GET of such principals."""
-        for stream in [one for one in self.open_streams if isinstance(one, GetStream) and revoked(one.principal)]:
+    def end_get_streams(self, is_revoked: Callable[[Any], bool]) -> None:
+        """End the GET streams of revoked principals."""
+        for stream in [
+            open_stream
+            for open_stream in self.open_streams
+            if isinstance(open_stream, GetStream) and is_revoked(open_stream.principal)
+        ]:
             stream.end()
 
     def close(self) -> None:
         for session in self.values():
-            # Other processes may go on with it.
+            # Other processes may continue the session.
             self.remove(session)
-        self.changes.end()
+        self.changes.close()

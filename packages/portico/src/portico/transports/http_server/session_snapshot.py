@@ -1,31 +1,31 @@
-"""What is known of a session, so that another process can go on with it."""
+"""Snapshot of a session, from which another process can continue it."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from portico.auth.principal import Principal
-from portico.rpc.handshake.session import SessionFacts
+from portico.rpc.handshake.session import SessionState
 
 
-class EventMemo(Struct, array_like=True):
-    """An event that was said, and may be asked for again."""
+class EventSnapshot(Struct, array_like=True):
+    """Stored event that a client may request again."""
 
     stream: str
     number: int
     message: bytes
 
 
-class SessionMemo(Struct, kw_only=True, omit_defaults=True):
-    """A session as it is written down. The events are there where its worker had the time to write them."""
+class SessionSnapshot(Struct, kw_only=True, omit_defaults=True):
+    """Serializable session. It contains the events if its worker had time to write them."""
 
-    facts: SessionFacts
+    facts: SessionState
     principal: Principal | None = None
     address: str = ""
-    # How often it was taken over: the numbers of streams and events go on beyond all that were given before.
+    # Number of takeovers: stream and event numbers continue beyond all earlier ones.
     moves: int = 0
-    events: list[EventMemo] = []
-    events_of_get: list[EventMemo] = []
+    events: list[EventSnapshot] = []
+    events_of_get: list[EventSnapshot] = []
     notices: list[bytes] = []
     questions: list[bytes] = []
     listened: bool = False

@@ -1,8 +1,7 @@
-"""The streams of a session, which outlive their connections.
+"""Resumable streams of a session, which outlive their connections.
 
-Each POST that has to wait has one of its own, and a GET opens one for what is said to the session as a whole. Events
-have ids and are kept, within bounds, so that a client that lost its connection comes back with the last id it saw and
-misses nothing.
+Each POST request that has to wait has its own stream, and a GET request opens one for messages to the session as a
+whole. Events have ids and are stored, within limits, so that a client can resume after the last id it received.
 """
 
 from __future__ import annotations
@@ -15,116 +14,123 @@ from typing import TYPE_CHECKING, Any
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.jsonrpc import RequestId
 from portico.transports.http_server import sse
-from portico.transports.http_server.messages import JSON, MOST_UNREAD, Answer, Pairs, Request, ResponseWriter
-from portico.transports.http_server.session_snapshot import EventMemo
+from portico.transports.http_server.messages import (
+    JSON_HEADERS,
+    MAX_UNREAD_BYTES,
+    HeaderPairs,
+    HttpRequest,
+    HttpResponse,
+    ResponseWriter,
+)
+from portico.transports.http_server.session_snapshot import EventSnapshot
 
 if TYPE_CHECKING:
     from portico.transports.http_server.session import HttpSession
 
-RETRY_MS = 1000
+SSE_RETRY_MS = 1000
 
-_MISSABLE = frozenset({notifications.MESSAGE, notifications.PROGRESS})
+_DROPPABLE_NOTIFICATIONS = frozenset({notifications.LOG_MESSAGE, notifications.PROGRESS})
 
 
-class KeptEvents:
-    """The newest events, so many of them and so many bytes."""
+class ReplayBuffer:
+    """Latest events, limited by number and size."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._kept: deque[EventMemo] = deque()
+    def __init__(self, max_events: int, max_bytes: int) -> None:
+        self._most = max_events
+        self._most_bytes = max_bytes
+        self._kept: deque[EventSnapshot] = deque()
         self.bytes = 0
 
-    def keep(self, event: EventMemo) -> None:
+    def append(self, event: EventSnapshot) -> None:
         self._kept.append(event)
         self.bytes += len(event.message)
         while len(self._kept) > self._most or self.bytes > self._most_bytes:
             self.bytes -= len(self._kept.popleft().message)
 
-    def __iter__(self) -> Iterator[EventMemo]:
+    def __iter__(self) -> Iterator[EventSnapshot]:
         return iter(self._kept)
 
-    def after(self, stream: str, number: int) -> list[EventMemo]:
-        return [one for one in self._kept if one.stream == stream and one.number > number]
+    def events_after(self, stream: str, number: int) -> list[EventSnapshot]:
+        return [item for item in self._kept if item.stream == stream and item.number > number]
 
 
 class SessionStream:
-    """The messages of one POST, or of the session as a whole; with or without a client connected to it."""
+    """Messages of one POST request, or of the session as a whole, with or without a connected client."""
 
     def __init__(self, session: HttpSession, name: str, writer: ResponseWriter | None) -> None:
         self.session = session
         self.name = name
         self.writer = writer
-        self.headers: Pairs = ()
-        # The one request of a POST, and its id; none for a batch.
-        self.asked: tuple[Request, RequestId] | None = None
-        # The scopes without which it is not answered.
-        self._lacking: frozenset[str] | None = None
-        # The seconds after which to try again, where too much was asked.
+        self.headers: HeaderPairs = ()
+        # The single request of a POST, with its id. None for a batch.
+        self.asked: tuple[HttpRequest, RequestId] | None = None
+        # The scopes that the request lacks.
+        self._missing_scopes: frozenset[str] | None = None
+        # Seconds after which a rate-limited request may be retried.
         self._retry_after: float | None = None
-        # By whom it was opened, and when the token ends that was shown for it, in seconds since 1970.
+        # The principal that opened the stream, and the expiry of its token in seconds since the epoch.
         self.principal: Any = None
-        self.until: float | None = None
-        # Whether its client takes events at all.
-        self.plain = False
+        self.token_expires_at: float | None = None
+        # Whether the client does not accept events.
+        self.json_only = False
         self.done = False
         self._events = 0
         self._started = False
 
-    # What a Channel needs of it
+    # RequestStream interface
 
-    def emit(self, method: str, params: Any) -> None:
-        # What cannot be said here is said to the session, if a client listens to it.
-        if not self.plain or self._started:
-            self.say(jsonrpc.notification(method, params))
-        elif method not in _MISSABLE or self.session.is_heard:
-            self.session.say(jsonrpc.notification(method, params))
+    def notify(self, method: str, params: Any) -> None:
+        # A message that cannot be sent here goes to the session, if a client listens to it.
+        if not self.json_only or self._started:
+            self.send_event(jsonrpc.encode_notification(method, params))
+        elif method not in _DROPPABLE_NOTIFICATIONS or self.session.has_get_stream:
+            self.session.send(jsonrpc.encode_notification(method, params))
 
     def send(self, message: bytes) -> None:
-        if self.plain and not self._started:
-            self.session.ask(message)
+        if self.json_only and not self._started:
+            self.session.send_request(message)
         else:
-            self.say(message)
+            self.send_event(message)
 
-    def lack(self, scopes: frozenset[str]) -> None:
-        self._lacking = scopes
+    def require_scopes(self, scopes: frozenset[str]) -> None:
+        self._missing_scopes = scopes
 
-    def postpone(self, seconds: float) -> None:
+    def set_retry_after(self, seconds: float) -> None:
         self._retry_after = seconds
 
     def finish(self, message: bytes | None) -> None:
-        """The answer. Plain JSON when nothing was said before it; an event otherwise."""
+        """Send the response: as plain JSON if nothing was sent before it, otherwise as an event."""
         if self.done:
             return
         self.done = True
         if self._started or self.writer is None:
             if message is not None:
-                self.say(message)
+                self.send_event(message)
             self.end()
         else:
             writer, self.writer = self.writer, None
             writer.on_close = None
-            self.session.traffic.sent += len(message or b"")
-            writer.answer(self._answer(message))
-        self.session.forget(self)
+            self.session.traffic.sent_bytes += len(message or b"")
+            writer.respond(self._send_result(message))
+        self.session.remove_stream(self)
 
-    def _answer(self, message: bytes | None) -> Answer:
+    def _send_result(self, message: bytes | None) -> HttpResponse:
         if message is None:
-            return Answer(202, self.headers)
-        forbidden = self.session.sessions.forbidden
-        if self._lacking is not None and self.asked is not None and forbidden is not None:
+            return HttpResponse(202, self.headers)
+        forbidden = self.session.sessions.scope_error
+        if self._missing_scopes is not None and self.asked is not None and forbidden is not None:
             request, id = self.asked
-            refused = forbidden(request, self._lacking, id)
+            refused = forbidden(request, self._missing_scopes, id)
             if refused is not None:
                 return refused
         if self._retry_after is not None and self.asked is not None:
             wait = (b"retry-after", b"%d" % ceil(self._retry_after))
-            return Answer(429, (*JSON, wait, *self.headers), message)
-        return Answer(200, (*JSON, *self.headers), message)
+            return HttpResponse(429, (*JSON_HEADERS, wait, *self.headers), message)
+        return HttpResponse(200, (*JSON_HEADERS, *self.headers), message)
 
-    def release(self) -> None:
-        """Let the client go; it comes back for the rest."""
-        if self.session.resumes and not self.plain:
+    def detach(self) -> None:
+        """Disconnect the client, which resumes the stream later."""
+        if self.session.supports_resumption and not self.json_only:
             self.start()
             self.end()
 
@@ -134,21 +140,25 @@ class SessionStream:
         if self._started or self.writer is None:
             return
         self._started = True
-        self.writer.start(200, (*sse.HEADERS, *self.headers))
+        self.writer.start(200, (*sse.EVENT_STREAM_HEADERS, *self.headers))
         self.session.sessions.open_streams[self] = None
-        if self.session.resumes:
-            # 2025-11-25 alone: clients before it do not expect an event without data. It names the place they are at,
-            # and the connection, because an id may not be given twice.
-            self.writer.write(sse.priming(self._id(at) + b"-%d" % self.session.connection(), RETRY_MS))
+        if self.session.supports_resumption:
+            # Only 2025-11-25: earlier clients do not expect an event without data. Its id contains the current position
+            # and the connection number, because an id must not be used twice.
+            self.writer.write(
+                sse.encode_priming_event(
+                    self._event_id(at) + b"-%d" % self.session.next_connection_number(), SSE_RETRY_MS
+                )
+            )
 
-    def attach(self, writer: ResponseWriter, headers: Pairs, after: int) -> None:
-        """A client is here (again): what it has not seen comes first."""
+    def attach(self, writer: ResponseWriter, headers: HeaderPairs, after: int) -> None:
+        """Connect a client, and send the events it has not received."""
         self.end()
         self.writer, self.headers, self._started = writer, headers, False
-        writer.on_close = self.detach
+        writer.on_close = self.on_disconnect
         self.start(after)
-        for event in self.kept.after(self.name, after):
-            writer.write(sse.event(event.message, self._id(event.number)))
+        for event in self.replay_buffer.events_after(self.name, after):
+            writer.write(sse.encode_event(event.message, self._event_id(event.number)))
         if self.done:
             self.end()
 
@@ -156,56 +166,57 @@ class SessionStream:
         if self.writer is not None:
             await self.writer.drain()
 
-    def detach(self) -> None:
-        """The connection is gone. That is no cancellation: the work goes on (basic/transports, Resumability)."""
+    def on_disconnect(self) -> None:
+        """Handle a disconnect. It does not cancel the request: the work continues (basic/transports, Resumability)."""
         self.writer = None
-        self.session.detached(self)
+        self.session.on_stream_detached(self)
 
     def end(self) -> None:
         writer = self.writer
         if writer is None:
             return
-        self.detach()
+        self.on_disconnect()
         writer.on_close = None
         if self._started:
             writer.end()
         else:
-            writer.answer(Answer(202, self.headers))
+            writer.respond(HttpResponse(202, self.headers))
 
-    def say(self, message: bytes) -> None:
-        self._events = self._next()
-        self.kept.keep(EventMemo(self.name, self._events, message))
+    def send_event(self, message: bytes) -> None:
+        self._events = self._next_sequence()
+        self.replay_buffer.append(EventSnapshot(self.name, self._events, message))
         if self.writer is None:
             return
         self.start()
-        if self.writer.buffered() > MOST_UNREAD:
+        if self.writer.buffered_bytes() > MAX_UNREAD_BYTES:
             self.writer.abort()
         else:
-            self.session.traffic.sent += len(message)
-            self.writer.write(sse.event(message, self._id(self._events)))
+            self.session.traffic.sent_bytes += len(message)
+            self.writer.write(sse.encode_event(message, self._event_id(self._events)))
 
-    def keep_alive(self) -> None:
+    def send_keep_alive(self) -> None:
         if self.writer is not None:
-            self.writer.write(sse.KEEP_ALIVE)
+            self.writer.write(sse.KEEP_ALIVE_COMMENT)
 
-    def _next(self) -> int:
+    def _next_sequence(self) -> int:
         return self._events + 1
 
     @property
-    def kept(self) -> KeptEvents:
-        return self.session.kept
+    def replay_buffer(self) -> ReplayBuffer:
+        return self.session.replay_buffer
 
-    def _id(self, number: int) -> bytes:
+    def _event_id(self, number: int) -> bytes:
         return f"{self.name}-{number}".encode()
 
 
 class GetStream(SessionStream):
-    """What is said to the session as a whole. Streams by GET share the numbers of their events, so that one that is
-    gone on with needs nothing but its name."""
+    """Stream for messages to the session as a whole. GET streams share their event numbers, so a stream can be resumed
+    by its name alone.
+    """
 
-    def _next(self) -> int:
-        return self.session.event()
+    def _next_sequence(self) -> int:
+        return self.session.next_event_number()
 
     @property
-    def kept(self) -> KeptEvents:
-        return self.session.kept_of_get
+    def replay_buffer(self) -> ReplayBuffer:
+        return self.session.get_replay_buffer

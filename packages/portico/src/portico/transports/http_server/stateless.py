@@ -1,4 +1,4 @@
-"""2026-07-28 over HTTP: each request stands alone, and its answer is JSON unless something was said before it."""
+"""Stateless requests of 2026-07-28 over HTTP. The response is JSON unless notifications precede it."""
 
 from __future__ import annotations
 
@@ -13,180 +13,192 @@ from msgspec import UNSET
 
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import HeaderMismatch
-from portico.protocol.header_params import Mirror
-from portico.protocol.jsonrpc import Frame, RequestId
-from portico.protocol.methods import LASTING, METHODS
-from portico.protocol.versions import MODERN_REVISIONS
-from portico.rpc.call import Call, Reply, members, stop
-from portico.rpc.channel import ended_subscription
-from portico.rpc.dispatcher import Door, Sender
-from portico.transports.http_server import headers as http
-from portico.transports.http_server import sse
-from portico.transports.http_server.cluster_hooks import Elsewhere
-from portico.transports.http_server.messages import JSON, MOST_UNREAD, Answer, Request, ResponseWriter, Traffic
+from portico.protocol.header_params import HeaderParam
+from portico.protocol.jsonrpc import JsonRpcMessage, RequestId
+from portico.protocol.methods import LONG_LIVED_METHODS, METHODS
+from portico.protocol.versions import MODERN_VERSIONS
+from portico.rpc.call import Call, Reply, cancel_request_task, get_capabilities
+from portico.rpc.channel import subscription_ended_params
+from portico.rpc.dispatcher import Dispatcher, PeerInfo
+from portico.transports.http_server import headers as http, sse
+from portico.transports.http_server.cluster_hooks import ClusterHooks
+from portico.transports.http_server.messages import (
+    JSON_HEADERS,
+    MAX_UNREAD_BYTES,
+    HttpRequest,
+    HttpResponse,
+    ResponseWriter,
+    TrafficCounters,
+)
 
-# The codes that demand a status of their own; any other error of a handler is a 200 with an error in it.
-STATUS = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
+# Error codes with a specific HTTP status. Other errors of a handler are sent with status 200.
+HTTP_STATUS_BY_CODE = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
 
-_MISSABLE = frozenset({notifications.MESSAGE, notifications.PROGRESS})
-
-
-Forbidden = Callable[[Request, frozenset[str], RequestId], Answer | None]
+_DROPPABLE_NOTIFICATIONS = frozenset({notifications.LOG_MESSAGE, notifications.PROGRESS})
 
 
-class StatelessRequests:
-    """Answers requests that bring everything with them, and knows those that are still being answered."""
+ScopeErrorFactory = Callable[[HttpRequest, frozenset[str], RequestId], HttpResponse | None]
 
-    def __init__(self, door: Door, mirrored: Mapping[str, Sequence[Mirror]], traffic: Traffic) -> None:
-        self.door = door
+
+class StatelessRequestHandler:
+    """Serves stateless requests, and tracks the active ones."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, header_params: Mapping[str, Sequence[HeaderParam]], traffic: TrafficCounters
+    ) -> None:
+        self.dispatcher = dispatcher
         self.traffic = traffic
         self.replies: set[HttpReply] = set()
-        self._mirrored = mirrored
-        # Says what a client hears that lacks scopes, where it can get them.
-        self.forbidden: Forbidden | None = None
-        self._hides = members(door.handler).hides
-        self.by_client = traffic.by_client
+        self._mirrored = header_params
+        # Creates the response for a client that lacks scopes.
+        self.scope_error: ScopeErrorFactory | None = None
+        self._hides = get_capabilities(dispatcher.handler).directory.is_hidden
+        self.in_flight_by_client = traffic.in_flight_by_client
         # The other processes that serve the same clients.
-        self.elsewhere: Elsewhere | None = None
+        self.cluster: ClusterHooks | None = None
 
-    def post(self, frame: Frame, request: Request, writer: ResponseWriter, sought: bool = False) -> None:
+    def handle_post(
+        self, frame: JsonRpcMessage, request: HttpRequest, writer: ResponseWriter, located: bool = False
+    ) -> None:
         if (
-            self.elsewhere is not None
-            and not sought
+            self.cluster is not None
+            and not located
             and (b'"requestState"' in request.body or b'"taskId"' in request.body)
         ):
-            # What it goes on with may be kept by another process.
-            again = partial(self.post, frame, request, writer, sought=True)
-            if self.elsewhere.find_parked(bytes(frame.params), request, writer, again):
+            # Another process may hold the suspended call or task.
+            again = partial(self.handle_post, frame, request, writer, located=True)
+            if self.cluster.route_to_suspended_call(bytes(frame.params), request, writer, again):
                 return
         if frame.id is UNSET:
-            # There is nothing a client could tell us this way; the specification has us accept it.
-            writer.answer(Answer(202, request.cors))
+            # 2026-07-28 has no client notifications over HTTP, but the specification requires accepting them.
+            writer.respond(HttpResponse(202, request.cors))
             return
         reply = HttpReply(self, writer, request, frame.id)  # type: ignore[arg-type]
-        sender = Sender(request.principal, request.headers, request.peer)
-        message = self.door.enter(frame, reply, sender, True, self._gate)
+        sender = PeerInfo(request.principal, request.headers, request.peer)
+        message = self.dispatcher.dispatch(frame, reply, sender, True, self._validate_headers)
         if message is not None:
             reply.send(message)
 
-    def _gate(self, call: Call) -> None:
-        """The headers must say what the body says."""
-        # Type mistakes in params are for the method to complain about.
-        name = None if call.read is None else METHODS[call.method].name_in(call.read[1])
+    def _validate_headers(self, call: Call) -> None:
+        """Check that the headers match the body."""
+        # Invalid params are reported by the method itself.
+        name = None if call.read is None else METHODS[call.method].get_name(call.read[1])
         headers = call.headers
-        # The same head comes again and again, and mostly with the same to repeat.
-        if headers.agreed != (call.revision, call.method, name):  # type: ignore[union-attr]
-            http.check(call, name)
-        if self._mirrored and call.method == "tools/call" and call.revision in MODERN_REVISIONS:
+        # Clients repeat the same head, mostly with the same values.
+        if headers.validated_body != (call.protocol_version, call.method, name):  # type: ignore[union-attr]
+            http.validate_request_headers(call, name)
+        if self._mirrored and call.method == "tools/call" and call.protocol_version in MODERN_VERSIONS:
             mirrored = self._mirrored.get(name or "")
             if mirrored is not None:
-                self._check_mirrored(call, name or "", mirrored)
+                self._validate_param_headers(call, name or "", mirrored)
 
-    def _check_mirrored(self, call: Call, name: str, mirrored: Sequence[Mirror]) -> None:
+    def _validate_param_headers(self, call: Call, name: str, mirrored: Sequence[HeaderParam]) -> None:
         try:
-            http.check_mirrored(call, mirrored)
+            http.validate_param_headers(call, mirrored)
         except HeaderMismatch:
-            # Of a tool that the caller is not to learn of, the handler says that it is not there.
+            # The caller must not learn of a hidden tool: let the handler report it as unknown.
             if not self._hides(call, "tool", name):
                 raise
 
-    def keep_alive(self) -> None:
+    def send_keep_alives(self) -> None:
         now = time()
         for reply in list(self.replies):
-            if reply.is_over(now):
-                # Its principal is none any more. A client with a new token listens again.
-                reply.end_listening()
+            if reply.is_token_expired(now):
+                # The token has expired. A client with a new token can subscribe again.
+                reply.end_subscription()
             else:
-                reply.keep_alive()
+                reply.send_keep_alive()
 
-    def end_listening(self, whose: Callable[[Any], bool] = lambda principal: True) -> list[asyncio.Task[Any]]:
-        """What would never end by itself is asked to. Gives everything that is still running."""
+    def end_subscriptions(self, whose: Callable[[Any], bool] = lambda principal: True) -> list[asyncio.Task[Any]]:
+        """End all subscriptions, which never end by themselves. Return all active tasks."""
         for reply in self.replies:
-            if not reply.counts and whose(reply.principal):
-                reply.end_listening()
+            if not reply.is_active_call and whose(reply.principal):
+                reply.end_subscription()
         return [reply.task for reply in self.replies]
 
     def close(self) -> None:
         for reply in list(self.replies):
-            reply.abandon()
+            reply.on_disconnect()
 
 
 class HttpReply(Reply):
-    """The way back of one request: JSON, or events once something was said before the answer."""
+    """Reply of one request: JSON, or events once a notification was sent."""
 
     task: asyncio.Task[Any]
 
-    def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request, id: RequestId) -> None:
+    def __init__(
+        self, requests: StatelessRequestHandler, writer: ResponseWriter, request: HttpRequest, id: RequestId
+    ) -> None:
         self.id = id
         self._requests = requests
         self._writer = writer
         self._request = request
-        # Whether it is work. A subscription only waits.
-        self.counts = True
-        # What is asked of each is set on each: Python finds it sooner than on the class.
+        # Whether it is active work. A subscription only waits.
+        self.is_active_call = True
+        # Set on the instance, not on the class: attribute lookup is faster, and this is the hot path.
         self._started = self.closed = self.cancelled = False
-        self.error = self.size = 0
-        self.lacking = self.retry_after = None
+        self.error_code = self.response_bytes = 0
+        self.missing_scopes = self.retry_after = None
 
-    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
-        """From now on it counts, and the client's going away ends it."""
-        # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
+    def attach_task(self, call: Call, task: asyncio.Task[Any]) -> None:
+        """Count the request, and cancel it if the client disconnects."""
+        # The Call is not stored: it references its Reply, and the cycle would have to wait for the garbage collector.
         self.task = task
-        self._writer.on_close = self.abandon
+        self._writer.on_close = self.on_disconnect
         requests = self._requests
         requests.replies.add(self)
-        if call.method in LASTING:
-            self.counts = False
+        if call.method in LONG_LIVED_METHODS:
+            self.is_active_call = False
         else:
-            peer, by_client = self._request.peer, requests.by_client
+            peer, by_client = self._request.peer, requests.in_flight_by_client
             by_client[peer] = by_client.get(peer, 0) + 1
 
     @property
     def principal(self) -> Any:
         return self._request.principal
 
-    def is_over(self, now: float) -> bool:
-        """Whether it only waits, for a principal whose token has ended."""
+    def is_token_expired(self, now: float) -> bool:
+        """Return whether this is a subscription whose token has expired."""
         until = self._request.until
-        return not self.counts and until is not None and now >= until
+        return not self.is_active_call and until is not None and now >= until
 
-    def end_listening(self) -> None:
-        # The pages of the specification differ: one wants this, the other a result. Both are said; the result ends the
-        # stream, so it comes last.
-        self.emit(notifications.CANCELLED, ended_subscription(self.id))
-        stop(self, self.task)
+    def end_subscription(self) -> None:
+        # The specification is inconsistent: one page requires a cancellation, another a result. Send both; the result
+        # comes last because it ends the stream.
+        self.notify(notifications.CANCELLED, subscription_ended_params(self.id))
+        cancel_request_task(self, self.task)
 
-    def abandon(self) -> None:
-        """A closed connection cancels the request (basic/transports)."""
+    def on_disconnect(self) -> None:
+        """Cancel the request: closing the connection is a cancellation (basic/transports)."""
         self.cancel()
-        stop(self, self.task)
+        cancel_request_task(self, self.task)
 
-    def _emit(self, method: str, params: Any) -> None:
+    def _notify(self, method: str, params: Any) -> None:
         writer = self._writer
         if not self._started:
-            if method in _MISSABLE and not http.takes_events(self._request.headers):
+            if method in _DROPPABLE_NOTIFICATIONS and not http.accepts_event_stream(self._request.headers):
                 return
             self._started = True
-            writer.start(200, (*sse.HEADERS, *self._request.cors))
-        unread = writer.buffered()
-        if unread > MOST_UNREAD and method in _MISSABLE:
+            writer.start(200, (*sse.EVENT_STREAM_HEADERS, *self._request.cors))
+        unread = writer.buffered_bytes()
+        if unread > MAX_UNREAD_BYTES and method in _DROPPABLE_NOTIFICATIONS:
             return
-        if unread > 2 * MOST_UNREAD:
+        if unread > 2 * MAX_UNREAD_BYTES:
             writer.abort()
             return
-        writer.write(sse.event(jsonrpc.notification(method, params)))
+        writer.write(sse.encode_event(jsonrpc.encode_notification(method, params)))
 
     async def drain(self) -> None:
         await self._writer.drain()
 
     def finish(self, message: bytes | None) -> None:
         self.closed = True
-        # Its context may hold the Call, and so this Reply: a circle, which only the collector could take apart.
+        # The task's context may reference the Call, and thereby this Reply: break the cycle.
         del self.task
         requests = self._requests
         requests.replies.discard(self)
-        if self.counts:
-            peer, by_client = self._request.peer, requests.by_client
+        if self.is_active_call:
+            peer, by_client = self._request.peer, requests.in_flight_by_client
             left = by_client[peer] - 1
             if left:
                 by_client[peer] = left
@@ -199,25 +211,25 @@ class HttpReply(Reply):
 
     def send(self, message: bytes) -> None:
         """Write the response."""
-        self._requests.traffic.sent += len(message)
+        self._requests.traffic.sent_bytes += len(message)
         writer = self._writer
         writer.on_close = None
         if self._started:
-            writer.write(sse.event(message))
+            writer.write(sse.encode_event(message))
             writer.end()
-        elif self.lacking is not None and (answer := self._forbid(self.lacking)) is not None:
-            writer.answer(answer)
+        elif self.missing_scopes is not None and (answer := self._send_scope_error(self.missing_scopes)) is not None:
+            writer.respond(answer)
         else:
-            status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
-            headers = (*JSON, *self._request.cors) if self._request.cors else JSON
+            status = HTTP_STATUS_BY_CODE.get(self.error_code, 400 if self.rejected else 200) if self.error_code else 200
+            headers = (*JSON_HEADERS, *self._request.cors) if self._request.cors else JSON_HEADERS
             if self.retry_after is not None:
                 status, headers = 429, (*headers, (b"retry-after", b"%d" % ceil(self.retry_after)))
-            writer.answer(Answer(status, headers, message))
+            writer.respond(HttpResponse(status, headers, message))
 
-    def _forbid(self, lacking: frozenset[str]) -> Answer | None:
-        forbidden = self._requests.forbidden
+    def _send_scope_error(self, lacking: frozenset[str]) -> HttpResponse | None:
+        forbidden = self._requests.scope_error
         return None if forbidden is None else forbidden(self._request, lacking, self.id)
 
-    def keep_alive(self) -> None:
+    def send_keep_alive(self) -> None:
         if self._started:
-            self._writer.write(sse.KEEP_ALIVE)
+            self._writer.write(sse.KEEP_ALIVE_COMMENT)

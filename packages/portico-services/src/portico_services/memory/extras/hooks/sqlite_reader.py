@@ -8,42 +8,47 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
-from portico.extend import BadStatement, SqliteTransaction, Transaction, explain_sqlite
+from portico.extend import SqliteTransaction, Transaction, translate_sqlite_error
+from portico.store.errors import InvalidStatement
 
 T = TypeVar("T")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|:memory:")
-_PLAIN = re.compile(r"sqlite:///+([^:%]+)")
+_SQLITE_URL = re.compile(r"sqlite:///+([^:%]+)")
 
 
-class CannotPeek(Exception):
-    """It cannot be read like this: it is on a server, or its tables are of yesterday. Opening it properly helps."""
+class DirectReadUnavailable(Exception):
+    """The store cannot be read directly: it is on a server, or its schema is outdated. Opening it through `Database`
+    works.
+    """
 
 
-def path_of(url: str) -> str:
-    """Of the file. Raises CannotPeek for what is none, and for whatever needs a closer look to tell."""
+def sqlite_path(url: str) -> str:
+    """Return the path of a SQLite URL. Raises `DirectReadUnavailable` for other databases and for unusual URLs."""
     if not _URL.match(url):
         return url
-    found = _PLAIN.fullmatch(url)
-    if found is None:
-        raise CannotPeek
-    return f"/{found[1]}"
+    match = _SQLITE_URL.fullmatch(url)
+    if match is None:
+        raise DirectReadUnavailable
+    return f"/{match[1]}"
 
 
-def peek(url: str, fn: Callable[[Transaction], T], *, patience: float) -> T | None:
-    """What a function that only reads finds; None where there is no file, which is not made either."""
-    path = path_of(url)
+def read_sqlite(url: str, fn: Callable[[Transaction], T], *, busy_timeout: float) -> T | None:
+    """Run a read-only function on the database and return its result; None if the file does not exist. It is not
+    created.
+    """
+    path = sqlite_path(url)
     if not os.path.exists(path):
         return None
     try:
-        connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
         try:
             connection.execute("pragma query_only = on")
-            # All of it sees the database as it was at one moment.
+            # One transaction, so that all statements see the same snapshot.
             connection.execute("begin")
-            return SqliteTransaction(connection, path, writes=False).perform(fn)
+            return SqliteTransaction(connection, path, is_write=False).run_function(fn)
         finally:
             connection.close()
-    except BadStatement as failure:
-        raise CannotPeek from failure
+    except InvalidStatement as failure:
+        raise DirectReadUnavailable from failure
     except sqlite3.Error as failure:
-        raise explain_sqlite(failure, path) from failure
+        raise translate_sqlite_error(failure, path) from failure

@@ -1,4 +1,4 @@
-"""Before a conversation is cut short: what in it sounds like a decision or a finding."""
+"""Extraction of decisions and findings from a transcript before the conversation is compacted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-# Of a conversation, the end.
-LONGEST_TRANSCRIPT = 1_000_000
-LONGEST_TEXT = 20_000
-MOST_PICKED = 5
-_TELLING = re.compile(
+# Only the end of a transcript is read.
+MAX_TRANSCRIPT_BYTES = 1_000_000
+MAX_MESSAGE_CHARS = 20_000
+MAX_EXCERPTS = 5
+_DECISION_PATTERN = re.compile(
     r"\b(?:we (?:decided|agreed|will use|chose)|decided to|let's (?:use|go with)|turns out|the root cause|"
     r"remember that|from now on|always use|never use)\b",
     re.IGNORECASE,
@@ -22,32 +22,34 @@ _TELLING = re.compile(
 _SENTENCE = re.compile(r"[^\n.!?]+[.!?]?")
 
 
-class Picked(NamedTuple):
+class TranscriptExcerpt(NamedTuple):
+    """A sentence of a transcript and its author."""
+
     author: str
     sentence: str
 
 
-def pick(transcript: str) -> list[Picked]:
-    """From a file with a message on each line, as assistants keep their conversations."""
-    return list(_telling(transcript))[-MOST_PICKED:] if transcript else []
+def extract_decisions(transcript: str) -> list[TranscriptExcerpt]:
+    """Return the last decisions in a transcript file, which has one JSON message per line."""
+    return list(_decision_sentences(transcript))[-MAX_EXCERPTS:] if transcript else []
 
 
-def _telling(transcript: str) -> Iterator[Picked]:
-    for line in _lines(transcript):
+def _decision_sentences(transcript: str) -> Iterator[TranscriptExcerpt]:
+    for line in _read_lines(transcript):
         try:
-            said = msgspec.json.decode(line)
+            entry = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        message = said.get("message") if isinstance(said, dict) else None
+        message = entry.get("message") if isinstance(entry, dict) else None
         if isinstance(message, dict) and message.get("role") in ("user", "assistant"):
-            for text in _texts(message.get("content")):
-                for sentence in _SENTENCE.findall(text[:LONGEST_TEXT]):
-                    if _TELLING.search(sentence) and 20 <= len(sentence) <= 600:
-                        yield Picked(message["role"], sentence.strip())
+            for text in _text_blocks(message.get("content")):
+                for sentence in _SENTENCE.findall(text[:MAX_MESSAGE_CHARS]):
+                    if _DECISION_PATTERN.search(sentence) and 20 <= len(sentence) <= 600:
+                        yield TranscriptExcerpt(message["role"], sentence.strip())
 
 
-def _lines(transcript: str) -> list[bytes]:
-    """Nothing where it cannot be read, or is no file: a pipe would keep us waiting."""
+def _read_lines(transcript: str) -> list[bytes]:
+    """Return the last lines of a file; empty if it is not readable or not a regular file. A pipe would block."""
     try:
         descriptor = os.open(transcript, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
     except (OSError, ValueError):
@@ -56,12 +58,12 @@ def _lines(transcript: str) -> list[bytes]:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             return []
-        file.seek(max(0, about.st_size - LONGEST_TRANSCRIPT))
-        return file.read(LONGEST_TRANSCRIPT).splitlines()
+        file.seek(max(0, about.st_size - MAX_TRANSCRIPT_BYTES))
+        return file.read(MAX_TRANSCRIPT_BYTES).splitlines()
 
 
-def _texts(content: Any) -> Iterator[str]:
+def _text_blocks(content: Any) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
-        yield from (one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str))
+        yield from (item["text"] for item in content if isinstance(item, dict) and isinstance(item.get("text"), str))

@@ -1,1 +1,1 @@
-"""The journal of systemd, read from its files: no library, no program, no daemon."""
+"""Reader of systemd journal files without libsystemd, journalctl or journald."""

@@ -1,7 +1,7 @@
-"""A log made of journal files: those of one machine, with the ones that have rotated away.
+"""Log composed of the journal files of one machine, including rotated ones.
 
-Entries with the same `seqnum_id` were numbered by one counter, whatever file they are in, so they are put in order by
-their numbers; what was numbered by different counters, by time.
+Entries with the same `seqnum_id` were numbered by one counter, regardless of the file, and are ordered by number;
+entries of different counters are ordered by time.
 """
 
 from __future__ import annotations
@@ -18,132 +18,145 @@ import msgspec
 
 from portico.extend import decode_bounded
 from portico_services.system import subprocesses
-from portico_services.system.errors import DamagedData, MachineError
+from portico_services.system.errors import CorruptData, SystemToolError
 from portico_services.system.logs.entries import (
-    COUNTING_SECONDS,
+    COUNT_TIMEOUT_SECONDS,
     INFORMATION,
-    OF_SEVERITY,
+    LEVEL_BY_SYSLOG_SEVERITY,
     WARNING,
-    Log,
+    EventLog,
     LogEntry,
-    Position,
-    Query,
-    newest_first,
+    LogPosition,
+    LogQuery,
+    merge_newest_first,
 )
-from portico_services.system.logs.journal.file import Head, JournalFile, Pair
-from portico_services.system.path_access import AllowedRoots, OpenFile
-from portico_services.system.text import decoded
+from portico_services.system.logs.journal.file import EntryHeader, FieldPair, JournalFile
+from portico_services.system.path_access import AllowedPaths, OpenFile
+from portico_services.system.text import decode_lossy
 
-MOST_FILES = 512
-SEQNUMS = 1 << 36
-SOURCES = ("SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM", "_SYSTEMD_USER_UNIT")
+MAX_FILES = 512
+SEQNUM_SPAN = 1 << 36
+SOURCE_FIELDS = ("SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM", "_SYSTEMD_USER_UNIT")
 
-Where = Mapping[str, frozenset[str]]
-"""Of each of these fields, one of these values."""
+FieldFilter = Mapping[str, frozenset[str]]
+"""Allowed values for each of these fields."""
 
 
-class JournalLog(Log):
-    """`paths` are journal files, or folders that have some, or folders of such folders."""
+class JournalLog(EventLog):
+    """Log of journal files. `paths` are files, directories of files, or directories of such directories."""
 
     def __init__(
         self,
         name: str,
         description: str,
-        roots: AllowedRoots,
+        roots: AllowedPaths,
         paths: list[str],
         *,
-        wanted: Callable[[str], bool] = lambda name: True,
-        where: Where | None = None,
+        file_filter: Callable[[str], bool] = lambda name: True,
+        field_filter: FieldFilter | None = None,
     ) -> None:
         super().__init__(name, description)
         self._roots = roots
         self._paths = paths
-        self._wanted = wanted
-        self._where = where or {}
+        self._file_filter = file_filter
+        self._field_filter = field_filter or {}
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
+    def scan_newest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[LogEntry | None]:
         with ExitStack() as stack:
+            # Files with the same sequence number id were written by one daemon, so their numbers order them exactly.
+            # Between families only the time is comparable.
             families: dict[bytes, list[_OpenJournal]] = {}
             for file in self._open(stack, problems):
                 families.setdefault(file.seqnum_id, []).append(file)
             streams = [
-                ((max(file.newest for file in files), seqnum_id), partial(self._family, files, query, after, problems))
+                (
+                    (max(file.newest for file in files), seqnum_id),
+                    partial(self._scan_files, files, query, after, problems),
+                )
                 for seqnum_id, files in families.items()
             ]
-            for _, entry in newest_first(streams):
+            for _, entry in merge_newest_first(streams):
                 yield entry
 
-    def _family(
-        self, files: list[_OpenJournal], query: Query, after: Position, problems: list[str]
+    def _scan_files(
+        self, files: list[_OpenJournal], query: LogQuery, after: LogPosition, problems: list[str]
     ) -> Iterator[tuple[Any, LogEntry | None]]:
         streams = [(file.newest_seqnum, partial(self._one, file, query, after, problems)) for file in files]
         latest = (2**64, files[0].seqnum_id)
-        for _, entry in newest_first(streams):
+        for _, entry in merge_newest_first(streams):
             if entry is not None:
-                # The clock may have been put back; the order of numbers stands.
+                # The clock may have been set back; the order of the sequence numbers takes precedence.
                 latest = min(latest, (entry.time, files[0].seqnum_id))
             yield latest, entry
 
     def _one(
-        self, opened: _OpenJournal, query: Query, after: Position, problems: list[str]
+        self, opened: _OpenJournal, query: LogQuery, after: LogPosition, problems: list[str]
     ) -> Iterator[tuple[int, LogEntry | None]]:
-        """The entries of one file, each with its number."""
+        """Yield the entries of one file, each with its sequence number."""
         try:
-            file = JournalFile(opened.file.image())
-        except MachineError as failure:
+            file = JournalFile(opened.file.map())
+        except SystemToolError as failure:
             problems.append(f"{opened.name}: {failure}")
             return
         stop = _stop(file, query, after)
-        chosen = self._chosen(file, query)
+        chosen = self._select_offsets(file, query)
         offsets = file.entries.backwards(stop) if chosen is None else reversed(_before(file, chosen, stop))
         number = 2**64
         for offset in offsets:
             try:
-                head = file.head(offset)
+                head = file.entry_header(offset)
+                # Entries of one file are in the order of time, apart from clock corrections.
                 if query.start is not None and head[3] < query.start:
                     break
                 number = head[2]
-                yield number, entry_of(file, head)
-            except DamagedData as damage:
+                yield number, read_entry(file, head)
+            except CorruptData as damage:
                 file.problems.add(str(damage)) if len(file.problems) < 5 else None
                 yield number, None
         problems.extend(f"{opened.name}: {problem}" for problem in sorted(file.problems))
 
-    def _chosen(self, file: JournalFile, query: Query) -> list[int] | None:
-        """The entries that the index has for a query, oldest first; None where the index cannot help."""
-        lists = [_having(file, (field,), values.__contains__) for field, values in self._where.items()]
+    def _select_offsets(self, file: JournalFile, query: LogQuery) -> list[int] | None:
+        """Return the offsets of the entries that the index selects for a query, oldest first; None if the index does
+        not apply.
+        """
+        lists = [_entries_matching(file, (field,), values.__contains__) for field, values in self._field_filter.items()]
         if query.min_level >= WARNING:
-            # What has no priority counts as information, so above that the index knows them all.
-            severe = {str(n) for n, level in enumerate(OF_SEVERITY) if level >= query.min_level}
-            lists.append(_having(file, ("PRIORITY",), severe.__contains__))
+            # Entries without a priority count as information, so for higher levels the index is complete.
+            # The index holds values as text, as journald stores them.
+            severe = {str(n) for n, level in enumerate(LEVEL_BY_SYSLOG_SEVERITY) if level >= query.min_level}
+            lists.append(_entries_matching(file, ("PRIORITY",), severe.__contains__))
         if query.source is not None:
-            lists.append(_having(file, SOURCES, query.names))
+            lists.append(_entries_matching(file, SOURCE_FIELDS, query.matches_source))
         if not lists:
             return None
+        # Entries are appended, so the order of offsets is that of their sequence numbers.
         return sorted(set.intersection(*lists))
 
     def entry(self, id: int) -> LogEntry | None:
         with ExitStack() as stack:
             for opened in self._open(stack, []):
-                seqnum = id % SEQNUMS
+                seqnum = id % SEQNUM_SPAN
+                # Ids contain a hash of the counter, so files of other machines or boots are skipped.
                 if entry_id(opened.seqnum_id, seqnum) != id:
                     continue
                 try:
-                    file = JournalFile(opened.file.image())
+                    file = JournalFile(opened.file.map())
+                    # Binary search: entries are ordered by sequence number within a file.
                     number = file.before_seqnum(seqnum)
                     if number < len(file.entries):
-                        head = file.head(file.entries[number])
+                        head = file.entry_header(file.entries[number])
                         if head[2] == seqnum:
-                            return self._if_ours(entry_of(file, head))
-                except MachineError:
+                            return self._if_matching(read_entry(file, head))
+                except SystemToolError:
                     continue
         return None
 
-    def _if_ours(self, entry: LogEntry) -> LogEntry | None:
-        return entry if all(entry.fields.get(field) in values for field, values in self._where.items()) else None
+    def _if_matching(self, entry: LogEntry) -> LogEntry | None:
+        return entry if all(entry.fields.get(field) in values for field, values in self._field_filter.items()) else None
 
-    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
-        if self._where:
+    def count(self, seconds: float = COUNT_TIMEOUT_SECONDS) -> int | None:
+        # The header counts all entries, not those of the filter.
+        if self._field_filter:
             return None
         with ExitStack() as stack:
             return sum(file.count for file in self._open(stack, []))
@@ -152,28 +165,29 @@ class JournalLog(Log):
         with ExitStack() as stack:
             return sum(file.file.size for file in self._open(stack, []))
 
-    def stamp(self) -> object:
+    def change_stamp(self) -> object:
         with ExitStack() as stack:
             return tuple((file.seqnum_id, file.newest_seqnum) for file in self._open(stack, [], archived=False))
 
     def _open(self, stack: ExitStack, problems: list[str], *, archived: bool = True) -> Iterator[_OpenJournal]:
-        """The files as they are now. Once open, it does not matter that one is renamed or vacuumed away."""
-        for path in files(self._roots, self._paths, problems):
+        """Open the current files. An open file stays readable when it is renamed or removed."""
+        for path in find_journal_files(self._roots, self._paths, problems):
             name = path.rsplit("/", 1)[-1]
-            if self._wanted(name) and (archived or "@" not in name):
+            if self._file_filter(name) and (archived or "@" not in name):
                 try:
                     yield _OpenJournal(stack.enter_context(self._roots.open(path)), name)
-                except MachineError as failure:
+                except SystemToolError as failure:
                     problems.append(f"{name}: {failure}")
 
 
 class _OpenJournal:
-    """A journal file that has been opened, but not read: what its header says."""
+    """Open journal file with the header values that are needed before parsing it."""
 
     def __init__(self, file: OpenFile, name: str) -> None:
+        # Enough for the sort keys; a file is only mapped when the merge reaches it.
         head = file.read(0, 208)
         if len(head) < 208:
-            raise DamagedData("no journal: it is too short for one")
+            raise CorruptData("not a journal file: too short")
         self.file = file
         self.name = name
         self.seqnum_id = head[72:88]
@@ -182,24 +196,24 @@ class _OpenJournal:
         [self.newest] = unpack_from("<Q", head, 192)
 
 
-def files(roots: AllowedRoots, paths: list[str], problems: list[str]) -> list[str]:
-    """The journal files at these paths, and in folders up to one level below."""
-    found: list[str] = []
+def find_journal_files(roots: AllowedPaths, paths: list[str], problems: list[str]) -> list[str]:
+    """Return the journal files at these paths, and in directories up to one level below."""
+    results: list[str] = []
     for path in paths:
         try:
             info, _ = roots.stat(path)
             if info.st_mode & 0o170000 == 0o040000:
-                found += _below(roots, path, 1)
+                results += _below(roots, path, 1)
             else:
-                found.append(path)
-        except MachineError as failure:
+                results.append(path)
+        except SystemToolError as failure:
             problems.append(str(failure))
-    # Names of archived files hold their first number and time, so the last names are the newest.
-    return found if len(found) <= MOST_FILES else sorted(found, reverse=True)[:MOST_FILES]
+    # Names of archived files contain their first number and time, so the last names are the newest.
+    return results if len(results) <= MAX_FILES else sorted(results, reverse=True)[:MAX_FILES]
 
 
-def _below(roots: AllowedRoots, path: str, depth: int) -> Iterator[str]:
-    with roots.folder(path) as folder:
+def _below(roots: AllowedPaths, path: str, depth: int) -> Iterator[str]:
+    with roots.open_directory(path) as folder:
         entries = folder.scan()
     for entry in entries:
         below = f"{path}/{entry.name}"
@@ -209,8 +223,8 @@ def _below(roots: AllowedRoots, path: str, depth: int) -> Iterator[str]:
             yield from _below(roots, below, depth - 1)
 
 
-def _stop(file: JournalFile, query: Query, after: Position) -> int:
-    """How many of a file's entries may be wanted: those up to the end of the query and behind the last page."""
+def _stop(file: JournalFile, query: LogQuery, after: LogPosition) -> int:
+    """Return the number of entries that may match: those up to the end of the query and before the last page."""
     stop = len(file.entries)
     if query.end is not None:
         stop = min(stop, file.before_time(query.end + 1))
@@ -219,51 +233,55 @@ def _stop(file: JournalFile, query: Query, after: Position) -> int:
         if file.seqnum_id == seqnum_id:
             stop = min(stop, file.before_seqnum(seqnum))
         else:
+            # Another family: continue by time. Entries of the same microsecond are ordered by family id, as in the
+            # merge.
             stop = min(stop, file.before_time(time + (file.seqnum_id < seqnum_id)))
     return stop
 
 
 def _before(file: JournalFile, offsets: list[int], stop: int) -> list[int]:
-    """Those of these entries that are among the first `stop`. Entries are only ever appended."""
+    """Return the offsets that are among the first `stop` entries. Entries are only ever appended."""
     if stop >= len(file.entries):
         return offsets
     return offsets[: bisect_left(offsets, file.entries[stop])]
 
 
-def _having(file: JournalFile, fields: tuple[str, ...], wanted: Callable[[str], bool]) -> set[int]:
-    found: set[int] = set()
+def _entries_matching(file: JournalFile, fields: tuple[str, ...], predicate: Callable[[str], bool]) -> set[int]:
+    result: set[int] = set()
     for field in fields:
         for value, data in file.values(field):
-            if isinstance(value, str) and wanted(value):
+            if isinstance(value, str) and predicate(value):
                 try:
-                    found.update(file.having(data))
-                except DamagedData as damage:
+                    result.update(file.entries_with(data))
+                except CorruptData as damage:
                     file.problems.add(str(damage))
-    return found
+    return result
 
 
-def entry_of(file: JournalFile, head: Head) -> LogEntry:
+def read_entry(file: JournalFile, head: EntryHeader) -> LogEntry:
     pairs = file.fields(head)
     fields: dict[str, Any] = dict(pairs)
     if len(fields) < len(pairs):
-        fields = _several(pairs)
-    return made(fields, id=entry_id(file.seqnum_id, head[2]), time=head[3], position=[file.seqnum_id.hex(), *head[2:4]])
+        fields = _group_fields(pairs)
+    return to_entry(
+        fields, id=entry_id(file.seqnum_id, head[2]), time=head[3], position=[file.seqnum_id.hex(), *head[2:4]]
+    )
 
 
 def entry_id(seqnum_id: bytes, seqnum: int) -> int:
-    """A number for an entry that holds for the whole log: its own, and sixteen bits of whose counter it is from."""
-    return (zlib.crc32(seqnum_id) & 0xFFFF) * SEQNUMS + seqnum % SEQNUMS
+    """Return an entry id that is unique in the log: the sequence number and 16 bits of a hash of its counter."""
+    return (zlib.crc32(seqnum_id) & 0xFFFF) * SEQNUM_SPAN + seqnum % SEQNUM_SPAN
 
 
-def made(fields: dict[str, Any], *, id: int, time: int, position: Position) -> LogEntry:
-    """An entry of the fields that journald gives one."""
+def to_entry(fields: dict[str, Any], *, id: int, time: int, position: LogPosition) -> LogEntry:
+    """Convert journal fields to an entry."""
     priority = fields.get("PRIORITY")
     severity = int(priority) if isinstance(priority, str) and priority in "01234567" and priority else None
-    names = [name for field in SOURCES if type(name := fields.get(field)) is str]
+    names = [name for field in SOURCE_FIELDS if type(name := fields.get(field)) is str]
     return LogEntry(
         id=id,
         time=time,
-        level=INFORMATION if severity is None else OF_SEVERITY[severity],
+        level=INFORMATION if severity is None else LEVEL_BY_SYSLOG_SEVERITY[severity],
         source=names[0] if names else "journal",
         message=_text(fields.get("MESSAGE", "")),
         computer=_text(fields.get("_HOSTNAME", "")),
@@ -273,8 +291,8 @@ def made(fields: dict[str, Any], *, id: int, time: int, position: Position) -> L
     )
 
 
-def _several(pairs: list[Pair]) -> dict[str, Any]:
-    """A field may be there more than once, and then has a list of values."""
+def _group_fields(pairs: list[FieldPair]) -> dict[str, Any]:
+    """Group fields by name; a repeated field becomes a list of values."""
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name not in fields:
@@ -289,75 +307,80 @@ def _several(pairs: list[Pair]) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         value = value[0]
-    return decoded(value) if isinstance(value, bytes) else str(value)
+    return decode_lossy(value) if isinstance(value, bytes) else str(value)
 
 
-# The journal by way of `journalctl`, where its files are not ours to read
+# Access through `journalctl`, if the journal files are not readable
 
 
-class JournalctlLog(Log):
-    """`arguments` say which journal: `--system`, `--user`, `--directory=…`."""
+class JournalctlLog(EventLog):
+    """Log read through journalctl. `arguments` select the journal: `--system`, `--user`, `--directory=…`."""
 
     def __init__(
-        self, name: str, description: str, arguments: tuple[str, ...] = (), *, where: Where | None = None
+        self, name: str, description: str, arguments: tuple[str, ...] = (), *, field_filter: FieldFilter | None = None
     ) -> None:
         super().__init__(name, description)
         self._arguments = arguments
-        # Matches of one field are alternatives to journalctl, and matches of different ones must all hold: as here.
-        self._matches = [f"{field}={value}" for field, values in (where or {}).items() for value in sorted(values)]
+        # As here, journalctl combines matches of the same field with OR and of different fields with AND.
+        self._matches = [
+            f"{field}={value}" for field, values in (field_filter or {}).items() for value in sorted(values)
+        ]
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
-        wanted = ["--reverse"]
+    def scan_newest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[LogEntry | None]:
+        options = ["--reverse"]
         if query.min_level >= WARNING:
-            wanted.append(f"--priority={max(n for n, level in enumerate(OF_SEVERITY) if level >= query.min_level)}")
+            options.append(
+                f"--priority={max(n for n, level in enumerate(LEVEL_BY_SYSLOG_SEVERITY) if level >= query.min_level)}"
+            )
         if query.start is not None:
-            wanted.append(f"--since=@{query.start // 1_000_000}")
+            options.append(f"--since=@{query.start // 1_000_000}")
         if query.end is not None:
-            wanted.append(f"--until=@{query.end // 1_000_000 + 1}")
+            options.append(f"--until=@{query.end // 1_000_000 + 1}")
         if after is not None:
-            wanted.append(f"--after-cursor={after}")
-        yield from self._run(wanted, problems)
+            options.append(f"--after-cursor={after}")
+        yield from self._run(options, problems)
 
-    def _run(self, wanted: list[str], problems: list[str]) -> Iterator[LogEntry | None]:
-        argv = ["journalctl", "--output=json", "--all", "--no-pager", "--quiet", *self._arguments, *wanted]
-        with closing(subprocesses.lines([*argv, *self._matches])) as lines:
+    def _run(self, options: list[str], problems: list[str]) -> Iterator[LogEntry | None]:
+        # `--all` includes long and binary fields, which are otherwise replaced by null.
+        argv = ["journalctl", "--output=json", "--all", "--no-pager", "--quiet", *self._arguments, *options]
+        with closing(subprocesses.run_lines([*argv, *self._matches])) as lines:
             try:
                 for line in lines:
-                    yield _printed_entry(line)
-            except MachineError as failure:
+                    yield _parse_export_entry(line)
+            except SystemToolError as failure:
                 problems.append(str(failure))
 
     def entry(self, id: int) -> LogEntry | None:
-        """Its number is not something journalctl can be asked for, so the latest are looked through."""
-        found = (entry for entry in self._run(["--reverse", "--lines=10000"], []) if entry is not None)
-        return next((entry for entry in found if entry.id == id), None)
+        """Return an entry by scanning the latest ones: journalctl cannot look up sequence numbers."""
+        result = (entry for entry in self._run(["--reverse", "--lines=10000"], []) if entry is not None)
+        return next((entry for entry in result if entry.id == id), None)
 
-    def stamp(self) -> object:
+    def change_stamp(self) -> object:
         newest = next(iter(self._run(["--lines=1"], [])), None)
         return None if newest is None else newest.position
 
 
-def _printed_entry(line: bytes) -> LogEntry | None:
+def _parse_export_entry(line: bytes) -> LogEntry | None:
     try:
         fields: dict[str, Any] = decode_bounded(line, type=dict[str, Any])
         cursor, time = fields.pop("__CURSOR"), int(fields.pop("__REALTIME_TIMESTAMP"))
     except (msgspec.DecodeError, KeyError, ValueError):
         return None
     parts = dict(part.split("=", 1) for part in cursor.split(";") if "=" in part)
-    fields = {name: _printed_value(value) for name, value in fields.items() if not name.startswith("__")}
-    return made(fields, id=_id(parts), time=time, position=cursor)
+    fields = {name: _decode_export_value(value) for name, value in fields.items() if not name.startswith("__")}
+    return to_entry(fields, id=_id(parts), time=time, position=cursor)
 
 
 def _id(parts: dict[str, str]) -> int:
-    """The same that the files give: whose counter it is from, and the number."""
+    """Return the same id that reading the files gives: a hash of the counter, and the number."""
     try:
         return entry_id(bytes.fromhex(parts["s"]), int(parts["i"], 16))
     except (KeyError, ValueError):
         return 0
 
 
-def _printed_value(value: Any) -> Any:
-    """What is no text is written as a list of numbers, and a field that is there twice as a list of texts."""
-    if isinstance(value, list) and value and all(type(one) is int and 0 <= one < 256 for one in value):
+def _decode_export_value(value: Any) -> Any:
+    """Decode a value of the JSON export: binary data is a list of numbers, repeated fields are lists of strings."""
+    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 256 for item in value):
         return bytes(value)
-    return [_printed_value(one) for one in value] if isinstance(value, list) else value
+    return [_decode_export_value(item) for item in value] if isinstance(value, list) else value

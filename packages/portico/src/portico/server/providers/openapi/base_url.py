@@ -1,4 +1,4 @@
-"""Where an API is, by what its document says of its servers."""
+"""Base URL of an API, from the servers in its document."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from portico.protocol.errors import UsageError
-from portico.server.providers.openapi.document import ApiServer
+from portico.server.providers.openapi.document import OpenApiServer
 
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
-def base_of(servers: Sequence[ApiServer], variables: Mapping[str, str]) -> str:
-    """The URL of the first server with its variables filled in, without a slash at its end."""
+def resolve_base_url(servers: Sequence[OpenApiServer], variables: Mapping[str, str]) -> str:
+    """Return the URL of the first server with its variables substituted, without a trailing slash.
+
+    Raises UsageError.
+    """
     if not servers:
         return ""
     server = servers[0]
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
         about = server.variables.get(name, {})
-        said = variables.get(name, about.get("default"))
-        if not isinstance(said, str):
-            raise UsageError(f"the server's URL needs a value for {name!r}: give variables={{{name!r}: …}}")
+        text = variables.get(name, about.get("default"))
+        if not isinstance(text, str):
+            raise UsageError(f"the server URL requires a value for {name!r}: pass variables={{{name!r}: …}}")
         allowed = about.get("enum")
-        if isinstance(allowed, list) and said not in allowed:
-            raise UsageError(f"{name} is {said!r}, and has to be one of {', '.join(map(str, allowed))}")
-        return said
+        if isinstance(allowed, list) and text not in allowed:
+            raise UsageError(f"{name} must be one of {', '.join(map(str, allowed))}, got {text!r}")
+        return text
 
     return _VARIABLE.sub(value, server.url).rstrip("/")
 
 
-def is_absolute(url: str) -> bool:
+def is_absolute_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -40,7 +43,7 @@ def is_absolute(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def origin_of(url: str) -> tuple[str, str]:
-    """What stands before the path of a URL."""
+def parse_origin(url: str) -> tuple[str, str]:
+    """Return scheme and authority of a URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.lower()

@@ -1,4 +1,4 @@
-"""One operation as a tool: the schema of its arguments, the request that they come to, the schema of its results."""
+"""Binding of an operation to a tool: the schemas of its arguments and results, and the request for a call."""
 
 from __future__ import annotations
 
@@ -9,54 +9,56 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.protocol.errors import ToolError, UsageError
-from portico.server.providers.openapi.document import ApiDocument
+from portico.server.providers.openapi.document import OpenApiDocument
 from portico.server.providers.openapi.operations import Operation
 from portico.server.providers.openapi.parameter_styles import (
-    escape_name,
-    escaped,
-    in_header,
-    in_path,
-    in_query,
-    written,
+    format_value,
+    percent_encode,
+    percent_encode_name,
+    serialize_header,
+    serialize_path,
+    serialize_query,
 )
-from portico.server.providers.openapi.request_bodies import RequestBody, body_of, encoded, file_schema
-from portico.server.providers.openapi.schemas import Schemas
+from portico.server.providers.openapi.request_bodies import RequestBody, encode_body, file_schema, select_request_body
+from portico.server.providers.openapi.schemas import SchemaConverter
 
-# How many bytes of `$defs` the arguments and the results of a tool may have; what is beyond is left open.
-MOST_INPUT, MOST_OUTPUT = 32 * 1024, 8 * 1024
-MOST_PARAMETERS = 1000
-# What is raised where a list stands for an object, and the like: a document may say anything anywhere.
-_MALFORMED = (TypeError, AttributeError, LookupError, ValueError, RecursionError)
+# Maximum size of `$defs` in input and output schemas; definitions beyond it accept any value of their type.
+MAX_INPUT_DEFS_BYTES, MAX_OUTPUT_DEFS_BYTES = 32 * 1024, 8 * 1024
+MAX_PARAMETERS = 1000
+# Raised where a document has, for example, a list instead of an object: any member may have any type.
+_MALFORMED_ERRORS = (TypeError, AttributeError, LookupError, ValueError, RecursionError)
 
-_STYLES = {
+_STYLES_BY_LOCATION = {
     "path": ("simple", "label", "matrix"),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
     "header": ("simple",),
     "cookie": ("form",),
 }
-# OpenAPI, Parameter Object: these are described elsewhere, and parameters of these names are ignored.
+# Parameters of these names are ignored, because they are described elsewhere (OpenAPI, Parameter Object).
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
-# What a call may not say: they are about the connection, not about the request.
-OUR_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer"})
-TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Headers that a call must not set: they describe the connection, not the request.
+CONNECTION_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer"}
+)
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
-class ApiArgument(Struct, frozen=True):
-    """An argument of the tool, and where it goes."""
+class ArgumentBinding(Struct, frozen=True):
+    """An argument of the tool, and its location in the request."""
 
     name: str
-    place: str
-    wire: str
+    location: str
+    parameter_name: str
     style: str = ""
     explode: bool = False
-    reserved: bool = False
-    # It is written as JSON, whatever it is.
-    json: bool = False
+    allow_reserved: bool = False
+    # Whether the value is always written as JSON.
+    is_json: bool = False
 
 
 class ApiRequest(Struct):
-    """What is sent: the path has its query with it, and both are escaped."""
+    """A request to the API. The path and the query are already percent-encoded."""
 
     method: str
     path: str
@@ -66,8 +68,8 @@ class ApiRequest(Struct):
     body: bytes = b""
 
     @property
-    def target(self) -> str:
-        """The path with its query."""
+    def path_and_query(self) -> str:
+        """Return the path with its query."""
         query = "&".join(f"{name}={value}" for name, value in self.query)
         return f"{self.path}?{query}" if query else self.path
 
@@ -77,187 +79,203 @@ class ApiRequest(Struct):
         return [*self.headers, ("Cookie", cookie)] if cookie else self.headers
 
 
-class OperationShape(Struct, frozen=True):
-    """What is known of an operation when its tool is used."""
+class OperationBinding(Struct, frozen=True):
+    """Binding of one operation, as used when its tool is called."""
 
     operation: Operation
-    arguments: tuple[ApiArgument, ...]
+    arguments: tuple[ArgumentBinding, ...]
     body: RequestBody | None
-    # The arguments that are members of the body, by what they are called there; None: the body is one argument.
-    members: dict[str, str] | None
+    # Arguments that are members of the body, by argument name; None: the body is one argument.
+    body_arguments: dict[str, str] | None
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
     accept: str
 
-    def request(self, given: dict[str, Any]) -> ApiRequest:
-        """The request for these arguments, which fit the schema. Raises ToolError for what cannot be sent."""
-        request = ApiRequest(self.operation.method.upper(), self._path(given))
+    def build_request(self, arguments: dict[str, Any]) -> ApiRequest:
+        """Return the request for arguments that fit the schema. Raises ToolError for values that cannot be sent."""
+        request = ApiRequest(self.operation.method.upper(), self._build_path(arguments))
         request.headers.append(("Accept", self.accept))
-        for one in self.arguments:
-            if one.place not in ("path", "body") and given.get(one.name) is not None:
-                _put(request, one, given[one.name])
-        self._put_body(request, given)
+        for argument in self.arguments:
+            if argument.location not in ("path", "body") and arguments.get(argument.name) is not None:
+                _set_argument(request, argument, arguments[argument.name])
+        self._set_body(request, arguments)
         return request
 
-    def _path(self, given: dict[str, Any]) -> str:
-        by_wire = {one.wire: one for one in self.arguments if one.place == "path"}
+    def _build_path(self, arguments: dict[str, Any]) -> str:
+        by_wire = {argument.parameter_name: argument for argument in self.arguments if argument.location == "path"}
 
-        def value(found: re.Match[str]) -> str:
-            one = by_wire[found[1]]
-            if one.name not in given:
-                # Arguments that could not be checked come here too.
-                raise ToolError(f"{one.name} is missing.", kind="ValidationError")
-            if one.json:
-                return in_path(one.wire, written_json(given[one.name]))
-            return in_path(one.wire, given[one.name], one.style, one.explode)
+        def value(match: re.Match[str]) -> str:
+            argument = by_wire[match[1]]
+            if argument.name not in arguments:
+                # Reached when the arguments could not be validated against the schema.
+                raise ToolError(f"{argument.name} is missing.", error_type="ValidationError")
+            if argument.is_json:
+                return serialize_path(argument.parameter_name, encode_json_argument(arguments[argument.name]))
+            return serialize_path(argument.parameter_name, arguments[argument.name], argument.style, argument.explode)
 
         pieces = _VARIABLE.split(self.operation.path)
         if len(pieces) == 1:
             return self.operation.path
         return _VARIABLE.sub(value, self.operation.path)
 
-    def _put_body(self, request: ApiRequest, given: dict[str, Any]) -> None:
+    def _set_body(self, request: ApiRequest, arguments: dict[str, Any]) -> None:
         if self.body is None:
             return
-        if self.members is None:
-            name = next(one.name for one in self.arguments if one.place == "body")
-            if name not in given:
+        if self.body_arguments is None:
+            name = next(argument.name for argument in self.arguments if argument.location == "body")
+            if name not in arguments:
                 return
-            value = given[name]
+            value = arguments[name]
         else:
-            value = {wire: given[name] for name, wire in self.members.items() if name in given}
+            value = {wire: arguments[name] for name, wire in self.body_arguments.items() if name in arguments}
             if not value and not self.body.required:
                 return
-        media, request.body = encoded(self.body, value)
+        media, request.body = encode_body(self.body, value)
         request.headers.append(("Content-Type", media))
 
 
-def written_json(value: Any) -> str:
+def encode_json_argument(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _put(request: ApiRequest, one: ApiArgument, value: Any) -> None:
-    if one.place == "query":
-        if one.json:
-            request.query.append((escape_name(one.wire), escaped(written_json(value), reserved=one.reserved)))
+def _set_argument(request: ApiRequest, item: ArgumentBinding, value: Any) -> None:
+    if item.location == "query":
+        if item.is_json:
+            request.query.append(
+                (
+                    percent_encode_name(item.parameter_name),
+                    percent_encode(encode_json_argument(value), reserved=item.allow_reserved),
+                )
+            )
         else:
-            request.query += in_query(one.wire, value, one.style, one.explode, one.reserved)
+            request.query += serialize_query(item.parameter_name, value, item.style, item.explode, item.allow_reserved)
         return
-    if one.place == "cookie":
+    if item.location == "cookie":
         pairs = (
-            [(one.wire, escaped(written_json(value)))] if one.json else in_query(one.wire, value, "form", one.explode)
+            [(item.parameter_name, percent_encode(encode_json_argument(value)))]
+            if item.is_json
+            else serialize_query(item.parameter_name, value, "form", item.explode)
         )
         request.cookies += pairs
         return
-    text = written_json(value) if one.json else in_header(value, one.explode)
+    text = encode_json_argument(value) if item.is_json else serialize_header(value, item.explode)
     if not text.isascii() or not text.isprintable():
-        raise ToolError(f"{one.name} has characters that a header cannot have.", kind="ValidationError")
-    request.headers.append((one.wire, text))
+        raise ToolError(
+            (f"{item.name} contains characters that are not allowed in a header."), error_type="ValidationError"
+        )
+    request.headers.append((item.parameter_name, text))
 
 
-class ShapeMaker:
-    """Makes the shapes of a document's operations."""
+class BindingBuilder:
+    """Builds the bindings of a document's operations."""
 
-    def __init__(self, document: ApiDocument, *, outputs: bool = True) -> None:
+    def __init__(self, document: OpenApiDocument, *, validate_output: bool = True) -> None:
         self._document = document
-        self._schemas = Schemas(document)
-        self._outputs = outputs
+        self._schemas = SchemaConverter(document)
+        self._outputs = validate_output
 
-    def make(self, operation: Operation) -> OperationShape:
-        """What an operation comes to. Raises UsageError for one that cannot be read."""
+    def build(self, operation: Operation) -> OperationBinding:
+        """Return the binding of an operation. Raises UsageError if its description is malformed."""
         try:
-            return self._made(operation)
-        except _MALFORMED as failure:
-            raise UsageError(f"it is not described as OpenAPI has it ({type(failure).__name__})") from failure
+            return self._build(operation)
+        except _MALFORMED_ERRORS as failure:
+            raise UsageError(f"its description is not valid OpenAPI ({type(failure).__name__})") from failure
 
-    def _made(self, operation: Operation) -> OperationShape:
+    def _build(self, operation: Operation) -> OperationBinding:
         properties: dict[str, Any] = {}
         required: list[str] = []
-        arguments: list[ApiArgument] = []
+        arguments: list[ArgumentBinding] = []
         parameters = operation.parameters(self._document)
-        if len(parameters) > MOST_PARAMETERS:
-            raise UsageError(f"it has more than {MOST_PARAMETERS} parameters")
+        if len(parameters) > MAX_PARAMETERS:
+            raise UsageError(f"it must have at most {MAX_PARAMETERS} parameters")
         for parameter in parameters:
-            made = self._argument(parameter, properties)
+            made = self._build_argument(parameter, properties)
             if made is not None:
-                one, schema = made
-                arguments.append(one)
-                properties[one.name] = schema
-                if parameter.get("required") is True or one.place == "path":
-                    required.append(one.name)
-        _check_path(operation, arguments)
-        body = body_of(self._document, _plain(operation.what.request_body))
-        members = None if body is None else self._flatten(body, properties, required)
+                argument, schema = made
+                arguments.append(argument)
+                properties[argument.name] = schema
+                if parameter.get("required") is True or argument.location == "path":
+                    required.append(argument.name)
+        _validate_path(operation, arguments)
+        body = select_request_body(self._document, _decode(operation.decode.request_body))
+        members = None if body is None else self._flatten_body(body, properties, required)
         if body is not None and members is None:
-            name = _distinct("body", "request", properties)
-            arguments.append(ApiArgument(name, "body", ""))
+            name = _unique_name("body", "request", properties)
+            arguments.append(ArgumentBinding(name, "body", ""))
             properties[name] = self._body_schema(body)
             if body.required:
                 required.append(name)
         root: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
         if required:
             root["required"] = required
-        output, accept = self._output(operation)
-        return OperationShape(
+        output, accept = self._output_schema(operation)
+        return OperationBinding(
             operation,
             tuple(arguments),
             body,
             members,
-            self._schemas.gather(root, "in", MOST_INPUT),
+            self._schemas.with_definitions(root, "in", MAX_INPUT_DEFS_BYTES),
             output,
             accept,
         )
 
-    def _argument(self, parameter: dict[str, Any], taken: dict[str, Any]) -> tuple[ApiArgument, dict[str, Any]] | None:
+    def _build_argument(
+        self, parameter: dict[str, Any], used_names: dict[str, Any]
+    ) -> tuple[ArgumentBinding, dict[str, Any]] | None:
         place, wire = parameter.get("in"), parameter.get("name")
-        if not isinstance(place, str) or place not in _STYLES or not isinstance(wire, str) or not wire:
+        if not isinstance(place, str) or place not in _STYLES_BY_LOCATION or not isinstance(wire, str) or not wire:
             return None
-        if place == "header" and (wire.lower() in _IGNORED_HEADERS | OUR_HEADERS or not TOKEN.fullmatch(wire)):
+        if place == "header" and (
+            wire.lower() in _IGNORED_HEADERS | CONNECTION_HEADERS or not HEADER_NAME.fullmatch(wire)
+        ):
             return None
-        if place == "cookie" and not TOKEN.fullmatch(wire):
+        if place == "cookie" and not HEADER_NAME.fullmatch(wire):
             return None
         content = parameter.get("content")
         is_json = isinstance(content, dict) and bool(content)
-        said = next(iter(content.values()), None) if isinstance(content, dict) else parameter
-        schema = self._schemas.convert(said.get("schema") if isinstance(said, dict) else {}, "in")
+        schema_holder = next(iter(content.values()), None) if isinstance(content, dict) else parameter
+        schema = self._schemas.convert(schema_holder.get("schema") if isinstance(schema_holder, dict) else {}, "in")
         style = parameter.get("style")
-        style = style if style in _STYLES[place] else _STYLES[place][0]
+        style = style if style in _STYLES_BY_LOCATION[place] else _STYLES_BY_LOCATION[place][0]
         explode = parameter.get("explode")
         for word in ("description", "deprecated"):
             if word in parameter and "$ref" not in schema:
                 schema = {**schema, word: parameter[word]}
-        if isinstance(told := parameter.get("description"), str) and "$ref" in schema:
-            schema = {**schema, "description": told}
-        name = _distinct(wire, place, taken)
+        if isinstance(description := parameter.get("description"), str) and "$ref" in schema:
+            schema = {**schema, "description": description}
+        name = _unique_name(wire, place, used_names)
         exploded = explode if isinstance(explode, bool) else style in ("form", "deepObject")
         reserved = parameter.get("allowReserved") is True
-        return ApiArgument(name, place, wire, style, exploded, reserved, is_json), schema
+        return ArgumentBinding(name, place, wire, style, exploded, reserved, is_json), schema
 
     def _body_schema(self, body: RequestBody) -> dict[str, Any]:
-        if body.form == "bytes":
-            told = body.description or "The body"
-            return {"type": "string", "contentEncoding": "base64", "description": f"{told} (base64)"}
-        if body.form == "text":
+        if body.body_encoding == "bytes":
+            description = body.description or "The body"
+            return {"type": "string", "contentEncoding": "base64", "description": f"{description} (base64)"}
+        if body.body_encoding == "text":
             return {"type": "string", "description": body.description or "The body, as a text"}
         schema = self._schemas.convert(body.schema, "in")
-        if body.files and "properties" not in schema:
-            schema = self._schemas.convert(self._document.resolved(body.schema), "in")
-        if body.files:
-            said = self._document.resolved(body.schema)["properties"]
-            files = {name: file_schema(self._document, said[name]) for name in body.files}
+        if body.file_fields and "properties" not in schema:
+            schema = self._schemas.convert(self._document.resolve(body.schema), "in")
+        if body.file_fields:
+            body_properties = self._document.resolve(body.schema)["properties"]
+            files = {name: file_schema(self._document, body_properties[name]) for name in body.file_fields}
             schema = {**schema, "properties": {**schema["properties"], **files}}
         if body.description and "description" not in schema:
             schema = {**schema, "description": body.description}
         return schema
 
-    def _flatten(self, body: RequestBody, properties: dict[str, Any], required: list[str]) -> dict[str, str] | None:
-        """Make the members of the body arguments, if none of them is called as another is; otherwise None."""
-        said = self._document.resolved(body.schema)
-        if body.form not in ("json", "form", "multipart") or not isinstance(said, dict):
+    def _flatten_body(
+        self, body: RequestBody, properties: dict[str, Any], required: list[str]
+    ) -> dict[str, str] | None:
+        """Turn the members of the body into arguments, and return their names. Returns None if that is ambiguous."""
+        body_schema = self._document.resolve(body.schema)
+        if body.body_encoding not in ("json", "form", "multipart") or not isinstance(body_schema, dict):
             return None
-        schema = self._schemas.convert(said, "in")
+        schema = self._schemas.convert(body_schema, "in")
         members = schema.get("properties")
         needed = schema.get("required", [])
+        # Keywords such as oneOf constrain the body as a whole, which separate arguments could not express.
         shut = set(schema) - {
             "type",
             "properties",
@@ -276,50 +294,52 @@ class ShapeMaker:
             or not isinstance(needed, list)
         ):
             return None
-        names = {folded_argument(wire): wire for wire in members}
+        names = {to_argument_name(wire): wire for wire in members}
         if len(names) != len(members) or names.keys() & properties.keys() or (needed and not body.required):
             return None
         if not set(needed) <= members.keys():
             return None
         for name, wire in names.items():
-            is_file = wire in body.files
-            properties[name] = file_schema(self._document, said["properties"][wire]) if is_file else members[wire]
+            is_file = wire in body.file_fields
+            properties[name] = (
+                file_schema(self._document, body_schema["properties"][wire]) if is_file else members[wire]
+            )
         required += [name for name, wire in names.items() if wire in needed]
         return names
 
     # Results
 
-    def _output(self, operation: Operation) -> tuple[dict[str, Any] | None, str]:
-        """The schema of what comes back when all goes well, and which media types we take."""
-        responses = operation.what.responses
-        good = {status: one for status, one in responses.items() if re.fullmatch(r"2(\d\d|XX)", status)}
+    def _output_schema(self, operation: Operation) -> tuple[dict[str, Any] | None, str]:
+        """Return the schema of successful responses, and the Accept header."""
+        responses = operation.decode.responses
+        good = {status: item for status, item in responses.items() if re.fullmatch(r"2(\d\d|XX)", status)}
         if not good and "default" in responses and len(responses) == 1:
             good = {"default": responses["default"]}
         schemas: list[dict[str, Any]] = []
         media: list[str] = []
         for raw in good.values():
-            said = self._document.resolved(_plain(raw))
-            content = said.get("content") if isinstance(said, dict) else None
+            resolved = self._document.resolve(_decode(raw))
+            content = resolved.get("content") if isinstance(resolved, dict) else None
             content = content if isinstance(content, dict) else {}
-            media += [one for one in content if one not in media and _MEDIA.fullmatch(one)]
-            as_json = next((one for one in content if _is_json(one)), None)
+            media += [item for item in content if item not in media and _MEDIA_TYPE.fullmatch(item)]
+            as_json = next((item for item in content if _is_json(item)), None)
             if as_json is not None:
                 about = content[as_json] if isinstance(content[as_json], dict) else {}
                 schema = self._schemas.convert(about.get("schema", {}), "out")
             elif content:
-                # What is no JSON is content only, and then nothing can be promised.
-                return None, _accept(media)
+                # A response other than JSON is returned as content, so there is no structured output to describe.
+                return None, _accept_header(media)
             else:
                 schema = {"type": "null"}
             if schema not in schemas:
                 schemas.append(schema)
-        if not self._outputs or operation.method == "head" or all(one in ({"type": "null"}, {}) for one in schemas):
-            return None, _accept(media)
-        root = self._opened(schemas[0]) if len(schemas) == 1 else {"anyOf": schemas}
-        return self._schemas.gather(root, "out", MOST_OUTPUT), _accept(media)
+        if not self._outputs or operation.method == "head" or all(item in ({"type": "null"}, {}) for item in schemas):
+            return None, _accept_header(media)
+        root = self._inline_root_ref(schemas[0]) if len(schemas) == 1 else {"anyOf": schemas}
+        return self._schemas.with_definitions(root, "out", MAX_OUTPUT_DEFS_BYTES), _accept_header(media)
 
-    def _opened(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """A root that is only a reference to an object, as that object: older clients want to see its type."""
+    def _inline_root_ref(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Replace a root that only refers to an object by that object: older clients expect `type` at the root."""
         if "$ref" in schema:
             shared = self._schemas.definition(schema["$ref"].rpartition("/")[2], "out").schema
             if shared.get("type") == "object":
@@ -327,11 +347,11 @@ class ShapeMaker:
         return schema
 
 
-_MEDIA = re.compile(r"[A-Za-z0-9!#$&^_.+*-]+/[A-Za-z0-9!#$&^_.+*-]+(;[ -~]*)?")
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+*-]+/[A-Za-z0-9!#$&^_.+*-]+(;[ -~]*)?")
 
 
-def _accept(media: list[str]) -> str:
-    first = sorted(media, key=lambda one: not _is_json(one))[:8]
+def _accept_header(media: list[str]) -> str:
+    first = sorted(media, key=lambda media_type: not _is_json(media_type))[:8]
     return ", ".join((*first, "*/*;q=0.1")) if first else "application/json, */*;q=0.5"
 
 
@@ -340,34 +360,34 @@ def _is_json(media: str) -> bool:
     return kind in ("application/json", "*/*") or kind.endswith("+json")
 
 
-def _plain(raw: Any) -> Any:
+def _decode(raw: Any) -> Any:
     return msgspec.json.decode(raw)
 
 
-def _check_path(operation: Operation, arguments: list[ApiArgument]) -> None:
-    known = {one.wire for one in arguments if one.place == "path"}
+def _validate_path(operation: Operation, arguments: list[ArgumentBinding]) -> None:
+    path_names = {argument.parameter_name for argument in arguments if argument.location == "path"}
     for name in _VARIABLE.findall(operation.path):
-        if name not in known:
-            raise UsageError(f"{operation.method.upper()} {operation.path}: nothing is said of {{{name}}}")
+        if name not in path_names:
+            raise UsageError(f"{operation.method.upper()} {operation.path}: the parameter {{{name}}} is not described")
 
 
-def folded_argument(wire: str) -> str:
-    """A name of an argument that every model takes."""
-    return re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_.-]", "_", wire))[:LONGEST_ARGUMENT].strip("_") or "argument"
+def to_argument_name(wire: str) -> str:
+    """Return an argument name that every model API accepts."""
+    return re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_.-]", "_", wire))[:MAX_ARGUMENT_NAME_CHARS].strip("_") or "argument"
 
 
-LONGEST_ARGUMENT = 64
+MAX_ARGUMENT_NAME_CHARS = 64
 
 
-def _distinct(wire: str, place: str, taken: dict[str, Any]) -> str:
-    name = folded_argument(wire)
-    if name in taken:
-        name = f"{name[: LONGEST_ARGUMENT - 8]}_{place}"
+def _unique_name(wire: str, place: str, used_names: dict[str, Any]) -> str:
+    name = to_argument_name(wire)
+    if name in used_names:
+        name = f"{name[: MAX_ARGUMENT_NAME_CHARS - 8]}_{place}"
     number, free = 1, name
-    while free in taken:
+    while free in used_names:
         number += 1
         free = f"{name}_{number}"
     return free
 
 
-__all__ = ["ApiArgument", "ApiRequest", "OperationShape", "ShapeMaker", "written"]
+__all__ = ["ApiRequest", "ArgumentBinding", "BindingBuilder", "OperationBinding", "format_value"]

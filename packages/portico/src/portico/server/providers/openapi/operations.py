@@ -1,4 +1,4 @@
-"""The operations of a document: which there are, which are wanted, and what their tools are called."""
+"""The operations of a document: listing, filtering, and the names of their tools."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Raw, Struct, field
 
-from portico._options import check_options
+from portico._options import validate_options
 from portico.protocol.errors import UsageError
-from portico.server.providers.openapi.document import ApiDocument, ApiServer
+from portico.server.providers.openapi.document import OpenApiDocument, OpenApiServer
+from portico.text import truncate
 
 log = logging.getLogger("portico.openapi")
 
-METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
-LONGEST_NAME = 64
-LONGEST_DESCRIPTION = 2000
-MOST_OPERATIONS = 20_000
+HTTP_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+MAX_TOOL_NAME_CHARS = 64
+MAX_DESCRIPTION_CHARS = 2000
+MAX_OPERATIONS = 20_000
 
 
 class OperationFilter(TypedDict, total=False):
-    """Which operations become tools. Paths and tags may have `*` in them."""
+    """Filter for the operations that become tools. Paths and tags may contain `*`."""
 
     tags: Sequence[str]
     paths: Sequence[str]
@@ -37,7 +38,7 @@ class OperationFilter(TypedDict, total=False):
 
 
 class OperationObject(Struct, rename="camel"):
-    """What the document says of an operation. Its parts are read when its tool is first looked at."""
+    """An operation as described by the document. Parts are decoded when its tool is first used."""
 
     operation_id: str = ""
     summary: str = ""
@@ -47,7 +48,7 @@ class OperationObject(Struct, rename="camel"):
     parameters: list[dict[str, Any]] = field(default_factory=list)
     request_body: Raw = Raw(b"null")
     responses: dict[str, Raw] = field(default_factory=dict)
-    servers: list[ApiServer] = field(default_factory=list)
+    servers: list[OpenApiServer] = field(default_factory=list)
     security: list[dict[str, list[str]]] | None = None
 
 
@@ -56,163 +57,167 @@ class Operation(Struct, frozen=True):
 
     method: str
     path: str
-    said: Raw
-    shared: tuple[Raw, Raw]
-    key: str
+    raw: Raw
+    path_defaults: tuple[Raw, Raw]
+    operation_id: str
     tags: tuple[str, ...]
 
     @property
-    def what(self) -> OperationObject:
-        """All of it; nothing is kept, so that what is not looked at costs nothing."""
-        found: OperationObject = _read(self.said, OperationObject, f"{self.method.upper()} {self.path}")
-        return found
+    def decode(self) -> OperationObject:
+        """Decode the operation. Nothing is cached, so that unused operations cost no memory."""
+        result: OperationObject = _decode(self.raw, OperationObject, f"{self.method.upper()} {self.path}")
+        return result
 
-    def parameters(self, document: ApiDocument) -> list[dict[str, Any]]:
-        """Its parameters, and those of its path that it does not have itself."""
-        of_path = _read(self.shared[0], list[dict[str, Any]] | None, self.path) or []
-        found: dict[tuple[Any, Any], dict[str, Any]] = {}
-        for one in (*of_path, *self.what.parameters):
-            parameter = document.resolved(one)
+    def parameters(self, document: OpenApiDocument) -> list[dict[str, Any]]:
+        """Return its parameters, including those of its path that it does not override."""
+        of_path = _decode(self.path_defaults[0], list[dict[str, Any]] | None, self.path) or []
+        result: dict[tuple[Any, Any], dict[str, Any]] = {}
+        for item in (*of_path, *self.decode.parameters):
+            parameter = document.resolve(item)
             if isinstance(parameter, dict):
-                found[parameter.get("in"), parameter.get("name")] = parameter
-        return list(found.values())
+                result[parameter.get("in"), parameter.get("name")] = parameter
+        return list(result.values())
 
-    def servers(self, document: ApiDocument) -> list[ApiServer]:
-        of_path = _read(self.shared[1], list[ApiServer] | None, self.path)
-        return self.what.servers or of_path or document.servers
+    def servers(self, document: OpenApiDocument) -> list[OpenApiServer]:
+        of_path = _decode(self.path_defaults[1], list[OpenApiServer] | None, self.path)
+        return self.decode.servers or of_path or document.servers
 
 
-class _Name(Struct, rename="camel"):
+class _OperationSummary(Struct, rename="camel"):
     operation_id: str = ""
     tags: list[str] = field(default_factory=list)
 
 
-_NOTHING = Raw(b"null")
+_NULL = Raw(b"null")
 
 
-def operations(document: ApiDocument, wanted: OperationFilter) -> Iterator[Operation]:
-    """The operations that are wanted, in the order of the document."""
-    check_options("the operations", wanted, OperationFilter)
-    _check_methods(wanted)
+def list_operations(document: OpenApiDocument, filter: OperationFilter) -> Iterator[Operation]:
+    """Yield the operations that pass the filter, in the order of the document."""
+    validate_options("the operations", filter, OperationFilter)
+    _validate_methods(filter)
     count = 0
     for path, item in document.paths.items():
-        if not _stays_below(path):
-            log.warning("%r is left out: no request below the place of the API can have this path", path[:200])
+        if not _is_safe_path(path):
+            log.warning("skipping %r: the path does not stay below the API's base URL", path[:200])
             continue
         for method, raw in _methods(document, item).items():
             count += 1
-            if count > MOST_OPERATIONS:
-                raise UsageError(f"the document has more than {MOST_OPERATIONS} operations")
-            about = _read(raw, _Name, f"{method.upper()} {path}")
-            if _is_wanted(method, path, about.tags, wanted):
-                shared = item.get("parameters", _NOTHING), item.get("servers", _NOTHING)
+            if count > MAX_OPERATIONS:
+                raise UsageError(f"the document must have at most {MAX_OPERATIONS} operations")
+            about = _decode(raw, _OperationSummary, f"{method.upper()} {path}")
+            if _matches(method, path, about.tags, filter):
+                shared = item.get("parameters", _NULL), item.get("servers", _NULL)
                 yield Operation(method, path, raw, shared, about.operation_id, tuple(about.tags))
 
 
-def _stays_below(path: str) -> bool:
-    """Whether a path, put behind the URL of an API, leads to something below it: a document may be a stranger's."""
+def _is_safe_path(path: str) -> bool:
+    """Return whether a path stays below the base URL of the API: the document may be untrusted."""
     steps = unquote(path).replace("\\", "/").split("/")
     seen = path.isprintable() and " " not in path
     return seen and path.startswith("/") and not path.startswith("//") and not {".", ".."} & set(steps)
 
 
-def _methods(document: ApiDocument, item: dict[str, Raw]) -> dict[str, Raw]:
+def _methods(document: OpenApiDocument, item: dict[str, Raw]) -> dict[str, Raw]:
     if "$ref" in item:
-        found = document.resolved({"$ref": _read(item["$ref"], str, "a path")})
-        item = {name: Raw(msgspec.json.encode(one)) for name, one in found.items()} if isinstance(found, dict) else {}
-    return {method: item[method] for method in METHODS if method in item}
+        result = document.resolve({"$ref": _decode(item["$ref"], str, "a path")})
+        item = (
+            {name: Raw(msgspec.json.encode(member)) for name, member in result.items()}
+            if isinstance(result, dict)
+            else {}
+        )
+    return {method: item[method] for method in HTTP_METHODS if method in item}
 
 
-def _check_methods(wanted: OperationFilter) -> None:
-    for method in (*wanted.get("methods", ()), *wanted.get("exclude_methods", ())):
-        if method.lower() not in METHODS:
-            raise UsageError(f"{method!r} is no method; there are {', '.join(METHODS).upper()}")
+def _validate_methods(filters: OperationFilter) -> None:
+    for method in (*filters.get("methods", ()), *filters.get("exclude_methods", ())):
+        if method.lower() not in HTTP_METHODS:
+            raise UsageError(f"unknown method {method!r} (expected one of {', '.join(HTTP_METHODS).upper()})")
 
 
-def _is_wanted(method: str, path: str, tags: Sequence[str], wanted: OperationFilter) -> bool:
+def _matches(method: str, path: str, tags: Sequence[str], filters: OperationFilter) -> bool:
     def among(values: Sequence[str], patterns: Sequence[str]) -> bool:
         return any(fnmatchcase(value, pattern) for value in values for pattern in patterns)
 
     for name, values in (("tags", tags), ("paths", (path,)), ("methods", (method,))):
-        include: Sequence[str] = wanted.get(name, ())  # type: ignore[assignment]
-        exclude: Sequence[str] = wanted.get(f"exclude_{name}", ())  # type: ignore[assignment]
+        include: Sequence[str] = filters.get(name, ())  # type: ignore[assignment]
+        exclude: Sequence[str] = filters.get(f"exclude_{name}", ())  # type: ignore[assignment]
         if name == "methods":
-            include, exclude = [one.lower() for one in include], [one.lower() for one in exclude]
+            include, exclude = [item.lower() for item in include], [item.lower() for item in exclude]
         if (include and not among(values, include)) or among(values, exclude):
             return False
     return True
 
 
-def named(found: Sequence[Operation], rename: Mapping[str, str]) -> dict[str, Operation]:
-    """The operations by the names of their tools: what `rename` says, or else their ids, each made distinct."""
-    known = {one.key for one in found}
+def assign_names(operations: Sequence[Operation], rename: Mapping[str, str]) -> dict[str, Operation]:
+    """Return the operations by tool name: from `rename`, or else from their ids, made unique."""
+    keys = {operation.operation_id for operation in operations}
     for key in rename:
-        if key not in known:
-            raise UsageError(f"rename has {key!r}, and there is no operation of this id")
-    short = [rename.get(one.key) or _short(one) for one in found]
+        if key not in keys:
+            raise UsageError(f"rename contains {key!r}, but no operation has this id")
+    short = [rename.get(operation.operation_id) or _short_operation_id(operation) for operation in operations]
     counts = Counter(short)
     names: dict[str, Operation] = {}
-    # Those that are alone with their names have them, wherever they stand.
-    free = FreeNames(name for name, count in counts.items() if count == 1)
-    for one, name in zip(found, short, strict=True):
+    # Names that occur once are reserved first, so that later duplicates cannot take them.
+    free = UniqueNames(name for name, count in counts.items() if count == 1)
+    for operation, name in zip(operations, short, strict=True):
         if counts[name] > 1:
-            name = free.take(folded(one.key) if one.key else name)
-        names[name] = one
+            name = free.allocate(to_tool_name(operation.operation_id) if operation.operation_id else name)
+        names[name] = operation
     return names
 
 
-class FreeNames:
-    """Gives each a name that no other has. How many there are of a name is remembered, so that many cost no more."""
+class UniqueNames:
+    """Allocates unique names. Counters per name avoid quadratic search for many duplicates."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = set(taken)
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._taken = set(reserved)
         self._numbers: dict[str, int] = {}
 
-    def take(self, name: str) -> str:
+    def allocate(self, name: str) -> str:
         free, number = name, self._numbers.get(name, 1)
         while free in self._taken:
             number += 1
-            free = f"{name[: LONGEST_NAME - 1 - len(str(number))]}_{number}"
+            free = f"{name[: MAX_TOOL_NAME_CHARS - 1 - len(str(number))]}_{number}"
         self._numbers[name] = number
         self._taken.add(free)
         return free
 
 
-def _short(operation: Operation) -> str:
-    """The operation's id as a name. FastAPI puts the path and the method behind the name of the function."""
-    if not operation.key:
-        return folded(f"{operation.method}_{operation.path}")
+def _short_operation_id(operation: Operation) -> str:
+    """Return the operation id as a tool name, without the path and method that FastAPI appends to the function name."""
+    if not operation.operation_id:
+        return to_tool_name(f"{operation.method}_{operation.path}")
     behind = re.sub(r"\W", "_", operation.path) + f"_{operation.method}"
-    name = operation.key.removesuffix(behind) if operation.key != behind else operation.key
-    return folded(name)
+    name = operation.operation_id.removesuffix(behind) if operation.operation_id != behind else operation.operation_id
+    return to_tool_name(name)
 
 
-def folded(text: str) -> str:
-    """A text as a name that every model takes."""
+def to_tool_name(text: str) -> str:
+    """Return a text as a name that every model API accepts."""
     name = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]", "_", text)).strip("_")
-    return name[:LONGEST_NAME].rstrip("_") or "operation"
+    return name[:MAX_TOOL_NAME_CHARS].rstrip("_") or "operation"
 
 
-def described(what: OperationObject) -> str:
+def build_description(what: OperationObject) -> str:
     parts = [part.strip() for part in (what.summary, what.description) if part.strip()]
     if len(parts) == 2 and parts[1].startswith(parts[0].rstrip(".")):
         parts = parts[1:]
     text = "\n\n".join((*(["Deprecated."] if what.deprecated else []), *parts))
-    return text if len(text) <= LONGEST_DESCRIPTION else f"{text[: LONGEST_DESCRIPTION - 1]}…"
+    return truncate(text, MAX_DESCRIPTION_CHARS)
 
 
-def hints(method: str) -> dict[str, bool]:
-    """What the method of HTTP promises (RFC 9110, section 9.2)."""
+def method_annotations(method: str) -> dict[str, bool]:
+    """Return the tool annotations that an HTTP method implies (RFC 9110, section 9.2)."""
     if method in ("get", "head", "options", "trace"):
         return {"readOnlyHint": True, "openWorldHint": True}
-    found = {"readOnlyHint": False, "openWorldHint": True}
+    result = {"readOnlyHint": False, "openWorldHint": True}
     if method in ("put", "delete"):
-        return {**found, "destructiveHint": True, "idempotentHint": True}
-    return {**found, "destructiveHint": True} if method == "patch" else found
+        return {**result, "destructiveHint": True, "idempotentHint": True}
+    return {**result, "destructiveHint": True} if method == "patch" else result
 
 
-def _read(raw: Raw, kind: Any, where: str) -> Any:
+def _decode(raw: Raw, kind: Any, where: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, RecursionError) as failure:
-        raise UsageError(f"{where[:200]} of the document cannot be read: {failure}") from None
+        raise UsageError(f"cannot decode {where[:200]} of the document: {failure}") from None

@@ -1,4 +1,4 @@
-"""FastMCP's way to say which operations of a document become tools: `from_openapi(…, route_maps=[RouteMap(…)])`."""
+"""FastMCP's filter for operations: `from_openapi(…, route_maps=[RouteMap(…)])`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portico.server.providers.openapi.operations import Operation
 
 
 class MCPType(Enum):
-    """What becomes of an operation."""
+    """What an operation becomes."""
 
     TOOL = "TOOL"
     RESOURCE = "RESOURCE"
@@ -23,8 +23,10 @@ class MCPType(Enum):
 
 
 class RouteMap(Struct, frozen=True):
-    """The operations with one of these methods, whose path has something that the pattern matches, and all of these
-    tags; and what becomes of them: a tool, or nothing. Raises UsageError for anything else."""
+    """Rule for operations with one of these methods, a path that the pattern matches, and all of these tags.
+
+    They become a tool or are excluded. Raises UsageError for other types, which are not supported.
+    """
 
     methods: Collection[str] = "*"
     pattern: str | re.Pattern[str] = ".*"
@@ -35,26 +37,27 @@ class RouteMap(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.mcp_type not in (MCPType.TOOL, MCPType.EXCLUDE):
             raise UsageError(
-                "an operation is a tool here, a read-only one if its method is GET: MCPType.TOOL, or MCPType.EXCLUDE; "
-                "for a resource, write @server.resource and call the API in it"
+                "mcp_type must be MCPType.TOOL or MCPType.EXCLUDE: operations become tools, read-only ones for "
+                "GET; for a resource, write @server.resource and call the API in it"
             )
         if self.mcp_tags:
-            raise UsageError("a RouteMap puts on no tags here: the tools have those of the document")
+            raise UsageError("RouteMap.mcp_tags is not supported: tools have the tags of the document")
 
-    def fits(self, operation: Operation) -> bool:
-        methods = {one.lower() for one in self.methods}
+    def matches(self, operation: Operation) -> bool:
+        methods = {method.lower() for method in self.methods}
         return (
             ("*" in methods or operation.method in methods)
+            # `search` and not `match`, as in FastMCP: ported patterns rely on it.
             and re.search(self.pattern, operation.path) is not None
             and set(self.tags) <= set(operation.tags)
         )
 
 
-def is_tool(operation: Operation, maps: Sequence[Any]) -> bool:
-    """As the first that fits says; what none fits is one."""
-    for one in maps:
-        if not isinstance(one, RouteMap):
-            raise UsageError(f"{one!r} is no RouteMap of portico")
-        if one.fits(operation):
-            return one.mcp_type is MCPType.TOOL
+def becomes_tool(operation: Operation, maps: Sequence[Any]) -> bool:
+    """Return whether an operation becomes a tool: the first matching rule decides, and the default is True."""
+    for item in maps:
+        if not isinstance(item, RouteMap):
+            raise UsageError(f"route_maps must contain portico's RouteMap, got {item!r}")
+        if item.matches(operation):
+            return item.mcp_type is MCPType.TOOL
     return True

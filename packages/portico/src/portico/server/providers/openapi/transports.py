@@ -1,4 +1,4 @@
-"""How requests get to an API: over HTTP, into an ASGI application, or by a client that is given."""
+"""Transports to an API: HTTP, an ASGI application in this process, or a client object."""
 
 from __future__ import annotations
 
@@ -12,139 +12,165 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from portico.auth.errors import UnsafeAddress
+from portico.auth.errors import UnsafeUrl
 from portico.auth.url_policy import check_addresses
-from portico.protocol.errors import ConnectFailed, ProtocolError, ToolError, TransportError, UsageError
+from portico.protocol.errors import ConnectError, ProtocolError, ToolError, TransportError, UsageError
 from portico.server.providers.openapi.binding import ApiRequest
-from portico.transports.http_client.connection import Response
-from portico.transports.http_client.pool import Headers, Location, Pool
+from portico.transports.http_client.connection import HttpClientResponse
+from portico.transports.http_client.pool import HeaderItems, HttpConnectionPool, HttpUrl
 
 log = logging.getLogger("portico.openapi")
 
-MOST_REDIRECTS = 3
-_REDIRECTS = (301, 302, 303, 307, 308)
+# Within one origin; APIs redirect once, for a trailing slash or a moved resource.
+MAX_REDIRECTS = 3
+_REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 
 
-class ApiAnswer(Struct):
-    """What came back, whatever its status."""
+class ApiResponse(Struct):
+    """A response with any status."""
 
     status: int
-    # Names in lower case.
+    # Header names are in lower case.
     headers: Mapping[str, str]
     body: bytes = b""
 
 
-class ApiSender(Protocol):
-    """Sends a request to an API. `base` is where the document says that it is; empty: it does not."""
+class ApiTransport(Protocol):
+    """Sends requests to an API. `base_url` is the document's server URL, or empty."""
 
-    async def send(self, request: ApiRequest, base: str, longest: int, call: Any) -> ApiAnswer: ...
+    async def send(self, request: ApiRequest, base_url: str, max_response_bytes: int, call: Any) -> ApiResponse: ...
     def lifespan(self) -> Any: ...
 
 
-class RequestCarrier(Protocol):
-    """Sends with a credential of its own: what a gateway has for an upstream."""
+class AuthenticatedSender(Protocol):
+    """Sends requests with its own credentials, such as those a gateway holds for an upstream."""
 
     async def send(
-        self, pool: Pool, method: str, location: Location, headers: Headers, body: bytes, operation: str
-    ) -> Response: ...
+        self,
+        pool: HttpConnectionPool,
+        method: str,
+        location: HttpUrl,
+        headers: HeaderItems,
+        body: bytes,
+        operation: str,
+    ) -> HttpClientResponse: ...
 
 
-class HttpApiSender:
-    """Over HTTP. `url` is where the API is, said by the operator; without it the document says so, and then that has to
-    be https on the open internet, unless `private`."""
+class HttpApiTransport:
+    """Transport over HTTP.
 
-    def __init__(self, url: str | None, headers: Mapping[str, str], *, private: bool = False) -> None:
-        self._url = url.rstrip("/") if url is not None else None
+    `base_url` is configured by the operator. Without it the document's URL is used, which must be https on a public
+    address unless `allow_private_hosts` is set.
+    """
+
+    def __init__(self, base_url: str | None, headers: Mapping[str, str], *, allow_private_hosts: bool = False) -> None:
+        self._url = base_url.rstrip("/") if base_url is not None else None
         if self._url is not None:
-            Location(self._url)
+            HttpUrl(self._url)
         self._headers = tuple(headers.items())
-        self._judges = url is None and not private
-        self._pool = Pool(proxies=not self._judges)
-        # What sends with a credential of each caller's, if that is wanted.
-        self.carrier: Any = None
+        self._public_only = base_url is None and not allow_private_hosts
+        # No proxy for URLs from the document: the proxy would resolve the host itself and bypass
+        # the check of the address.
+        self._pool = HttpConnectionPool(use_proxies=not self._public_only)
+        # Returns the transport with the caller's credentials, if callers have their own.
+        self.transport_for_call: Any = None
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._pool = Pool(proxies=not self._judges)
+        self._pool = HttpConnectionPool(use_proxies=not self._public_only)
         try:
             yield
         finally:
             await self._pool.close()
 
-    async def send(self, request: ApiRequest, base: str, longest: int, call: Any) -> ApiAnswer:
-        place = await self._located((self._url or base) + request.target)
+    async def send(self, request: ApiRequest, base_url: str, max_response_bytes: int, call: Any) -> ApiResponse:
+        location = await self._resolve_url((self._url or base_url) + request.path_and_query)
         headers = (*request.all_headers, ("Accept-Encoding", "identity"), *self._headers)
         method, body = request.method, request.body
-        for _ in range(MOST_REDIRECTS + 1):
-            response = await self._exchange(method, place, headers, body, call)
-            location = response.headers.get("location")
-            if response.status not in _REDIRECTS or location is None:
-                return await self._read(place, response, longest, method)
-            there = place.neighbour(location)
-            self._drop(place, response)
+        for _ in range(MAX_REDIRECTS + 1):
+            response = await self._exchange(method, location, headers, body, call)
+            url = response.headers.get("location")
+            if response.status not in _REDIRECT_STATUSES or url is None:
+                return await self._read_response(location, response, max_response_bytes, method)
+            # Follow redirects within the origin only: credentials must not go to another host.
+            there = location.resolve_same_origin(url)
+            self._discard(location, response)
             if there is None:
                 raise ToolError(
-                    "The API redirects to another origin, where nothing was sent.", kind="ToolExecutionError"
+                    "The API redirects to another origin; the redirect was not followed.",
+                    error_type="ToolExecutionError",
                 )
             if response.status not in (307, 308) and method != "HEAD":
+                # RFC 9110, 15.4: clients may change a redirected POST to GET for 301 and 302. A
+                # write that silently becomes a read would look successful to the model, so it
+                # fails.
                 if method != "GET" and response.status != 303:
-                    raise ToolError(f"The API redirects a {method}, which was not repeated.", kind="ToolExecutionError")
+                    raise ToolError(
+                        f"The API redirects a {method}; the request was not repeated.", error_type="ToolExecutionError"
+                    )
                 method, body = "GET", b""
-                headers = tuple(one for one in headers if one[0].lower() != "content-type")
-            place = there
-        raise ToolError("The API redirects in circles.", kind="ToolExecutionError")
+                headers = tuple(item for item in headers if item[0].lower() != "content-type")
+            location = there
+        raise ToolError("The API redirects too often.", error_type="ToolExecutionError")
 
-    async def _exchange(self, method: str, place: Location, headers: Headers, body: bytes, call: Any) -> Response:
-        if self.carrier is None:
+    async def _exchange(
+        self, method: str, place: HttpUrl, headers: HeaderItems, body: bytes, call: Any
+    ) -> HttpClientResponse:
+        if self.transport_for_call is None:
             return await self._pool.send(method, place, headers, body)
-        carried: Response = await self.carrier(call).send(self._pool, method, place, headers, body, method)
+        carried: HttpClientResponse = await self.transport_for_call(call).send(
+            self._pool, method, place, headers, body, method
+        )
         return carried
 
-    async def _read(self, place: Location, response: Response, longest: int, method: str) -> ApiAnswer:
+    async def _read_response(
+        self, place: HttpUrl, response: HttpClientResponse, max_bytes: int, method: str
+    ) -> ApiResponse:
         if method == "HEAD":
-            # Its length is of a body that does not come, so nothing can be read after it on this connection.
-            self._drop(place, response)
-            return ApiAnswer(response.status, response.headers)
+            # Content-Length describes a body that is not sent, so the connection cannot be reused.
+            self._discard(place, response)
+            return ApiResponse(response.status, response.headers)
         try:
-            body = await response.read(longest)
+            body = await response.read(max_bytes)
         finally:
-            self._pool.give_back(place, response)
-        return ApiAnswer(response.status, response.headers, body)
+            self._pool.release(place, response)
+        return ApiResponse(response.status, response.headers, body)
 
-    def _drop(self, place: Location, response: Response) -> None:
-        response.connection.drop()
-        self._pool.give_back(place, response)
+    def _discard(self, place: HttpUrl, response: HttpClientResponse) -> None:
+        response.connection.abort()
+        self._pool.release(place, response)
 
-    async def _located(self, url: str) -> Location:
-        if not self._judges:
-            return Location(url)
-        place = Location(url)
-        if not place.secure:
-            raise ConnectFailed("the document names a place without https: give its url yourself if it is meant")
+    async def _resolve_url(self, url: str) -> HttpUrl:
+        if not self._public_only:
+            return HttpUrl(url)
+        place = HttpUrl(url)
+        if not place.is_tls:
+            raise ConnectError("the document's server URL must use https; set base_url to override it")
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-            addresses = [str(one[4][0]) for one in found]
+            result = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            addresses = [str(item[4][0]) for item in result]
             check_addresses(url, addresses, ())
         except OSError:
-            raise ConnectFailed("there is no such host") from None
-        except UnsafeAddress:
-            raise ConnectFailed(
-                f"{place.host} is on a private network: give the url yourself, or private=True, if it is meant"
+            raise ConnectError("host not found") from None
+        except UnsafeUrl:
+            raise ConnectError(
+                f"{place.host} is in a private network; set base_url or allow_private_hosts=True to allow it"
             ) from None
-        return Location(url, addresses[0])
+        # Connect to the checked address: resolving again could return a private one (DNS rebinding).
+        return HttpUrl(url, addresses[0])
 
 
-class AsgiApiSender:
-    """Into an ASGI application of this process, without a socket."""
+class AsgiApiTransport:
+    """Transport to an ASGI application in this process, without a socket."""
 
-    def __init__(self, app: Any, headers: Mapping[str, str], base: str = "") -> None:
+    def __init__(self, app: Any, headers: Mapping[str, str], base_url: str = "") -> None:
         self._app = app
         self._headers = tuple(headers.items())
-        self._base = urlsplit(base).path.rstrip("/")
+        self._base = urlsplit(base_url).path.rstrip("/")
 
-    async def send(self, request: ApiRequest, base: str, longest: int, call: Any) -> ApiAnswer:
-        path, _, query = request.target.partition("?")
-        path = (self._base or urlsplit(base).path.rstrip("/")) + path
+    async def send(self, request: ApiRequest, base_url: str, max_response_bytes: int, call: Any) -> ApiResponse:
+        path, _, query = request.path_and_query.partition("?")
+        path = (self._base or urlsplit(base_url).path.rstrip("/")) + path
         headers = [("host", "portico.local"), *request.all_headers, *self._headers]
         if request.body:
             headers.append(("content-length", str(len(request.body))))
@@ -159,11 +185,12 @@ class AsgiApiSender:
             "query_string": query.encode(),
             "root_path": "",
             "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+            # Applications with access logs or rate limits expect an address.
             "client": ("127.0.0.1", 0),
             "server": ("portico.local", 80),
             "state": {},
         }
-        return await _AsgiExchange(request.body, longest).run(self._app, scope)
+        return await _AsgiExchange(request.body, max_response_bytes).run(self._app, scope)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -172,30 +199,32 @@ class AsgiApiSender:
 
 
 class _AsgiExchange:
-    def __init__(self, body: bytes, longest: int) -> None:
+    def __init__(self, body: bytes, max_response_bytes: int) -> None:
         self._incoming: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
-        self._longest = longest
+        self._max_bytes = max_response_bytes
         self._body = bytearray()
-        self._answer = ApiAnswer(0, {})
+        self._answer = ApiResponse(0, {})
         self._ended = asyncio.Event()
 
-    async def run(self, app: Any, scope: dict[str, Any]) -> ApiAnswer:
+    async def run(self, app: Any, scope: dict[str, Any]) -> ApiResponse:
         try:
             await app(scope, self._receive, self._send)
         except (ToolError, ProtocolError):
             raise
         except Exception as failure:
-            # Starlette raises again what it has answered with 500 already: that is for the log of the application.
+            # Starlette raises the exception again after its 500 response; the application logs it.
             if self._answer.status < 500:
-                raise ToolError("The application failed.", kind="ToolExecutionError") from failure
+                raise ToolError("The application failed.", error_type="ToolExecutionError") from failure
         if not self._answer.status:
-            raise ToolError("The application gave no answer.", kind="ToolExecutionError")
+            raise ToolError("The application sent no response.", error_type="ToolExecutionError")
         self._answer.body = bytes(self._body)
         return self._answer
 
     async def _receive(self) -> dict[str, Any]:
         if self._incoming:
             return self._incoming.pop()
+        # A second `receive` means that the application waits for the client to disconnect, as
+        # streaming responses do.
         await self._ended.wait()
         return {"type": "http.disconnect"}
 
@@ -205,38 +234,40 @@ class _AsgiExchange:
             for name, value in message.get("headers", ()):
                 key, text = name.decode("latin-1").lower(), value.decode("latin-1")
                 pairs[key] = f"{pairs[key]}, {text}" if key in pairs else text
-            self._answer = ApiAnswer(message["status"], pairs)
+            self._answer = ApiResponse(message["status"], pairs)
         elif message["type"] == "http.response.body":
             self._body += message.get("body", b"")
-            if len(self._body) > self._longest:
-                raise _too_long(self._longest)
+            if len(self._body) > self._max_bytes:
+                raise _response_too_large_error(self._max_bytes)
             if not message.get("more_body", False):
                 self._ended.set()
 
 
 @asynccontextmanager
 async def _asgi_lifespan(app: Any) -> AsyncIterator[None]:
-    """Start and stop an application, if it wants to be told."""
+    """Start and stop an application with the ASGI lifespan protocol, if it supports it."""
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    said: asyncio.Queue[str] = asyncio.Queue()
+    events: asyncio.Queue[str] = asyncio.Queue()
 
     async def send(message: dict[str, Any]) -> None:
-        said.put_nowait(message["type"])
+        events.put_nowait(message["type"])
 
     async def run() -> None:
         try:
             await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming.get, send)
         except Exception:
-            # An application without a lifespan says so by failing.
+            # An application without lifespan support raises (ASGI specification, Lifespan).
             pass
         finally:
-            said.put_nowait("ended")
+            events.put_nowait("ended")
 
     task = asyncio.create_task(run())
     incoming.put_nowait({"type": "lifespan.startup"})
-    if await said.get() == "lifespan.startup.failed":
+    # Any other event is either the completed startup or the end of an application without lifespan
+    # support.
+    if await events.get() == "lifespan.startup.failed":
         await task
-        raise UsageError("the application could not be started")
+        raise UsageError("the application failed to start")
     try:
         yield
     finally:
@@ -244,51 +275,58 @@ async def _asgi_lifespan(app: Any) -> AsyncIterator[None]:
         await task
 
 
-async def _read_up_to(chunks: AsyncIterator[bytes], longest: int) -> bytes:
-    """A body that is unpacked while it is read: few bytes may come to many."""
+async def _read_limited(chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:
+    """Read a body that is decompressed on the fly.
+
+    Raises ProtocolError above the limit, against decompression bombs.
+    """
     body = bytearray()
     async for chunk in chunks:
         body += chunk
-        if len(body) > longest:
-            raise _too_long(longest)
+        if len(body) > max_bytes:
+            raise _response_too_large_error(max_bytes)
     return bytes(body)
 
 
-def _answered(answer: Any, body: bytes) -> ApiAnswer:
-    """What a client of another library gives: its body is unpacked already."""
+def _to_response(answer: Any, body: bytes) -> ApiResponse:
+    """Return the response of another library's client, whose body is already decompressed."""
     headers = {name.lower(): value for name, value in answer.headers.items()}
     headers.pop("content-encoding", None)
-    return ApiAnswer(answer.status_code, headers, body)
+    return ApiResponse(answer.status_code, headers, body)
 
 
-def _too_long(longest: int) -> ProtocolError:
-    return ProtocolError(f"the answer is longer than {longest} bytes")
+def _response_too_large_error(max_bytes: int) -> ProtocolError:
+    return ProtocolError(f"the response must have at most {max_bytes} bytes")
 
 
-class ClientApiSender:
-    """By a client of another library, such as an `httpx.AsyncClient`: it knows where the API is, and what it wants."""
+class ClientApiTransport:
+    """Transport through another library's client, such as an `httpx.AsyncClient`, which may have a base URL and
+    credentials.
+    """
 
     def __init__(self, client: Any, headers: Mapping[str, str]) -> None:
         self._client = client
         self._headers = tuple(headers.items())
 
-    async def send(self, request: ApiRequest, base: str, longest: int, call: Any) -> ApiAnswer:
-        url = request.target if str(getattr(self._client, "base_url", "")) else base + request.target
+    async def send(self, request: ApiRequest, base_url: str, max_response_bytes: int, call: Any) -> ApiResponse:
+        url = (
+            request.path_and_query if str(getattr(self._client, "base_url", "")) else base_url + request.path_and_query
+        )
         headers = dict((*request.all_headers, *self._headers))
         how: dict[str, Any] = {"headers": headers, "content": request.body or None}
         try:
             if hasattr(self._client, "stream"):
                 async with self._client.stream(request.method, url, **how) as answer:
-                    return _answered(answer, await _read_up_to(answer.aiter_bytes(), longest))
+                    return _to_response(answer, await _read_limited(answer.aiter_bytes(), max_response_bytes))
             answer = await self._client.request(request.method, url, **how)
         except ProtocolError:
             raise
         except Exception as failure:
-            log.warning("the client of an API failed", exc_info=failure)
+            log.warning("the HTTP client of an API failed", exc_info=failure)
             raise TransportError(f"its client failed ({type(failure).__name__})") from None
-        if len(answer.content) > longest:
-            raise _too_long(longest)
-        return _answered(answer, answer.content)
+        if len(answer.content) > max_response_bytes:
+            raise _response_too_large_error(max_response_bytes)
+        return _to_response(answer, answer.content)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

@@ -1,1 +1,1 @@
-"""Many processes that are one server to their clients."""
+"""Multiple worker processes that act as one server."""

@@ -1,8 +1,8 @@
-"""What a supervisor tells a worker at its start, by a socket that only the two have.
+"""Assignment that a supervisor sends to a worker at its start, over a socket that only the two share.
 
-A worker is started with the command line of its supervisor. By a variable it finds that it is one: the number of the
-socket, and the process that it must come from. So nothing that a worker starts takes itself for another worker, and
-what is secret stands neither in the environment nor on a command line.
+A worker is started with the command line of its supervisor. An environment variable tells it that it is a worker: the
+number of the socket, and the process that must be its parent. Children of a worker therefore never take themselves for
+workers, and secrets appear neither in the environment nor on a command line.
 """
 
 from __future__ import annotations
@@ -17,38 +17,44 @@ import msgspec
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
+from portico.protocol.jsonrpc import to_line
 
-VARIABLE = "PORTICO_WORKER"
-LONGEST_LINE = 1024 * 1024
+WORKER_VARIABLE = "PORTICO_WORKER"
+MAX_LINE_BYTES = 1024 * 1024
 
 
-class Assignment(Struct, kw_only=True):
-    """The place of one worker among the others."""
+class WorkerAssignment(Struct, kw_only=True):
+    """Slot and settings of one worker."""
 
-    # This process, and no other that ever was.
+    # Unique id of the process, never reused.
     id: str
-    # The descriptors to listen on.
+    # Descriptors of the sockets to listen on.
     sockets: list[int]
-    # Those of the other places, each of which has sockets of its own: for a while without a worker there.
+    # Descriptors of the other slots, whose connections this worker may have to cover for a while.
     others: dict[int, list[int]] = {}
-    # The sockets that workers of other machines send requests to: all workers have the same.
+    # Sockets for requests of workers on other machines. All workers share them.
     internal: list[int] = []
-    # What all workers of one supervisor seal and sign with.
+    # Key with which all workers of one supervisor encrypt and sign.
     key: bytes
-    # A folder for the sockets by which workers reach each other.
+    # Folder of the sockets through which workers reach each other.
     folder: str
-    # Options that the supervisor has settled for all.
+    # Options that the supervisor has determined for all workers.
     options: dict[str, Any] = {}
 
 
-_decoder = msgspec.json.Decoder(Assignment)
+_decoder = msgspec.json.Decoder(WorkerAssignment)
 
 
-class Post:
-    """A worker's side of the socket between it and its supervisor."""
+def encode_line(message: Any) -> bytes:
+    """Encode one message between a supervisor and a worker, terminated by a line break."""
+    return to_line(msgspec.json.encode(message)) + b"\n"
 
-    def __init__(self, line: socket.socket, assignment: Assignment) -> None:
-        self.line = line
+
+class ControlSocket:
+    """A worker's end of the socket to its supervisor."""
+
+    def __init__(self, line: socket.socket, assignment: WorkerAssignment) -> None:
+        self.socket = line
         self.assignment = assignment
 
     @property
@@ -59,51 +65,54 @@ class Post:
     def internal(self) -> list[socket.socket]:
         return [socket.socket(fileno=number) for number in self.assignment.internal]
 
-    def copies(self, place: int) -> list[socket.socket]:
-        """The sockets of another place."""
-        return [socket.socket(fileno=os.dup(number)) for number in self.assignment.others.get(place, [])]
+    def duplicate_sockets(self, slot: int) -> list[socket.socket]:
+        """Return copies of the sockets of another slot."""
+        return [socket.socket(fileno=os.dup(number)) for number in self.assignment.others.get(slot, [])]
 
-    def tell(self, **what: Any) -> None:
-        """Say something to the supervisor. One that is gone hears nothing."""
+    def send(self, **what: Any) -> None:
+        """Send a message to the supervisor. Does nothing if the supervisor is gone."""
         try:
-            self.line.sendall(msgspec.json.encode(what) + b"\n")
+            self.socket.sendall(encode_line(what))
         except OSError:
             pass
 
 
-def variable(line: socket.socket) -> dict[str, str]:
-    """What a worker's environment has besides that of its supervisor."""
-    return {VARIABLE: f"{line.fileno()}:{os.getpid()}"}
+def worker_environment(line: socket.socket) -> dict[str, str]:
+    """Return the additional environment variables of a worker."""
+    return {WORKER_VARIABLE: f"{line.fileno()}:{os.getpid()}"}
 
 
-def take() -> Post | None:
-    """What this process was told, if it was started as a worker. Once: what it starts itself is none."""
-    said = os.environ.pop(VARIABLE, "").split(":")
-    if len(said) != 2 or not all(one.isdecimal() for one in said):
+def receive_assignment() -> ControlSocket | None:
+    """Return the control socket if this process was started as a worker, else None.
+
+    Removes the variable, so that children of this process are not taken for workers.
+    """
+    fields = os.environ.pop(WORKER_VARIABLE, "").split(":")
+    if len(fields) != 2 or not all(item.isdecimal() for item in fields):
         return None
-    line = _line(int(said[0]))
+    line = _open_control_socket(int(fields[0]))
     if line is None:
-        # The variable was inherited, and the socket was not: we are started by a worker, and none ourselves.
+        # The variable was inherited without the socket: this process was started by a worker, and is not one itself.
         return None
-    if int(said[1]) != os.getppid():
+    if int(fields[1]) != os.getppid():
         line.close()
-        raise UsageError("the supervisor of this worker is gone")
+        raise UsageError("the supervisor of this worker has exited")
     line.setblocking(True)
     os.set_inheritable(line.fileno(), False)
     read = b""
     while not read.endswith(b"\n"):
         part = line.recv(65536)
         read += part
-        if not part or len(read) > LONGEST_LINE:
-            raise UsageError("the supervisor of this worker is gone")
-    post = Post(line, _decoder.decode(read))
-    told = post.assignment
-    for number in (*told.sockets, *told.internal, *chain.from_iterable(told.others.values())):
+        if not part or len(read) > MAX_LINE_BYTES:
+            raise UsageError("the supervisor of this worker has exited")
+    post = ControlSocket(line, _decoder.decode(read))
+    assignment = post.assignment
+    for number in (*assignment.sockets, *assignment.internal, *chain.from_iterable(assignment.others.values())):
         os.set_inheritable(number, False)
     return post
 
 
-def _line(number: int) -> socket.socket | None:
+def _open_control_socket(number: int) -> socket.socket | None:
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return None

@@ -1,4 +1,4 @@
-"""Many who ask for one thing each, and one question for all of them."""
+"""Batching of concurrent lookups into one query."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Batches(Generic[K, V]):
-    """Asks together what is asked for at the same time: what comes while one question is under way waits for the next.
+class BatchLoader(Generic[K, V]):
+    """Batches keys that are requested concurrently. Keys requested while a query is active wait for the next one.
 
-    `ask` is given keys, and gives what it has found by its key.
+    `load_batch` receives keys, and returns the values it found by key.
     """
 
-    def __init__(self, ask: Callable[[list[K]], Awaitable[dict[K, V]]], most: int) -> None:
-        self._ask = ask
-        self._most = most
+    def __init__(self, load_batch: Callable[[list[K]], Awaitable[dict[K, V]]], max_batch_size: int) -> None:
+        self._ask = load_batch
+        self._most = max_batch_size
         self._waiting: dict[K, asyncio.Future[V | None]] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    async def find(self, key: K) -> V | None:
-        """None where nothing was found."""
+    async def load(self, key: K) -> V | None:
+        """Return the value of a key, or None if it was not found."""
         if key not in self._waiting:
             self._waiting[key] = asyncio.get_running_loop().create_future()
             if self._asking is None or self._asking.done():
-                self._asking = asyncio.get_running_loop().create_task(self._ask_all())
-        # Others may wait for the same.
+                self._asking = asyncio.get_running_loop().create_task(self._load_pending())
+        # Other callers may wait for the same key.
         return await asyncio.shield(self._waiting[key])
 
-    async def _ask_all(self) -> None:
+    async def _load_pending(self) -> None:
         while self._waiting:
             some = dict(islice(self._waiting.items(), self._most))
             for key in some:
                 del self._waiting[key]
             try:
-                found = await self._ask(list(some))
+                result = await self._ask(list(some))
             except Exception as failure:
-                # Each who asked has to hear of it, or would wait for ever.
-                for one in some.values():
-                    one.set_exception(failure)
-                    # The request that asked for it may be gone.
-                    one.exception()
+                # Every waiting caller must receive the error, or it would wait forever.
+                for value in some.values():
+                    value.set_exception(failure)
+                    # Mark the exception as retrieved: the request may be gone.
+                    value.exception()
             except BaseException:
-                for one in some.values():
-                    one.cancel()
+                for value in some.values():
+                    value.cancel()
                 raise
             else:
-                for key, one in some.items():
-                    one.set_result(found.get(key))
+                for key, value in some.items():
+                    value.set_result(result.get(key))
 
     def close(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
-        for one in self._waiting.values():
-            one.cancel()
+        for value in self._waiting.values():
+            value.cancel()

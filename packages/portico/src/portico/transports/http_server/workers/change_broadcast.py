@@ -1,6 +1,6 @@
-"""What changes in one worker, told to the others by the bus of the store.
+"""Broadcast of changes between workers, over the store's message bus.
 
-What is said in words of our own is kept there as well, for workers that are started later, as long as there are some.
+Internal changes are also stored for workers that start later, as long as any worker is running.
 """
 
 from __future__ import annotations
@@ -11,66 +11,71 @@ from collections.abc import Callable
 
 import msgspec
 
-from portico.rpc.background_tasks import Errands
+from portico.rpc.supervision import BackgroundTasks
 from portico.store.errors import StoreError
-from portico.store.transaction import LONGEST_PAYLOAD
-from portico.transports.http_server.workers.store import FleetRows
+from portico.store.transaction import MAX_PAYLOAD_CHARS
+from portico.transports.http_server.workers.store import WorkerStore
 
 log = logging.getLogger("portico")
 
-_OWN = "portico/"
-_CHANGE = tuple[str, str, str, str | None]
+_INTERNAL_PREFIX = "portico/"
+_ChangeMessage = tuple[str, str, str, str | None]
 
 
-class Spreading:
-    """Says what has changed here, and `tell`s what has changed elsewhere: a method, and a URI."""
+class ChangeBroadcast:
+    """Publishes local changes, and calls `on_change` with the method and URI of changes in other workers."""
 
     def __init__(
-        self, rows: FleetRows, server: str, worker: str, errands: Errands, tell: Callable[[str, str | None], None]
+        self,
+        store: WorkerStore,
+        server: str,
+        worker: str,
+        background_tasks: BackgroundTasks,
+        on_change: Callable[[str, str | None], None],
     ) -> None:
-        self._rows = rows
+        self._store = store
         self._server = server
         self._worker = worker
-        self._errands = errands
-        self._tell = tell
+        self._background_tasks = background_tasks
+        self._on_change = on_change
         self._changes: dict[str, None] = {}
 
-    def add(self, method: str, uri: str | None) -> None:
-        said = msgspec.json.encode([self._server, self._worker, method, uri]).decode()
-        if len(said) > LONGEST_PAYLOAD:
-            log.debug("others are not told of a change: %s is too long", method)
+    def publish(self, method: str, uri: str | None) -> None:
+        message = msgspec.json.encode([self._server, self._worker, method, uri]).decode()
+        if len(message) > MAX_PAYLOAD_CHARS:
+            log.debug("not broadcasting a change: the payload of %s is too long", method)
             return
         if not self._changes:
-            self._errands.do(self._say())
-        self._changes[said] = None
+            self._background_tasks.start(self._publish_pending())
+        self._changes[message] = None
 
-    async def _say(self) -> None:
-        # All that is said in one turn goes together.
+    async def _publish_pending(self) -> None:
+        # Changes of the same iteration of the event loop are published together.
         await asyncio.sleep(0)
-        said, self._changes = list(self._changes), {}
-        lasting = [one for one in map(_read, said) if one is not None and one[2].startswith(_OWN)]
+        messages, self._changes = list(self._changes), {}
+        lasting = [item for item in map(_decode, messages) if item is not None and item[2].startswith(_INTERNAL_PREFIX)]
         try:
-            await self._rows.tell(said, [(method, name or "") for _, _, method, name in lasting])
+            await self._store.publish_changes(messages, [(method, name or "") for _, _, method, name in lasting])
         except StoreError as failure:
-            log.warning("other workers were not told of changes: %s", failure)
+            log.warning("could not broadcast changes to other workers: %s", failure)
 
-    async def hear(self) -> None:
-        """Until it is cancelled."""
-        async with self._rows.heard() as events:
+    async def listen(self) -> None:
+        """Receive changes until cancelled."""
+        async with self._store.subscribe_changes() as events:
             async for event in events:
-                change = _read(event.payload)
+                change = _decode(event.payload)
                 if change is not None and change[0] == self._server and change[1] != self._worker:
-                    self._tell(change[2], change[3])
+                    self._on_change(change[2], change[3])
 
-    async def catch_up(self) -> None:
-        """Do what was done before we came."""
-        for method, name in await self._rows.kept_changes():
-            self._tell(method, name)
+    async def replay_retained(self) -> None:
+        """Apply the changes that were published before this worker started."""
+        for method, name in await self._store.load_retained_changes():
+            self._on_change(method, name)
 
 
-def _read(said: str) -> _CHANGE | None:
+def _decode(payload: str) -> _ChangeMessage | None:
     try:
-        change: _CHANGE = msgspec.json.decode(said, type=_CHANGE)
+        change: _ChangeMessage = msgspec.json.decode(payload, type=_ChangeMessage)
     except msgspec.DecodeError:
         return None
     return change

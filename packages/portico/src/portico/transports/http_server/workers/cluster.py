@@ -1,4 +1,4 @@
-"""The other workers, as one of them sees them: what an endpoint asks of them, and how one begins and ends there."""
+"""Cluster of workers from the perspective of one worker: start, end, and the operations that endpoints need."""
 
 from __future__ import annotations
 
@@ -14,297 +14,327 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from portico.rpc.background_tasks import Errands
 from portico.rpc.supervision import BackgroundTasks
-from portico.store.database import when_ready
+from portico.store.database import retry_until_ready
 from portico.store.errors import StoreError
 from portico.store.keys import SigningKeys
 from portico.transports.http_server import error_responses
-from portico.transports.http_server.application import Exchange
-from portico.transports.http_server.cluster_hooks import OtherSessions
+from portico.transports.http_server.application import HttpApplication
+from portico.transports.http_server.cluster_hooks import RemoteSessions
 from portico.transports.http_server.listener import Listener
-from portico.transports.http_server.messages import Answer, Request, ResponseWriter
+from portico.transports.http_server.messages import HttpRequest, HttpResponse, ResponseWriter
 from portico.transports.http_server.session import HttpSession
 from portico.transports.http_server.workers import metrics, status
-from portico.transports.http_server.workers.change_broadcast import Spreading
-from portico.transports.http_server.workers.forwarding import Delivery
+from portico.transports.http_server.workers.change_broadcast import ChangeBroadcast
+from portico.transports.http_server.workers.forwarding import RequestForwarder
 from portico.transports.http_server.workers.lease import WorkerLease
-from portico.transports.http_server.workers.local_sessions import OwnSessions
-from portico.transports.http_server.workers.session_router import LEAVING_SECONDS, Again, SessionSearch
-from portico.transports.http_server.workers.signing import Forwardings, SessionIds
-from portico.transports.http_server.workers.socket_dir import FleetFolder
-from portico.transports.http_server.workers.store import FleetRows, opened
+from portico.transports.http_server.workers.local_sessions import LocalSessions
+from portico.transports.http_server.workers.session_router import RETRY_DELAY_SECONDS, RetryCallback, SessionRouter
+from portico.transports.http_server.workers.signing import ForwardSigner, SignedSessionIds
+from portico.transports.http_server.workers.socket_dir import WorkerSocketDir
+from portico.transports.http_server.workers.store import WorkerStore, open_worker_store
 
 if TYPE_CHECKING:
     from portico.transports.http_server.endpoint import Endpoint
 
 log = logging.getLogger("portico")
 
-SWEEP_SECONDS = 300.0
-LAST_SECONDS = 2.0
-# How often people are shown the sessions of other workers anew, and how many.
-LOOK_SECONDS = 2.0
-MOST_SHOWN = 500
+SWEEP_INTERVAL_SECONDS = 300.0
+SHUTDOWN_TIMEOUT_SECONDS = 2.0
+# Cache duration and limit of the sessions of other workers, which are shown to operators.
+REMOTE_SESSIONS_CACHE_SECONDS = 2.0
+MAX_LISTED_SESSIONS = 500
 
 
-class FleetPlace(Struct, kw_only=True):
-    """Where a worker meets the others."""
+class ClusterConfig(Struct, kw_only=True):
+    """Configuration with which a worker joins a cluster."""
 
-    # Of the worker: this process, and no other that ever was.
+    # Unique id of the worker process, never reused.
     id: str = field(default_factory=lambda: secrets.token_hex(8))
-    # The server's: others may share the store.
+    # Id of the server: several servers may share the store.
     server: str
     store: str
-    # For the sockets by which workers of one machine reach each other.
+    # Folder of the sockets through which workers of one machine reach each other.
     folder: str
-    # What they sign with; None: it is derived from the store's own key, which all processes that share it have.
+    # Signing key. None derives it from the store's own key, which all processes that share the store have.
     key: bytes | None = None
-    # `host:port` or `https://host:port`, by which those of other machines reach the internal listener of this one.
+    # `host:port` or `https://host:port`, at which workers of other machines reach the internal listener.
     address: str | None = None
 
 
-class Fleet:
-    """One worker's knowledge of the others.
+class WorkerCluster:
+    """Membership of one worker in a cluster.
 
-    `use_keys` is told what all sign with, and `tell` what has changed in another worker: a method, and a URI.
+    `on_keys` receives the shared signing keys, and `on_change` the method and URI of changes in other workers.
     """
 
     def __init__(
         self,
-        place: FleetPlace,
-        exchange: Exchange,
-        use_keys: Callable[[Sequence[bytes]], None],
-        tell: Callable[[str, str | None], None],
+        config: ClusterConfig,
+        application: HttpApplication,
+        on_keys: Callable[[Sequence[bytes]], None],
+        on_change: Callable[[str, str | None], None],
     ) -> None:
-        self.id = place.id
-        self._place = place
-        self._exchange = exchange
-        self._use_keys = use_keys
-        self._tell = tell
-        self._keys = SigningKeys([place.key] if place.key is not None else [])
-        self._ids = SessionIds(self._keys, place.id)
-        self._envelopes = Forwardings(self._keys)
-        self._folder = FleetFolder(place.folder, place.id)
-        self._errands = Errands()
+        self.worker_id = config.id
+        self._config = config
+        self._application = application
+        self._use_keys = on_keys
+        self._on_change = on_change
+        self._keys = SigningKeys([config.key] if config.key is not None else [])
+        self._ids = SignedSessionIds(self._keys, config.id)
+        self._signer = ForwardSigner(self._keys)
+        self._socket_dir = WorkerSocketDir(config.folder, config.id)
+        self._background_tasks = BackgroundTasks()
         self._supervisor = BackgroundTasks()
-        # For what other workers send on: those of this machine, and those of other machines.
-        self._inner = Listener(exchange, internal="machine")
-        self._network = Listener(exchange, internal="network")
+        # Listeners for forwarded requests: from this machine, and from other machines.
+        self._internal_listener = Listener(application, internal="machine")
+        self._network = Listener(application, internal="network")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._rows: FleetRows | None = None
-        # The sessions of the others, and when they were last looked at.
-        self._others = OtherSessions(0, [])
-        self._looked = -LOOK_SECONDS
+        self._store: WorkerStore | None = None
+        # Sessions of the other workers, and when they were last read.
+        self._others = RemoteSessions(0, [])
+        self._last_listed = -REMOTE_SESSIONS_CACHE_SECONDS
 
-    # From the beginning to the end
+    # Start and end
 
     async def start(self) -> None:
-        """Be one of them."""
+        """Join the cluster."""
         self._loop = asyncio.get_running_loop()
-        self._folder.open()
-        place = self._place
-        self._rows = rows = await when_ready(partial(opened, place.store, self.id, place.server, self._keys, place.key))
-        self._lease = WorkerLease(partial(self._renew, rows), self._lease_began, self._lease_ended, alone=rows.is_local)
-        self._sessions = OwnSessions(rows, self._exchange, self._errands, self._lease)
+        self._socket_dir.open()
+        place = self._config
+        self._store = rows = await retry_until_ready(
+            partial(open_worker_store, place.store, self.worker_id, place.server, self._keys, place.key)
+        )
+        self._lease = WorkerLease(
+            partial(self._renew_lease, rows),
+            self._on_lease_acquired,
+            self._on_lease_expired,
+            single_machine=rows.is_local,
+        )
+        self._sessions = LocalSessions(rows, self._application, self._background_tasks, self._lease)
         await self._lease.renew()
         self._use_keys(self._keys.keys)
-        self._supervisor.run("worker lease renewal", self._lease.keep)
-        self._supervisor.repeat("worker session sweep", partial(self._sweep, rows), SWEEP_SECONDS)
-        self.delivery = Delivery(
-            self.id, self._folder, rows, self._envelopes, self._exchange, self._sessions, self._errands
+        self._supervisor.run("worker lease renewal", self._lease.renew_forever)
+        self._supervisor.repeat("worker session sweep", partial(self._sweep, rows), SWEEP_INTERVAL_SECONDS)
+        self.forwarder = RequestForwarder(
+            self.worker_id,
+            self._socket_dir,
+            rows,
+            self._signer,
+            self._application,
+            self._sessions,
+            self._background_tasks,
         )
-        self._search = SessionSearch(
-            self.id, self._ids, rows, self._sessions, self.delivery, self._errands, self._lease
+        self._session_router = SessionRouter(
+            self.worker_id, self._ids, rows, self._sessions, self.forwarder, self._background_tasks, self._lease
         )
-        self._spreading = Spreading(rows, self._place.server, self.id, self._errands, self._tell)
-        self._supervisor.run("worker change relay", self._spreading.hear)
-        await self._spreading.catch_up()
-        self._exchange.join(self)
-        await self._inner.start_on([self._folder.listen()])
+        self._change_broadcast = ChangeBroadcast(
+            rows, self._config.server, self.worker_id, self._background_tasks, self._on_change
+        )
+        self._supervisor.run("worker change relay", self._change_broadcast.listen)
+        await self._change_broadcast.replay_retained()
+        self._application.join_cluster(self)
+        # Last: requests may be forwarded here as soon as the socket exists.
+        await self._internal_listener.listen_on([self._socket_dir.bind()])
 
-    async def _renew(self, rows: FleetRows, late: bool) -> None:
-        if self._place.key is None:
-            keys = await rows.keys(self._place.server)
+    async def _renew_lease(self, rows: WorkerStore, late: bool) -> None:
+        if self._config.key is None:
+            keys = await rows.load_signing_keys(self._config.server)
             if keys != self._keys.keys:
                 self._keys.keys = keys
                 self._use_keys(keys)
-        self._envelopes.ahead = await rows.renew(self._place.address) - time.time()
+        self._signer.clock_offset = await rows.renew_lease(self._config.address) - time.time()
         if late:
-            taken = await self._sessions.drop_taken()
-            if taken:
-                self._search.has_moved(taken)
+            lost = await self._sessions.drop_lost_sessions()
+            if lost:
+                self._session_router.mark_moved(lost)
 
-    def _lease_began(self) -> None:
-        self._sessions.save_unsaved()
+    def _on_lease_acquired(self) -> None:
+        self._sessions.save_pending()
 
-    def _lease_ended(self) -> None:
+    def _on_lease_expired(self) -> None:
         log.warning(
-            "other workers may take over our sessions: until the store is asked again, none is answered in here"
+            "other workers may take over the sessions of this worker; they are not served here until the store "
+            "responds again"
         )
-        self._sessions.end_listening()
+        self._sessions.end_get_streams()
 
-    async def _sweep(self, rows: FleetRows) -> None:
+    async def _sweep(self, rows: WorkerStore) -> None:
         try:
-            await rows.sweep(self._exchange.settings.idle_session)
+            await rows.delete_expired(self._application.settings.session_idle_timeout)
         except StoreError as failure:
-            log.warning("what was left behind for long is not removed: %s", failure)
+            log.warning("could not delete expired rows: %s", failure)
 
     @property
-    def is_doubtful(self) -> bool:
-        return self._lease.is_over
+    def is_lease_expired(self) -> bool:
+        return self._lease.is_expired
 
     async def listen_for_machines(
         self, sockets: Sequence[socket.socket], address: str | None, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Take requests that workers of other machines send on, by these sockets, and announce where that is."""
-        if self._rows is None or not sockets:
+        """Accept requests of workers on other machines on these sockets, and publish the address."""
+        if self._store is None or not sockets:
             return
-        await self._network.start_on(sockets, tls)
-        self._place.address = address
+        await self._network.listen_on(sockets, tls)
+        self._config.address = address
         if address is not None:
-            await self._say_address(self._rows, address)
+            await self._publish_address(self._store, address)
 
-    async def _say_address(self, rows: FleetRows, address: str) -> None:
+    async def _publish_address(self, rows: WorkerStore, address: str) -> None:
         try:
-            await rows.renew(address)
+            await rows.renew_lease(address)
         except StoreError as failure:
-            log.warning("the other workers are not told where we are: %s", failure)
+            log.warning("could not publish the address of this worker: %s", failure)
 
     async def leave(self) -> None:
-        await self._sessions.give_up()
+        await self._sessions.release_idle()
 
-    async def give_up(self, until: float) -> int:
-        """Leave the sessions that nothing is worked on in to the others, no faster than they take them while there is
-        time. Gives how many stay for now."""
+    async def release_idle_sessions(self, deadline: float) -> int:
+        """Release idle sessions to the other workers, no faster than they can take them while there is time.
+
+        Returns how many sessions remain for now.
+        """
 
         async def breathe() -> None:
-            # Clients come back at once, and all together they are more than can wait at a door. Who is busy with those
-            # who have come answers late.
-            if time.monotonic() < until:
-                await asyncio.gather(*(self._ask(other, "/readyz") for other in self._folder.others()))
+            # Clients reconnect immediately, and all together they would overflow the accept queues. A busy worker
+            # answers this probe late, which slows down the release.
+            if time.monotonic() < deadline:
+                await asyncio.gather(
+                    *(self._query_worker(other, "/readyz") for other in self._socket_dir.list_other_workers())
+                )
 
-        return await self._sessions.give_up(breathe)
+        return await self._sessions.release_idle(breathe)
 
     async def close(self) -> None:
-        if self._rows is not None:
-            self.delivery.refuse_connections()
-        # No more comes by a path that is not there; what has come already is answered.
-        self._folder.remove(self.id)
-        self._network.retire()
-        await self._inner.emptied(LAST_SECONDS, least=LEAVING_SECONDS)
-        await self._inner.stop(0)
+        # Remove the socket first, so that no new requests arrive; those already received are answered.
+        self._socket_dir.remove(self.worker_id)
+        self._network.stop_accepting()
+        await self._internal_listener.wait_empty(SHUTDOWN_TIMEOUT_SECONDS, min_seconds=RETRY_DELAY_SECONDS)
+        await self._internal_listener.stop(0)
         self._supervisor.cancel()
         await self._network.stop(0)
-        self._errands.cancel()
-        if self._rows is not None:
+        self._background_tasks.cancel()
+        if self._store is not None:
             self._lease.close()
-            await self._rows.leave()
-            await self._rows.close()
-        self._folder.close()
+            await self._store.delete_self()
+            await self._store.close()
+        self._socket_dir.close()
 
-    # What an endpoint asks
+    # ClusterHooks interface
 
-    def new_id(self) -> str:
-        return self._ids.make()
+    def new_session_id(self) -> str:
+        return self._ids.new_id()
 
-    def began(self, session: HttpSession, path: str, then: Callable[[], None]) -> None:
-        self._sessions.began(session, path, then)
+    def on_session_started(self, session: HttpSession, path: str, callback: Callable[[], None]) -> None:
+        self._sessions.on_session_started(session, path, callback)
 
-    def changed(self, session: HttpSession) -> None:
-        self._sessions.changed(session)
+    def on_session_changed(self, session: HttpSession) -> None:
+        self._sessions.on_session_changed(session)
 
-    def ended(self, session: HttpSession) -> None:
-        self._sessions.ended(session)
+    def on_session_ended(self, session: HttpSession) -> None:
+        self._sessions.on_session_ended(session)
 
-    def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
-        return self._search.find(endpoint, id, request, writer, again)
+    def route_to_owner(
+        self, endpoint: Endpoint, id: str, request: HttpRequest, writer: ResponseWriter, retry: RetryCallback
+    ) -> bool:
+        return self._session_router.route_to_owner(endpoint, id, request, writer, retry)
 
-    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
-        return self._search.find_parked(params, request, writer, again)
+    def route_to_suspended_call(
+        self, params: bytes, request: HttpRequest, writer: ResponseWriter, retry: Callable[[], None]
+    ) -> bool:
+        return self._session_router.route_to_suspended_call(params, request, writer, retry)
 
-    def refuse(self, request: Request) -> Answer | None:
-        return self.delivery.refuse(request)
+    def reject_forwarded(self, request: HttpRequest) -> HttpResponse | None:
+        return self.forwarder.reject_forwarded(request)
 
-    def receive(self, request: Request, writer: ResponseWriter) -> None:
-        self.delivery.receive(request, writer)
+    def receive_forwarded(self, request: HttpRequest, writer: ResponseWriter) -> None:
+        self.forwarder.receive_forwarded(request, writer)
 
-    def spread(self, method: str, uri: str | None) -> None:
-        """Tell the others of a change. From any thread."""
+    def broadcast_change(self, method: str, uri: str | None) -> None:
+        """Broadcast a change to the other workers. Thread-safe."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._spread, method, uri)
+            self._loop.call_soon_threadsafe(self._broadcast_change, method, uri)
 
-    def _spread(self, method: str, uri: str | None) -> None:
-        if self._rows is not None:
-            self._spreading.add(method, uri)
+    def _broadcast_change(self, method: str, uri: str | None) -> None:
+        if self._store is not None:
+            self._change_broadcast.publish(method, uri)
 
-    # How it is
+    # Status
 
     @property
     def is_ready(self) -> bool:
-        return not self._sessions.retiring and self._lease.is_known
+        return not self._sessions.retiring and self._lease.is_recorded
 
-    def sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
-        self._errands.do(self._sum_metrics(own, then))
+    def aggregate_metrics(self, local_metrics: str, callback: Callable[[str], None]) -> None:
+        self._background_tasks.start(self._aggregate_metrics(local_metrics, callback))
 
-    async def _sum_metrics(self, own: str, then: Callable[[str], None]) -> None:
-        asked = await asyncio.gather(*(self._ask(other, "/metrics") for other in self._folder.others()))
-        texts = [own, *(answer.body.decode() for answer in asked if answer is not None)]
-        then(metrics.total(texts) + f"# TYPE mcp_server_workers gauge\nmcp_server_workers {len(texts)}\n")
+    async def _aggregate_metrics(self, own: str, then: Callable[[str], None]) -> None:
+        responses = await asyncio.gather(
+            *(self._query_worker(other, "/metrics") for other in self._socket_dir.list_other_workers())
+        )
+        texts = [own, *(answer.body.decode() for answer in responses if answer is not None)]
+        then(metrics.aggregate_metrics(texts) + f"# TYPE mcp_server_workers gauge\nmcp_server_workers {len(texts)}\n")
 
-    async def look_around(self) -> list[dict[str, Any]]:
-        """The other workers of this machine, and what each of them says of itself."""
-        others = sorted(self._folder.others())
-        said = await asyncio.gather(*(self._ask(other, "/metrics") for other in others))
-        return [_glance(name, answer) for name, answer in zip(others, said, strict=True)]
+    async def describe_workers(self) -> list[dict[str, Any]]:
+        """Return a summary of each other worker on this machine."""
+        others = sorted(self._socket_dir.list_other_workers())
+        responses = await asyncio.gather(*(self._query_worker(other, "/metrics") for other in others))
+        return [_summarize_worker(name, answer) for name, answer in zip(others, responses, strict=True)]
 
     async def ask_others(self, path: str, principal: Any) -> list[bytes]:
-        """Return what the other workers of this machine have at a path, as it is shown to a principal."""
-        answers = await asyncio.gather(*(self._ask(other, path, principal) for other in self._folder.others()))
+        """Return the responses of the other workers on this machine for a path and a principal."""
+        answers = await asyncio.gather(
+            *(self._query_worker(other, path, principal) for other in self._socket_dir.list_other_workers())
+        )
         return [answer.body for answer in answers if answer is not None and answer.status == 200]
 
-    def other_sessions(self) -> OtherSessions:
-        """What the other workers have, on whatever machine, as it was last read: a moment ago, while one asks."""
+    def remote_sessions(self) -> RemoteSessions:
+        """Return the cached sessions of the other workers on all machines. Refreshes them in the background."""
         now = time.monotonic()
-        if self._rows is not None and now - self._looked > LOOK_SECONDS:
-            self._looked = now
-            self._errands.do(self._look_at_others(self._rows))
+        if self._store is not None and now - self._last_listed > REMOTE_SESSIONS_CACHE_SECONDS:
+            self._last_listed = now
+            self._background_tasks.start(self._load_remote_sessions(self._store))
         return self._others
 
-    async def _look_at_others(self, rows: FleetRows) -> None:
-        look = partial(status.sessions_of_others, self._place.server, self.id, MOST_SHOWN)
+    async def _load_remote_sessions(self, rows: WorkerStore) -> None:
+        look = partial(status.list_remote_sessions, self._config.server, self.worker_id, MAX_LISTED_SESSIONS)
         try:
-            count, found = await rows.look(look)
+            count, items = await rows.read(look)
         except StoreError as failure:
-            log.debug("the sessions of other workers are not known: %s", failure)
+            log.debug("could not read the sessions of other workers: %s", failure)
             return
-        self._others = OtherSessions(count, [(one.row.id, one.row.path, one.row.read(), one.used_at) for one in found])
+        self._others = RemoteSessions(
+            count, [(item.row.id, item.row.path, item.row.decode_snapshot(), item.used_at) for item in items]
+        )
 
-    def send_to_first(self, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
-        first = min(self._folder.others(), default=self.id)
-        if request.hops or first > self.id or first == self.id:
+    def route_to_first_worker(self, request: HttpRequest, writer: ResponseWriter, retry: Callable[[], None]) -> bool:
+        first = min(self._socket_dir.list_other_workers(), default=self.worker_id)
+        if request.hops or first > self.worker_id or first == self.worker_id:
             return False
-        task = self._errands.do(self._send_to(first, request, writer, again))
+        task = self._background_tasks.start(self._forward_to(first, request, writer, retry))
         writer.on_close = task.cancel  # type: ignore[assignment]
         return True
 
-    async def _send_to(self, worker: str, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> None:
+    async def _forward_to(
+        self, worker: str, request: HttpRequest, writer: ResponseWriter, again: Callable[[], None]
+    ) -> None:
         try:
-            outcome = await self.delivery.send_page(worker, request, writer)
+            outcome = await self.forwarder.send_page(worker, request, writer)
         except Exception:
-            log.warning("a request could not be sent on to the first worker")
-            writer.answer(error_responses.busy(request))
+            log.warning("could not forward a request to the first worker")
+            writer.respond(error_responses.overloaded_response(request))
             return
         if outcome != "answered":
             writer.on_close = None
             again()
 
-    async def _ask(self, other: str, path: str, principal: Any = None) -> Answer | None:
-        """What another worker of this machine has at a path; None if it does not say."""
-        return await self.delivery.ask(self._folder.path(other), other, path, principal)
+    async def _query_worker(self, other: str, path: str, principal: Any = None) -> HttpResponse | None:
+        """Return the response of another worker on this machine for a path, or None if it does not respond."""
+        return await self.forwarder.query_worker(self._socket_dir.request_socket_path(other), other, path, principal)
 
 
-def _glance(name: str, answer: Answer | None) -> dict[str, Any]:
-    """A worker in a line, from its numbers."""
+def _summarize_worker(name: str, answer: HttpResponse | None) -> dict[str, Any]:
+    """Return a summary of a worker from its metrics."""
     text = "" if answer is None else answer.body.decode()
 
     def value(series: str) -> int:

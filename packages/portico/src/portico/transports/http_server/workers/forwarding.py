@@ -1,8 +1,8 @@
-"""How a request gets to another worker, and what becomes of one that another has sent on to us.
+"""Forwarding of requests between workers.
 
-On this machine its connection is handed over, or it is sent on by a socket of the folder; to another machine it is sent
-on over HTTP, to the internal listener of a worker there. No request that claims to be sent on is taken at the address
-that clients use. Once: what may have arrived is not sent again.
+On the same machine a request is forwarded through a Unix socket; to another machine over HTTP, to the internal listener
+of a worker there. Forwarded requests are rejected at the addresses that clients use. A request that may have arrived is
+never sent twice.
 """
 
 from __future__ import annotations
@@ -11,294 +11,254 @@ import asyncio
 import logging
 import os
 import random
-import socket
 import time
 from collections.abc import Callable
-from functools import partial
 
 from portico.auth.principal import Principal
-from portico.rpc.background_tasks import Errands
+from portico.caching import LruCache
+from portico.rpc.supervision import BackgroundTasks
 from portico.store.errors import StoreError
 from portico.transports.http_server import error_responses
-from portico.transports.http_server.application import Exchange, cors_of
-from portico.transports.http_server.cluster_hooks import SENT_ON
-from portico.transports.http_server.connection import Turn
+from portico.transports.http_server.application import HttpApplication, cors_headers
+from portico.transports.http_server.cluster_hooks import FORWARDED_HEADER
 from portico.transports.http_server.headers import Headers
-from portico.transports.http_server.listener import Listener
-from portico.transports.http_server.messages import Answer, Pairs, Request, ResponseWriter
-from portico.transports.http_server.workers import fd_passing, reverse_proxy
-from portico.transports.http_server.workers.local_sessions import OwnSessions
-from portico.transports.http_server.workers.signing import Forwarding, Forwardings
-from portico.transports.http_server.workers.socket_dir import FleetFolder
-from portico.transports.http_server.workers.store import FleetRows
+from portico.transports.http_server.messages import HeaderPairs, HttpRequest, HttpResponse, ResponseWriter
+from portico.transports.http_server.workers import reverse_proxy
+from portico.transports.http_server.workers.local_sessions import LocalSessions
+from portico.transports.http_server.workers.signing import ForwardClaims, ForwardSigner
+from portico.transports.http_server.workers.socket_dir import WorkerSocketDir
+from portico.transports.http_server.workers.store import WorkerStore
 
 log = logging.getLogger("portico")
 
-MOST_HOPS = 2
-ASK_SECONDS = 2.0
-# How long it is believed of a worker of this machine that it answers, or that it does not, before it is asked again.
-BELIEVED_SECONDS = 5.0
-MOST_BELIEVED = 1000
+MAX_HOPS = 2
+WORKER_QUERY_TIMEOUT_SECONDS = 2.0
+# How long the result of a liveness check of a local worker is cached.
+LIVENESS_CACHE_SECONDS = 5.0
+MAX_CACHED_LIVENESS = 1000
 
 
-class MaybeDone(Exception):
-    """A worker went away with a request, which it may have answered."""
+class ForwardOutcomeUnknown(Exception):
+    """A worker exited with a request that it may have executed."""
 
 
-class Delivery:
-    """The ways between one worker and the others."""
+class RequestForwarder:
+    """Sends requests to other workers, and receives theirs."""
 
     def __init__(
         self,
         worker: str,
-        folder: FleetFolder,
-        rows: FleetRows,
-        envelopes: Forwardings,
-        exchange: Exchange,
-        sessions: OwnSessions,
-        errands: Errands,
+        socket_dir: WorkerSocketDir,
+        store: WorkerStore,
+        signer: ForwardSigner,
+        application: HttpApplication,
+        sessions: LocalSessions,
+        background_tasks: BackgroundTasks,
     ) -> None:
         self._worker = worker
-        self._folder = folder
-        self._rows = rows
-        self._envelopes = envelopes
-        self._exchange = exchange
+        self._socket_dir = socket_dir
+        self._store = store
+        self._signer = signer
+        self._application = application
         self._sessions = sessions
-        self._errands = errands
-        self._handed: fd_passing.HandedSockets | None = None
-        # Until when it is believed of a worker of this machine whether it is stopped.
-        self._believed: dict[str, tuple[float, bool]] = {}
-        # Streams by GET that come from others, and pass through here to their clients.
-        self._listening: set[reverse_proxy.SentRequest] = set()
+        self._background_tasks = background_tasks
+        # Results of liveness checks of local workers: expiry, and whether the worker is unresponsive.
+        self._liveness_cache: LruCache[str, tuple[float, bool]] = LruCache(MAX_CACHED_LIVENESS)
+        # GET streams of other workers that are relayed to clients here.
+        self._relayed_streams: set[reverse_proxy.ProxiedRequest] = set()
 
-    # To others
+    # Outgoing requests
 
-    async def send(
-        self, target: str, request: Request, writer: ResponseWriter, *, seeks: bool = False, whole: bool = True
-    ) -> reverse_proxy.Outcome | None:
-        """Send it to a worker. None: it is not there; "absent": it does not have the session.
-
-        `whole`: its connection may go with it.
+    async def forward(
+        self, target: str, request: HttpRequest, writer: ResponseWriter, *, locate_session: bool = False
+    ) -> reverse_proxy.ForwardOutcome | None:
+        """Forward a request to a worker. Return None if it does not exist, and "absent" if it does not have the
+        session.
         """
-        if target == self._worker or await self._is_stopped(target):
+        if target == self._worker or await self._is_unresponsive(target):
             return None
         envelope = _envelope(target, request)
-        envelope.seeks = seeks
-        if whole and isinstance(writer, Turn):
-            handed = await self._hand(target, request, writer, seeks)
-            if handed is not None:
-                return "answered" if handed else "absent"
-        sealed = self._envelopes.seal(envelope, request)
-        outcome = await reverse_proxy.send(self._folder.path(target), request, writer, sealed, self._listening)
+        envelope.seeks = locate_session
+        sealed = self._signer.sign(envelope, request)
+        outcome = await reverse_proxy.proxy_request(
+            self._socket_dir.request_socket_path(target), request, writer, sealed, self._relayed_streams
+        )
         if outcome is None:
-            outcome = await self._send_far(target, request, writer, sealed)
+            outcome = await self._forward_remote(target, request, writer, sealed)
         if outcome == "lost" and request.method == "POST":
-            raise MaybeDone
+            raise ForwardOutcomeUnknown
         return outcome
 
-    async def send_page(self, target: str, request: Request, writer: ResponseWriter) -> reverse_proxy.Outcome | None:
-        """Send a request for a page to a worker of this machine, with its cookie: that worker checks it again."""
-        if await self._is_stopped(target):
+    async def send_page(
+        self, target: str, request: HttpRequest, writer: ResponseWriter
+    ) -> reverse_proxy.ForwardOutcome | None:
+        """Forward a request to a custom route of a local worker, with its cookie, which that worker checks again."""
+        if await self._is_unresponsive(target):
             return None
         envelope = _envelope(target, request)
-        # The visitor is known by the cookie alone.
+        # The user is identified by the cookie alone.
         envelope.principal = envelope.until = None
-        sealed = self._envelopes.seal(envelope, request)
-        outcome = await reverse_proxy.send(
-            self._folder.path(target), request, writer, sealed, self._listening, with_cookie=True
+        sealed = self._signer.sign(envelope, request)
+        outcome = await reverse_proxy.proxy_request(
+            self._socket_dir.request_socket_path(target),
+            request,
+            writer,
+            sealed,
+            self._relayed_streams,
+            with_cookie=True,
         )
         if outcome == "lost" and request.method == "POST":
-            raise MaybeDone
+            raise ForwardOutcomeUnknown
         return outcome
 
-    async def _send_far(
-        self, target: str, request: Request, writer: ResponseWriter, sealed: bytes
-    ) -> reverse_proxy.Outcome | None:
-        """The same for a worker that has no socket here: it is on another machine, or gone."""
-        if self._folder.remove(target):
-            # It was here, and has not even removed its socket. Those who look for it now find nothing.
-            await self._rows.bury(target)
+    async def _forward_remote(
+        self, target: str, request: HttpRequest, writer: ResponseWriter, sealed: bytes
+    ) -> reverse_proxy.ForwardOutcome | None:
+        """Forward a request to a worker without a local socket: it is on another machine, or gone."""
+        if self._socket_dir.remove(target):
+            # A local worker that died without removing its socket. Its row is deleted so that nobody looks for it.
+            await self._store.delete_worker(target)
             return None
-        found = await self._rows.worker(target)
-        if found is None:
+        worker = await self._store.find_worker(target)
+        if worker is None:
             return None
         outcome = None
-        if found.address is not None and (found.lives or await self.ask(found.address, target, "/healthz") is not None):
-            outcome = await reverse_proxy.send(found.address, request, writer, sealed, self._listening)
-        if outcome is None and found.lives:
-            # It lives, as it has said itself: so its sessions are not to be taken from it.
-            raise reverse_proxy.Unreachable("it is on another machine, and PORTICO_ADDRESS says where")
+        if worker.address is not None and (
+            worker.lives or await self.query_worker(worker.address, target, "/healthz") is not None
+        ):
+            outcome = await reverse_proxy.proxy_request(worker.address, request, writer, sealed, self._relayed_streams)
+        if outcome is None and worker.lives:
+            # Its lease is valid, so its sessions must not be taken over.
+            raise reverse_proxy.WorkerUnreachable(
+                "it is on another machine and cannot be reached at its PORTICO_ADVERTISED_ADDRESS"
+            )
         if outcome == "gone":
-            # Those who are where it was know best, unless it has said since that it lives.
-            await self._rows.end_lease(target, found.lease_until)
+            # The workers at its address know that it is gone, unless it has renewed its lease since.
+            await self._store.end_lease(target, worker.lease_until)
             return None
         return outcome
 
-    async def _is_stopped(self, target: str) -> bool:
-        """Whether a worker of this machine is there, does not answer, and has not said for long that it lives."""
-        until, stopped = self._believed.get(target, (0.0, False))
+    async def _is_unresponsive(self, target: str) -> bool:
+        """Return whether a local worker exists, does not respond, and has no valid lease."""
+        until, stopped = self._liveness_cache.get(target, (0.0, False))
         if time.monotonic() < until:
             return stopped
         try:
-            # Where it has no socket, it is looked for elsewhere.
-            await self._ask(self._folder.path(target), target, "/healthz")
+            # A worker without a local socket is looked up elsewhere.
+            await self._query_worker(self._socket_dir.request_socket_path(target), target, "/healthz")
             stopped = False
-        except (TimeoutError, reverse_proxy.Unreachable):
+        except (TimeoutError, reverse_proxy.WorkerUnreachable):
             stopped = await self._has_ended(target)
             if not stopped:
-                # It may be busy, and is sent what it has to answer.
+                # It may be busy: forward the request anyway.
                 return False
-        if len(self._believed) >= MOST_BELIEVED:
-            self._believed.clear()
-        self._believed[target] = (time.monotonic() + BELIEVED_SECONDS, stopped)
+        self._liveness_cache[target] = (time.monotonic() + LIVENESS_CACHE_SECONDS, stopped)
         return stopped
 
     async def _has_ended(self, target: str) -> bool:
         try:
-            found = await self._rows.worker(target)
+            worker = await self._store.find_worker(target)
         except StoreError:
-            # Then its sessions cannot be taken over either.
+            # Without the store its sessions cannot be taken over either.
             return False
-        return found is None or not found.lives
+        return worker is None or not worker.lives
 
-    async def ask(self, place: str, worker: str, path: str, principal: Principal | None = None) -> Answer | None:
-        """Return what a worker has at a path, as it is shown to a principal; None if it does not answer."""
+    async def query_worker(
+        self, address: str, worker: str, path: str, principal: Principal | None = None
+    ) -> HttpResponse | None:
+        """Return the response of a worker for a path and a principal, or None if it does not respond."""
         try:
-            return await self._ask(place, worker, path, principal)
-        except (OSError, reverse_proxy.Unreachable):
+            return await self._query_worker(address, worker, path, principal)
+        except (OSError, reverse_proxy.WorkerUnreachable):
             return None
 
-    async def _ask(self, place: str, worker: str, path: str, principal: Principal | None = None) -> Answer | None:
-        """The same. Raises TimeoutError: a process that is stopped takes what is sent to it, and says nothing."""
-        request = Request("GET", path, "", Headers())
-        collected = _OwnAnswer()
-        sealed = self._envelopes.seal(Forwarding(to=worker, principal=principal), request)
-        async with asyncio.timeout(ASK_SECONDS):
-            await reverse_proxy.send(place, request, collected, sealed)
-        return collected.answered
+    async def _query_worker(
+        self, place: str, worker: str, path: str, principal: Principal | None = None
+    ) -> HttpResponse | None:
+        """Query a worker. Raises `TimeoutError` for a stopped process, which accepts data but never responds."""
+        request = HttpRequest("GET", path, "", Headers())
+        collected = _CapturedResponse()
+        sealed = self._signer.sign(ForwardClaims(to=worker, principal=principal), request)
+        async with asyncio.timeout(WORKER_QUERY_TIMEOUT_SECONDS):
+            await reverse_proxy.proxy_request(place, request, collected, sealed)
+        return collected.response
 
-    async def leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:
-        """A worker that leaves takes nothing over: another one is to see to it."""
-        others = self._folder.others()
+    async def forward_to_any(self, request: HttpRequest, writer: ResponseWriter) -> bool:
+        """Forward a request to any other worker, which then locates its session. Used while this worker retires."""
+        others = self._socket_dir.list_other_workers()
         random.shuffle(others)
-        # Those first that take connections: then nothing passes through one that leaves.
-        others.sort(key=lambda other: not fd_passing.is_there(self._folder.path_for_connections(other)))
         for other in others if not request.hops else ():
-            if await self.send(other, request, writer, seeks=True) == "answered":
+            if await self.forward(other, request, writer, locate_session=True) == "answered":
                 return True
         return False
 
     def end_streams(self) -> None:
-        """End those that would have no end by themselves: their clients come back for the rest."""
-        for sent in list(self._listening):
+        """End the relayed streams, which have no end by themselves. Their clients resume them."""
+        for sent in list(self._relayed_streams):
             sent.end()
 
-    # Whole connections
+    # Incoming requests
 
-    async def _hand(self, target: str, request: Request, turn: Turn, seeks: bool) -> bool | None:
-        """Hand its connection over. False: the session is not there; None: it cannot be, or the worker is not there."""
-        path = self._folder.path_for_connections(target)
-        copy = turn.lend() if len(request.body) < fd_passing.LARGEST and fd_passing.is_there(path) else None
-        if copy is None:
-            return None
-        session = request.headers.get(b"mcp-session-id", b"").decode("latin-1")
-        said = fd_passing.Handed(session, fd_passing.HandedRequest.of(request, turn), seeks)
-        try:
-            taken = await fd_passing.hand(path, copy, said)
-        except TimeoutError:
-            # It may have it: then two would answer.
-            turn.lent(True)
-            raise MaybeDone from None
-        turn.lent(taken is True)
-        return taken
+    def reject_forwarded(self, request: HttpRequest) -> HttpResponse | None:
+        """Return the error response for an invalid forwarded request, before its body is read, or None."""
+        return (
+            None
+            if self._signer.precheck(request.headers[FORWARDED_HEADER], request)
+            else _unauthorized_forward_response(request)
+        )
 
-    async def hand_over_idle(self, listener: Listener) -> None:
-        """Connections that nothing is asked on go to other workers: their clients notice nothing."""
-        places = [self._folder.path_for_connections(name) for name in self._folder.others()]
-        places = [place for place in places if fd_passing.is_there(place)]
-        for connection in listener.idle() if places else ():
-            copy = connection.lend(None)
-            if copy is None:
-                continue
-            try:
-                taken = await fd_passing.hand(random.choice(places), copy, fd_passing.Handed())
-            except TimeoutError:
-                taken = True
-            if taken:
-                connection.give_away()
-            else:
-                connection.resume()
-
-    def take_connections(self, listener: Listener) -> None:
-        """Take those that other workers hand over, and be the listener's worker from then on."""
-        path = self._folder.path_for_connections(self._worker)
-        self._handed = fd_passing.HandedSockets(path, self._sessions.has, partial(self._go_on, listener))
-
-    async def _go_on(self, listener: Listener, given: socket.socket, handed: fd_passing.HandedRequest | None) -> None:
-        await fd_passing.go_on(given, listener.made, handed)
-
-    def refuse_connections(self) -> None:
-        """Take no more of them."""
-        handed, self._handed = self._handed, None
-        if handed is not None:
-            handed.close()
-
-    # From others
-
-    def refuse(self, request: Request) -> Answer | None:
-        """What is said to be sent on, before its body is read: none but a worker is let in without being known."""
-        return None if self._envelopes.may_be_ours(request.headers[SENT_ON], request) else _not_ours(request)
-
-    def receive(self, request: Request, writer: ResponseWriter) -> None:
-        sealed = request.headers.pop(SENT_ON)
-        envelope = self._envelopes.open(sealed, request)
-        if envelope is None or not 1 <= envelope.hops <= MOST_HOPS:
-            writer.answer(_not_ours(request))
+    def receive_forwarded(self, request: HttpRequest, writer: ResponseWriter) -> None:
+        sealed = request.headers.pop(FORWARDED_HEADER)
+        envelope = self._signer.verify(sealed, request)
+        if envelope is None or not 1 <= envelope.hops <= MAX_HOPS:
+            writer.respond(_unauthorized_forward_response(request))
             return
-        if request.internal == "network" and self._exchange.is_page(request):
-            # Pages are for the machine that their visitors have come to.
-            writer.answer(_not_ours(request))
+        if request.internal == "network" and self._application.is_page(request):
+            # Custom routes are only forwarded within a machine.
+            writer.respond(_unauthorized_forward_response(request))
             return
         if envelope.to != self._worker:
-            self._pass_on(envelope, request, writer)
+            self._relay(envelope, request, writer)
             return
-        if self._exchange.draining:
-            writer.answer(reverse_proxy.LEAVING)
+        if self._application.draining:
+            writer.respond(reverse_proxy.RETIRING_RESPONSE)
             return
         request.principal, request.until, request.peer = envelope.principal, envelope.until, envelope.peer
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
-        request.secure, request.cors = envelope.secure, cors_of(request.headers)
-        self._exchange.answer_at(request, writer)
+        request.secure, request.cors = envelope.secure, cors_headers(request.headers)
+        self._application.handle_forwarded(request, writer)
 
-    def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
-        """From another machine, for another worker of this one."""
-        if envelope.hops >= MOST_HOPS or not os.path.exists(self._folder.path(envelope.to)):
-            writer.answer(reverse_proxy.GONE)
+    def _relay(self, envelope: ForwardClaims, request: HttpRequest, writer: ResponseWriter) -> None:
+        """Relay a request of another machine to another local worker."""
+        if envelope.hops >= MAX_HOPS or not os.path.exists(self._socket_dir.request_socket_path(envelope.to)):
+            writer.respond(reverse_proxy.GONE_RESPONSE)
             return
         envelope.hops += 1
-        task = self._errands.do(self._send_near(envelope, request, writer))
+        task = self._background_tasks.start(self._relay_local(envelope, request, writer))
         writer.on_close = task.cancel  # type: ignore[assignment]
 
-    async def _send_near(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
-        sealed = self._envelopes.seal(envelope, request)
+    async def _relay_local(self, envelope: ForwardClaims, request: HttpRequest, writer: ResponseWriter) -> None:
+        sealed = self._signer.sign(envelope, request)
         try:
-            outcome = await reverse_proxy.send(self._folder.path(envelope.to), request, writer, sealed, self._listening)
-        except reverse_proxy.Unreachable as failure:
-            log.warning("a worker cannot be reached: %s", failure)
-            writer.answer(error_responses.busy(request))
+            outcome = await reverse_proxy.proxy_request(
+                self._socket_dir.request_socket_path(envelope.to), request, writer, sealed, self._relayed_streams
+            )
+        except reverse_proxy.WorkerUnreachable as failure:
+            log.warning("could not reach a worker: %s", failure)
+            writer.respond(error_responses.overloaded_response(request))
             return
         if outcome == "lost":
             writer.abort()
         elif outcome != "answered":
-            writer.answer(
-                {"leaving": reverse_proxy.LEAVING, "absent": reverse_proxy.ABSENT}.get(
-                    outcome or "", reverse_proxy.GONE
+            writer.respond(
+                {"leaving": reverse_proxy.RETIRING_RESPONSE, "absent": reverse_proxy.NO_SESSION_RESPONSE}.get(
+                    outcome or "", reverse_proxy.GONE_RESPONSE
                 )
             )
 
 
-def _envelope(target: str, request: Request) -> Forwarding:
-    return Forwarding(
+def _envelope(target: str, request: HttpRequest) -> ForwardClaims:
+    return ForwardClaims(
         to=target,
         principal=request.principal if isinstance(request.principal, Principal) else None,
         until=request.until,
@@ -309,25 +269,27 @@ def _envelope(target: str, request: Request) -> Forwarding:
     )
 
 
-def _not_ours(request: Request) -> Answer:
-    return error_responses.error(request, 403, "Forbidden: this was not sent on by one of us")
+def _unauthorized_forward_response(request: HttpRequest) -> HttpResponse:
+    return error_responses.error_response(
+        request, 403, ("Forbidden: this request was not forwarded by a worker of this server")
+    )
 
 
-class _OwnAnswer:
-    """A ResponseWriter for an answer that we have asked for ourselves."""
+class _CapturedResponse:
+    """ResponseWriter that captures the response to an internal query."""
 
     on_close: Callable[[], None] | None = None
-    answered: Answer | None = None
+    response: HttpResponse | None = None
 
-    def answer(self, answer: Answer) -> None:
-        self.answered = answer
+    def respond(self, response: HttpResponse) -> None:
+        self.response = response
 
-    def start(self, status: int, headers: Pairs) -> None: ...
+    def start(self, status: int, headers: HeaderPairs) -> None: ...
     def write(self, data: bytes) -> None: ...
     def end(self) -> None: ...
     def abort(self) -> None: ...
 
-    def buffered(self) -> int:
+    def buffered_bytes(self) -> int:
         return 0
 
     async def drain(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The lease of a worker: as long as it lasts no other worker takes over its sessions."""
+"""Lease of a worker: while it is valid, no other worker takes over its sessions."""
 
 from __future__ import annotations
 
@@ -9,104 +9,108 @@ import time
 from collections.abc import Awaitable, Callable
 
 from portico.store.errors import StoreError
-from portico.transports.http_server.workers.store import LEASE_SECONDS, PATIENCE_SECONDS
+from portico.transports.http_server.workers.store import LEASE_DURATION_SECONDS, STORE_TIMEOUT_SECONDS
 
 log = logging.getLogger("portico")
 
-RENEW_SECONDS = 5.0
-# The same after it could not be renewed.
-AGAIN_SECONDS = 1.0
-# So long before others may take our sessions we do not answer in them any more: no two clocks run at one speed.
-MARGIN_SECONDS = 1.0
+RENEW_INTERVAL_SECONDS = 5.0
+# Interval after a failed renewal.
+RETRY_INTERVAL_SECONDS = 1.0
+# The worker stops serving its sessions this long before others may take them over, because clocks drift.
+SAFETY_MARGIN_SECONDS = 1.0
 
 
 class WorkerLease:
-    """Renews it again and again, and knows by the clock of this process when it is over.
+    """Renews the lease periodically, and tracks its expiry on the local clock.
 
-    `renew` asks the store, and is told whether the lease was over before: then others may have taken sessions over.
-    `began` is called when there is one again, and `ended` when it is over.
+    `renew` updates the store, and receives whether the lease had expired before: then other workers may have taken over
+    sessions. `on_acquired` is called when the lease is valid again, and `on_expired` when it expires.
     """
 
     def __init__(
         self,
         renew: Callable[[bool], Awaitable[None]],
-        began: Callable[[], None],
-        ended: Callable[[], None],
+        on_acquired: Callable[[], None],
+        on_expired: Callable[[], None],
         *,
-        alone: bool,
+        single_machine: bool,
     ) -> None:
-        """`alone`: all workers are on this machine. They take over from none that answers, with a store or without."""
+        """Create the lease. With `single_machine`, it stays valid without the store: local workers never take over from
+        one that responds.
+        """
         self._renew = renew
-        self._began = began
-        self._ended = ended
-        self._alone = alone
-        self.until = 0.0
-        self._renewed = self._tried = -LEASE_SECONDS
+        self._began = on_acquired
+        self._ended = on_expired
+        self._alone = single_machine
+        self.expires_at = 0.0
+        self._renewed = self._tried = -LEASE_DURATION_SECONDS
         self._failed = False
         self._trying: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_over(self) -> bool:
-        """Whether other workers may have taken over our sessions."""
-        return time.monotonic() >= self.until
+    def is_expired(self) -> bool:
+        """Return whether other workers may have taken over the sessions of this worker."""
+        return time.monotonic() >= self.expires_at
 
     @property
-    def is_known(self) -> bool:
-        """Whether the store has lately heard of us."""
-        return time.monotonic() - self._renewed < LEASE_SECONDS
+    def is_recorded(self) -> bool:
+        """Return whether the lease was recently recorded in the store."""
+        return time.monotonic() - self._renewed < LEASE_DURATION_SECONDS
 
     async def renew(self) -> None:
-        """Renew it once. Raises StoreError."""
-        # The store counts from later than this.
-        asked = time.monotonic()
-        was_over, late = self.is_over, asked >= self._renewed + LEASE_SECONDS - MARGIN_SECONDS
+        """Renew the lease once. Raises `StoreError`."""
+        # Measured before the request: the store's lease starts later, so the local expiry is the earlier one.
+        started = time.monotonic()
+        was_over, late = self.is_expired, started >= self._renewed + LEASE_DURATION_SECONDS - SAFETY_MARGIN_SECONDS
         self._failed = True
         try:
             await self._renew(late)
             self._failed = False
-            self._renewed = asked
+            self._renewed = started
         finally:
             self._tried = time.monotonic()
             if not self._failed or (self._alone and not was_over):
-                self._last_from(asked)
+                self._extend_from(started)
         if late:
             self._began()
 
-    def _last_from(self, asked: float) -> None:
-        self.until = asked + LEASE_SECONDS - MARGIN_SECONDS
+    def _extend_from(self, requested_at: float) -> None:
+        self.expires_at = requested_at + LEASE_DURATION_SECONDS - SAFETY_MARGIN_SECONDS
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self.until, self._ended)
+        self._timer = asyncio.get_running_loop().call_at(self.expires_at, self._ended)
 
-    async def keep(self) -> None:
-        """Renew it for ever."""
+    async def renew_forever(self) -> None:
+        """Renew the lease until cancelled."""
         while True:
-            pause = AGAIN_SECONDS if self._failed else RENEW_SECONDS
+            pause = RETRY_INTERVAL_SECONDS if self._failed else RENEW_INTERVAL_SECONDS
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            await self._try()
+            await self._renew_within()
 
     async def confirm(self) -> None:
-        """Ask the store whether it is over, unless that was done a moment ago. Not for long: a client waits."""
-        if time.monotonic() - self._tried > AGAIN_SECONDS:
-            await self._try(PATIENCE_SECONDS)
+        """Check with the store whether the lease is still valid, unless just done. Bounded, because a client is
+        waiting.
+        """
+        if time.monotonic() - self._tried > RETRY_INTERVAL_SECONDS:
+            await self._renew_within(STORE_TIMEOUT_SECONDS)
 
-    async def _try(self, seconds: float | None = None) -> None:
-        # One at a time: a store that says nothing is not asked more and more.
+    async def _renew_within(self, seconds: float | None = None) -> None:
+        # One renewal at a time: an unresponsive store must not accumulate requests.
         if self._trying is None or self._trying.done():
-            self._trying = asyncio.get_running_loop().create_task(self._try_once())
+            self._trying = asyncio.get_running_loop().create_task(self._renew_once())
         await asyncio.wait([self._trying], timeout=seconds)
 
-    async def _try_once(self) -> None:
+    async def _renew_once(self) -> None:
         try:
             await self.renew()
         except StoreError as failure:
-            log.warning("the other workers are not told that we are here: %s", failure)
+            log.warning("could not renew the lease of this worker: %s", failure)
         except Exception:
-            # It is not awaited for its result, and the lease must be tried again.
+            # The task's result is not awaited, and the lease has to be renewed again.
             log.exception("error while renewing the lease of this worker")
 
     def close(self) -> None:
-        for one in (self._timer, self._trying):
-            if one is not None:
-                one.cancel()
+        for item in (self._timer, self._trying):
+            if item is not None:
+                item.cancel()

@@ -1,7 +1,7 @@
-"""A request that another worker has to answer: it is sent on over HTTP, and what comes back is passed on as it comes.
+"""Reverse proxy between workers: sends a request over HTTP, and relays the response as it arrives.
 
-Each has a connection of its own, because one that was used before may be closed by the other side at the moment in
-which it is used again, and then it could not be told whether the request was taken.
+Each request uses its own connection. The other side may close a reused connection at the moment of reuse, and then it
+would be unknown whether the request was received.
 """
 
 from __future__ import annotations
@@ -19,44 +19,53 @@ from urllib.parse import quote
 
 import httptools
 
-from portico.transports.http_server.cluster_hooks import SENT_ON
-from portico.transports.http_server.messages import Answer, Pairs, Request, ResponseWriter
+from portico.transports.http_server.cluster_hooks import FORWARDED_HEADER
+from portico.transports.http_server.messages import HeaderPairs, HttpRequest, HttpResponse, ResponseWriter
 
 log = logging.getLogger("portico")
 
-# Of the connection, and not of the request (RFC 9110, 7.6.1); and what only the first worker may see.
-_LEFT_OUT = frozenset(
-    {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect", b"content-length", SENT_ON}
+# Connection headers (RFC 9110, 7.6.1), and credentials, which only the first worker may see.
+_DROPPED_REQUEST_HEADERS = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"transfer-encoding",
+        b"te",
+        b"upgrade",
+        b"expect",
+        b"content-length",
+        FORWARDED_HEADER,
+    }
     | {b"authorization", b"cookie", b"dpop", b"proxy-authorization"}
 )
-_OF_CONNECTION = frozenset({b"connection", b"transfer-encoding", b"content-length", b"date"})
-# Beyond this the other worker waits for the client to read.
-MOST_WAITING = 256 * 1024
-MISDIRECTED = 421
-# A machine that is gone answers nothing at all.
-CONNECT_SECONDS = 3.0
-# Before another try where too many want to be let in.
-FULL_SECONDS = 0.02
+_HOP_BY_HOP_HEADERS = frozenset({b"connection", b"transfer-encoding", b"content-length", b"date"})
+# Above this, reading from the other worker pauses until the client has read.
+WRITE_HIGH_WATER_BYTES = 256 * 1024
+MISDIRECTED_STATUS = 421
+# A machine that is gone does not respond at all.
+CONNECT_TIMEOUT_SECONDS = 3.0
+# Delay before the next attempt if the accept queue is full.
+CONNECT_RETRY_SECONDS = 0.02
 
-Outcome = Literal["answered", "absent", "leaving", "gone", "lost"]
-"""Whether it was answered; or its session is not there; or is being left to others; or there is no such worker where it
-should be; or the other worker went away before it said anything."""
+ForwardOutcome = Literal["answered", "absent", "leaving", "gone", "lost"]
+"""answered: the response was relayed; absent: the worker does not have the session; leaving: the session is being
+released; gone: no such worker at this address; lost: the worker exited before it responded."""
 
-ABSENT = Answer(MISDIRECTED)
-LEAVING = Answer(MISDIRECTED, (), b"leaving")
-GONE = Answer(MISDIRECTED, (), b"gone")
-_SAID: dict[bytes, Outcome] = {b"leaving": "leaving", b"gone": "gone"}
-
-
-class Unreachable(Exception):
-    """A worker lives, and is not reached: nothing was sent."""
+NO_SESSION_RESPONSE = HttpResponse(MISDIRECTED_STATUS)
+RETIRING_RESPONSE = HttpResponse(MISDIRECTED_STATUS, (), b"leaving")
+GONE_RESPONSE = HttpResponse(MISDIRECTED_STATUS, (), b"gone")
+_OUTCOME_BY_BODY: dict[bytes, ForwardOutcome] = {b"leaving": "leaving", b"gone": "gone"}
 
 
-class SentRequest(asyncio.Protocol):
-    """One request on its way to another worker, and the answer on its way back."""
+class WorkerUnreachable(Exception):
+    """A running worker cannot be reached. Nothing was sent."""
+
+
+class ProxiedRequest(asyncio.Protocol):
+    """One request to another worker, with its response."""
 
     def __init__(self, writer: ResponseWriter, head: bytes, body: bytes) -> None:
-        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[ForwardOutcome] = asyncio.get_running_loop().create_future()
         self._writer = writer
         self._sent = head + body
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -68,7 +77,7 @@ class SentRequest(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._writer.on_close = self._client_gone
+        self._writer.on_close = self._on_client_disconnect
         transport.write(self._sent)
         self._sent = b""
 
@@ -78,7 +87,7 @@ class SentRequest(asyncio.Protocol):
         except httptools.HttpParserError:
             self._transport.abort()
 
-    # What the parser finds
+    # Parser callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
@@ -88,16 +97,16 @@ class SentRequest(asyncio.Protocol):
         if status < 200:
             self._headers.clear()
             return
-        self._streams = (b"transfer-encoding", b"chunked") in self._headers and status != MISDIRECTED
+        self._streams = (b"transfer-encoding", b"chunked") in self._headers and status != MISDIRECTED_STATUS
         if self._streams:
-            self._writer.start(status, self._kept())
+            self._writer.start(status, self._response_headers())
 
     def on_body(self, data: bytes) -> None:
         if not self._streams:
             self._body.append(data)
             return
         self._writer.write(data)
-        if self._resuming is None and self._writer.buffered() > MOST_WAITING:
+        if self._resuming is None and self._writer.buffered_bytes() > WRITE_HIGH_WATER_BYTES:
             self._transport.pause_reading()
             self._resuming = asyncio.get_running_loop().create_task(self._resume())
 
@@ -112,59 +121,63 @@ class SentRequest(asyncio.Protocol):
         if status < 200:
             return
         self._writer.on_close = None
-        if status == MISDIRECTED:
-            self._settle(_SAID.get(b"".join(self._body), "absent"))
+        if status == MISDIRECTED_STATUS:
+            self._finish(_OUTCOME_BY_BODY.get(b"".join(self._body), "absent"))
         else:
             if self._streams:
                 self._writer.end()
             else:
-                self._writer.answer(Answer(status, self._kept(), b"".join(self._body)))
-            self._settle("answered")
+                self._writer.respond(HttpResponse(status, self._response_headers(), b"".join(self._body)))
+            self._finish("answered")
         self._transport.close()
 
-    def _kept(self) -> Pairs:
-        return tuple(pair for pair in self._headers if pair[0] not in _OF_CONNECTION)
+    def _response_headers(self) -> HeaderPairs:
+        return tuple(pair for pair in self._headers if pair[0] not in _HOP_BY_HOP_HEADERS)
 
-    # The end
+    # Closing
 
     def connection_lost(self, failure: Exception | None) -> None:
         if self._resuming is not None:
             self._resuming.cancel()
-        # The two know each other: only the collector of cycles would find them.
+        # The parser and this object reference each other: break the cycle.
         self._parser = None
         if self.outcome.done():
             return
         if self._streams:
-            # The client has seen some of it, and comes back for the rest.
+            # The client has received a part of the stream, and resumes it.
             self._writer.on_close = None
             self._writer.abort()
-            self._settle("answered")
+            self._finish("answered")
         else:
-            self._settle("lost")
+            self._finish("lost")
 
     def end(self) -> None:
-        """End the stream, if it is one by now, on both sides."""
+        """End the stream on both sides, if one has started."""
         if self._streams and not self.outcome.done():
             self._writer.on_close = None
             self._writer.end()
-            self._client_gone()
+            self._on_client_disconnect()
 
-    def _client_gone(self) -> None:
-        self._settle("answered")
+    def _on_client_disconnect(self) -> None:
+        self._finish("answered")
         if self._transport is not None:
             self._transport.abort()
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: ForwardOutcome) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
 
-def head_of(request: Request, envelope: bytes, *, with_cookie: bool = False) -> bytes:
-    """Return the head of the same request for another worker, without the credentials of the client."""
+def build_forward_head(request: HttpRequest, signed_claims: bytes, *, with_cookie: bool = False) -> bytes:
+    """Return the request head for another worker, without the client's credentials."""
     target = quote(request.path) + (f"?{request.query}" if request.query else "")
-    left_out = _LEFT_OUT - {b"cookie"} if with_cookie else _LEFT_OUT
+    left_out = _DROPPED_REQUEST_HEADERS - {b"cookie"} if with_cookie else _DROPPED_REQUEST_HEADERS
     pairs = [pair for pair in request.headers.items() if pair[0] not in left_out]
-    pairs += [(SENT_ON, envelope), (b"content-length", b"%d" % len(request.body)), (b"connection", b"close")]
+    pairs += [
+        (FORWARDED_HEADER, signed_claims),
+        (b"content-length", b"%d" % len(request.body)),
+        (b"connection", b"close"),
+    ]
     if b"host" not in request.headers:
         pairs.append((b"host", b"localhost"))
     lines = b"".join([b"%b: %b\r\n" % pair for pair in pairs])
@@ -172,65 +185,67 @@ def head_of(request: Request, envelope: bytes, *, with_cookie: bool = False) -> 
 
 
 @lru_cache(1)
-def _trusting() -> ssl.SSLContext:
-    """Whom to believe that it is who it says: PORTICO_ADDRESS_CA, or those whom this machine believes."""
+def _ssl_context() -> ssl.SSLContext:
+    """Return the TLS context for other machines: trusts PORTICO_ADDRESS_CA, or the system's authorities."""
     return ssl.create_default_context(cafile=os.environ.get("PORTICO_ADDRESS_CA"))
 
 
-async def _connect(made: Callable[[], SentRequest], place: str) -> tuple[Any, SentRequest]:
+async def _connect(protocol_factory: Callable[[], ProxiedRequest], place: str) -> tuple[Any, ProxiedRequest]:
     loop = asyncio.get_running_loop()
     if place.startswith("/"):
-        return await loop.create_unix_connection(made, place)
+        return await loop.create_unix_connection(protocol_factory, place)
     scheme, _, address = place.rpartition("://")
     host, _, port = address.rpartition(":")
-    context = _trusting() if scheme == "https" else None
-    async with asyncio.timeout(CONNECT_SECONDS):
-        return await loop.create_connection(made, host.strip("[]"), int(port), ssl=context)
+    context = _ssl_context() if scheme == "https" else None
+    async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+        return await loop.create_connection(protocol_factory, host.strip("[]"), int(port), ssl=context)
 
 
-async def send(
-    place: str,
-    request: Request,
+async def proxy_request(
+    address: str,
+    request: HttpRequest,
     writer: ResponseWriter,
-    envelope: bytes,
-    listening: set[SentRequest] | None = None,
+    signed_claims: bytes,
+    open_streams: set[ProxiedRequest] | None = None,
     *,
     with_cookie: bool = False,
-) -> Outcome | None:
-    """Send it to a Unix socket by its path, to `host:port`, or to `https://host:port`. None: there is no process to
-    take it. Raises Unreachable where there is one, on this machine.
+) -> ForwardOutcome | None:
+    """Send a request to a Unix socket path, to `host:port`, or to `https://host:port`.
 
-    A GET is among those that are `listening` while it lasts.
+    Returns None if no process accepts it. Raises `WorkerUnreachable` if a local process exists but cannot be reached. A
+    GET request is in `open_streams` while it is active.
     """
-    near = place.startswith("/")
-    until = time.monotonic() + CONNECT_SECONDS
+    near = address.startswith("/")
+    until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
 
-    def made() -> SentRequest:
-        return SentRequest(writer, head_of(request, envelope, with_cookie=with_cookie), request.body)
+    def made() -> ProxiedRequest:
+        return ProxiedRequest(writer, build_forward_head(request, signed_claims, with_cookie=with_cookie), request.body)
 
     try:
         while True:
             try:
-                transport, sent = await _connect(made, place)
+                transport, sent = await _connect(made, address)
                 break
             except BlockingIOError:
-                # A Unix socket has a line of those who wait to be let in, and Linux has no waiting to get into that.
+                # The accept queue of a Unix socket is full, and Linux does not block in that case: retry.
                 if time.monotonic() > until:
                     raise
-                await asyncio.sleep(FULL_SECONDS * random.uniform(0.5, 1.5))
+                await asyncio.sleep(CONNECT_RETRY_SECONDS * random.uniform(0.5, 1.5))
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except ssl.SSLError as failure:
-        log.warning("%s is not believed to be one of us (PORTICO_ADDRESS_CA says who is): %s", place, failure)
+        log.warning(
+            ("the TLS certificate of the worker at %s is not trusted (see PORTICO_ADDRESS_CA): %s"), address, failure
+        )
         return None
     except OSError as failure:
         if near:
-            # It is there, and cannot be reached just now.
-            raise Unreachable(str(failure)) from failure
+            # The worker exists, but cannot be reached at the moment.
+            raise WorkerUnreachable(str(failure)) from failure
         return None
-    if listening is not None and request.method == "GET":
-        listening.add(sent)
-        sent.outcome.add_done_callback(lambda _: listening.discard(sent))
+    if open_streams is not None and request.method == "GET":
+        open_streams.add(sent)
+        sent.outcome.add_done_callback(lambda _: open_streams.discard(sent))
     try:
         return await sent.outcome
     except BaseException:

@@ -1,7 +1,7 @@
-"""Sessions that are not here: with whom they are, and what happens when no worker has them any more.
+"""Routing of requests to the worker that has their session, and takeover of sessions without a worker.
 
-A session is with the worker that its id names, or with the one that its row names since. A request for it is sent on,
-once; when the worker that had it is gone, the one that was asked takes it over.
+A session belongs to the worker that its id names, or to the one that its row names since. A request is forwarded once;
+if the owner is gone, the worker that received the request takes over the session.
 """
 
 from __future__ import annotations
@@ -14,240 +14,266 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from portico.rpc.background_tasks import Errands
+from portico.caching import LruCache
+from portico.rpc.supervision import BackgroundTasks
 from portico.store.errors import StoreError
 from portico.transports.http_server import error_responses
-from portico.transports.http_server.messages import Answer, Request, ResponseWriter
+from portico.transports.http_server.messages import HttpRequest, HttpResponse, ResponseWriter
 from portico.transports.http_server.workers import reverse_proxy
-from portico.transports.http_server.workers.forwarding import Delivery, MaybeDone
+from portico.transports.http_server.workers.forwarding import ForwardOutcomeUnknown, RequestForwarder
 from portico.transports.http_server.workers.lease import WorkerLease
-from portico.transports.http_server.workers.local_sessions import NoRoom, OwnSessions, UnreadableSession
-from portico.transports.http_server.workers.signing import SessionIds
-from portico.transports.http_server.workers.store import FleetRows
+from portico.transports.http_server.workers.local_sessions import (
+    InvalidSessionSnapshot,
+    LocalSessions,
+    SessionLimitReached,
+)
+from portico.transports.http_server.workers.signing import SignedSessionIds
+from portico.transports.http_server.workers.store import WorkerStore
 
 if TYPE_CHECKING:
     from portico.transports.http_server.endpoint import Endpoint
 
 log = logging.getLogger("portico")
 
-MOST_TRIES = 30
+MAX_ATTEMPTS = 30
 UNREACHABLE_TRIES = 5
-LEAVING_SECONDS = 0.1
-MOST_KNOWN = 100_000
+RETRY_DELAY_SECONDS = 0.1
+MAX_CACHED_OWNERS = 100_000
 
-Again = Callable[[Request, ResponseWriter], Any]
+RetryCallback = Callable[[HttpRequest, ResponseWriter], Any]
 
 
-class SessionSearch:
-    """Looks for sessions on behalf of requests that have come to the wrong worker."""
+class SessionRouter:
+    """Locates the sessions of requests that arrived at the wrong worker."""
 
     def __init__(
         self,
         worker: str,
-        ids: SessionIds,
-        rows: FleetRows,
-        sessions: OwnSessions,
-        delivery: Delivery,
-        errands: Errands,
+        ids: SignedSessionIds,
+        store: WorkerStore,
+        sessions: LocalSessions,
+        forwarder: RequestForwarder,
+        background_tasks: BackgroundTasks,
         lease: WorkerLease,
     ) -> None:
         self._worker = worker
         self._ids = ids
-        self._rows = rows
+        self._store = store
         self._sessions = sessions
-        self._delivery = delivery
-        self._errands = errands
+        self._forwarder = forwarder
+        self._background_tasks = background_tasks
         self._lease = lease
-        # Sessions that are not where their ids say.
-        self._moved: dict[str, str] = {}
-        # Workers that have said that they leave: most of their sessions are anyone's by now.
-        self._leaving: set[str] = set()
+        # Owners of sessions that have moved since their id was created.
+        self._owner_cache: LruCache[str, str] = LruCache(MAX_CACHED_OWNERS)
+        # Workers that are retiring: most of their sessions are already released.
+        self._retiring_workers: set[str] = set()
         self._adopting: dict[str, asyncio.Lock] = {}
 
-    def find(self, endpoint: Endpoint, id: str, request: Request, writer: ResponseWriter, again: Again) -> bool:
+    def route_to_owner(
+        self, endpoint: Endpoint, id: str, request: HttpRequest, writer: ResponseWriter, retry: RetryCallback
+    ) -> bool:
         if id in endpoint.sessions:
             if self._sessions.has(id):
                 return False
-            # It was ours; whether it still is, the store has to say.
-            task = self._errands.do(self._when_confirmed(id, request, writer, again))
+            # The lease has expired, so only the store knows whether the session is still here.
+            task = self._background_tasks.start(self._route_when_confirmed(id, request, writer, retry))
             writer.on_close = task.cancel  # type: ignore[assignment]
             return True
-        owner = self._ids.owner(id)
+        owner = self._ids.owner_of(id)
         retiring = self._sessions.retiring
-        if owner is None or (owner == self._worker and id not in self._moved and not retiring):
+        if owner is None or (owner == self._worker and id not in self._owner_cache and not retiring):
             return False
+        # Not forwarded again unless it asks for it: two workers with different views of the owner would otherwise pass
+        # a request back and forth.
         if request.hops and (retiring or not request.seeks):
-            # The one who has sent it on looks further, unless it is here by then.
-            said = reverse_proxy.LEAVING if retiring else reverse_proxy.ABSENT
+            # The forwarding worker continues the search, unless the session arrives here first.
+            error_response = reverse_proxy.RETIRING_RESPONSE if retiring else reverse_proxy.NO_SESSION_RESPONSE
 
-            def settled() -> None:
+            def on_settled() -> None:
                 if id in endpoint.sessions:
-                    _answer_here(request, writer, again)
+                    _retry_locally(request, writer, retry)
                 else:
-                    writer.answer(said)
+                    writer.respond(error_response)
 
-            self._errands.do(self._sessions.when_settled(id, settled))
+            self._background_tasks.start(self._sessions.call_when_settled(id, on_settled))
             return True
-        task = self._errands.do(self._find(endpoint, id, owner, request, writer, again))
+        task = self._background_tasks.start(self._route(endpoint, id, owner, request, writer, retry))
         writer.on_close = task.cancel  # type: ignore[assignment]
         return True
 
-    async def _when_confirmed(self, id: str, request: Request, writer: ResponseWriter, again: Again) -> None:
+    async def _route_when_confirmed(
+        self, id: str, request: HttpRequest, writer: ResponseWriter, again: RetryCallback
+    ) -> None:
         await self._lease.confirm()
         if self._sessions.has(id) is not None:
             writer.on_close = None
-            _answer_here(request, writer, again)
+            _retry_locally(request, writer, again)
         elif request.hops:
-            # The one who has sent it on may take it over, if the store agrees.
-            writer.answer(reverse_proxy.GONE)
+            # The forwarding worker may take over the session, if the store agrees.
+            writer.respond(reverse_proxy.GONE_RESPONSE)
         else:
-            writer.answer(error_responses.busy(request, "the storage that says where the session is cannot be asked"))
+            writer.respond(error_responses.overloaded_response(request, "the session store is not available"))
 
-    async def _find(
-        self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter, again: Again
+    async def _route(
+        self,
+        endpoint: Endpoint,
+        id: str,
+        owner: str,
+        request: HttpRequest,
+        writer: ResponseWriter,
+        again: RetryCallback,
     ) -> None:
         try:
-            here = await self._comes_here(endpoint, id, owner, request, writer)
-        except (_NotFound, UnreadableSession):
-            writer.answer(error_responses.error(request, 404, "Session not found", request.cors))
+            here = await self._resolve_owner(endpoint, id, owner, request, writer)
+        except (_SessionNotFound, InvalidSessionSnapshot):
+            writer.respond(error_responses.error_response(request, 404, "Session not found", request.cors))
         except Exception as failure:
-            writer.answer(refused(request, failure))
+            writer.respond(routing_error_response(request, failure))
         else:
             if here:
                 writer.on_close = None
-                _answer_here(request, writer, again)
+                _retry_locally(request, writer, again)
 
-    async def _comes_here(
-        self, endpoint: Endpoint, id: str, owner: str, request: Request, writer: ResponseWriter
+    async def _resolve_owner(
+        self, endpoint: Endpoint, id: str, owner: str, request: HttpRequest, writer: ResponseWriter
     ) -> bool:
-        """Whether the session is here now, so that we answer. False: it was answered."""
-        for attempt in range(1, MOST_TRIES + 1):
-            target = self._moved.get(id, owner)
-            # Rows are read for many at a time, and a worker is asked for each.
-            here = target in self._leaving and await self._is_here(endpoint, id, target, "leaving")
+        """Forward the request to the session's owner, or take over the session. Return True if it is here now, False if
+        the request was answered.
+        """
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            target = self._owner_cache.get(id, owner)
+            # Rows are read in batches, while a worker has to be asked for each session.
+            here = target in self._retiring_workers and await self._try_take_over(endpoint, id, target, "leaving")
             if not here:
-                target = self._moved.get(id, owner)
+                target = self._owner_cache.get(id, owner)
                 try:
-                    outcome = await self._delivery.send(target, request, writer)
-                except reverse_proxy.Unreachable:
-                    # A worker that stops removes its socket first, and says in its rows a moment later that it is gone.
+                    outcome = await self._forwarder.forward(target, request, writer)
+                except reverse_proxy.WorkerUnreachable:
+                    # A stopping worker removes its socket first, and updates its rows a moment later.
                     if attempt == UNREACHABLE_TRIES:
                         raise
                     outcome = "leaving"
                 if outcome == "answered":
                     return False
                 if outcome == "leaving":
-                    # Until its row says that it is anyone's.
-                    self._leaving.add(target)
-                    await asyncio.sleep(LEAVING_SECONDS)
-                here = await self._is_here(endpoint, id, target, outcome)
+                    # Wait until the row is released.
+                    self._retiring_workers.add(target)
+                    await asyncio.sleep(RETRY_DELAY_SECONDS)
+                here = await self._try_take_over(endpoint, id, target, outcome)
                 if not here and outcome == "gone":
-                    # Until its lease has ended.
-                    await asyncio.sleep(LEAVING_SECONDS)
+                    # Wait until the lease has ended.
+                    await asyncio.sleep(RETRY_DELAY_SECONDS)
             if here:
                 return True
-            if self._sessions.retiring and await self._delivery.leave_to_another(request, writer):
+            if self._sessions.retiring and await self._forwarder.forward_to_any(request, writer):
                 return False
-        writer.answer(error_responses.busy(request))
+        writer.respond(error_responses.overloaded_response(request))
         return False
 
-    def find_parked(self, params: bytes, request: Request, writer: ResponseWriter, again: Callable[[], None]) -> bool:
-        owner = None if request.hops else self._keeper(params)
+    def route_to_suspended_call(
+        self, params: bytes, request: HttpRequest, writer: ResponseWriter, retry: Callable[[], None]
+    ) -> bool:
+        owner = None if request.hops else self._suspended_call_owner(params)
         if owner in (None, self._worker):
             return False
-        task = self._errands.do(self._find_parked(owner or "", request, writer, again))
+        task = self._background_tasks.start(self._route_suspended(owner or "", request, writer, retry))
         writer.on_close = task.cancel  # type: ignore[assignment]
         return True
 
-    def _keeper(self, params: bytes) -> str | None:
-        """The worker that keeps what a request goes on with: `.name.rest`, in the words of all who keep something."""
+    def _suspended_call_owner(self, params: bytes) -> str | None:
+        """Return the worker that holds a suspended call or task. Its id has the form `.worker.rest`."""
         try:
-            named = _parked.decode(params)
+            named = _suspended_decoder.decode(params)
         except msgspec.DecodeError:
             return None
         parts = (named.request_state or named.task_id).split(".", 2)
-        return self._ids.owner(parts[1]) if len(parts) == 3 and not parts[0] else None
+        return self._ids.owner_of(parts[1]) if len(parts) == 3 and not parts[0] else None
 
-    async def _find_parked(
-        self, owner: str, request: Request, writer: ResponseWriter, again: Callable[[], None]
+    async def _route_suspended(
+        self, owner: str, request: HttpRequest, writer: ResponseWriter, again: Callable[[], None]
     ) -> None:
         try:
-            # Once. What was kept by a worker that is gone is over, and so it is said to be by any other.
-            if await self._delivery.send(owner, request, writer, whole=False) != "answered":
+            # Forward once. A suspended call of a worker that is gone is lost, and any other worker reports that.
+            if await self._forwarder.forward(owner, request, writer) != "answered":
                 writer.on_close = None
                 again()
         except Exception as failure:
-            writer.answer(refused(request, failure))
+            writer.respond(routing_error_response(request, failure))
 
-    async def _is_here(self, endpoint: Endpoint, id: str, target: str, outcome: reverse_proxy.Outcome | None) -> bool:
-        """Whether we have it by now. False: another worker has it, who is to be asked. `outcome` is of the last one."""
+    async def _try_take_over(
+        self, endpoint: Endpoint, id: str, target: str, outcome: reverse_proxy.ForwardOutcome | None
+    ) -> bool:
+        """Try to take over a session. Return whether it is here now. `outcome` is that of the last forward."""
+        # Concurrent requests of one session arrive together after a failover. Only the first may restore it.
         lock = self._adopting.setdefault(id, asyncio.Lock())
         try:
             async with lock:
                 if id in endpoint.sessions:
                     return True
-                row = await self._rows.find(id)
+                row = await self._store.find_session(id)
                 if row is None or (outcome == "absent" and row.owner == target):
-                    # It has ended, whether its row is still there or not.
-                    raise _NotFound
+                    # The session has ended, whether or not its row still exists.
+                    raise _SessionNotFound
                 if outcome == "leaving" and row.owner == target:
                     return False
+                # Another worker was faster. The next attempt forwards the request to it.
                 if row.owner not in (None, target):
-                    self._remember(id, row.owner or "")
+                    self._cache_owner(id, row.owner or "")
                     return False
-                if not await self._sessions.adopt(endpoint, row):
+                if not await self._sessions.take_over(endpoint, row):
                     return False
-                self._remember(id, self._worker)
+                self._cache_owner(id, self._worker)
                 return True
         finally:
             if not lock.locked():
                 self._adopting.pop(id, None)
 
-    def has_moved(self, ids: Iterable[str]) -> None:
-        """These were ours, and their rows say whose they are."""
+    def mark_moved(self, ids: Iterable[str]) -> None:
+        """Record that these sessions have moved, so that their rows determine the owner."""
         for id in ids:
-            self._remember(id, self._worker)
+            self._cache_owner(id, self._worker)
 
-    def _remember(self, id: str, owner: str) -> None:
-        if len(self._moved) >= MOST_KNOWN:
-            self._moved.clear()
-        self._moved[id] = owner
+    def _cache_owner(self, id: str, owner: str) -> None:
+        self._owner_cache[id] = owner
 
 
-class _ParkedParams(Struct, rename="camel"):
-    """What a request says that goes on with a call or a task."""
+class _SuspendedCallParams(Struct, rename="camel"):
+    """Params that refer to a suspended call or a task."""
 
     request_state: str = ""
     task_id: str = ""
 
 
-_parked = msgspec.json.Decoder(_ParkedParams)
+_suspended_decoder = msgspec.json.Decoder(_SuspendedCallParams)
 
 
-class _NotFound(Exception):
-    """There is no such session."""
+class _SessionNotFound(Exception):
+    """The session does not exist."""
 
 
-def _answer_here(request: Request, writer: ResponseWriter, again: Again) -> None:
+def _retry_locally(request: HttpRequest, writer: ResponseWriter, again: RetryCallback) -> None:
     try:
         again(request, writer)
     except Exception:
         log.exception("error while answering %s %s", request.method, request.path)
-        writer.answer(Answer(500))
+        writer.respond(HttpResponse(500))
 
 
-def refused(request: Request, failure: Exception) -> Answer:
-    """What a client is told of a request that could not be brought to its worker."""
-    if isinstance(failure, MaybeDone):
-        reason = "Service unavailable: the process that had to answer has ended; it may or may not have made the call"
-        return error_responses.error(request, 502, reason, request.cors)
-    # Of everything else nothing was done: it can be tried again.
+def routing_error_response(request: HttpRequest, failure: Exception) -> HttpResponse:
+    """Return the error response for a request that could not be routed to its worker."""
+    if isinstance(failure, ForwardOutcomeUnknown):
+        reason = (
+            "Service unavailable: the process that handled the request has exited; the call may or may not have "
+            "been executed"
+        )
+        return error_responses.error_response(request, 502, reason, request.cors)
+    # In all other cases the request was not executed and can be retried.
     if isinstance(failure, StoreError):
-        log.warning("a session cannot be looked for: %s", failure)
-        return error_responses.busy(request, "the storage that sessions are found by cannot be asked")
-    if isinstance(failure, reverse_proxy.Unreachable):
-        log.warning("a worker cannot be reached: %s", failure)
-        return error_responses.busy(request, "the process that has the session cannot be reached")
-    if not isinstance(failure, NoRoom):
-        log.error("error while looking for a session", exc_info=failure)
-    return error_responses.busy(request)
+        log.warning("could not look up a session: %s", failure)
+        return error_responses.overloaded_response(request, "the session store is not available")
+    if isinstance(failure, reverse_proxy.WorkerUnreachable):
+        log.warning("could not reach a worker: %s", failure)
+        return error_responses.overloaded_response(request, "the process that has the session cannot be reached")
+    if not isinstance(failure, SessionLimitReached):
+        log.error("error while looking up a session", exc_info=failure)
+    return error_responses.overloaded_response(request)

@@ -1,4 +1,4 @@
-"""The folder by whose sockets the workers of one machine reach each other. Each has the name of its worker."""
+"""Folder of the Unix sockets through which the workers of one machine reach each other."""
 
 from __future__ import annotations
 
@@ -11,103 +11,113 @@ import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
 
-from portico.store.data_directory import data_directory
-from portico.transports.http_server.bind_address import BACKLOG
-from portico.transports.http_server.workers import fd_passing
+from portico.store.data_directory import resolve_data_directory
+from portico.transports.http_server.bind_address import LISTEN_BACKLOG
 
 log = logging.getLogger("portico")
 
-LONGEST_PATH = 100
+MAX_SOCKET_PATH_CHARS = 100
 
-_WORKER = re.compile(r"[0-9a-f]{16}").fullmatch
+# Names that are not worker ids, such as a file of an editor, are never connected to.
+_WORKER_ID = re.compile(r"[0-9a-f]{16}").fullmatch
 
 
-class FleetFolder:
-    """The folder, as one worker sees it."""
+class WorkerSocketDir:
+    """The socket folder, as used by one worker."""
 
-    def __init__(self, folder: str, worker: str) -> None:
-        self._folder = self._near = folder
+    def __init__(self, path: str, worker: str) -> None:
+        self._path = self._fd_path = path
         self._worker = worker
         self._opened: int | None = None
 
     def open(self) -> None:
-        """The address of a socket has room for a hundred characters; through a descriptor every folder is near."""
-        if len(os.path.join(self._folder, self._worker).encode()) > LONGEST_PATH and os.path.isdir("/proc/self/fd"):
-            self._opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            self._near = f"/proc/self/fd/{self._opened}"
+        """Open the folder if its path is long. Socket addresses are limited to about 100 characters; a descriptor path
+        is short.
+        """
+        if len(os.path.join(self._path, self._worker).encode()) > MAX_SOCKET_PATH_CHARS and os.path.isdir(
+            "/proc/self/fd"
+        ):
+            self._opened = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+            self._fd_path = f"/proc/self/fd/{self._opened}"
 
     def close(self) -> None:
         if self._opened is not None:
             os.close(self._opened)
             self._opened = None
 
-    def path(self, worker: str) -> str:
-        """Where a worker takes requests."""
-        return os.path.join(self._near, worker)
+    def request_socket_path(self, worker: str) -> str:
+        """Return the path of a worker's socket."""
+        return os.path.join(self._fd_path, worker)
 
-    def path_for_connections(self, worker: str) -> str:
-        """Where it takes whole connections."""
-        return self.path(worker) + fd_passing.ENDING
+    def list_other_workers(self) -> list[str]:
+        """Return the other workers of this machine that have a socket."""
+        return [name for name in os.listdir(self._path) if _WORKER_ID(name) and name != self._worker]
 
-    def others(self) -> list[str]:
-        """The workers of this machine, as far as their sockets say."""
-        return [name for name in os.listdir(self._folder) if _WORKER(name) and name != self._worker]
-
-    def listen(self) -> socket.socket:
-        """Our own."""
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def bind(self) -> socket.socket:
+        """Bind the socket of this worker."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            one.setblocking(False)
-            one.bind(self.path(self._worker))
-            one.listen(BACKLOG)
+            listener.setblocking(False)
+            listener.bind(self.request_socket_path(self._worker))
+            listener.listen(LISTEN_BACKLOG)
         except BaseException:
-            one.close()
+            listener.close()
             raise
-        return one
+        return listener
 
     def remove(self, worker: str) -> bool:
-        """Whether there was something to remove."""
+        """Remove the socket of a worker. Return whether it existed."""
         try:
-            os.unlink(self.path(worker))
+            os.unlink(self.request_socket_path(worker))
         except OSError:
             return False
         return True
 
 
-def shared_folder(store: str, server: str) -> str:
-    """Return a folder of this user alone, the same for all processes of this machine that share a store as one server.
+def default_socket_dir(store: str, server: str, fallback: str | None = None) -> str:
+    """Return a private folder of this user, the same for all local processes that share a store as one server.
 
-    A folder that another user has made first, or can write to, is never used: then the next place is tried, and in the
-    end a new folder, where no process finds the others.
+    A folder that another user created or can write to is never used. The next location is tried then, and finally
+    `fallback`, or a new folder, in which processes do not find each other. Workers pass the private folder of their
+    supervisor, so that another user who occupies every shared location cannot separate them.
     """
     name = f"portico-{os.getuid()}-{sha256(f'{store} {server}'.encode()).hexdigest()[:12]}"
     for parent in _parents():
         path = os.path.join(parent, name)
         try:
+            # The data directory may not exist yet.
+            os.makedirs(parent, 0o700, exist_ok=True)
+            # `mkdir` with the mode instead of a later chmod: at no time can another user enter the folder.
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass
         except OSError:
             continue
+        # In a shared /tmp another user may have created the name first, to receive the forwarded requests of
+        # this one.
         if _is_private(path):
             return path
-        log.warning("%s is not used: it must be a folder of this user, with mode 700", path)
+        log.warning("not using %s: it must be a folder owned by this user, with mode 700", path)
+    if fallback is not None:
+        return fallback
     path = tempfile.mkdtemp(prefix="portico-")
-    log.warning("other processes of this machine do not find this one: its sockets are in %s", path)
+    log.warning("other processes of this machine cannot find this one: its sockets are in %s", path)
     return path
 
 
 def _parents() -> Iterator[str]:
-    """Yield the folders that are tried. In the first and the last no other user can make anything."""
+    """Yield the candidate locations. Other users cannot create files in the first and the last."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and _is_private(runtime):
         yield runtime
     yield tempfile.gettempdir()
-    yield str(data_directory())
+    yield str(resolve_data_directory())
 
 
 def _is_private(path: str) -> bool:
-    """Whether it is a folder that no other user can read or write. A link may lead elsewhere by the next moment."""
+    """Return whether a path is a folder that no other user can read or write. Links are rejected, because their target
+    may change.
+    """
     try:
         about = os.lstat(path)
     except OSError:

@@ -1,8 +1,8 @@
-"""One process that answers nothing: it opens the sockets, starts the workers, and starts another for each that ends.
+"""Supervisor: opens the sockets, starts the workers, and replaces those that exit. Serves no requests itself.
 
-Workers are started anew with the command line of the supervisor, and not forked: what a process has made for itself
-(ids, keys, threads, connections to a database) is never there twice. The listening sockets stay open here, so that
-connections wait in them while a worker is replaced.
+Workers are started with the supervisor's command line, not forked, so that per-process state (ids, keys, threads,
+database connections) is never duplicated. The listening sockets stay open here, so that connections wait in them while
+a worker is replaced.
 """
 
 from __future__ import annotations
@@ -26,141 +26,153 @@ import msgspec
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.transports.http_server.workers.assignment import LONGEST_LINE, Assignment, variable
+from portico.transports.http_server.workers.assignment import (
+    MAX_LINE_BYTES,
+    WorkerAssignment,
+    encode_line,
+    worker_environment,
+)
 
 log = logging.getLogger("portico")
 
-MOST_COVERED = 64
+MAX_COVERED_SLOTS = 64
 
-# A worker that lived for so long did not fail at its start.
-SETTLED_SECONDS = 10.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-# How long a worker may take to be ready; and to end, beyond the grace that its calls have.
-START_SECONDS = 60.0
-# How often it is looked whether a process has ended that is about to.
-ENDING_SECONDS = 0.01
-END_SECONDS = 5.0
+# A worker that ran this long did not fail at its start.
+STABLE_AFTER_SECONDS = 10.0
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 10.0
+# Time for a worker to become ready.
+STARTUP_TIMEOUT_SECONDS = 60.0
+# How often an exiting process is polled.
+EXIT_POLL_INTERVAL_SECONDS = 0.01
+KILL_TIMEOUT_SECONDS = 5.0
 
 
 class WorkerProcess:
-    """A worker as its supervisor sees it."""
+    """Worker process, as its supervisor sees it."""
 
     def __init__(self, slot: int, id: str, process: subprocess.Popen[bytes], line: socket.socket) -> None:
         self.slot = slot
         self.id = id
         self.process = process
-        self.line = line
-        self.began = time.monotonic()
+        self.socket = line
+        self.started_at = time.monotonic()
         self.ready = False
-        # It was told to end; and when that is no longer waited for.
+        # The worker was asked to stop. It is killed at the deadline.
         self.retired = False
-        # Its side of the line is closed, so it ends.
-        self.gone = False
-        self.deadline = self.began + START_SECONDS
-        self._read = b""
+        # The worker closed its end of the control socket, so it is exiting.
+        self.disconnected = False
+        self.deadline = self.started_at + STARTUP_TIMEOUT_SECONDS
+        self._buffer = b""
 
-    def hear(self) -> list[dict[str, Any]] | None:
-        """What it has said; None when its side of the line is closed."""
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Return the messages of the worker, or None when its end of the control socket is closed."""
         try:
-            data = self.line.recv(65536)
+            data = self.socket.recv(65536)
         except BlockingIOError:
             return []
         except OSError:
             data = b""
-        self._read += data
-        if not data or len(self._read) > LONGEST_LINE:
+        self._buffer += data
+        if not data or len(self._buffer) > MAX_LINE_BYTES:
             return None
-        *lines, self._read = self._read.split(b"\n")
-        return [msgspec.json.decode(one) for one in lines]
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [msgspec.json.decode(line) for line in lines]
 
-    def tell(self, **what: Any) -> None:
+    def send(self, **what: Any) -> None:
         with suppress(OSError):
-            self.line.sendall(msgspec.json.encode(what) + b"\n")
+            self.socket.sendall(encode_line(what))
 
-    def end(self, seconds: float) -> None:
-        """Ask it to end; after so many seconds it is ended."""
+    def terminate(self, seconds: float) -> None:
+        """Ask the worker to stop. It is killed after `seconds`."""
         self.retired = True
         self.deadline = time.monotonic() + seconds
         with suppress(ProcessLookupError):
             self.process.terminate()
 
     def retire(self, seconds: float) -> None:
-        """The same for one whose place another has taken: it lets its clients go first."""
+        """Ask a replaced worker to stop after it has released its sessions. It is killed after `seconds`."""
         self.retired = True
         self.deadline = time.monotonic() + seconds
-        self.tell(retire=True)
+        self.send(retire=True)
 
 
-class Slot(Struct):
-    """The place of one worker at a time: the sockets that it listens on, and how often it has failed."""
+class WorkerSlot(Struct):
+    """Slot of one worker at a time: its sockets, and its failure count."""
 
     sockets: list[socket.socket]
     failures: int = 0
-    # When the next one is started, where one has just failed.
+    # Start of the next worker, after a failure.
     pause_until: float = 0.0
-    # The worker of another place that takes its connections meanwhile.
+    # The worker of another slot that accepts the connections of this slot for now.
     cover: WorkerProcess | None = None
 
 
 class Supervisor:
-    """Runs workers until it is told to stop.
+    """Runs workers until it is stopped.
 
-    `ready` is called once, when all of them listen. `command` is what each is started with.
+    `on_ready` is called once, when all workers are listening. `command` starts a worker.
     """
 
     def __init__(
         self,
         sockets: list[list[socket.socket]],
         *,
-        folder: str,
+        socket_dir: str,
         options: dict[str, Any],
-        grace: float,
+        shutdown_timeout: float,
         command: list[str] | None = None,
-        ready: Callable[[], None] = lambda: None,
+        on_ready: Callable[[], None] = lambda: None,
         internal: Sequence[socket.socket] = (),
     ) -> None:
-        self._internal = [one.fileno() for one in internal]
-        self.slots = [Slot(one) for one in sockets]
-        self.key = secrets.token_bytes(32)
-        self._folder = folder
+        self._internal = [item.fileno() for item in internal]
+        self.slots = [WorkerSlot(item) for item in sockets]
+        # Signs requests that workers forward to each other. It lives as long as the supervisor and is never
+        # stored.
+        self.signing_key = secrets.token_bytes(32)
+        self._socket_dir = socket_dir
         self._options = options
-        self._grace = grace
-        self._command = command or own_command()
-        self._announce = ready
+        self._shutdown_timeout = shutdown_timeout
+        self._command = command or current_command()
+        self._announce = on_ready
         self._announced = False
         self._workers: list[WorkerProcess] = []
         self._selector = selectors.DefaultSelector()
+        # The self-pipe trick: a signal handler may only do what is safe at any moment, such as writing to a
+        # socket.
         self._waking, self._wake = socket.socketpair()
         self._waking.setblocking(False)
         self._wake.setblocking(False)
         self._selector.register(self._waking, selectors.EVENT_READ)
         self._stopping = False
-        # The slots whose workers are to be replaced, in order.
+        # Slots whose workers are to be replaced, in order.
         self._to_replace: list[int] = []
         self._status = 0
-        # Whether each place has sockets of its own; with very many of them each waits for its own worker.
-        self._are_apart = 1 < len(sockets) <= MOST_COVERED and sockets[0][0] is not sockets[1][0]
+        # Whether each slot has its own sockets. With very many slots, connections wait for their own worker instead of
+        # being covered.
+        self._slots_have_own_sockets = 1 < len(sockets) <= MAX_COVERED_SLOTS and sockets[0][0] is not sockets[1][0]
 
-    # What others tell it, from any thread or signal
+    # Commands, from any thread or signal handler
 
     def stop(self) -> None:
-        self._say(b"s")
+        self._send_command(b"s")
 
-    def replace_all(self) -> None:
-        self._say(b"r")
+    def reload(self) -> None:
+        self._send_command(b"r")
 
-    def _say(self, word: bytes) -> None:
+    def _send_command(self, word: bytes) -> None:
         with suppress(OSError):
             self._wake.send(word)
 
     # Running
 
     def run(self) -> int:
-        """Returns the exit status: 0, or that of a worker that could not even begin."""
+        """Run the workers until stopped. Return the exit status: 0, or that of a worker that failed to start."""
         try:
+            # Only one worker at first: if the user's code is broken, the error appears once and not for every
+            # worker.
             self._start(0)
             while self._workers or not self._stopping:
-                self._turn()
+                self._run_once()
             return self._status
         finally:
             for worker in list(self._workers):
@@ -171,28 +183,28 @@ class Supervisor:
             self._waking.close()
             self._wake.close()
 
-    def _turn(self) -> None:
-        for key, _ in self._selector.select(self._patience()):
+    def _run_once(self) -> None:
+        for key, _ in self._selector.select(self._next_timeout()):
             if key.fileobj is self._waking:
-                self._obey()
+                self._process_commands()
             else:
-                self._listen(key.data)
+                self._receive(key.data)
         for worker in list(self._workers):
             if worker.process.poll() is not None:
-                self._ended(worker)
-        self._end_late()
-        self._fill()
-        self._cover()
+                self._on_exit(worker)
+        self._kill_overdue()
+        self._start_missing()
+        self._assign_cover()
 
-    def _patience(self) -> float:
-        """Until something is due."""
-        if any(worker.gone for worker in self._workers):
-            return ENDING_SECONDS
+    def _next_timeout(self) -> float:
+        """Return the seconds until the next deadline."""
+        if any(worker.disconnected for worker in self._workers):
+            return EXIT_POLL_INTERVAL_SECONDS
         due = [worker.deadline for worker in self._workers if worker.retired or not worker.ready]
-        due += [slot.pause_until for index, slot in enumerate(self.slots) if not self._at(index)]
+        due += [slot.pause_until for index, slot in enumerate(self.slots) if not self._workers_in_slot(index)]
         return max(0.0, min([*due, time.monotonic() + 60.0]) - time.monotonic())
 
-    def _obey(self) -> None:
+    def _process_commands(self) -> None:
         words = b""
         with suppress(OSError):
             words = self._waking.recv(4096)
@@ -200,64 +212,67 @@ class Supervisor:
             self._stopping = True
             self._to_replace = []
             for worker in self._workers:
-                worker.end(self._grace + END_SECONDS)
+                worker.terminate(self._shutdown_timeout + KILL_TIMEOUT_SECONDS)
         if b"r" in words and not self._stopping:
             self._to_replace = list(range(len(self.slots)))
             log.info("replacing %d workers, one by one", len(self.slots))
 
-    def _listen(self, worker: WorkerProcess) -> None:
-        said = worker.hear()
-        if said is None:
-            self._selector.unregister(worker.line)
-            worker.gone = True
+    def _receive(self, worker: WorkerProcess) -> None:
+        messages = worker.receive()
+        if messages is None:
+            self._selector.unregister(worker.socket)
+            worker.disconnected = True
             return
-        for one in said:
-            if one.get("ready"):
-                self._became_ready(worker)
+        for item in messages:
+            if item.get("ready"):
+                self._on_ready(worker)
 
-    def _became_ready(self, worker: WorkerProcess) -> None:
+    def _on_ready(self, worker: WorkerProcess) -> None:
         worker.ready = True
-        for other in self._at(worker.slot):
+        for other in self._workers_in_slot(worker.slot):
             if other is not worker and not other.retired:
-                other.retire(self._grace + END_SECONDS)
+                # The old worker retires only now, so the slot always has a process that accepts connections.
+                other.retire(self._shutdown_timeout + KILL_TIMEOUT_SECONDS)
                 log.info(
-                    "worker %d has another process: %d in place of %d",
+                    "worker %d was replaced: process %d instead of %d",
                     worker.slot,
                     worker.process.pid,
                     other.process.pid,
                 )
-        if not self._announced and all(self._is_served(index) for index in range(len(self.slots))):
+        if not self._announced and all(self._has_ready_worker(index) for index in range(len(self.slots))):
             self._announced = True
             self._announce()
 
-    def _is_served(self, index: int) -> bool:
-        return any(worker.ready for worker in self._at(index))
+    def _has_ready_worker(self, index: int) -> bool:
+        return any(worker.ready for worker in self._workers_in_slot(index))
 
-    def _at(self, index: int) -> list[WorkerProcess]:
+    def _workers_in_slot(self, index: int) -> list[WorkerProcess]:
         return [worker for worker in self._workers if worker.slot == index]
 
-    def _cover(self) -> None:
-        """Connections to a place without a worker wait there, so another worker takes them, until it has one again."""
-        for index, slot in enumerate(self.slots) if self._announced and self._are_apart else ():
-            if self._is_served(index):
+    def _assign_cover(self) -> None:
+        """Let another worker accept the connections of a slot without a worker, until it has one again."""
+        for index, slot in enumerate(self.slots) if self._announced and self._slots_have_own_sockets else ():
+            if self._has_ready_worker(index):
                 if slot.cover is not None:
-                    slot.cover.tell(uncover=index)
+                    slot.cover.send(uncover=index)
                 slot.cover = None
             elif slot.cover not in self._workers or slot.cover.retired:
-                serving = (one for one in self._workers if one.ready and not one.retired and one.slot != index)
+                serving = (
+                    worker for worker in self._workers if worker.ready and not worker.retired and worker.slot != index
+                )
                 slot.cover = next(serving, None)
                 if slot.cover is not None:
-                    slot.cover.tell(cover=index)
+                    slot.cover.send(cover=index)
 
-    # Starting and ending
+    # Starting and stopping
 
     def _start(self, index: int) -> None:
         ours, theirs = socket.socketpair()
         slot = self.slots[index]
-        numbers = [one.fileno() for one in slot.sockets]
+        numbers = [item.fileno() for item in slot.sockets]
         others = {
-            place: [one.fileno() for one in other.sockets]
-            for place, other in enumerate(self.slots if self._are_apart else ())
+            place: [item.fileno() for item in other.sockets]
+            for place, other in enumerate(self.slots if self._slots_have_own_sockets else ())
             if place != index
         }
         try:
@@ -265,96 +280,101 @@ class Supervisor:
                 self._command,
                 pass_fds=[theirs.fileno(), *numbers, *self._internal, *chain.from_iterable(others.values())],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **variable(theirs)},
+                env={**os.environ, **worker_environment(theirs)},
             )
         finally:
             theirs.close()
         worker = WorkerProcess(index, secrets.token_hex(8), process, ours)
-        assignment = Assignment(
+        assignment = WorkerAssignment(
             id=worker.id,
             sockets=numbers,
             others=others,
             internal=self._internal,
-            key=self.key,
-            folder=self._folder,
+            key=self.signing_key,
+            folder=self._socket_dir,
             options=self._options,
         )
         with suppress(OSError):
-            ours.sendall(msgspec.json.encode(assignment) + b"\n")
+            ours.sendall(encode_line(assignment))
         ours.setblocking(False)
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
-    def _fill(self) -> None:
-        """Start what is missing: after the first worker is ready the others, and then what is to be replaced."""
+    def _start_missing(self) -> None:
+        """Start missing workers, once the first one is ready, and then replacements."""
         if self._stopping or not (self._announced or any(worker.ready for worker in self._workers)):
             return
         now = time.monotonic()
         for index, slot in enumerate(self.slots):
-            if all(worker.retired for worker in self._at(index)) and now >= slot.pause_until:
+            if all(worker.retired for worker in self._workers_in_slot(index)) and now >= slot.pause_until:
                 self._start(index)
         starting = any(not worker.ready and not worker.retired for worker in self._workers)
+        # One replacement at a time, so that a reload needs memory for one additional worker only.
         if self._to_replace and not starting and self._announced:
             self._start(self._to_replace.pop(0))
 
-    def _ended(self, worker: WorkerProcess) -> None:
+    def _on_exit(self, worker: WorkerProcess) -> None:
         self._forget(worker)
         status = worker.process.returncode
         if worker.retired or self._stopping:
             return
         if not worker.ready and not self._announced:
-            # The first ones do not even begin: neither would others.
+            # The first workers fail to start: others would fail as well.
             self._status = status if status > 0 else 1
             self.stop()
             return
-        if not worker.ready and self._at(worker.slot):
+        if not worker.ready and self._workers_in_slot(worker.slot):
             self._to_replace = []
-            log.error("the new worker did not begin (status %d): the old ones stay", status)
+            log.error("the new worker failed to start (status %d); keeping the old workers", status)
             return
-        self._pause(self.slots[worker.slot], worker)
-        log.error("worker %d ended with status %d, and is started again", worker.slot, status)
+        self._back_off(self.slots[worker.slot], worker)
+        log.error("worker %d exited with status %d; restarting it", worker.slot, status)
 
-    def _pause(self, slot: Slot, worker: WorkerProcess) -> None:
-        """The next one comes at once, unless this one has failed soon after its start."""
+    def _back_off(self, slot: WorkerSlot, worker: WorkerProcess) -> None:
+        """Set the start of the next worker: immediately, unless this one failed soon after its start."""
         now = time.monotonic()
-        if worker.ready and now - worker.began >= SETTLED_SECONDS:
+        if worker.ready and now - worker.started_at >= STABLE_AFTER_SECONDS:
             slot.failures = 0
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2.0**slot.failures, LONGEST_PAUSE_SECONDS)
+        pause = min(INITIAL_BACKOFF_SECONDS * 2.0**slot.failures, MAX_BACKOFF_SECONDS)
         slot.failures += 1
+        # Jitter: workers that failed together, for example with their database, must not all start together.
         slot.pause_until = now + pause * random.uniform(0.75, 1.25)
 
     def _forget(self, worker: WorkerProcess) -> None:
         with suppress(KeyError, ValueError):
-            self._selector.unregister(worker.line)
-        worker.line.close()
+            self._selector.unregister(worker.socket)
+        worker.socket.close()
         self._workers.remove(worker)
 
-    def _end_late(self) -> None:
+    def _kill_overdue(self) -> None:
         now = time.monotonic()
         for worker in self._workers:
             if (worker.retired or not worker.ready) and now >= worker.deadline:
-                log.error("worker %d does not %s, and is killed", worker.slot, "end" if worker.retired else "begin")
+                log.error(
+                    "killing worker %d: it did not %s in time", worker.slot, "stop" if worker.retired else "start"
+                )
                 worker.process.kill()
-                worker.deadline = now + END_SECONDS
+                # A process in uninterruptible sleep survives SIGKILL for a while; try again, but do not loop.
+                worker.deadline = now + KILL_TIMEOUT_SECONDS
 
 
-def own_command() -> list[str]:
-    """What this process was started with."""
+def current_command() -> list[str]:
+    """Return the command line with which this process was started."""
     words = sys.orig_argv[1:]
     if not words or hasattr(sys, "ps1"):
-        raise UsageError("workers are started with the command of their supervisor, and this process has none")
+        raise UsageError("cannot start workers: this process was not started with a command line that can be repeated")
     return [sys.executable, *words]
 
 
 @contextmanager
-def obeying_signals(supervisor: Supervisor) -> Iterator[None]:
-    """SIGTERM and SIGINT stop it, SIGHUP replaces the workers. Only in the main thread."""
+def handle_signals(supervisor: Supervisor) -> Iterator[None]:
+    """Stop on SIGTERM and SIGINT, and replace the workers on SIGHUP. Main thread only."""
     terminal = _has_terminal()
 
     def hangup(*_: Any) -> None:
-        # Whose terminal is closed ends with it.
-        (supervisor.stop if terminal and not _has_terminal() else supervisor.replace_all)()
+        # SIGHUP from a closed terminal stops the supervisor.
+        (supervisor.stop if terminal and not _has_terminal() else supervisor.reload)()
 
     handlers: dict[int, Any] = {
         signal.SIGTERM: lambda *_: supervisor.stop(),

@@ -1,0 +1,213 @@
+"""`portico dev`: the file changes, and the server with it; connections stay. Source: docs/guide/console.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Server, SyncClient, UsageError
+from portico.cli.reloader import Reloader
+from portico.extend import serve_http
+from portico_console import Console
+
+FILE = """\
+from contextlib import asynccontextmanager
+from beside import WORD
+from portico import Server
+
+@asynccontextmanager
+async def life(server):
+    print("begins", NUMBER)
+    yield NUMBER
+    print("ends", NUMBER)
+
+NUMBER = {number}
+server = Server("growing", version="{number}", lifespan=life)
+
+@server.tool
+def tool_{number}() -> str:
+    return WORD + str(server.lifespan_state)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    before = set(sys.modules)
+    (tmp_path / "beside.py").write_text("WORD = 'a'\n")
+    path = tmp_path / "growing.py"
+    path.write_text(FILE.format(number=1))
+    yield path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(path: Path, text: str) -> None:
+    """A moment later than before, whatever the clock of the file system is worth."""
+    later = path.stat().st_mtime_ns + 10_000_000
+    path.write_text(text)
+    os.utime(path, ns=(later, later))
+
+
+@asynccontextmanager
+async def developed(file: Path) -> AsyncIterator[tuple[str, Reloader, Server]]:
+    reloader = Reloader(str(file))
+    server = reloader.load_initial()
+    stop = asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(server, port=0, on_ready=ready.set_result, stop=stop))
+    following = asyncio.create_task(reloader.watch(server))
+    try:
+        yield await asyncio.wait_for(ready, 20), reloader, server
+    finally:
+        following.cancel()
+        stop.set()
+        await serving
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_clients_keep_their_connection_and_are_told(file: Path, revision: Any) -> None:
+    async with developed(file) as (url, _, _), Client(url, protocol_version=revision) as client:
+        assert (await client.call_tool("tool_1")).text == "a1"
+        async with client.listen(tools=True) as changes:
+            write(file, FILE.format(number=2))
+            assert (await asyncio.wait_for(anext(aiter(changes)), 20)).kind == "tools"
+        assert [tool.name for tool in await client.list_tools()] == ["tool_2"]
+        assert (await client.call_tool("tool_2")).text == "a2"
+
+
+async def test_a_mistake_leaves_the_last_good_version(file: Path) -> None:
+    async with developed(file) as (url, reloader, server), Client(url) as client:
+        told = asyncio.Event()
+        reloader.listeners.append(told.set)
+        write(file, "from portico import Server\nserver = Server(\n")
+        await asyncio.wait_for(told.wait(), 20)
+        assert reloader.state.state == "broken" and reloader.state.line == 2 and reloader.state.loads == 1
+        assert "SyntaxError" in str(reloader.state.error) and str(file.parent) not in str(reloader.state.error)
+        assert (await client.call_tool("tool_1")).text == "a1"
+        # The page is shown it.
+        console = Console(server, mode="dev", reloader=reloader)
+        async with console.lifespan(), Client(console.server) as page:
+            said = (await page.call_tool("dev_state")).structured
+            assert said["state"] == "broken" and said["line"] == 2
+            told.clear()
+            write(file, FILE.format(number=3))
+            await asyncio.wait_for(told.wait(), 20)
+            assert reloader.state.state == "ok" and reloader.state.loads == 2
+            items = (await page.call_tool("list_items", {"target": "self", "kind": "tools"})).structured["items"]
+            assert [item["name"] for item in items] == ["tool_3"]
+
+
+async def test_what_lies_beside_the_file_is_loaded_again_too(file: Path) -> None:
+    async with developed(file) as (url, reloader, _), Client(url) as client:
+        told = asyncio.Event()
+        reloader.listeners.append(told.set)
+        write(file.with_name("beside.py"), "WORD = 'b'\n")
+        await asyncio.wait_for(told.wait(), 20)
+        assert (await client.call_tool("tool_1")).text == "b1"
+
+
+async def test_the_version_before_is_left_and_the_new_one_entered(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with developed(file) as (_, reloader, server):
+        told = asyncio.Event()
+        reloader.listeners.append(told.set)
+        write(file, FILE.format(number=2))
+        await asyncio.wait_for(told.wait(), 20)
+        assert server.version == "2" and server.lifespan_state == 2
+    assert capsys.readouterr().out.split("\n")[:-1] == ["begins 1", "begins 2", "ends 1", "ends 2"]
+
+
+async def test_a_file_that_is_broken_at_the_start_is_served_when_it_is_mended(file: Path) -> None:
+    write(file, "nonsense(")
+    async with developed(file) as (url, reloader, _), Client(url) as client:
+        assert reloader.state.state == "broken" and await client.list_tools() == []
+        told = asyncio.Event()
+        reloader.listeners.append(told.set)
+        write(file, FILE.format(number=4))
+        await asyncio.wait_for(told.wait(), 20)
+        assert (await client.call_tool("tool_4")).text == "a4"
+
+
+def test_only_files_of_python_are_taken(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected path/to/file"):
+        Reloader("module:object")
+    with pytest.raises(UsageError, match="file not found"):
+        Reloader(str(tmp_path / "absent.py"))
+
+
+def test_dev_without_the_console_package_serves_and_names_it(file: Path, tmp_path: Path) -> None:
+    words = ["dev", str(file), "--port", "0", "--data", str(tmp_path / "data")]
+    code = f"import sys; sys.modules['portico_console'] = None\nfrom portico.cli.main import main; main({words!r})"
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        first, second = child.stderr.readline(), child.stderr.readline()
+        assert "portico[console]" in second
+        url = first.split()[-1]
+        with SyncClient(url) as client:
+            assert client.call_tool("tool_1").text == "a1"
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
+
+
+def test_dev_reports_a_mistake_with_its_line_and_the_reload_after_it(file: Path, tmp_path: Path) -> None:
+    words = ["dev", str(file), "--port", "0", "--data", str(tmp_path / "data")]
+    child = subprocess.Popen([sys.executable, "-m", "portico", *words], stderr=subprocess.PIPE, text=True)
+    ending = threading.Timer(60, child.kill)  # ends the lines that are waited for
+    ending.start()
+    try:
+        assert child.stderr is not None
+        assert any("Serving" in line for line in child.stderr)
+        write(file, "from portico import Server\nserver = Server(\n")
+        assert any(f"{file.name}, line 2: SyntaxError" in line for line in child.stderr)
+        write(file, FILE.format(number=3))
+        assert any(f"{file.name} reloaded: 1 tool" in line for line in child.stderr)
+    finally:
+        ending.cancel()
+        child.terminate()
+        child.communicate(timeout=20)
+
+
+@pytest.mark.parametrize("command", ["dev", "console", "serve"])
+def test_the_commands_lead_to_a_link(file: Path, command: str, tmp_path: Path) -> None:
+    """`portico console` prints it; a server whose output is a pipe names the command that does."""
+    options = ["--transport", "http"] if command == "serve" else []
+    data = ["--data", str(tmp_path / "da ta")]
+    portico = [sys.executable, "-m", "portico"]
+    child = subprocess.Popen(
+        [*portico, command, str(file), "--port", "0", *data, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        link = ""
+        for line in child.stdout:
+            if found := re.search(r"`portico (console .*)`", line):
+                words = shlex.split(found[1])
+                link = subprocess.run([*portico, *words], capture_output=True, text=True, timeout=60).stdout
+                break
+            if "#token=" in line:
+                assert command == "console"
+                link = line
+                break
+        assert re.search(r"http://127\.0\.0\.1:\d+/#token=[\w.=-]+$", link.strip())
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
+    assert child.returncode == 0

@@ -1,0 +1,97 @@
+"""What is kept: memories, work items, contracts; looked at and changed in the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+
+@pytest.fixture
+def kept(visit: Callable[..., Any], services: Any) -> Iterator[Any]:
+    seen = visit(services)
+    yield seen
+    assert not seen.wrong, seen.wrong
+
+
+def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Memory", exact=True).click()
+    for text, tags in (("The audit tables live in PostgreSQL", "db, audit"), ("Deploys happen on Fridays", "deploy")):
+        page.get_by_role("button", name="New memory").click()
+        page.get_by_label("Content").fill(text)
+        page.get_by_label("Tags (comma-separated)").fill(tags)
+        page.get_by_role("button", name="Save memory").click()
+        expect(page.locator(".memory", has_text=text)).to_be_visible()
+    page.get_by_label("Search memories").fill("audit tables")
+    expect(page.locator(".memory")).to_have_count(1)
+    expect(page.locator(".memory")).to_contain_text("strong: audit, tables")
+    page.get_by_label("Search memories").fill("")
+    page.get_by_role("button", name="Graph").click()
+    page.get_by_role("button", name="The audit tables live in PostgreSQL").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Content").fill("The audit tables live in SQLite")
+    dialog.get_by_role("button", name="Save changes").click()
+    page.get_by_role("button", name="Timeline").click()
+    page.locator(".memory", has_text="SQLite").get_by_role("button", name="Open").click()
+    dialog.get_by_role("button", name="History").click()
+    expect(dialog).to_contain_text("previous: The audit tables live in PostgreSQL")
+    dialog.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog", name="Delete this memory").get_by_role("button", name="Delete").click()
+    expect(page.locator(".memory", has_text="SQLite")).to_have_count(0)
+
+
+def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Work items").click()
+    for text in ("Write the page", "Draw the board"):
+        page.get_by_role("button", name="New item").click()
+        page.get_by_label("Description").fill(text)
+        page.get_by_role("button", name="Create item").click()
+        expect(page.get_by_role("button", name=text)).to_be_visible()
+    page.get_by_role("button", name="Write the page").drag_to(page.get_by_role("region", name="In progress"))
+    expect(page.get_by_role("region", name="In progress")).to_contain_text("Write the page")
+    page.get_by_role("button", name="Draw the board").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("region", name="In progress")).to_contain_text("Draw the board")
+    expect(page.get_by_role("button", name="Draw the board")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("region", name="Done")).to_contain_text("Draw the board")
+    page.get_by_role("button", name="Tree").click()
+    expect(page.get_by_role("list", name="Work items")).to_contain_text("Write the page")
+
+
+def test_contracts_are_weighed_looked_through_and_compared(kept: Any, tmp_path: Path) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Contracts").click()
+    expect(page.get_by_text("tokens for all tool definitions")).to_be_visible()
+    page.get_by_role("button", name="Lint all tools").click()
+    expect(page.get_by_text("tools checked")).to_be_visible()
+    lock = tmp_path / "contracts.lock"
+    kept.console.portico("contracts", "lock", f"{kept.console.origin}/mcp", "--lock-file", str(lock))
+    page.get_by_label("Lock file").set_input_files(lock)
+    expect(page.get_by_text("none", exact=True).first).to_be_visible()
+    lock.write_text(
+        lock.read_text(encoding="utf-8").replace('"expected_version"', '"expected_edition"'), encoding="utf-8"
+    )
+    page.get_by_label("Lock file").set_input_files(lock)
+    expect(page.get_by_text("the lock file was edited by hand")).to_be_visible()
+    before = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps([{"name": "memory_get", "description": "One memory.", "inputSchema": before}]))
+    page.get_by_label("Lock file").set_input_files(earlier)
+    expect(page.get_by_text("breaking", exact=True).first).to_be_visible()
+
+
+def test_no_rule_of_axe_is_broken_where_things_are_kept(kept: Any) -> None:
+    broken = []
+    for view in ("memory", "memory/graph", "work", "contracts"):
+        kept.page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(kept.page.locator("#main h1").first).to_be_visible()
+        expect(kept.page.locator("#main .card, #main .board, #main .empty, #main .graph").first).to_be_visible()
+        broken += kept.violations()
+    assert not broken, "\n".join(broken)

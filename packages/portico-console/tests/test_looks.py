@@ -1,0 +1,57 @@
+"""How it looks, to eyes and to screen readers: both schemes, a narrow screen, the rules of axe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+VIEWS = ["tools/trip", "tools/cities", "resources/varied:%2F%2Freadme", "prompts/greet", "wire", "contracts"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_rule_of_axe_is_broken_in_either_scheme(visit: Callable[..., Any], varied: Any, scheme: str) -> None:
+    seen = visit(varied, color_scheme=scheme)
+    page = seen.page
+    seen.go("tools", "cities")
+    page.get_by_role("button", name="Run Ctrl ↵").click()
+    expect(page.get_by_role("region", name="Run").first.get_by_role("table")).to_be_visible()
+    broken = []
+    for view in VIEWS:
+        page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(page.locator("#main h1").first).to_be_visible()
+        broken += [f"{view}: {one}" for one in seen.violations()]
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox", name="Search or run a command")).to_be_visible()
+    broken += [f"palette: {one}" for one in seen.violations()]
+    page.keyboard.press("Escape")
+    assert not broken, "\n".join(broken)
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(247, 246, 243)", "dark": "rgb(20, 21, 24)"}[scheme]
+
+
+def test_the_switch_goes_before_the_system(visit: Callable[..., Any], varied: Any) -> None:
+    page = visit(varied, color_scheme="light").page
+    page.get_by_role("button", name="System theme").click()
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 21, 24)"
+    page.get_by_role("button", name="Dark").click()
+
+
+def test_nothing_is_cut_off_on_a_screen_of_360_pixels(visit: Callable[..., Any], varied: Any) -> None:
+    seen = visit(varied, viewport={"width": 360, "height": 640})
+    page = seen.page
+    for view in VIEWS:
+        page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(page.locator("#main h1").first).to_be_visible()
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 360, (view, wide)
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Tools").click()
+    page.get_by_role("option", name="trip").click()
+    expect(page.get_by_role("heading", name="trip")).to_be_visible()
+    page.get_by_role("button", name="← All tools").click()
+    expect(page.get_by_role("listbox", name="Tools")).to_be_visible()
+    assert not seen.wrong

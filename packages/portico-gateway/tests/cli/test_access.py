@@ -1,0 +1,142 @@
+"""Who comes in, from the command line: tokens given out by hand, and the sections of a file for any target."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from portico import Server
+from portico.server.policy import settings as access_settings
+from support.forks import Forks
+from support.paths import ROOT
+
+SERVER = """
+from portico import Context, Server
+
+server = Server("notes")
+
+@server.tool(scopes=["notes:read"])
+def read(ctx: Context) -> str:
+    return f"read by {ctx.principal.id}"
+"""
+GATEWAY = """
+[upstream.notes]
+target = "notes.py"
+
+[auth]
+token_file = "tokens.toml"
+"""
+PATIENCE = 60
+Portico = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@contextmanager
+def serving(forks: Forks, folder: Path, *words: str) -> Iterator[str]:
+    """The URL of `portico serve`."""
+    environment = {**os.environ, "PORTICO_DATA": str(folder / "data")}
+    child = forks.start("serve", *words, "--transport", "http", "--port", "0", cwd=folder, env=environment)
+    try:
+        line = child.stderr.readline()
+        if not line.startswith("Serving on "):
+            child.terminate()
+            raise AssertionError(line + child.stderr.read())
+        yield line.removeprefix("Serving on ").strip()
+    finally:
+        child.terminate()
+        child.communicate()
+
+
+def test_a_worker_takes_no_file_that_says_what_is_not_read(portico: Portico, tmp_path: Path) -> None:
+    """As `serve` does not: rules under another name would protect nothing."""
+    (tmp_path / "notes.py").write_text(SERVER.replace('scopes=["notes:read"]', 'task="optional"'))
+    (tmp_path / "access.toml").write_text('[[rules]]\ntool = "notes.*"\ndeny = true\n')
+    done = portico("worker", "notes.py", "--config", "access.toml", "--store", tmp_path / "tasks.db", cwd=tmp_path)
+    assert done.returncode == 2 and "rules" in done.stderr
+
+
+def test_a_token_is_made_listed_and_taken_back(forks: Forks, portico: Portico, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    made = portico("tokens", "add", "ci", "--scope", "notes:read", "--expires-in-days", "30", "--file", file)
+    token = made.stdout.strip()
+    assert token.startswith("ptk_") and token not in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = portico("tokens", "add", "ci", "--file", file)
+    assert (again.returncode, "already" in again.stderr) == (2, True)
+    assert portico("tokens", "add", "x", "--scope", "a b", "--file", file).returncode == 2
+    assert "notes:read" in portico("tokens", "list", "--file", file).stdout
+    (tmp_path / "notes.py").write_text(SERVER)
+    (tmp_path / "access.toml").write_text('[auth]\ntoken_file = "tokens.toml"\n')
+    for words in (("notes.py", "--token-file", "tokens.toml"), ("notes.py", "--config", "access.toml")):
+        with serving(forks, tmp_path, *words) as url:
+            assert "read by ci" in portico("call", url, "read", PORTICO_TOKEN=token).stdout
+            assert "401" in portico("call", url, "read").stderr
+    assert portico("tokens", "remove", "ci", "--file", file).returncode == 0
+    assert "ci" not in portico("tokens", "list", "--file", file).stdout
+
+
+def test_a_gateways_own_file_says_who_comes_in(forks: Forks, portico: Portico, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(SERVER)
+    (tmp_path / "gateway.toml").write_text(GATEWAY)
+    token = portico("tokens", "add", "ci", "--all-scopes", "--file", tmp_path / "tokens.toml").stdout.strip()
+    with serving(forks, tmp_path, "gateway.toml") as url:
+        assert "read by ci" in portico("call", url, "notes_read", PORTICO_TOKEN=token).stdout
+        assert "401" in portico("call", url, "notes_read").stderr
+
+
+def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(SERVER)
+    wrong = {
+        '[auth]\nissuer_url = "x"\n': "issuer_url: unknown key (did you mean 'issuer'?)",
+        '[auth]\nissuers = ["http://login.example"]\n': "invalid issuer",
+        "[auth]\n": "every request would be refused",
+        '[auth]\nissuers = ["https://login.example"]\nalgorithms = ["HS256"]\n': "unknown algorithm 'HS256'",
+        '[auth]\ntoken_file = "nowhere.toml"\n': "nowhere.toml",
+        '[[rules]]\ntool = "*"\n': "rules",
+    }
+    for text, said in wrong.items():
+        (tmp_path / "access.toml").write_text(text)
+        for target in ("notes.py", ""):
+            words = [target] if target else ["--services", "tasks", "--data", str(tmp_path)]
+            done = portico(
+                "serve", *words, "--config", "access.toml", "--transport", "http", "--port", "0", cwd=tmp_path
+            )
+            assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+    done = portico(
+        "serve",
+        "notes.py",
+        "--transport",
+        "http",
+        "--host",
+        "0.0.0.0",
+        "--auth-issuer",
+        "https://l.example",
+        cwd=tmp_path,
+    )
+    assert "--public-url" in done.stderr
+
+
+def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokens.toml").write_text("")
+    page = (ROOT / "docs" / "guide" / "access.md").read_text()
+    for name in re.findall(r"\$\{env:(\w+)\}", page):
+        monkeypatch.setenv(name, "said")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in re.findall(r"\$\{file:~/([^}]+)\}", page):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("said")
+    blocks = [textwrap.dedent(one) for one in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
+    said = [tomllib.loads(one) for one in blocks]
+    found = [access_settings.read(one, tmp_path) for one in said if "auth" in one]
+    assert len(found) >= 3
+    for one in found:
+        server = Server("any")
+        access_settings.apply(server, one)
+        assert server.auth is not None

@@ -1,0 +1,45 @@
+"""A face in front of a real login: npm's oidc-provider, and a browser that fills in its forms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.access_desk import login_provider, standing_face
+from support.node import NotInstalled
+
+PATIENCE = 60.0
+REDIRECT_URI = "http://127.0.0.1:9/callback"
+
+
+@pytest.fixture(scope="session")
+def login_issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A login that knows neither registration nor documents: one client, ours."""
+    try:
+        with login_provider(tmp_path_factory.mktemp("oidc")) as issuer:
+            yield issuer
+    except NotInstalled as why:
+        if os.environ.get("CI"):
+            pytest.fail(f"oidc-provider cannot be installed: {why}", pytrace=False)
+        pytest.skip(f"oidc-provider cannot be installed: {why}")
+
+
+Stand = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def data_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("PORTICO_STORE", raising=False)
+    monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS", raising=False)
+
+
+@pytest.fixture
+def stand(login_issuer: str) -> Stand:
+    """Serve a face with these settings, for as long as the block lasts."""
+    return partial(standing_face, login_issuer)

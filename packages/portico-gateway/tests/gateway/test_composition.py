@@ -1,0 +1,67 @@
+"""A gateway is a server with upstreams: the methods of Server mean the same on both."""
+
+from __future__ import annotations
+
+import pytest
+
+from portico import Client, Server, Service
+from portico.protocol.errors import UsageError
+from portico_gateway import Gateway
+
+
+def echo(name: str = "echo") -> Server:
+    server = Server(name)
+
+    @server.tool
+    async def say(text: str) -> str:
+        return f"{name}: {text}"
+
+    return server
+
+
+async def tools(server: Server) -> set[str]:
+    async with Client(server) as client:
+        return {tool.name for tool in await client.list_tools()}
+
+
+@pytest.mark.parametrize("make", [Server, Gateway])
+@pytest.mark.parametrize(("namespace", "name"), [(None, "say"), ("my_ns", "my_ns_say")])
+async def test_mount_and_unmount_mean_the_same_on_a_gateway(
+    make: type[Server], namespace: str | None, name: str
+) -> None:
+    server, inner = make(name="outer"), echo()  # type: ignore[call-arg]
+    server.mount(inner, namespace)
+    async with Client(server) as client:
+        assert (await client.call_tool(name, {"text": "hi"})).text == "echo: hi"
+    server.unmount(inner)
+    assert await tools(server) == set()
+
+
+@pytest.mark.parametrize("make", [Server, Gateway])
+async def test_add_remove_and_services_mean_the_same_on_a_gateway(make: type[Server]) -> None:
+    server, notes = make(name="outer"), Service("notes")  # type: ignore[call-arg]
+
+    @notes.tool
+    async def note() -> str:
+        return "noted"
+
+    server.add(notes)
+    assert server.services == (notes,)
+    assert await tools(server) == {"note"}
+    server.remove("notes")
+    assert server.services == ()
+    assert await tools(server) == set()
+    with pytest.raises(TypeError):
+        server.add("alias", echo())  # type: ignore[call-arg]
+
+
+async def test_an_upstream_is_added_and_removed_by_its_alias() -> None:
+    gateway = Gateway()
+    gateway.add_upstream("one", echo())
+    assert await tools(gateway) == {"one_say"}
+    with pytest.raises(UsageError):
+        gateway.remove("one")
+    gateway.remove_upstream("one")
+    assert await tools(gateway) == set()
+    with pytest.raises(UsageError, match=r"unknown upstream 'one' \(known: none\)"):
+        gateway.remove_upstream("one")

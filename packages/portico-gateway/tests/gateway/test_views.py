@@ -1,0 +1,229 @@
+"""Views: parts of the same upstreams, each at a path of its own, on connections that all share."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Context, Server, UsageError
+from portico.cli.main import main
+from portico.extend import serve_http
+from portico.protocol.errors import ComponentNotFound, ResourceNotFound
+from portico_gateway import Gateway
+from support.paths import PROGRAMS
+
+REVISIONS = ["2025-11-25", "2026-07-28"]
+
+
+def upstream(name: str) -> Server:
+    server = Server(name)
+
+    @server.tool
+    async def list_things() -> str:
+        return name
+
+    @server.tool
+    async def delete_thing() -> str:
+        return "gone"
+
+    @server.resource(f"{name}://one")
+    async def one() -> str:
+        return name
+
+    @server.prompt
+    async def greet() -> str:
+        return "hello"
+
+    return server
+
+
+def gateway() -> Gateway:
+    found = Gateway({"a": upstream("a"), "b": upstream("b")}, name="acme", instructions="all of it")
+
+    @found.tool
+    async def own() -> str:
+        return "own"
+
+    found.add_view("ops", upstreams=["a"], instructions="only a")
+    found.add_view("readers", path="/read", include=["*.list_*", "acme.own"])
+    return found
+
+
+async def names(target: Any, **options: Any) -> set[str]:
+    async with Client(target, **options) as client:
+        return {tool.name for tool in await client.list_tools()}
+
+
+async def test_a_view_lists_its_part() -> None:
+    found = gateway()
+    assert await names(found) == {"own", "a_list_things", "a_delete_thing", "b_list_things", "b_delete_thing"}
+    assert await names(found.views["ops"]) == {"a_list_things", "a_delete_thing"}
+    assert await names(found.views["readers"]) == {"own", "a_list_things", "b_list_things"}
+
+
+async def test_what_is_not_in_a_view_is_not_there() -> None:
+    async with Client(gateway().views["ops"]) as client:
+        assert (await client.call_tool("a_list_things")).text == "a"
+        assert (await client.read_resource("a://one"))[0].text == "a"
+        for tool in ("b_list_things", "own"):
+            with pytest.raises(ComponentNotFound) as told:
+                await client.call_tool(tool)
+            assert not any(one.startswith("b_") for one in (told.value.data or {}).get("suggestions", []))
+        with pytest.raises(ResourceNotFound):
+            await client.read_resource("b://one")
+        with pytest.raises(ComponentNotFound):
+            await client.get_prompt("b_greet")
+        assert {str(one.uri) for one in await client.list_resources()} == {"a://one"}
+        assert client.instructions == "only a"
+
+
+async def test_middleware_of_the_gateway_is_around_its_views() -> None:
+    found, seen = gateway(), []
+
+    def watch(inner: Any) -> Any:
+        async def watched(call: Any) -> Any:
+            seen.append((call.method, call.facet.settings.name))
+            return await inner(call)
+
+        return watched
+
+    found.add_middleware(watch)
+    async with Client(found.views["ops"]) as client:
+        await client.call_tool("a_list_things")
+    assert ("tools/call", "ops") in seen
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_each_view_has_its_path(revision: Any) -> None:
+    stop = asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_http(gateway(), port=0, on_ready=ready.set_result, stop=stop))
+    try:
+        url = await asyncio.wait_for(ready, 20)
+        assert await names(f"{url}/ops", protocol_version=revision) == {"a_list_things", "a_delete_thing"}
+        assert len(await names(url, protocol_version=revision)) == 5
+        async with Client(url.replace("/mcp", "/read"), protocol_version=revision) as client:
+            assert (await client.call_tool("own")).text == "own"
+    finally:
+        stop.set()
+        await serving
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_change_is_told_where_it_is_seen(revision: Any) -> None:
+    """One that listens to another part of the server hears nothing of it."""
+    a, b = upstream("a"), upstream("b")
+    found = Gateway({"a": a, "b": b})
+    found.add_view("ops", upstreams=["a"])
+    async with (
+        Client(found, protocol_version=revision) as everything,
+        Client(found.views["ops"], protocol_version=revision) as ops,
+        everything.listen(tools=True) as all_changes,
+        ops.listen(tools=True) as ops_changes,
+    ):
+        await everything.list_tools()
+        await ops.list_tools()
+        heard = asyncio.ensure_future(anext(aiter(ops_changes)))
+
+        @b.tool
+        async def more() -> str:
+            return "more"
+
+        async with asyncio.timeout(20):
+            await anext(aiter(all_changes))
+            assert "b_more" in {tool.name for tool in await everything.list_tools(refresh=True)}
+            assert not heard.done()
+
+            @a.tool
+            async def also() -> str:
+                return "also"
+
+            await heard
+        assert "a_also" in {tool.name for tool in await ops.list_tools(refresh=True)}
+
+
+FILE = """
+[upstream.a]
+command = ["{python}", "{server}"]
+
+[view.ops]
+upstreams = ["a"]
+include = ["a.add"]
+"""
+
+
+def file(tmp_path: Path, more: str = "") -> Path:
+    found = tmp_path / "gateway.toml"
+    server = PROGRAMS / "asking_server.py"
+    found.write_text(FILE.format(python=sys.executable, server=server) + more)
+    return found
+
+
+async def test_a_view_is_served_on_stdio(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "portico", "serve", str(file(tmp_path)), "--view", "ops"]
+    async with Client([*command, "--data", str(tmp_path)]) as client:
+        names: list[str] = []
+        async with asyncio.timeout(30):
+            # What takes longer than the first list is waited for comes later.
+            while not names:
+                names = [tool.name for tool in await client.list_tools(refresh=True)]
+        assert names == ["a_add"]
+        assert (await client.call_tool("a_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_face_of_a_view_is_served_on_stdio(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "portico", "serve", str(file(tmp_path)), "--view", "ops", "--tool-search"]
+    async with asyncio.timeout(30), Client([*command, "--data", str(tmp_path)]) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["find_tools", "call_tool"]
+        found = ""
+        while "a_add(" not in found:
+            found = (await client.call_tool("find_tools", {"queries": "add numbers"})).text
+        assert (await client.call_tool("call_tool", {"name": "a_add", "arguments": {"a": 1, "b": 2}})).text == "3"
+
+
+def test_check_shows_the_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["gateway", "check", str(file(tmp_path))])
+    assert ["ops", "/mcp/ops", "1", "0", "0"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "more, what",
+    [
+        ("[view.two]\npath = '/mcp/ops'", "have the same path /mcp/ops"),
+        ("[view.two]\npath = 'ops'", "endpoint path must start with"),
+        ("[view.two]\nincludes = ['x']", "did you mean 'include'"),
+        ("[view.two]\ninclude = 'x'", "include: expected a list, got 'x'"),
+    ],
+)
+def test_what_makes_no_sense_in_a_view_is_told(tmp_path: Path, more: str, what: str) -> None:
+    with pytest.raises(UsageError) as told:
+        Gateway.load(file(tmp_path, more))
+    assert what in str(told.value)
+
+
+def test_a_view_that_is_not_there_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", str(file(tmp_path)), "--view", "opps"])
+    assert "unknown view 'opps'" in capsys.readouterr().err
+
+
+async def test_a_task_sees_no_more_than_the_view_it_was_begun_through() -> None:
+    found = gateway()
+    seen: list[Any] = []
+
+    @found.tool(task="required")
+    async def look(ctx: Context) -> str:
+        """Look at what there is for whom."""
+        seen.append(ctx.caller_fields["facet"])
+        return "looked"
+
+    found.add_view("lookers", include=["acme.look", "a.list_*"])
+    for target in (found.views["lookers"], found):
+        async with Client(target) as client:
+            assert (await client.call_tool("look")).text == "looked"
+    assert seen == [found.views["lookers"], None]
+    assert not seen[0].includes("a", "delete_thing")

@@ -1,0 +1,312 @@
+"""Questions about an image."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from portico_services.livepython.sandbox.interpreter import Interpreter
+from portico_services.livepython.sandbox.name_resolution import InspectionError
+
+CODE = '''
+from dataclasses import dataclass
+from functools import cached_property
+
+@dataclass
+class Point:
+    """A place.
+
+    On a plane.
+    """
+    x: int = 0
+    y: "int" = 0
+    unit = "m"
+
+    def distance(self, other: "Point") -> float:
+        """How far it is."""
+        return abs(self.x - other.x)
+
+    @classmethod
+    def origin(cls): return cls()
+
+    @staticmethod
+    def helper(): ...
+
+    @property
+    def sum(self): return self.x + self.y
+
+    @cached_property
+    def slow(self): return 1
+
+    async def later(self): ...
+
+class Point3(Point):
+    __slots__ = ("z",)
+    def __init__(self):
+        self.z = 1
+        self.w: int = 2
+        other = self.x
+
+    def raise_it(self): return self.distance(Point())
+'''
+
+
+@pytest.fixture
+def image() -> Iterator[Interpreter]:
+    before = sys.modules["__main__"]
+    image = Interpreter()
+    image.handle("evaluate", {"expression": CODE})
+    yield image
+    image.close()
+    sys.modules["__main__"] = before
+
+
+def ask(image: Interpreter, op: str, **arguments: Any) -> Any:
+    return image.handle(op, arguments)
+
+
+def refusal(image: Interpreter, op: str, **arguments: Any) -> str:
+    with pytest.raises(InspectionError) as caught:
+        image.handle(op, arguments)
+    return str(caught.value)
+
+
+def test_a_class_is_told_with_what_it_has(image: Interpreter) -> None:
+    found = ask(image, "class_details", className="Point")
+    assert found["name"] == "Point"
+    assert found["qualifiedName"] == "__main__.Point"
+    assert found["superclass"] == "object"
+    assert found["doc"] == "A place.\n\nOn a plane."
+    assert found["subclasses"] == ["Point3"]
+    assert found["instanceVariables"] == ["x", "y"]
+    fields = {field["name"]: field for field in found["fields"]}
+    assert fields["x"] == {"name": "x", "type": "int", "value": "0"}
+    assert fields["y"]["type"] == "int"
+    assert fields["unit"] == {"name": "unit", "type": "str", "value": "'m'"}
+    methods = {method["name"]: method for method in found["methods"]}
+    assert methods["distance"]["signature"] == "(self, other: 'Point') -> float"
+    assert methods["distance"]["summary"] == "How far it is."
+    kinds = {name: methods[name]["kind"] for name in ("distance", "origin", "helper", "sum", "slow", "later")}
+    assert kinds == {
+        "distance": "method",
+        "origin": "class",
+        "helper": "static",
+        "sum": "property",
+        "slow": "property",
+        "later": "async",
+    }
+    assert found["methodCount"] == len(found["methods"])
+
+
+def test_the_variables_of_an_instance_are_found_where_they_are_assigned(image: Interpreter) -> None:
+    found = ask(image, "class_details", className="Point3")
+    assert found["instanceVariables"] == ["z", "w"]
+    assert found["mro"] == ["Point3", "Point", "object"]
+
+
+@pytest.mark.parametrize("name", ["int", "object", "type", "json.JSONDecoder", "json.decoder.JSONDecoder", "dict"])
+def test_classes_of_python_are_found_by_name(image: Interpreter, name: str) -> None:
+    assert ask(image, "class_details", className=name)["name"] == name.rpartition(".")[2]
+
+
+def test_a_short_name_is_enough_if_there_is_one(image: Interpreter) -> None:
+    ask(image, "evaluate", expression="import json.decoder")
+    assert ask(image, "class_details", className="JSONDecodeError")["module"] == "json.decoder"
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("Pont", "Did you mean Point"),
+        ("json.Nothing", "Unknown class"),
+        ("no_such_package.Thing", "Unknown class"),
+        ("print", "is not a class"),
+        ("", "is not the name of a class"),
+        ("a b", "is not the name of a class"),
+        ("__import__('os')", "is not the name of a class"),
+        ("x" * 1000, "is not the name of a class"),
+    ],
+)
+def test_a_class_that_is_not_there_is_refused_in_words_that_help(image: Interpreter, name: str, words: str) -> None:
+    assert words in refusal(image, "class_details", className=name)
+
+
+def test_a_name_that_several_classes_have_is_asked_for_in_full(image: Interpreter) -> None:
+    ask(
+        image, "evaluate", expression="import tarfile, shutil, email.errors, http.client, socket, ssl, json, subprocess"
+    )
+    ask(image, "evaluate", expression="import concurrent.futures, queue, asyncio.queues")
+    assert "is ambiguous" in refusal(image, "class_details", className="LifoQueue")
+
+
+def test_the_source_of_a_method_is_its_source(image: Interpreter) -> None:
+    found = ask(image, "method_source", className="Point3", selector="distance")
+    assert found["definedIn"] == "Point"
+    assert found["line"] == 15
+    assert found["source"].splitlines()[:2] == [
+        'def distance(self, other: "Point") -> float:',
+        '    """How far it is."""',
+    ]
+    assert ask(image, "method_source", className="Point", selector="sum")["source"].startswith("@property")
+    assert "def decode" in ask(image, "method_source", className="json.JSONDecoder", selector="decode")["source"]
+
+
+def test_source_that_cannot_be_had_is_refused_with_what_there_is(image: Interpreter) -> None:
+    assert "implemented in C" in refusal(image, "method_source", className="str", selector="upper")
+    assert "Did you mean distance" in refusal(image, "method_source", className="Point", selector="distanse")
+    assert "not a method" in refusal(image, "method_source", className="Point", selector="unit")
+
+
+def test_methods_are_found_by_a_part_or_a_pattern(image: Interpreter) -> None:
+    def names(**asked: Any) -> list[str]:
+        return [f"{one['className']}.{one['selector']}" for one in ask(image, "search_methods", **asked)["methods"]]
+
+    assert names(pattern="DIST", className="Point") == ["Point.distance"]
+    assert names(pattern="dist", className="Point3") == []
+    assert names(pattern="dist", className="Point3", includeSuper=True) == ["Point.distance"]
+    assert names(pattern="raise_*", className="Point3") == ["Point3.raise_it"]
+    assert "Point.distance" in names(pattern="distance")
+    assert names(pattern="[", className="Point") == []
+
+
+def test_there_is_a_bound_to_what_is_found(image: Interpreter) -> None:
+    found = ask(image, "search_methods", pattern="__init__")
+    assert len(found["methods"]) <= 200 < found["total"]
+
+
+def test_the_classes_of_a_package_are_listed_without_importing_it_all(image: Interpreter) -> None:
+    names = {one["qualifiedName"] for one in ask(image, "list_classes", package="xml")["classes"]}
+    assert {"xml.dom.minidom.Document", "xml.sax.handler.ContentHandler"} <= names
+    own = [one["name"] for one in ask(image, "list_classes", package="__main__")["classes"]]
+    assert own == ["Point", "Point3"]
+
+
+@pytest.mark.parametrize("name", ["no_such_package", "json.nothing", "", "../etc", "a b"])
+def test_a_package_that_is_not_there_is_refused(image: Interpreter, name: str) -> None:
+    if name:
+        assert name in refusal(image, "list_classes", package=name)
+    else:
+        assert ask(image, "list_classes", package=name)["package"] == ""
+
+
+def test_packages_are_installed_or_standard(image: Interpreter) -> None:
+    found = {one["name"]: one for one in ask(image, "list_packages")["packages"]}
+    assert found["json"] == {"name": "json", "kind": "standard"}
+    assert found["msgspec"]["kind"] == "installed"
+    assert found["msgspec"]["version"]
+    some = [one["name"] for one in ask(image, "list_packages", pattern="msg*")["packages"]]
+    assert "msgspec" in some
+    assert "json" not in some
+
+
+def test_an_object_is_told_with_what_it_holds(image: Interpreter) -> None:
+    found = ask(image, "inspect_object", expression="Point(3, 4)")
+    assert (found["type"], found["module"], found["repr"]) == ("Point", "__main__", "Point(x=3, y=4)")
+    assert found["attributes"] == [
+        {"name": "x", "type": "int", "repr": "3"},
+        {"name": "y", "type": "int", "repr": "4"},
+    ]
+    assert "distance" in found["methods"]
+    found = ask(image, "inspect_object", expression="{'a': [1], 2: None}")
+    assert found["length"] == 2
+    assert found["items"] == [
+        {"name": "'a'", "type": "list", "repr": "[1]"},
+        {"name": "2", "type": "NoneType", "repr": "None"},
+    ]
+    assert ask(image, "inspect_object", expression="lambda a, *, b=1: 0")["signature"] == "(a, *, b=1)"
+    assert len(ask(image, "inspect_object", expression="list(range(1000))")["items"]) == 50
+
+
+def test_methods_properties_and_data_are_told_apart(image: Interpreter) -> None:
+    image.evaluate(
+        "import functools, enum\n"
+        "class Tool:\n"
+        "    sizes = [1, 2]\n    factory = functools.partial(int, base=2)\n    kind = int\n    owner: str = 'us'\n"
+        "    def use(self): ...\n    async def wait(self): ...\n"
+        "    @staticmethod\n    def check(): ...\n    @classmethod\n    def make(cls): ...\n"
+        "    @functools.lru_cache\n    def slow(self): ...\n    half = functools.partialmethod(use)\n"
+        "    @functools.singledispatchmethod\n    def show(self, it): ...\n    count = len\n"
+        "    @property\n    def size(self): raise RuntimeError\n"
+        "    @functools.cached_property\n    def area(self): raise RuntimeError\n"
+        "class Sub(Tool):\n    __slots__ = ('grip',)\n    sizes = ()\n"
+        "sub = Sub(); sub.grip = 3; sub.owner = 'you'"
+    )
+    told = image.inspect_object("sub")
+    assert told["methods"] == ["check", "count", "half", "make", "show", "slow", "use", "wait"]
+    assert told["properties"] == ["area", "size"]
+    assert [(one["name"], one["repr"]) for one in told["classAttributes"]] == [
+        ("factory", "functools.partial(<class 'int'>, base=2)"),
+        ("kind", "<class 'int'>"),
+        ("sizes", "()"),
+    ]
+    assert {one["name"]: one["repr"] for one in told["attributes"]} == {"grip": "3", "owner": "'you'"}
+    told = image.inspect_object("Sub")
+    assert [one["name"] for one in told["attributes"]] == ["sizes"]
+    assert [one["name"] for one in told["classAttributes"]] == ["factory", "kind", "owner"]
+    assert "use" in told["methods"]
+    assert "mro" not in told["methods"]
+    listed = {one["name"] for one in image.handle("class_details", {"className": "Tool"})["methods"]}
+    assert listed == {"check", "count", "half", "make", "show", "slow", "use", "wait", "size", "area"}
+
+
+@pytest.mark.parametrize(
+    "expression, member, where",
+    [("1j", "real", "properties"), ("slice(1)", "start", "properties"), ("[]", "append", "methods")],
+)
+def test_objects_of_c_are_told_alike(image: Interpreter, expression: str, member: str, where: str) -> None:
+    told = image.inspect_object(expression)
+    assert [key for key in ("methods", "properties", "classAttributes") if member in str(told[key])] == [where]
+
+
+def test_an_object_that_refuses_to_be_looked_at_is_looked_past(image: Interpreter) -> None:
+    code = "class A:\n  def __init__(self): self.x = 1\n  def __getattribute__(self, n): raise ValueError\n"
+    ask(image, "evaluate", expression=code + "  def __repr__(self): return 'A'")
+    found = ask(image, "inspect_object", expression="A()")
+    assert found["attributes"] == [{"name": "x", "type": "int", "repr": "1"}]
+
+
+def test_statements_cannot_be_inspected(image: Interpreter) -> None:
+    assert "not an expression" in refusal(image, "inspect_object", expression="never_run = 1")
+    assert "never_run" not in image.namespace
+    assert "ZeroDivisionError" in refusal(image, "inspect_object", expression="1/0")
+
+
+def test_references_are_found_in_the_session_and_in_a_package(image: Interpreter) -> None:
+    found = ask(image, "references_to", name="distance")["references"]
+    assert [(one["owner"], one["text"]) for one in found] == [
+        ("Point3.raise_it", "def raise_it(self): return self.distance(Point())")
+    ]
+    found = ask(image, "references_to", name="JSONDecoder", package="json")["references"]
+    assert any(one["module"] == "json" for one in found)
+    assert "is not a name" in refusal(image, "references_to", name="a.b")
+
+
+def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
+    assert ask(image, "complete", kind="class", typed="Poin")["values"][:2] == ["Point", "Point3"]
+    assert "json" in ask(image, "complete", kind="package", typed="js")["values"]
+    assert ask(image, "complete", kind="method", typed="dis", className="Point3")["values"] == ["distance"]
+    # Also by the name under which a package offers a class of one of its modules.
+    assert ask(image, "complete", kind="class", typed="json.JSOND")["values"][0] == "json.JSONDecoder"
+    assert "json.decoder.JSONDecoder" in ask(image, "complete", kind="class", typed="json.decoder.jsond")["values"]
+    assert ask(image, "complete", kind="class", typed="no_such_module.X") == {"values": [], "total": 0}
+    assert "loads" in ask(image, "complete", kind="method", typed="loa", className="json")["values"]
+    everything = ask(image, "complete", kind="class", typed="")
+    assert len(everything["values"]) == 100 < everything["total"]
+    assert not [name for name in everything["values"] if name.startswith("_") or "._" in name]
+    assert ask(image, "complete", kind="method", typed="__in", className="Point")["values"][0] == "__init__"
+
+
+def test_a_range_that_is_longer_than_python_can_say_is_looked_at(image: Interpreter) -> None:
+    told = image.inspect_object("range(10**30)")
+    assert "length" not in told
+    assert told["items"][0]["repr"] == "0"
+
+
+def test_what_the_class_alone_has_is_no_variable_of_its_instances(image: Interpreter) -> None:
+    image.evaluate("import typing\nclass Held:\n    x: int\n    K: typing.ClassVar[int] = 3\n    L: 'ClassVar' = 4")
+    found = ask(image, "class_details", className="Held")
+    assert found["instanceVariables"] == ["x"]
+    assert [field["name"] for field in found["fields"]] == ["x", "K", "L"]

@@ -1,0 +1,423 @@
+"""The server's view of a worker that says and does what it likes. No process here: its ends are ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico_services.livepython.sandbox import worker as workers
+from portico_services.livepython.sandbox.framing import encode_frame
+from portico_services.livepython.sandbox.limits import MAX_REPLY_BYTES, SandboxLimits
+from portico_services.livepython.sandbox.worker import UNSOLICITED_REPLY, PythonWorker, WorkerEnded, WorkerReply
+
+PATIENCE = 10.0
+
+
+class Puppet:
+    """The ends of a worker, with strings."""
+
+    output_in_messages = True
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.orders: list[str] = []
+        self.closed = False
+        self.unread = b""
+        self.exit: int | None = None
+        self.too_much: str | None = None
+        self.can_be_interrupted = self.can_be_rescued = True
+        self.asked = asyncio.Event()
+        self.got = {order: asyncio.Event() for order in ("suspend", "resume", "interrupt", "request_rescue", "kill")}
+
+    def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        self.hear, self.print, self.end = hear, print, end
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(json.loads(data[4:]))
+        self.asked.set()
+
+    def drain(self, most: int) -> bytes:
+        data, self.unread = self.unread[:most], self.unread[most:]
+        return data
+
+    def _order(self, name: str) -> None:
+        self.orders.append(name)
+        self.got[name].set()
+
+    def suspend(self) -> None:
+        self._order("suspend")
+
+    def resume(self) -> None:
+        self._order("resume")
+
+    def request_rescue(self) -> bool:
+        self._order("request_rescue")
+        return self.can_be_rescued
+
+    def interrupt(self) -> bool:
+        self._order("interrupt")
+        return self.can_be_interrupted
+
+    def kill(self) -> None:
+        self._order("kill")
+
+    async def status(self) -> int | None:
+        return self.exit
+
+    def limit_exceeded(self, limits: SandboxLimits) -> str | None:
+        return self.too_much
+
+    def close(self) -> None:
+        self.closed = True
+
+    def say(self, **message: Any) -> None:
+        self.hear(encode_frame(json.dumps(message).encode()))
+
+
+@pytest.fixture
+async def puppet() -> Puppet:
+    return Puppet()
+
+
+@pytest.fixture
+async def worker(puppet: Puppet) -> PythonWorker:
+    worker = PythonWorker(puppet, SandboxLimits(max_output_bytes=100, output_kill_bytes=1000))
+    puppet.say(id=0, result={"landlock": 7})
+    await worker.ready()
+    puppet.orders.clear()
+    return worker
+
+
+async def asked(worker: PythonWorker, puppet: Puppet, seconds: float = PATIENCE) -> asyncio.Task[WorkerReply]:
+    puppet.asked.clear()
+    task = asyncio.ensure_future(worker.request("evaluate", {"expression": "1"}, seconds))
+    async with asyncio.timeout(PATIENCE):
+        await puppet.asked.wait()
+    return task
+
+
+async def ended(task: asyncio.Task[WorkerReply]) -> WorkerEnded:
+    with pytest.raises(WorkerEnded) as caught:
+        async with asyncio.timeout(PATIENCE):
+            await task
+    return caught.value
+
+
+async def test_a_question_is_answered_and_the_worker_stands_still_before_and_after(
+    worker: PythonWorker, puppet: Puppet
+) -> None:
+    task = await asked(worker, puppet)
+    assert puppet.sent == [{"id": 1, "op": "evaluate", "arguments": {"expression": "1"}}]
+    puppet.print(b"some ")
+    puppet.unread = b"more"
+    puppet.say(id=1, result={"text": "1"})
+    answer = await task
+    assert (bytes(answer.result), answer.output) == (b'{"text": "1"}', "some more")
+    assert puppet.orders == ["resume", "suspend"]
+    assert not worker.has_ended
+
+
+async def test_what_the_jail_cannot_do_is_the_reason_it_is_not_there() -> None:
+    puppet = Puppet()
+    worker = PythonWorker(puppet, SandboxLimits())
+    puppet.say(id=0, refusal="no Landlock")
+    with pytest.raises(WorkerEnded, match="no Landlock"):
+        await worker.ready()
+    assert puppet.closed
+
+
+@pytest.mark.parametrize(
+    "bytes_said",
+    [
+        encode_frame(b'{"id":2,"result":{}}'),
+        encode_frame(b'{"id":0,"result":{}}'),
+        encode_frame(b"{"),
+        encode_frame(b"[]"),
+        encode_frame(b'{"id":"1"}'),
+        encode_frame(b'{"id":1,"refusal":5}'),
+        encode_frame(b"\xff\xfe"),
+        encode_frame(b"[" * 100_000),
+        encode_frame(b'{"id":1,"refusal":"' + b"x" * 100_000 + b'"}'),
+        (MAX_REPLY_BYTES + 1).to_bytes(4, "big"),
+        b"\xff\xff\xff\xff",
+    ],
+    ids=range(11),
+)
+async def test_whatever_was_not_asked_for_is_the_end(worker: PythonWorker, puppet: Puppet, bytes_said: bytes) -> None:
+    task = await asked(worker, puppet)
+    puppet.hear(bytes_said)
+    assert (await ended(task)).reason == UNSOLICITED_REPLY
+    assert puppet.orders[-1] == "kill"
+    assert puppet.closed
+
+
+async def test_an_answer_and_something_more_is_an_answer_and_the_end(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.hear(encode_frame(b'{"id":1,"result":{}}') + b"\0")
+    assert bytes((await task).result) == b"{}"
+    assert worker.reason == UNSOLICITED_REPLY
+
+
+async def test_two_answers_are_one_too_many(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.hear(encode_frame(b'{"id":1,"result":{}}') * 2)
+    await task
+    assert worker.reason == UNSOLICITED_REPLY
+
+
+async def test_words_between_two_questions_are_the_end(worker: PythonWorker, puppet: Puppet) -> None:
+    puppet.say(id=1, result={})
+    assert worker.reason == UNSOLICITED_REPLY
+    with pytest.raises(WorkerEnded):
+        await worker.request("evaluate", {}, 1)
+
+
+async def test_an_answer_in_pieces_is_an_answer(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    for byte in encode_frame(b'{"id":1,"result":{}}'):
+        puppet.hear(bytes([byte]))
+    assert bytes((await task).result) == b"{}"
+
+
+async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.print(b"x" * 90)
+    puppet.print(b"y" * 90)
+    puppet.say(id=1, output="z" * 20)
+    puppet.say(id=1, result={})
+    answer = await task
+    assert answer.output == "x" * 90 + "y" * 10
+    assert answer.dropped == 100
+
+
+async def test_output_on_the_line_is_the_end_where_it_has_a_pipe_of_its_own(
+    worker: PythonWorker, puppet: Puppet
+) -> None:
+    puppet.output_in_messages = False
+    task = await asked(worker, puppet)
+    puppet.say(id=1, output="")
+    assert (await ended(task)).reason == UNSOLICITED_REPLY
+
+
+async def test_a_flood_of_output_is_the_end(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.print(b"x" * 2000)
+    end = await ended(task)
+    assert "printed more than" in end.reason
+    assert end.answer.output == "x" * 100
+
+
+async def test_output_that_is_no_text_is_text_all_the_same(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.print(b"\xff\xfea")
+    puppet.say(id=1, result={})
+    assert (await task).output == "\ufffd\ufffda"
+
+
+async def test_time_that_is_up_is_said_first_and_enforced_then(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
+    end = await ended(await asked(worker, puppet, 0.01))
+    assert "did not stop within 0.01 s" in end.reason
+    assert puppet.orders == ["resume", "interrupt", "kill"]
+
+
+async def test_whatever_cannot_be_interrupted_is_ended_at_once(worker: PythonWorker, puppet: Puppet) -> None:
+    puppet.can_be_interrupted = False
+    assert "did not stop" in (await ended(await asked(worker, puppet, 0.01))).reason
+    assert puppet.orders == ["resume", "interrupt", "kill"]
+
+
+async def test_an_answer_that_comes_after_all_is_an_answer(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet, 0.01)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["interrupt"].wait()
+    puppet.say(id=1, result={"text": "1"})
+    answer = await task
+    assert (bytes(answer.result), answer.interrupted) == (b'{"text": "1"}', False)
+
+
+async def test_no_interrupt_is_sent_after_the_answer(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
+    task = await asked(worker, puppet, 0.001)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["interrupt"].wait()
+    puppet.say(id=1, refusal="KeyboardInterrupt")
+    await task
+    puppet.orders.clear()
+    task = await asked(worker, puppet)
+    await asyncio.sleep(0.05)
+    puppet.say(id=2, result={})
+    await task
+    assert puppet.orders == ["resume", "suspend"]
+
+
+async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet, 0.01)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["interrupt"].wait()
+    puppet.say(id=1, refusal="KeyboardInterrupt")
+    assert (await task).interrupted
+    assert not worker.has_ended
+
+
+async def cancelled(task: asyncio.Task[WorkerReply]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_was_cancelled_is_interrupted_and_waited_for(worker: PythonWorker, puppet: Puppet) -> None:
+    await cancelled(await asked(worker, puppet))
+    assert puppet.orders == ["resume", "interrupt"]
+    assert worker.busy
+    settling = asyncio.ensure_future(worker.wait_idle())
+    puppet.say(id=1, refusal="KeyboardInterrupt")
+    async with asyncio.timeout(PATIENCE):
+        await settling
+    assert not worker.busy
+    assert not worker.has_ended
+    task = await asked(worker, puppet)
+    puppet.say(id=2, result={})
+    assert not (await task).interrupted
+    assert puppet.orders == ["resume", "interrupt", "suspend", "resume", "suspend"]
+
+
+async def test_what_was_cancelled_and_does_not_yield_is_ended(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
+    await cancelled(await asked(worker, puppet))
+    async with asyncio.timeout(PATIENCE):
+        await worker.wait_idle()
+    assert worker.reason == "it was cancelled and did not stop"
+    assert puppet.orders == ["resume", "interrupt", "kill"]
+
+
+async def test_whoever_waits_for_what_was_cancelled_may_be_cancelled_too(worker: PythonWorker, puppet: Puppet) -> None:
+    await cancelled(await asked(worker, puppet))
+    await cancelled(asyncio.ensure_future(worker.wait_idle()))  # type: ignore[arg-type]
+    puppet.say(id=1, result={})
+    assert not worker.busy
+    assert not worker.has_ended
+
+
+@pytest.mark.parametrize(
+    "status, reason",
+    [
+        (0, "status 0"),
+        (3, "status 3"),
+        (70, "interpreter crashed"),
+        (-11, "segmentation fault"),
+        (-9, "memory ran out"),
+        (-24, "CPU time"),
+        (-40, "signal 40"),
+        (None, "closed its channel"),
+    ],
+)
+async def test_how_it_ended_is_told(worker: PythonWorker, puppet: Puppet, status: int | None, reason: str) -> None:
+    task = await asked(worker, puppet)
+    puppet.exit, puppet.unread = status, b"last words"
+    puppet.end()
+    end = await ended(task)
+    assert reason in end.reason
+    assert end.answer.output == "last words"
+
+
+async def test_whoever_uses_too_much_is_ended(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "USAGE_CHECK_SECONDS", 0)
+    task = await asked(worker, puppet)
+    puppet.too_much = "it wrote too much"
+    assert (await ended(task)).reason == "it wrote too much"
+
+
+async def test_it_is_looked_at_once_more_after_the_answer(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "USAGE_CHECK_SECONDS", 0)
+    puppet.too_much = "it wrote too much"
+    task = await asked(worker, puppet)
+    puppet.say(id=1, result={})
+    await task
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["kill"].wait()
+    assert worker.reason == "it wrote too much"
+
+
+# Names that are saved before the end
+
+
+async def dying(worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[WorkerReply]:
+    """A question that is not answered, whose worker has been told to save its names."""
+    monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
+    worker.has_names = True
+    task = await asked(worker, puppet, 0.01)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["request_rescue"].wait()
+    return task
+
+
+async def test_names_are_taken_before_the_end(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await dying(worker, puppet, monkeypatch)
+    for part in (b"some ", b"names"):
+        puppet.say(id=1, rescued=b64encode(part).decode())
+    assert not worker.has_ended
+    puppet.say(id=1, result={"size": 10})
+    assert (await ended(task)).reason == "it did not stop within 0.01 s"
+    assert (bytes(worker.rescued.names), bytes(worker.rescued.about)) == (b"some names", b'{"size": 10}')
+    assert puppet.orders[-1] == "kill"
+
+
+async def test_an_answer_in_the_last_moment_is_an_answer(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await dying(worker, puppet, monkeypatch)
+    puppet.say(id=1, result={"text": "1"})
+    assert bytes((await task).result) == b'{"text": "1"}'
+    assert not worker.has_ended
+
+
+async def test_without_names_it_ends_at_once(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await dying(worker, puppet, monkeypatch)
+    puppet.say(id=1, rescued="")
+    assert (await ended(task)).reason == "it did not stop within 0.01 s"
+
+
+async def test_names_that_do_not_come_are_not_waited_for(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "RESCUE_TIMEOUT_SECONDS", 0.01)
+    task = await dying(worker, puppet, monkeypatch)
+    puppet.say(id=1, rescued=b64encode(b"some ").decode())
+    await ended(task)
+    assert bytes(worker.rescued.about) == b""
+
+
+async def test_names_that_nobody_wants_are_its_end(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.say(id=1, rescued=b64encode(b"some ").decode())
+    assert (await ended(task)).reason == workers.UNSOLICITED_REPLY
+
+
+async def test_more_names_than_there_is_room_for_are_its_end(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "MAX_SESSION_BYTES", 8)
+    task = await dying(worker, puppet, monkeypatch)
+    for _ in range(2):
+        puppet.say(id=1, rescued=b64encode(b"some ").decode())
+    assert (await ended(task)).reason == workers.UNSOLICITED_REPLY

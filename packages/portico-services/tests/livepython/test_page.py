@@ -1,0 +1,72 @@
+"""What the guide says of live Python is what there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from portico.server.components.prompts import Prompt
+from portico.server.components.resources import Resource
+from portico.server.components.tools import Tool
+from portico_services.livepython import LivePython
+from portico_services.livepython.sandbox import seccomp
+from portico_services.livepython.sandbox.limits import KIB, MIB, SandboxLimits
+from portico_services.livepython.sandbox.worker import (
+    INTERRUPT_GRACE_SECONDS,
+    INTERRUPT_INTERVAL_SECONDS,
+    USAGE_CHECK_SECONDS,
+)
+from portico_services.livepython.session_files import MAX_TOTAL_BYTES
+from portico_services.livepython.session_tools import MAX_SESSION_BYTES
+from support.escapes import ALL
+from support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "guide" / "live.md").read_text()
+
+
+def test_every_option_is_explained() -> None:
+    options = inspect.signature(LivePython.__init__).parameters
+    assert not [name for name in options if name != "self" and f"`{name}`" not in PAGE]
+
+
+def test_everything_that_is_offered_is_named() -> None:
+    for offered in LivePython(sandbox="wasm").components():
+        if isinstance(offered, Tool | Prompt):
+            assert re.search(rf"`{offered.name}\b", PAGE), offered.name
+        elif isinstance(offered, Resource):
+            assert f"`{offered.uri}`" in PAGE
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    defaults = inspect.signature(LivePython.__init__).parameters
+    limits = SandboxLimits()
+    for name, shown in [
+        ("`timeout`, `max_timeout`", f"{defaults['timeout'].default:g}, {defaults['max_timeout'].default:g}"),
+        ("`memory_bytes`", f"{limits.memory_bytes // MIB // 1024} GiB"),
+        ("`cpu_seconds`", str(limits.cpu_seconds)),
+        ("`scratch_bytes`", f"{limits.scratch_bytes // MIB} MiB"),
+        ("`max_output_bytes`", f"{limits.max_output_bytes // KIB} KiB"),
+        ("`max_threads`", str(limits.max_threads)),
+        ("`max_sessions`, `idle_timeout`", f"{defaults['max_sessions'].default}, {defaults['idle_timeout'].default:g}"),
+        ("`warm_workers`", str(defaults["warm_workers"].default)),
+    ]:
+        [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
+        assert row.endswith(f"| {shown} |"), row
+    assert (
+        f"{limits.max_scratch_entries:,} files, {limits.max_file_bytes // MIB} MiB in each, {limits.max_open_files} "
+        "open" in PAGE
+    )
+    assert f"{limits.output_kill_bytes // MIB} MiB more end the session" in PAGE
+    assert (INTERRUPT_GRACE_SECONDS, INTERRUPT_GRACE_SECONDS / INTERRUPT_INTERVAL_SECONDS) == (2.0, 4)
+    assert "up to four times\nin two seconds" in PAGE
+    assert (MAX_SESSION_BYTES // MIB, MAX_TOTAL_BYTES // MIB // 1024) == (32, 2)
+    assert "at most 32 MiB each, `max_saved_sessions` of each principal, 2 GiB of all" in PAGE
+    assert USAGE_CHECK_SECONDS == 0.1
+    assert "ten times a second" in PAGE
+
+
+def test_the_numbers_are_about_right() -> None:
+    [calls] = re.findall(r"a list of about (\d+)", PAGE)
+    assert abs(len(seccomp.ALLOWED_SYSCALLS) - int(calls)) <= 10
+    [ways] = re.findall(r"try (\d+) ways", PAGE)
+    assert int(ways) <= len(ALL) < int(ways) + 20

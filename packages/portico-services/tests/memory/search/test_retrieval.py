@@ -1,0 +1,197 @@
+"""Recall: what is found, where, and in which order; the same on both engines."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from portico.store.database import Database
+from portico_services.memory.errors import InvalidInput
+from portico_services.memory.search import candidates, index_builder
+from portico_services.memory.store import query_plan
+from portico_services.memory.store.capture import MemoryDraft
+from portico_services.memory.store.memory_store import MemoryStore
+from support.remembering import found, keep, refused, said
+
+WORDS = "server port cache index token build deploy branch review memory query vector store thread client".split()  # noqa: SIM905
+
+
+def drafts(count: int) -> list[MemoryDraft]:
+    """Conversations, notes and chats, always the same."""
+    dice = random.Random(11)
+    made = []
+    for number in range(count):
+        text = " ".join(dice.choices(WORDS, k=dice.randint(3, 12)))
+        author = dice.choice(("Ann", "Ben Cole", "user", "assistant", None, None))
+        made.append(
+            MemoryDraft(
+                content=f"{text.capitalize()} {number}{dice.choice('.?!')}",
+                namespace=dice.choice(("decisions", "learnings", "context")),
+                domain=dice.choice(("project", "user")),
+                tags=[dice.choice(("red", "blue"))] if number % 3 else [],
+                author=author,
+                thread=f"t{number // 9}" if author or number % 2 else None,
+                at=f"2026-0{1 + number % 9}-1{number % 10}T10:00:00Z",
+            )
+        )
+    return made
+
+
+QUESTIONS = (
+    ("where is the cache of the client?", ""),
+    ("What did Ann say about the token?", "ns:decisions,context"),
+    ("deploy review", "tag:red since:2026-03-01"),
+    ("When was the build in May?", "domain:user"),
+    ("vector query 17", "-ns:learnings author:user,assistant"),
+    ("Give me a summary of everything about the index", "project:*"),
+)
+
+
+async def lists(url: str) -> list[list[str]]:
+    async with Database(url) as database:
+        memories = MemoryStore(database, project="here/project")
+        await memories.open()
+        await memories.capture_batch(drafts(250))
+        answers = [await found(memories, query, filter, limit=25) for query, filter in QUESTIONS]
+        await memories.close()
+    return answers
+
+
+async def test_both_engines_give_the_same_lists(tmp_path: Path, postgres_url: str) -> None:
+    on_sqlite, on_postgres = await lists(f"sqlite://{tmp_path}/memory.db"), await lists(postgres_url)
+    assert all(on_sqlite)
+    assert on_sqlite == on_postgres
+
+
+async def test_the_best_is_first_and_has_the_score_of_one(memories: MemoryStore) -> None:
+    await keep(memories, "The staging database runs PostgreSQL 15")
+    await keep(memories, "The database of the shop is SQLite", "context")
+    page = await memories.recall("which PostgreSQL does the staging database run?", memories.filter(""))
+    assert page.hits[0].record.content == "The staging database runs PostgreSQL 15"
+    scores = [hit.score for hit in page.hits]
+    assert scores[0] == 1.0
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+
+
+async def test_neighbours_in_a_thread_help_to_find_an_answer(memories: MemoryStore) -> None:
+    for number in range(12):
+        await keep(memories, f"Small talk about nothing, part {number}", "context", thread="other", author="Ben")
+    await keep(memories, "Which city did you grow up in?", "context", thread="talk", author="Ben")
+    await keep(memories, "In Bergen, by the harbour", "context", thread="talk", author="Ann")
+    assert "In Bergen, by the harbour" in (await found(memories, "In which city did Ann grow up?"))[:2]
+
+
+async def test_who_is_named_is_preferred_as_the_author(memories: MemoryStore) -> None:
+    await keep(memories, "Hello, nice to see you", "context", thread="talk", author="Ben")
+    await keep(memories, "I painted the fence green", "context", thread="talk", author="Ben")
+    await keep(memories, "I painted the door red", "context", thread="talk", author="Ann")
+    assert (await found(memories, "What has Ann painted?"))[0] == "I painted the door red"
+    assert (await found(memories, "What has Ben painted?"))[0] == "I painted the fence green"
+
+
+@pytest.mark.parametrize("query", ["what did Zoë say", "What has zoë said?", "anything from Zoë?"])
+async def test_a_question_that_only_names_somebody_finds_what_they_said(memories: MemoryStore, query: str) -> None:
+    for author, text in (
+        ("Zoë", "The gate is green"),
+        ("Ann", "Rivers are long"),
+        ("Zoë", "Mind the dog"),
+        ("Ben", "A"),
+    ):
+        await keep(memories, text, "context", author=author, thread="t")
+    page = await memories.recall(query, memories.filter(""))
+    assert [(hit.record.content, hit.weak) for hit in page.hits] == [
+        ("Mind the dog", False),
+        ("The gate is green", False),
+    ]
+    page = await memories.recall(query, memories.filter("author:Ann"))
+    assert [(hit.record.content, hit.weak) for hit in page.hits] == [("Rivers are long", True)]
+
+
+async def test_a_word_that_is_also_a_name_is_still_looked_for(memories: MemoryStore) -> None:
+    await keep(memories, "A nightly job cleans the cache", "context", author="build bot")
+    await keep(memories, "The build takes ten minutes", "context")
+    assert (await found(memories, "how long does the build take"))[0] == "The build takes ten minutes"
+
+
+async def test_a_memory_is_found_by_its_day(memories: MemoryStore) -> None:
+    await keep(memories, "We walked along the river", "context", at="2026-05-08T10:00:00Z")
+    await keep(memories, "We walked up the hill", "context", at="2026-07-21T10:00:00Z")
+    assert (await found(memories, "where did we walk on July 21st?"))[0] == "We walked up the hill"
+
+
+async def test_a_filter_that_leaves_few_finds_them(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "MAX_CANDIDATES", 20)
+    await memories.capture_batch(
+        [MemoryDraft(content=f"gooseberry {number}", namespace="learnings") for number in range(400)]
+        + [
+            MemoryDraft(content=f"gooseberry gooseberry jam and much more {n}", namespace="learnings", tags=["jam"])
+            for n in (1, 2)
+        ]
+    )
+    assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
+    monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ROWS", 0)
+    monkeypatch.setattr(query_plan, "MAX_FULL_READ_ROWS", 1)
+    assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
+    assert await found(memories, "gooseberry 7", "tag:marmalade") == []
+
+
+async def test_other_states_are_looked_through_by_words(memories: MemoryStore) -> None:
+    kept = await keep(memories, "The old plan was to use Redis")
+    await memories.update(kept.id, status="archived")
+    assert await found(memories, "redis") == []
+    assert await found(memories, "redis plan", "status:archived") == ["The old plan was to use Redis"]
+    assert await found(memories, "cassandra", "status:archived") == []
+
+
+async def test_without_a_model_there_are_words_and_vectors_say_what_is_missing(memories: MemoryStore) -> None:
+    await keep(memories, "Use PostgreSQL")
+    page = await memories.recall("postgresql", memories.filter(""), mode="text")
+    assert len(page.hits) == 1
+    assert (memories.modes, memories.resolve_mode("hybrid"), memories.model) == (["text"], "text", None)
+    with pytest.raises(InvalidInput, match=r"portico-services\[memory-vectors\]"):
+        await memories.recall("postgresql", memories.filter(""), mode="vector")
+
+
+async def test_the_tool_says_how_it_has_looked(serving, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    client = await serving(embedding_model_dir=tmp_path)
+    await said(client, "memory_capture", content="Use PostgreSQL", namespace="decisions")
+    recalled = await said(client, "memory_recall", query="which database? PostgreSQL")
+    assert (recalled["mode"], recalled["count"]) == ("text", 1)
+    assert recalled["memories"][0]["score"] == 1.0
+    text, _ = await refused(client, "memory_recall", query="postgresql", mode="vector")
+    assert "memory-vectors" in text
+    status = await said(client, "memory_status")
+    assert (status["indexed"], status["embedded"]) == (1, 0)
+
+
+async def test_an_import_puts_threads_in_the_order_of_time(memories: MemoryStore) -> None:
+    from portico_services.memory import export_import
+
+    for number in range(5):
+        await keep(memories, f"line {number} of the song", thread="song", at=f"2026-01-0{number + 1}")
+    text, count, _ = await export_import.export_memories(memories, memories.filter(""), "jsonl")
+    assert count == 5
+    await memories.delete_all(memories.filter("domain:project"), dry_run=False, hard=True)
+    await export_import.import_memories(memories, text, "jsonl")
+    sql = "select memory.content from memory_seat join memory on memory.id = memory_seat.memory order by seat"
+    assert await memories.read(lambda tx: tx.fetch_all(str, sql)) == [
+        f"line {number} of the song" for number in range(5)
+    ]
+    assert await memories.read(index_builder.check_integrity) is None
+
+
+async def test_a_large_store_reads_rare_words_first(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from portico_services.memory.search import bm25
+
+    monkeypatch.setattr(bm25, "LARGE_STORE_MEMORIES", 50)
+    monkeypatch.setattr(bm25, "MAX_POSTINGS_PER_TERM", 40)
+    await memories.capture_batch(
+        [MemoryDraft(content=f"common word number {number}", namespace="learnings") for number in range(300)]
+        + [MemoryDraft(content="common word beside a rhinoceros", namespace="learnings")]
+    )
+    assert (await found(memories, "common word rhinoceros", limit=3))[0] == "common word beside a rhinoceros"
+    assert len(await found(memories, "common", limit=10)) == 10
+    assert (await found(memories, "common rhinoceros", "ns:learnings", limit=3))[0] == "common word beside a rhinoceros"

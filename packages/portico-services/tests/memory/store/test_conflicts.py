@@ -1,0 +1,72 @@
+"""What contradicts what, until one of them is decided for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from support.remembering import refused, said
+
+Serving = Callable[..., Any]
+
+
+async def contradicted(client: Any) -> tuple[str, str]:
+    first = await said(client, "memory_capture", content="The API listens on port 8080", namespace="config")
+    second = await said(client, "memory_capture", content="The API listens on port 9090", namespace="config")
+    assert [one["id"] for one in second["conflicts"]] == [first["id"]]
+    return first["id"], second["id"]
+
+
+async def test_a_conflict_is_listed_until_it_is_decided(serving: Serving) -> None:
+    client = await serving()
+    first, second = await contradicted(client)
+    listed = await said(client, "memory_conflicts")
+    (one,) = listed["conflicts"]
+    assert (one["memory_id"], one["other_id"], one["why"]) == (second, first, "the numbers differ")
+    assert "9090" in one["content"] and "8080" in one["other_content"]
+    assert (await said(client, "memory_status"))["conflicts"] == 1
+    done = await said(client, "memory_conflicts", action="resolve", memory_id=second, other_id=first, keep="this")
+    assert (done["count"], done["superseded"]) == (0, [first])
+    assert (await said(client, "memory_get", memory_id=first))["status"] == "superseded"
+    assert (await said(client, "memory_recall", query="port"))["count"] == 1
+    assert (await said(client, "memory_restore", memory_id=first))["status"] == "active"
+    await refused(client, "memory_conflicts", action="resolve", memory_id=second, other_id=first)
+
+
+async def test_both_may_hold(serving: Serving) -> None:
+    client = await serving()
+    first, second = await contradicted(client)
+    done = await said(client, "memory_conflicts", action="resolve", memory_id=first, other_id=second)
+    assert done["count"] == 0 and "superseded" not in done
+    for id in (first, second):
+        assert (await said(client, "memory_get", memory_id=id))["status"] == "active"
+
+
+async def test_a_conflict_is_over_when_one_of_them_changes_or_goes(serving: Serving) -> None:
+    client = await serving()
+    first, second = await contradicted(client)
+    await said(client, "memory_update", memory_id=second, content="The API listens on port 8080, too")
+    assert (await said(client, "memory_conflicts"))["count"] == 0
+    await said(client, "memory_update", memory_id=second, content="The API listens on port 7070")
+    assert (await said(client, "memory_conflicts"))["count"] == 1
+    await said(client, "memory_delete", memory_id=first)
+    assert (await said(client, "memory_conflicts"))["count"] == 0
+    await said(client, "memory_delete", memory_id=first, hard=True)
+    assert (await said(client, "memory_status"))["conflicts"] == 0
+
+
+async def test_deciding_needs_to_know_between_what(serving: Serving) -> None:
+    client = await serving()
+    text, error = await refused(client, "memory_conflicts", action="resolve")
+    assert "memory_id" in text and error["number"] == -32608
+    _, error = await refused(client, "memory_conflicts", action="resolve", memory_id="ffffffff", other_id="eeeeeeee")
+    assert error["number"] == -32604
+
+
+async def test_a_session_begins_with_one_call(serving: Serving) -> None:
+    client = await serving(tools="all")
+    await contradicted(client)
+    begun = await said(client, "subcog_init", recall_query="port", recall_limit=1)
+    assert begun["total"] == 2 and len(begun["memories"]) == 1 and "memory_recall" in begun["guide"]
+    assert (await said(client, "subcog_init", include_recall=False))["memories"] == []
+    assert "## namespaces" in (await said(client, "prompt_understanding"))["text"]

@@ -1,0 +1,271 @@
+"""Questions to logs: filters, offsets, cursors, counting, and time that runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico_services.system.cursors import MAX_CURSOR_CHARS, EncryptedCursorCodec
+from portico_services.system.errors import InvalidArgument, NotFound
+from portico_services.system.logs import discovery
+from portico_services.system.logs.discovery import EmptyLog, log_from_path
+from portico_services.system.logs.entries import ERROR, EventLog, LogEntry, LogQuery, format_iso, parse_iso_us
+from portico_services.system.logs.log_registry import LogRegistry
+from support import system_forgery as forgery
+
+
+class Numbers:
+    """A log of numbers: each is an entry, and takes a while."""
+
+    name, description = "Numbers", ""
+
+    def __init__(self, count: int, knows: bool = False) -> None:
+        self._count = count
+        self._knows = knows
+        self.asked = 0
+
+    def scan_newest_first(self, query: LogQuery, after: Any, problems: list[str]) -> Iterator[LogEntry | None]:
+        for n in range(self._count if after is None else after, 0, -1):
+            self.asked += 1
+            level = ERROR if n % 10 == 0 else 1
+            yield LogEntry(n, n * 1_000_000, level, f"s{n % 3}", f"number {n}", "", n - 1, event_id=n % 7)
+
+    def entry(self, id: int) -> LogEntry | None:
+        return next((entry for entry in self.scan_newest_first(LogQuery(), None, []) if entry and entry.id == id), None)
+
+    def count(self) -> int | None:
+        return self._count if self._knows else None
+
+    def size(self) -> int | None:
+        return None
+
+    def change_stamp(self) -> object:
+        return self._count
+
+
+class Clock:
+    """Time that passes each time one looks."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def logs(log: EventLog | None = None, clock: Clock | None = None) -> LogRegistry:
+    return LogRegistry(
+        lambda: {"Numbers": log or Numbers(1000)}, EncryptedCursorCodec(b"k" * 32), clock=clock or Clock()
+    )
+
+
+def ids(found: Any) -> list[int]:
+    return [entry.id for entry in found.entries]
+
+
+def test_the_newest_are_first_and_all_are_counted() -> None:
+    found = logs().query("Numbers", LogQuery(), limit=3)
+    assert ids(found) == [1000, 999, 998]
+    assert (found.total, found.counted, found.has_more) == (1000, True, True)
+
+
+def test_a_log_that_knows_its_number_is_not_counted() -> None:
+    log = Numbers(100_000, knows=True)
+    found = logs(log).query("Numbers", LogQuery(), limit=3)
+    assert (found.total, found.counted) == (100_000, True)
+    assert log.asked < 10
+
+
+@pytest.mark.parametrize(
+    "query, expected",
+    [
+        (LogQuery(min_level=ERROR), [1000, 990, 980]),
+        (LogQuery(source="S1"), [1000, 997, 994]),
+        (LogQuery(event_id=3), [997, 990, 983]),
+        (LogQuery(start=10 * 10**6, end=12 * 10**6), [12, 11, 10]),
+        (LogQuery(contains="R 77"), [779, 778, 777]),
+        (LogQuery(min_level=ERROR, source="s0"), [990, 960, 930]),
+    ],
+)
+def test_filters(query: LogQuery, expected: list[int]) -> None:
+    assert ids(logs().query("Numbers", query, limit=3)) == expected
+
+
+def test_an_offset_passes_over_the_newest() -> None:
+    found = logs().query("Numbers", LogQuery(min_level=ERROR), limit=3, offset=2)
+    assert ids(found) == [980, 970, 960]
+    assert (found.offset, found.total) == (2, 100)
+
+
+def test_cursors_lead_through_everything() -> None:
+    asked = logs()
+    found, cursor = [], None
+    while True:
+        page = asked.query("Numbers", LogQuery(min_level=ERROR), limit=7, cursor=cursor)
+        assert page.offset == len(found)
+        assert page.total == 100
+        found += ids(page)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == list(range(1000, 0, -10))
+
+
+def test_a_query_that_finds_little_returns_what_it_has_and_a_cursor() -> None:
+    """A clock that moves with each look: time is up long before the end, and page by page it is reached."""
+    asked = logs(Numbers(5000), Clock(step=0.5))
+    found, cursor, pages = [], None, 0
+    while True:
+        page = asked.query("Numbers", LogQuery(contains="number 77"), limit=100, cursor=cursor)
+        found += ids(page)
+        pages += 1
+        cursor = page.cursor
+        if cursor is None:
+            break
+        assert page.has_more
+    assert found == [n for n in range(5000, 0, -1) if str(n).startswith("77")]
+    assert pages > 5
+
+
+def test_what_could_not_be_counted_in_time_is_not_called_exact() -> None:
+    found = logs(Numbers(100_000), Clock(step=0.01)).query("Numbers", LogQuery(), limit=10)
+    assert not found.counted
+    assert 10 < found.total < 100_000
+
+
+def test_a_page_of_very_long_messages_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portico_services.system.logs.log_registry.MAX_PAGE_MESSAGE_CHARS", 50)
+    found = logs().query("Numbers", LogQuery(), limit=100)
+    assert ids(found) == [1000, 999, 998, 997, 996]
+    assert found.has_more
+    assert found.cursor is not None
+
+
+def test_a_cursor_belongs_to_its_question() -> None:
+    asked = logs()
+    cursor = asked.query("Numbers", LogQuery(), limit=3).cursor
+    assert cursor is not None
+    with pytest.raises(InvalidArgument, match="does not belong to this query"):
+        asked.query("Numbers", LogQuery(min_level=ERROR), limit=3, cursor=cursor)
+
+
+def test_statistics() -> None:
+    stats = logs().stats("Numbers", LogQuery())
+    assert stats.by_level == {"ERROR": 100, "INFORMATION": 900}
+    assert stats.by_source == {"s1": 334, "s0": 333, "s2": 333}
+    assert (stats.oldest, stats.newest, stats.total_is_exact) == (format_iso(10**6), format_iso(1000 * 10**6), True)
+
+
+def test_a_name_in_another_case_is_the_same_and_a_misspelt_one_is_answered_with_the_nearest() -> None:
+    assert logs().get("NUMBERS").name == "Numbers"
+    with pytest.raises(NotFound, match="Did you mean 'Numbers'"):
+        logs().get("Nubmers")
+
+
+def test_an_entry_that_is_gone_is_absent() -> None:
+    assert logs().entry("Numbers", 5).id == 5
+    with pytest.raises(NotFound, match="log rotation"):
+        logs().entry("Numbers", 5000)
+
+
+# Cursors
+
+
+def test_a_cursor_cannot_be_read_or_changed() -> None:
+    cursors = EncryptedCursorCodec(b"k" * 32)
+    issued = cursors.encode(["q"], ["home", "alice"], [])
+    assert cursors.decode(issued, ["q"]) == ["home", "alice"]
+    assert issued != cursors.encode(["q"], ["home", "alice"], [])
+    from base64 import urlsafe_b64decode
+
+    assert b"alice" not in urlsafe_b64decode(issued + "==")
+    for at in range(0, len(issued), 7):
+        changed = issued[:at] + ("A" if issued[at] != "A" else "B") + issued[at + 1 :]
+        with pytest.raises(InvalidArgument):
+            cursors.decode(changed, ["q"])
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "ÄÖ", "A" * MAX_CURSOR_CHARS, "A" * (MAX_CURSOR_CHARS + 1), "=" * 10])
+def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+    with pytest.raises(InvalidArgument):
+        EncryptedCursorCodec().decode(cursor, ["q"])
+
+
+def test_the_key_of_another_installation_opens_nothing() -> None:
+    with pytest.raises(InvalidArgument):
+        EncryptedCursorCodec(b"a" * 32).decode(EncryptedCursorCodec(b"b" * 32).encode(["q"], 1, []), ["q"])
+
+
+# Times
+
+
+def test_times() -> None:
+    assert parse_iso_us("2026-01-31T12:00:00.5Z", "t") == parse_iso_us("2026-01-31T13:00:00.5+01:00", "t")
+    assert parse_iso_us("2026-01-31", "t") == parse_iso_us("2026-01-31T00:00:00", "t")
+    assert format_iso(parse_iso_us("2026-01-31T12:00:00.000001Z", "t")) == "2026-01-31T12:00:00.000001Z"
+    assert format_iso(2**64) == "9999-12-31T23:59:59.999999Z"
+    with pytest.raises(InvalidArgument, match="startTime"):
+        parse_iso_us("yesterday", "startTime")
+
+
+# Which logs there are
+
+
+def test_a_machine_that_keeps_no_logs_still_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(discovery, "JOURNAL_DIRS", (str(tmp_path / "none"),))
+    monkeypatch.setattr(discovery, "TEXT_LOG_DIR", str(tmp_path / "none"))
+    found = dict(discovery._unix([]))
+    assert set(found) == {"System", "Application", "Security", "Kernel"}
+    assert all(isinstance(log, EmptyLog) for log in found.values())
+    answer = LogRegistry(lambda: found, EncryptedCursorCodec()).query("System", LogQuery(), limit=10)
+    assert answer.entries == []
+    assert "not available on this machine" in answer.problems[0]
+
+
+def test_a_machine_with_text_logs_gives_them_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(discovery, "JOURNAL_DIRS", ())
+    monkeypatch.setattr(discovery, "TEXT_LOG_DIR", str(tmp_path))
+    (tmp_path / "auth.log").write_text("Oct 11 22:14:15 host sshd[1]: session opened\n")
+    found = dict(discovery._unix([]))
+    assert type(found["Security"]).__name__ == "TextLog"
+    assert type(found["System"]).__name__ == "DirectoryLog"
+    answer = LogRegistry(lambda: found, EncryptedCursorCodec()).query("security", LogQuery(), limit=10)
+    assert [entry.message for entry in answer.entries] == ["session opened"]
+
+
+def test_a_machine_with_journals_gives_them_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "0123456789abcdef"
+    folder.mkdir()
+    entries = [
+        forgery.entry("from the kernel", _TRANSPORT="kernel"),
+        forgery.entry("a login", SYSLOG_FACILITY="10"),
+        forgery.entry("else"),
+    ]
+    (folder / "system.journal").write_bytes(forgery.journal(entries))
+    (folder / "user-1000.journal").write_bytes(forgery.journal([forgery.entry("a program")], seqnum_id=b"u" * 16))
+    monkeypatch.setattr(discovery, "JOURNAL_DIRS", (str(tmp_path),))
+    asked = LogRegistry(lambda: dict(discovery._unix([])), EncryptedCursorCodec())
+    messages = {
+        name: {entry.message for entry in asked.query(name, LogQuery(), limit=10).entries}
+        for name in ("System", "Kernel", "Security", "Application")
+    }
+    assert messages == {
+        "System": {"from the kernel", "a login", "else", "a program"},
+        "Kernel": {"from the kernel"},
+        "Security": {"a login"},
+        "Application": {"a program"},
+    }
+
+
+def test_a_path_is_a_log_of_its_kind(tmp_path: Path) -> None:
+    for name in ("a.evtx", "b.journal", "c.log"):
+        (tmp_path / name).touch()
+    kinds = {
+        name: type(log_from_path("x", str(tmp_path / name))).__name__ for name in ("", "a.evtx", "b.journal", "c.log")
+    }
+    assert kinds == {"": "DirectoryLog", "a.evtx": "EvtxLog", "b.journal": "JournalLog", "c.log": "TextLog"}

@@ -1,0 +1,111 @@
+"""The folders that a client works in are looked into where its user agrees, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Server, ToolError
+from portico_services import assembly
+from portico_services.settings import SettingsFile
+from portico_services.system import System
+
+
+class User:
+    """Answers the one question, and counts how often it was put."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def __call__(self, question: Any) -> dict[str, Any]:
+        self.asked.append(question.message)
+        return {"value": self.answer}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.txt").write_text("The plan.")
+    return tmp_path
+
+
+def serving(**options: Any) -> Server:
+    server = Server("machine")
+    server.add(System(platform_logs=False, privacy="off", **({"client_roots": True} | options)))
+    return server
+
+
+async def read(client: Client, path: Path) -> str:
+    return str((await client.call_tool("fs_read", {"path": str(path)})).structured["content"])
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_the_user_is_asked_once_and_then_it_is_looked_into(folder: Path, revision: Any) -> None:
+    user = User("yes")
+    root = (folder / "mine").as_uri()
+    async with Client(serving(), roots=[root], elicitation_handler=user, protocol_version=revision) as client:
+        assert await read(client, folder / "mine" / "plan.txt") == "The plan."
+        assert await read(client, folder / "mine" / "plan.txt") == "The plan."
+        assert len(user.asked) == 1 and str(folder / "mine") in user.asked[0]
+        found = (await client.call_tool("fs_search", {"fileName": "*.txt"})).structured["files"]
+        assert [one["path"] for one in found] == [str(folder / "mine" / "plan.txt")]
+        with pytest.raises(ToolError, match="outside"):
+            await read(client, folder / "other" / "plan.txt")
+        assert len(user.asked) == 1
+
+
+async def test_the_folders_can_be_listed_and_searched_at_once(folder: Path) -> None:
+    for tool, arguments in (("fs_list", {}), ("fs_search", {"fileName": "*.txt"})):
+        user = User("yes")
+        async with Client(serving(), roots=[(folder / "mine").as_uri()], elicitation_handler=user) as client:
+            files = (await client.call_tool(tool, arguments)).structured["files"]
+            assert (len(files), len(user.asked)) == (1, 1)
+
+
+async def test_who_says_no_is_not_asked_again(folder: Path) -> None:
+    user = User("no")
+    async with Client(serving(), roots=[(folder / "mine").as_uri()], elicitation_handler=user) as client:
+        for _ in range(2):
+            with pytest.raises(ToolError, match="outside"):
+                await read(client, folder / "mine" / "plan.txt")
+    assert len(user.asked) == 1
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
+async def test_a_client_that_cannot_ask_its_user_is_told_how(folder: Path, revision: Any) -> None:
+    async with Client(serving(), roots=[(folder / "mine").as_uri()], protocol_version=revision) as client:
+        with pytest.raises(ToolError, match=r"cannot ask its user.*portico serve --allow-path PATH"):
+            await read(client, folder / "mine" / "plan.txt")
+
+
+@pytest.mark.parametrize("root", ["file:///nowhere/at/all", "file://elsewhere/tmp"])
+async def test_a_root_that_is_no_folder_here_is_none(folder: Path, root: str) -> None:
+    user = User("yes")
+    async with Client(serving(), roots=[root], elicitation_handler=user) as client:
+        with pytest.raises(ToolError, match="portico serve --allow-path PATH"):
+            await read(client, folder / "mine" / "plan.txt")
+    assert user.asked == []
+
+
+async def test_the_answer_is_recorded(folder: Path) -> None:
+    server = serving()
+    async with Client(server, roots=[(folder / "mine").as_uri()], elicitation_handler=User("yes")) as client:
+        await read(client, folder / "mine" / "plan.txt")
+        trail = await client.read_resource("system://audit")
+    assert '"roots"' in str(trail) and str(folder / "mine") in str(trail)
+
+
+async def test_where_the_operator_has_named_folders_the_client_names_none(folder: Path) -> None:
+    """As `portico serve` puts it together."""
+    user = User("yes")
+    for roots, over_http, is_asked in (((), False, True), ((str(folder / "other"),), False, False), ((), True, False)):
+        place = assembly.ServiceEnvironment(data=folder / "data", store=":memory:", roots=roots, over_http=over_http)
+        server = assembly.build_server(["system"], SettingsFile(), place)
+        user.asked.clear()
+        async with Client(server, roots=[(folder / "mine").as_uri()], elicitation_handler=user) as client:
+            result = await client.call_tool("fs_stat", {"path": str(folder / "mine")}, raise_on_error=False)
+        assert (bool(user.asked), result.is_error) == (is_asked, not is_asked)

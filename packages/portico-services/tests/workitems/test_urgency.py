@@ -1,0 +1,100 @@
+"""A task is as urgent as the most urgent one that waits for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from portico.store.database import Database
+from portico.store.transaction import Transaction
+from portico_services.workitems.edits import WorkItemChanges
+from portico_services.workitems.item_store import MIGRATIONS, WorkItemStore
+from support.engines import sqlite_engine  # noqa: F401
+from support.workbench import check, make, move, set_to
+
+
+async def order(items: WorkItemStore) -> list[str]:
+    return [one.id for one in await items.list_ready()]
+
+
+async def test_what_an_urgent_task_waits_for_comes_first(items: WorkItemStore) -> None:
+    usual = await make(items, priority=2)
+    deep = await make(items, priority=5)
+    blocker = await make(items, priority=5, blocked_by=[deep])
+    await make(items, priority=1, blocked_by=[blocker])
+    assert await order(items) == [deep, usual]
+    taken = await items.next("ann")
+    assert taken is not None and (taken.id, taken.urgency, taken.priority) == (deep, 1, 5)
+    await items.complete(deep)
+    assert await order(items) == [blocker, usual]
+    await check(items)
+
+
+async def test_parts_of_an_urgent_task_come_first(items: WorkItemStore) -> None:
+    usual = await make(items, priority=2)
+    plan = await make(items, priority=1)
+    part = await make(items, priority=4, parent_id=plan)
+    assert await order(items) == [part, usual]
+    await move(items, part, "")
+    assert await order(items) == [plan, usual, part]
+    await move(items, part, plan)
+    await items.update(plan, WorkItemChanges(priority=5))
+    assert await order(items) == [usual, part]
+    await check(items)
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "unblocked", "deleted", "lowered"])
+async def test_urgency_ends_with_its_reason(items: WorkItemStore, end: str) -> None:
+    low = await make(items, priority=5)
+    usual = await make(items, priority=3)
+    urgent = await make(items, priority=1)
+    await items.block(urgent, low)
+    assert await order(items) == [low, usual]
+    if end == "deleted":
+        await items.delete(urgent)
+    elif end == "lowered":
+        await items.update(urgent, WorkItemChanges(priority=5))
+    elif end == "failed":
+        await set_to(items, urgent, "failed")
+    else:
+        await items.unblock(urgent, low)
+    if end == "completed":
+        await items.complete(urgent)
+    assert [one for one in await order(items) if one != urgent] == [usual, low]
+    await check(items)
+    if end == "failed":
+        await set_to(items, urgent, "pending")
+        assert await order(items) == [low, usual]
+        await check(items)
+
+
+async def test_what_is_stored_is_kept_and_told_apart_by_urgency(bare_url: str, tmp_path: Path) -> None:
+    """A store of before: the first migration alone, and tasks in it."""
+    first = MIGRATIONS / "0001_work_items.sql"
+    rows = [("task_a", None, 5), ("task_b", None, 1), ("task_c", "task_b", 4), ("task_d", None, 2)]
+    async with Database(bare_url) as database:
+        older = _folder(tmp_path, first.read_text())
+        await database.migrate("work_items", older)
+
+        def fill(tx: Transaction) -> None:
+            for id, parent, priority in rows:
+                tx.execute(
+                    "insert into work_item (id, parent_id, description, status, priority, created_at, updated_at, "
+                    "words) values (:id, :parent, 'x', 'pending', :priority, 1, 1, 'x')",
+                    {"id": id, "parent": parent, "priority": priority},
+                )
+            tx.execute("insert into work_item_blocker (item, blocker) values ('task_c', 'task_a')", {})
+
+        await database.write(fill)
+        items = WorkItemStore(database)
+        await items.open()
+        found = {one.id: one.urgency for one in [await items.get(id) for id, *_ in rows]}
+        assert found == {"task_a": 1, "task_b": 1, "task_c": 1, "task_d": 2}
+
+
+def _folder(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / "older"
+    folder.mkdir()
+    (folder / "0001_work_items.sql").write_text(text)
+    return folder

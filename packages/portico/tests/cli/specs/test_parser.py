@@ -1,0 +1,126 @@
+"""What is typed is read alike wherever the options stand."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from portico.cli.commands import all_commands
+from portico.cli.specs import form_for, parse_serve, parser, parser_for
+
+# They serve, change files or print a script.
+NO_RESULTS = ("serve", "dev", "worker", "record", "replay", "install", "port", "completion", "console")
+
+ORDERS = [
+    ("tasks", ["retry", "a1"], ["--store", "x.db"]),
+    ("memory", ["recall", "which", "database"], ["--data", "here"]),
+    ("items", ["add", "read", "it"], ["--data", "here"]),
+    ("tokens", ["remove", "ci"], ["--file", "tokens.json"]),
+    ("serve", ["server.py"], ["--port", "8081"]),
+]
+
+
+@pytest.mark.parametrize(("command", "words", "option"), ORDERS, ids=[one[0] for one in ORDERS])
+def test_options_stand_before_behind_and_between(command: str, words: list[str], option: list[str]) -> None:
+    parser = parser_for(command)
+    behind = parser.parse([*words, *option])
+    assert parser.parse([*option, *words]) == behind
+    assert parser.parse([words[0], *option, *words[1:]]) == behind
+
+
+def test_what_begins_with_a_dash_stands_behind_two() -> None:
+    """Ids of tasks did, one in sixty-four."""
+    arguments = parser_for("tasks").parse(["retry", "--store", "x.db", "--", "-in6NmENQ", "-o"])
+    assert (arguments.action, arguments.ids, arguments.store) == ("retry", ["-in6NmENQ", "-o"], "x.db")
+
+
+@pytest.mark.parametrize("command", all_commands())
+def test_every_command_has_an_example_that_can_be_parsed(command: str) -> None:
+    assert "\nExample" in parser_for(command).format_help()
+    for line in form_for(command).examples:
+        words = shlex.split(line.partition(" -- ")[0])[1:]
+        parser_for(command, with_target=" -- " not in line).parse(words)
+
+
+@pytest.mark.parametrize("command", [one for one in all_commands() if form_for(one).action_options])
+def test_the_help_of_an_action_has_its_options_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = parser_for(command)
+    known = {name for flag in parser.flags for name in flag.option_strings}
+    options = form_for(command).action_options
+    assert options.keys() <= known
+    for action in parser.actions:
+        with pytest.raises(SystemExit) as ended:
+            parser.parse([action, "--help"])
+        shown = capsys.readouterr().out
+        assert ended.value.code == 0 and f"portico {command} {action}" in shown
+        for option, owners in options.items():
+            assert (f" {option} " in shown.replace("\n", " ").partition("xample")[0]) == (action in owners.split())
+
+
+@pytest.mark.parametrize("command", all_commands())
+def test_help_fits_a_terminal_of_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parser, "_width", lambda: 78)
+    form = parser_for(command)
+    for page in (form, *(make() for make in form.actions.values())):
+        # Examples are copied, so they stay on one line.
+        lines = [line for line in page.format_help().splitlines() if not line.startswith("  portico ")]
+        assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", [one for one in all_commands() if form_for(one).action_options])
+def test_only_common_options_belong_to_every_action(command: str) -> None:
+    """An option without an owner is shown in the help of every action, and ignored by most of them."""
+    common = {"--store", "--data", "--project", "--upstream", "--tool", "--format", "--verbose"}
+    connection = {"--timeout", "--protocol-version", "--header", "--token", "--oauth", "--env", "--cwd", "--trace"}
+    form = form_for(command)
+    options = {flag.names[-1] for flags in form.options.values() for flag in flags}
+    assert options - form.action_options.keys() <= common | connection
+
+
+@pytest.mark.parametrize(
+    "command, words, message",
+    [
+        ("memory", ["export", "--remove-tag", "x"], "--remove-tag is an option of edit, not of export"),
+        ("items", ["delete", "3fb8", "-p", "1"], "--priority is an option of add and edit, not of delete"),
+        ("memory", ["capture", "x", "--undo-run", "3"], "--undo-run is an option of sync, not of capture"),
+        ("memory", ["--undo-run=3", "capture", "x"], "--undo-run is an option of sync, not of capture"),
+        ("items", ["delete", "3fb8", "-spending"], "--status is an option of list, not of delete"),
+        ("tokens", ["list", "--all-scopes"], "--all-scopes is an option of add, not of list"),
+    ],
+)
+def test_an_option_of_another_action_is_refused(
+    command: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser_for(command).parse(words)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [one for one in all_commands() if one not in NO_RESULTS])
+def test_every_command_with_results_has_one_output_flag(command: str) -> None:
+    flags = {name: flag for flag in parser_for(command).flags for name in flag.option_strings}
+    assert {"table", "json", "jsonl"} <= set(flags["--format"].choices or ())
+    assert not {"--json", "--output-format"} & flags.keys()
+    assert "-o" not in flags or "--output" in flags["-o"].option_strings
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        (["--tool-search", "my.py"], "search"),
+        (["my.py", "--tool-search=auto"], "auto"),
+        (["my.py", "--no-tool-search"], "all"),
+        (["--code-mode", "my.py"], "code"),
+        (["my.py"], None),
+    ],
+)
+def test_serve_lists_tools_as_the_flags_say(words: list[str], chosen: str | None) -> None:
+    arguments = parse_serve(words)
+    assert (arguments.target, arguments.face) == ("my.py", chosen)
+
+
+def test_tool_search_and_code_mode_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_serve(["--tool-search", "--code-mode"])
+    assert "only one of --code-mode, --tool-search is allowed" in capsys.readouterr().err

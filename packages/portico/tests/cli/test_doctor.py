@@ -1,0 +1,233 @@
+"""`portico doctor`: docs/guide/command-line.md. It changes nothing; its status says whether all is well."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.paths import ROOT
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def examine(portico: Run, tmp_path: Path) -> Callable[..., tuple[int, dict[str, dict[str, Any]]]]:
+    def run(*words: str, **env: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        (tmp_path / "home").mkdir(exist_ok=True)
+        place = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "home" / ".config")}
+        done = portico(
+            "doctor", "--format", "jsonl", *words, cwd=tmp_path, **{**place, "PORTICO_DATA": str(tmp_path), **env}
+        )
+        assert done.stderr == ""
+        said = json.loads(done.stdout)
+        assert said["ok"] == (done.returncode == 0)
+        return done.returncode, {one["subject"]: one for one in said["findings"]}
+
+    return run
+
+
+def test_where_all_is_well_nothing_is_made(examine: Any, tmp_path: Path) -> None:
+    status, found = examine()
+    assert status == 0
+    assert found["python"]["text"].startswith("CPython 3.")
+    assert found["store"]["text"].endswith("portico.db does not exist yet; a server creates it")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_an_extra_that_is_not_there_is_named_with_what_installs_it(examine: Any) -> None:
+    extras = examine()[1]["extras"]
+    assert "schema" in extras["text"].partition("; not installed: ")[0]
+
+
+def test_a_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(examine: Any, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as store, store:
+        store.execute("create table portico_migration (history text, number integer)")
+        store.execute("insert into portico_migration values ('memory', 1)")
+    assert "is writable; " in examine()[1]["store"]["text"]
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as store, store:
+        assert store.execute("select name from sqlite_master").fetchall() == [("portico_migration",)]
+        store.execute("insert into portico_migration values ('memory', 9999)")
+    status, found = examine()
+    assert (status, found["store"]["level"]) == (1, "error")
+    assert "used by a newer Portico" in found["store"]["text"]
+
+
+@pytest.mark.parametrize(
+    "env, about, words",
+    [
+        ({"PORTICO_DATA": "/dev/null/x"}, "data", "cannot create /dev/null/x: /dev/null is not a directory"),
+        ({"PORTICO_STORE": "postgresql://me:secret@127.0.0.1:1/x"}, "store", "cannot reach the PostgreSQL server"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(examine: Any, env: dict[str, str], about: str, words: str) -> None:
+    status, found = examine(**env)
+    assert (status, found[about]["level"]) == (1, "error")
+    assert words in found[about]["text"] and "secret" not in found[about]["text"]
+
+
+def test_a_port_that_is_taken_is_wrong_if_it_was_named(examine: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, found = examine("--port", str(taken.getsockname()[1]))
+    assert status == 1 and "is in use" in found["port"]["text"]
+
+
+def test_the_configurations_of_clients_are_read(examine: Any, tmp_path: Path) -> None:
+    cursor, project = tmp_path / "home" / ".cursor" / "mcp.json", tmp_path / ".mcp.json"
+    cursor.parent.mkdir(parents=True)
+    cursor.write_text('{"mcpServers": {"a": {"command": "no-such-command"}, "b": {"url": "https://x/mcp"},}} // mine')
+    project.write_text("{")
+    status, found = examine()
+    assert status == 1
+    assert found["cursor (user)"]["text"].endswith("a: command no-such-command not found")
+    assert found["claude-code (project)"]["level"] == "error"
+    cursor.write_text('{"mcpServers": {"a": {"command": "python3", "args": ["/nowhere/x.py:server"]}}}')
+    assert examine()[1]["cursor (user)"]["text"].endswith("a: file /nowhere/x.py:server not found")
+
+
+def test_client_configurations_in_other_formats_are_read(examine: Any, tmp_path: Path) -> None:
+    codex, windsurf = tmp_path / "home" / ".codex" / "config.toml", tmp_path / "home" / ".codeium" / "windsurf"
+    codex.parent.mkdir(parents=True)
+    codex.write_text('[mcp_servers.a]\ncommand = "no-such-command"\n')
+    windsurf.mkdir(parents=True)
+    (windsurf / "mcp_config.json").write_text('{"mcpServers": {"b": {"serverUrl": "https://x/mcp"}}}')
+    _, found = examine()
+    assert found["codex (user)"]["text"].endswith("a: command no-such-command not found")
+    assert found["windsurf (user)"]["level"] == "ok"
+
+
+def test_a_target_is_tried(examine: Any) -> None:
+    file = str(ROOT / "examples" / "hello.py")
+    assert " answers, protocol version 2026-07-28, " in examine(file)[1]["target"]["text"]
+
+
+def test_output_that_is_not_a_message_is_an_error(examine: Any, liar: Any, tmp_path: Path) -> None:
+    program = tmp_path / "noisy.py"
+    program.write_text(
+        "print('Welcome to my server!', flush=True)\n" + Path(liar({"tools/list": {"tools": []}})[1]).read_text()
+    )
+    status, found = examine("--", sys.executable, str(program))
+    assert (status, found["target"]["level"]) == (1, "ok")
+    assert found["target, output"]["level"] == "error"
+    assert "'Welcome to my server!'" in found["target, output"]["text"]
+
+
+def test_every_server_of_a_configuration_is_tried(examine: Any, liar: Any, tmp_path: Path) -> None:
+    """A gateway would answer without the one that does not start."""
+    command, *words = liar({"tools/list": {"tools": []}})
+    servers = {"good": {"command": command, "args": words}, "dead": {"command": "/nonexistent/server"}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    status, found = examine("mcp.json")
+    assert status == 1
+    assert (found["target, good"]["level"], found["target, dead"]["level"]) == ("ok", "error")
+    assert "cannot start '/nonexistent/server'" in found["target, dead"]["text"]
+
+
+@pytest.fixture
+def refusing() -> Iterator[Callable[[int, str], str]]:
+    """`refusing(status, body)` is the URL of a server that answers everything so."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(status: int, body: str) -> str:
+        class Refusing(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                self.send_response(status)
+                self.send_header("Content-Type", "text/plain")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            do_GET = do_POST
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Refusing))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}/mcp"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("status", [403, 404, 502])
+def test_a_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
+    code, found = examine(refusing(status, "Host 'a.test' is not allowed here"))
+    assert code == 1
+    for about in ("target", "login, server"):
+        assert found[about]["level"] == "error"
+        assert "Host 'a.test' is not allowed here" in found[about]["text"]
+        assert "as expected" not in found[about]["text"]
+
+
+@pytest.mark.parametrize("url", ["http://[bad", "http://a..b/mcp", f"https://{'a' * 64}.example/mcp"])
+def test_an_invalid_url_is_a_finding(examine: Any, url: str) -> None:
+    code, found = examine(url)
+    assert code == 1 and found["target"]["level"] == found["login, server"]["level"] == "error"
+
+
+def test_a_token_that_was_refused_is_not_taken_for_none(examine: Any, locked: str) -> None:
+    assert "requires authentication" in examine(locked)[1]["target"]["text"]
+    found = examine(locked, "--token", "for-another")[1]
+    assert "rejected the token" in found["target"]["text"]
+
+
+@pytest.fixture
+def locked() -> Iterator[str]:
+    """A server that wants a token, and whose authorization server is not where it says."""
+
+    class Locked(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            where = f"{address}/.well-known/oauth-protected-resource/mcp"
+            self._say(401, {}, **{"WWW-Authenticate": f'Bearer resource_metadata="{where}"'})
+
+        def do_GET(self) -> None:
+            if "protected-resource" in self.path:
+                self._say(200, {"resource": f"{address}/mcp", "authorization_servers": [f"{address}/gone"]})
+            else:
+                self._say(404, {})
+
+        def _say(self, status: int, body: Any, **headers: str) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Type": "application/json", "Content-Length": len(data)}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Locked)
+    address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"{address}/mcp"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_link_of_a_login_that_is_broken_is_named(examine: Any, locked: str) -> None:
+    status, found = examine(locked)
+    assert status == 1
+    assert found["login, server"]["level"] == "ok"
+    assert found["login, resource"]["level"] == "ok"
+    assert found["login, issuer"]["level"] == "error"
+    assert "/gone" in found["login, issuer"]["text"]
+
+
+def test_people_see_a_table(portico: Run, tmp_path: Path) -> None:
+    done = portico("doctor", "--format", "table", cwd=tmp_path, PORTICO_DATA=str(tmp_path), HOME=str(tmp_path))
+    assert "✓" in done.stdout and "python" in done.stdout

@@ -1,0 +1,36 @@
+"""What the tests of the client need: scripted servers on this machine, and nothing remembered between two tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from portico.transports import version_discovery
+from support.scripted import Endpoint
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    """Which era a server is of is remembered in a process, and ports come again."""
+    version_discovery._modern_by_target.clear()
+    yield
+    version_discovery._modern_by_target.clear()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Any]]:
+    """`await serve(Endpoint(…))` listens on a free port of this machine."""
+    started: list[Endpoint] = []
+
+    async def start(endpoint: Endpoint | None = None, **options: Any) -> Endpoint:
+        endpoint = endpoint or Endpoint()
+        await endpoint.site.start(**options)
+        started.append(endpoint)
+        return endpoint
+
+    yield start
+    for endpoint in started:
+        await endpoint.site.stop()
+        assert not endpoint.site.failures, endpoint.site.failures

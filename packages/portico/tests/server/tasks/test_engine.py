@@ -1,0 +1,1107 @@
+"""The engine without a server, on both stores: taking, running, waiting, letting go, and the death of others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from portico.protocol.errors import InternalError, UsageError
+from portico.server.components.tools import TaskConfig
+from portico.server.tasks import engine as engines, execution as running_jobs, jobs, leases
+from portico.server.tasks.engine import TaskEngine
+from portico.server.tasks.execution import JobConcurrencyLimit, JobRun, LeaseLost
+from portico.server.tasks.jobs import Job, JobOutcome
+from portico.server.tasks.leases import Lease
+from portico.store.database import Database
+from portico.store.errors import ConnectionLost, InvalidValue
+from portico.store.transaction import Transaction
+from support.tasking import PATIENCE, eventually
+
+DONE = JobOutcome("completed", Raw(b'{"content":[]}'))
+FAILED = JobOutcome("completed", Raw(b'{"content":[]}'), is_retryable=True)
+
+Body = Callable[[JobRun], Awaitable[Any]]
+Make = Callable[..., Awaitable[TaskEngine]]
+
+
+def job(tool: str = "work", **values: Any) -> Job:
+    moment = int(time.time() * 1000)
+    usual: dict[str, Any] = {
+        "id": jobs.new_id(),
+        "server": "s",
+        "tool": tool,
+        "arguments": Raw(b"{}"),
+        "owner": "",
+        "caller": Raw(b"{}"),
+        "status": "queued",
+        "priority": 0,
+        "created_at": moment,
+        "updated_at": moment,
+        "run_at": moment,
+        "ttl": 3_600_000,
+        "expires_at": moment + 3_600_000,
+        "attempts": 0,
+        "deaths": 0,
+        "worker": None,
+        "lease": None,
+        "message": None,
+        "progress": None,
+        "total": None,
+        "questions": {},
+        "answers": {},
+        "outcome": Raw(),
+    }
+    return Job(**usual | values)
+
+
+@pytest.fixture
+async def make(url: str) -> AsyncIterator[Make]:
+    """`await make(body, tool=config, …)` is an engine that runs; each has connections of its own."""
+    made: list[TaskEngine] = []
+
+    async def start(
+        body: Body | None = None, /, *, concurrency: int = 16, lease: float = 60.0, **tools: Any
+    ) -> TaskEngine:
+        async def run(running: JobRun) -> JobOutcome:
+            found = None if body is None else await body(running)
+            return found if isinstance(found, JobOutcome) else DONE
+
+        configs: dict[str, TaskConfig] = tools or {"work": TaskConfig()}
+        one = TaskEngine("s", Database(url), lambda: configs, run, concurrency=concurrency, lease_seconds=lease)
+        await one.start()
+        made.append(one)
+        return one
+
+    yield start
+    for one in made:
+        await one.stop()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Database]:
+    """The tables, and nobody at work."""
+    async with Database(url) as database:
+        await database.migrate("tasks", engines.MIGRATIONS)
+        yield database
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks by themselves: whatever happens, happens because somebody was told."""
+    monkeypatch.setattr(engines, "POLL_SECONDS", 3600.0)
+
+
+async def until(engine: TaskEngine, id: str, *statuses: str) -> Job:
+    with engine.watch(id) as news:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                news.clear()
+                found = await engine.get(id, None)
+                if found is not None and found.status in statuses:
+                    return found
+                await news.wait()
+
+
+async def is_over(engine: TaskEngine, id: str) -> bool:
+    found = await engine.get(id, None)
+    return found is not None and found.is_finished
+
+
+async def soon(event: asyncio.Event) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await event.wait()
+
+
+# Order
+
+
+async def test_what_is_urgent_comes_first_and_then_what_came_first(make: Make) -> None:
+    ran: list[int] = []
+    go = asyncio.Event()
+
+    async def body(running: JobRun) -> None:
+        await go.wait()
+        ran.append(running.job.priority * 100 + running.job.run_at % 100)
+
+    engine = await make(body, concurrency=1)
+    first = await engine.create(job())
+    await until_running(engine, first.id)
+    moment = 1_700_000_000_000
+    queued = [job(priority=priority, run_at=moment + n) for priority in (0, 5, -5) for n in (3, 1, 2)]
+    for one in queued:
+        await engine.create(one)
+    go.set()
+    for one in queued:
+        await until(engine, one.id, "completed")
+    assert ran[1:] == [501, 502, 503, 1, 2, 3, -499, -498, -497]
+
+
+async def until_running(engine: TaskEngine, id: str) -> JobRun:
+    """Wait until this engine has begun it."""
+    running: JobRun = await eventually(lambda: engine._running.get(id))
+    return running
+
+
+async def test_what_is_taken_together_begins_in_order(make: Make) -> None:
+    began: list[int] = []
+
+    async def body(running: JobRun) -> None:
+        began.append(running.job.priority)
+
+    idle = await make(body, other=TaskConfig())
+    queued = [await idle.create(job(priority=n % 7)) for n in range(14)]
+    engine = await make(body)
+    for one in queued:
+        await until(engine, one.id, "completed")
+    # All were taken at once; bodies that do not wait run in the order in which they began.
+    assert began == sorted(began, reverse=True)
+
+
+# How many at once
+
+
+class Gauge:
+    """How many are inside, and how many ever were."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, int] = {}
+        self.most: dict[str, int] = {}
+
+    async def __call__(self, running: JobRun) -> None:
+        for name in ("all", running.job.tool):
+            self.now[name] = self.now.get(name, 0) + 1
+            self.most[name] = max(self.most.get(name, 0), self.now[name])
+        for _ in range(5):
+            await running.finish_step(f"step {len(running.steps)}", Raw(b"1"))
+        for name in ("all", running.job.tool):
+            self.now[name] -= 1
+
+
+async def test_no_more_run_at_once_than_there_is_room_for(make: Make) -> None:
+    gauge = Gauge()
+    engine = await make(gauge, concurrency=3)
+    queued = [await engine.create(job()) for _ in range(20)]
+    for one in queued:
+        await until(engine, one.id, "completed")
+    assert gauge.most["all"] == 3
+
+
+async def test_of_one_tool_no_more_run_at_once_in_all_processes(make: Make) -> None:
+    gauge = Gauge()
+    tools = {"few": TaskConfig(max_concurrency=2), "one": TaskConfig(max_concurrency=1), "work": TaskConfig()}
+    both = [await make(gauge, **tools) for _ in range(2)]
+    queued = [job(tool) for _ in range(15) for tool in tools]
+
+    def create(tx: Transaction) -> None:
+        for one in queued:
+            one.sign(both[0].keys)
+            jobs.create(tx, one, {})
+
+    await both[0].database.write(create)
+    for one in queued:
+        await until(both[0], one.id, "completed")
+    assert gauge.most["few"] == 2
+    assert gauge.most["one"] == 1
+    assert gauge.most["work"] > 2
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_whoever_has_room_is_told_when_a_tool_has(make: Make) -> None:
+    """One worker makes room for the tool and has none itself; the other has room, and had been waiting for it."""
+    gates = {name: asyncio.Event() for name in ("one", "busy")}
+    began: list[tuple[str, str]] = []
+
+    def body(name: str) -> Body:
+        async def run(running: JobRun) -> None:
+            began.append((name, running.job.tool))
+            if name == "first":
+                await gates[running.job.tool].wait()
+
+        return run
+
+    tools = {"one": TaskConfig(max_concurrency=1), "busy": TaskConfig()}
+    first = await make(body("first"), concurrency=1, **tools)
+    running = await first.create(job("one"))
+    await until_running(first, running.id)
+    second = await make(body("second"), one=TaskConfig(max_concurrency=1))
+    waiting = await first.create(job("one"))
+    await first.create(job("busy", priority=9))
+    gates["one"].set()
+    await until(first, running.id, "completed")
+    await until(second, waiting.id, "completed")
+    await eventually(lambda: len(began) == 3)
+    assert began[0] == ("first", "one")
+    assert sorted(began[1:]) == [("first", "busy"), ("second", "one")]
+    gates["busy"].set()
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_what_one_leaves_another_takes(make: Make) -> None:
+    """A worker that locks more than it takes, because it looks for limited tools too, leaves the rest to others."""
+    gate = asyncio.Event()
+    tools = {"work": TaskConfig(), "few": TaskConfig(max_concurrency=5)}
+
+    async def body(running: JobRun) -> None:
+        await gate.wait()
+
+    both = [await make(body, concurrency=5, **tools) for _ in range(2)]
+    queued = [job(tool) for tool in ("work", "few") for _ in range(5)]
+
+    def create(tx: Transaction) -> None:
+        for one in queued:
+            one.sign(both[0].keys)
+            jobs.create(tx, one, {})
+
+    await both[0].database.write(create)
+    await eventually(lambda: sum(len(one._running) for one in both) == 10)
+    gate.set()
+    for one in queued:
+        await until(both[0], one.id, "completed")
+
+
+# Trying again
+
+
+async def test_what_failed_unexpectedly_is_tried_again_later_and_later(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    released: Any = leases.release
+
+    def release(tx: Transaction, hold: Lease, run_at: int | None, now: int) -> bool:
+        """It waits no longer in a test, and the wait is written down."""
+        if run_at is not None:
+            waits.append((run_at - now) / 1000)
+        return bool(released(tx, hold, now, now))
+
+    monkeypatch.setattr(leases, "release", release)
+    attempts: list[int] = []
+
+    async def body(running: JobRun) -> JobOutcome:
+        attempts.append(running.job.attempts)
+        return FAILED if len(attempts) < 5 else DONE
+
+    engine = await make(body, work=TaskConfig(max_retries=6, retry_delay=10.0))
+    one = await engine.create(job())
+    ended = await until(engine, one.id, "completed")
+    assert attempts == [1, 2, 3, 4, 5]
+    assert ended.attempts == 5
+    for n, wait in enumerate(waits):
+        assert 0.74 * 10 * 2**n < wait < 1.26 * 10 * 2**n
+
+
+async def test_a_wait_has_an_end_however_often_it_failed(make: Make) -> None:
+    async def body(running: JobRun) -> JobOutcome:
+        return FAILED
+
+    engine = await make(body, work=TaskConfig(max_retries=10**6, retry_delay=1.0))
+    one = await engine.create(job(attempts=5000))
+    with engine.watch(one.id) as news:
+        await soon(news)
+    found = await engine.get(one.id, None)
+    assert found is not None
+    assert found.status == "queued"
+    assert 0 < found.run_at - found.updated_at <= 1.26 * engines.MAX_BACKOFF_SECONDS * 1000
+
+
+async def test_what_has_to_wait_is_taken_when_it_is_due(make: Make) -> None:
+    ran: list[int] = []
+
+    async def body(running: JobRun) -> JobOutcome:
+        ran.append(running.job.attempts)
+        return FAILED if len(ran) == 1 else DONE
+
+    engine = await make(body, work=TaskConfig(max_retries=1, retry_delay=0.05))
+    one = await engine.create(job())
+    await until(engine, one.id, "completed")
+    assert ran == [1, 2]
+
+
+async def test_when_there_are_no_tries_left_the_failure_is_the_end(make: Make) -> None:
+    runs = 0
+
+    async def body(running: JobRun) -> JobOutcome:
+        nonlocal runs
+        runs += 1
+        return FAILED
+
+    engine = await make(body, work=TaskConfig(max_retries=2, retry_delay=0.0))
+    one = await engine.create(job())
+    assert (await until(engine, one.id, "completed")).outcome == FAILED.value
+    assert runs == 3
+
+
+async def test_what_cannot_be_kept_is_a_failure_and_not_a_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = 0
+    finished: Any = leases.finish
+
+    def finish(tx: Transaction, hold: Lease, outcome: JobOutcome, now: int) -> bool:
+        if outcome.status == "completed":
+            raise InvalidValue("The value is too long.")
+        return bool(finished(tx, hold, outcome, now))
+
+    async def body(running: JobRun) -> None:
+        nonlocal runs
+        runs += 1
+
+    monkeypatch.setattr(leases, "finish", finish)
+    engine = await make(body)
+    one = await engine.create(job())
+    ended = await until(engine, one.id, "failed")
+    assert b"-32603" in bytes(ended.outcome)
+    assert b"too long" not in bytes(ended.outcome)
+    assert runs == 1
+
+
+# Waiting for answers
+
+
+async def test_whoever_waits_for_an_answer_makes_room(make: Make) -> None:
+    async def body(running: JobRun) -> None:
+        if running.job.tool == "ask":
+            await running.wait_for_response("key", {"method": "roots/list"})
+
+    engine = await make(body, concurrency=1, ask=TaskConfig(), work=TaskConfig())
+    asking = [await engine.create(job("ask")) for _ in range(3)]
+    for one in asking:
+        await until(engine, one.id, "waiting")
+    work = await engine.create(job())
+    await until(engine, work.id, "completed")
+    for one in asking:
+        assert await engine.update(one.id, {"key": Raw(b"{}")})
+        await until(engine, one.id, "completed")
+    await eventually(lambda: engine.concurrency_limit.free == 1)
+
+
+async def test_whoever_comes_back_waits_for_room_and_goes_first(make: Make) -> None:
+    gates = {name: asyncio.Event() for name in ("busy", "back")}
+    order: list[str] = []
+
+    async def body(running: JobRun) -> None:
+        if running.job.tool == "ask":
+            await running.wait_for_response("key", {"method": "roots/list"})
+        if running.job.tool == "busy":
+            gates["back"].set()
+            await gates["busy"].wait()
+        order.append(running.job.tool)
+
+    tools = {"ask": TaskConfig(), "busy": TaskConfig(), "work": TaskConfig()}
+    engine = await make(body, concurrency=1, **tools)
+    asking = await engine.create(job("ask"))
+    await until(engine, asking.id, "waiting")
+    busy = await engine.create(job("busy"))
+    await soon(gates["back"])
+    work = await engine.create(job("work", priority=100))
+    await engine.update(asking.id, {"key": Raw(b"{}")})
+    await until(engine, asking.id, "running")
+    gates["busy"].set()
+    for one in (asking, busy, work):
+        await until(engine, one.id, "completed")
+    assert order == ["busy", "ask", "work"]
+    await eventually(lambda: engine.concurrency_limit.free == 1)
+
+
+async def test_a_body_that_asks_much_at_once_makes_room_for_one(make: Make) -> None:
+    gauge = Gauge()
+
+    async def body(running: JobRun) -> None:
+        if running.job.tool == "ask":
+            await asyncio.gather(*(running.wait_for_response(f"key {n}", {"method": "roots/list"}) for n in range(5)))
+        else:
+            await gauge(running)
+
+    engine = await make(body, concurrency=2, ask=TaskConfig(), work=TaskConfig())
+    asking = await engine.create(job("ask"))
+    running = await until_running(engine, asking.id)
+    await eventually(lambda: running.waiting == 5)
+    assert engine.concurrency_limit.free == 2
+    queued = [await engine.create(job()) for _ in range(10)]
+    for one in queued:
+        await until(engine, one.id, "completed")
+    assert gauge.most["all"] == 2
+    await engine.update(asking.id, {f"key {n}": Raw(b"{}") for n in range(5)})
+    await until(engine, asking.id, "completed")
+    assert engine.concurrency_limit.free == 2
+
+
+@pytest.mark.parametrize("moment", ["waiting", "coming back"])
+async def test_room_is_given_back_once_whenever_it_is_cancelled(make: Make, moment: str) -> None:
+    gates = {name: asyncio.Event() for name in ("busy", "begun")}
+
+    async def body(running: JobRun) -> None:
+        if running.job.tool == "ask":
+            await running.wait_for_response("key", {"method": "roots/list"})
+        elif running.job.tool == "busy":
+            gates["begun"].set()
+            await gates["busy"].wait()
+
+    engine = await make(body, concurrency=1, ask=TaskConfig(), busy=TaskConfig())
+    asking = await engine.create(job("ask"))
+    await until(engine, asking.id, "waiting")
+    busy = await engine.create(job("busy"))
+    await soon(gates["begun"])
+    if moment == "coming back":
+        await engine.update(asking.id, {"key": Raw(b"{}")})
+        await eventually(lambda: engine.concurrency_limit._returning)
+    task = engine._running[asking.id].task
+    assert task is not None
+    await engine.cancel(asking.id)
+    await asyncio.wait([task], timeout=PATIENCE)
+    gates["busy"].set()
+    await until(engine, busy.id, "completed")
+    await eventually(lambda: not engine._running)
+    assert engine.concurrency_limit.free == 1
+
+
+async def test_a_slot_that_is_given_in_the_moment_of_a_cancellation_is_not_lost() -> None:
+    slots = JobConcurrencyLimit(1, lambda: None)
+    slots.acquire()
+    coming = asyncio.ensure_future(slots.reacquire())
+    await asyncio.sleep(0)
+    slots.release()
+    coming.cancel()
+    await asyncio.wait([coming], timeout=PATIENCE)
+    assert coming.cancelled()
+    assert slots.free == 1
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_an_answer_given_elsewhere_is_heard_of(make: Make) -> None:
+    async def body(running: JobRun) -> JobOutcome:
+        return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
+
+    one, other = await make(body), await make(body, elsewhere=TaskConfig())
+    asking = await other.create(job())
+    await until(other, asking.id, "waiting")
+    await other.update(asking.id, {"key": Raw(b'{"roots":[]}')})
+    assert bytes((await until(one, asking.id, "completed")).outcome) == b'{"roots":[]}'
+
+
+async def test_an_answer_whose_news_got_lost_is_found(make: Make) -> None:
+    async def body(running: JobRun) -> JobOutcome:
+        return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
+
+    engine = await make(body, lease=0.3)
+    asking = await engine.create(job())
+    await until(engine, asking.id, "waiting")
+
+    def quietly(tx: Transaction) -> None:
+        jobs.store_responses(tx, asking.id, {"key": Raw(b"1")}, int(time.time() * 1000) + 1)
+        tx.events.clear()
+
+    await engine.database.write(quietly)
+    await until(engine, asking.id, "completed")
+
+
+async def test_an_answer_that_came_before_the_question_was_asked_again_is_used(make: Make) -> None:
+    """Its worker died while it waited; the answer comes while it is in the queue."""
+    asked: list[str] = []
+
+    async def body(running: JobRun) -> JobOutcome:
+        asked.append(running.job.status)
+        return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
+
+    first = await make(body)
+    asking = await first.create(job())
+    await until(first, asking.id, "waiting")
+    await first.stop()
+    other = await make(elsewhere=TaskConfig())
+    found = await other.get(asking.id, None)
+    assert found is not None
+    assert found.status == "queued"
+    assert await other.update(asking.id, {"key": Raw(b"7")})
+    second = await make(body)
+    assert bytes((await until(second, asking.id, "completed")).outcome) == b"7"
+    assert len(asked) == 2
+
+
+# Cancelling
+
+
+@pytest.mark.usefixtures("deaf")
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_cancelled_body_is_stopped(make: Make, where: str) -> None:
+    stopped = asyncio.Event()
+
+    async def body(running: JobRun) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    engine, other = await make(body), await make(elsewhere=TaskConfig())
+    one = await engine.create(job())
+    await until_running(engine, one.id)
+    cancelled = await (engine if where == "here" else other).cancel(one.id)
+    assert cancelled is not None
+    assert cancelled.status == "cancelled"
+    await soon(stopped)
+
+
+async def test_a_cancellation_whose_news_got_lost_is_noticed(make: Make) -> None:
+    stopped = asyncio.Event()
+
+    async def body(running: JobRun) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    engine = await make(body, lease=0.3)
+    one = await engine.create(job())
+    await until_running(engine, one.id)
+
+    def quietly(tx: Transaction) -> None:
+        jobs.cancel(tx, one.id, int(time.time() * 1000))
+        tx.events.clear()
+
+    await engine.database.write(quietly)
+    await soon(stopped)
+
+
+# Holding, and letting go
+
+
+async def is_lost(write: Callable[[], Awaitable[Any]]) -> bool:
+    """Whether a body may not write any more; one that does not care that it was told to stop."""
+    while True:
+        try:
+            await write()
+        except LeaseLost:
+            return True
+        except asyncio.CancelledError:
+            continue
+        return False
+
+
+async def test_a_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
+    """It was thought dead, and its job is somebody else's."""
+    gates = {name: asyncio.Event() for name in ("first", "second")}
+    lost: list[str] = []
+
+    async def slow(running: JobRun) -> JobOutcome:
+        await running.finish_step("begun", Raw(b'"first"'))
+        while not gates["first"].is_set():
+            try:
+                await gates["first"].wait()
+            except asyncio.CancelledError:
+                pass  # it does not even listen
+        for name, write in {
+            "step": lambda: running.finish_step("late", Raw(b'"first"')),
+            "report": lambda: running.write(leases.store_progress, 1.0, None, "late", 0),
+            "ask": lambda: running.wait_for_response("late", {"method": "roots/list"}),
+            "finish": lambda: running.write(leases.finish, DONE, 0),
+            "release": lambda: running.write(leases.release, 0, 0),
+        }.items():
+            if await is_lost(write):
+                lost.append(name)
+        gates["second"].set()
+        raise LeaseLost
+
+    async def quick(running: JobRun) -> JobOutcome:
+        gates["first"].set()
+        await gates["second"].wait()
+        assert set(running.steps) == {"begun"}
+        return JobOutcome("completed", Raw(b'"second"'))
+
+    first = await make(slow, concurrency=1)
+    one = await first.create(job())
+    running = await until_running(first, one.id)
+    await eventually(lambda: running.steps)
+    second = await make(quick)
+    await second.database.write(lambda tx: leases.reclaim(tx, "s", [first.worker], 0))
+    ended = await until(second, one.id, "completed")
+    assert bytes(ended.outcome) == b'"second"'
+    assert (ended.progress, ended.message, ended.questions) == (None, None, {})
+    assert lost == ["step", "report", "ask", "finish", "release"]
+    assert set(await second.database.read(lambda tx: jobs.finished_steps(tx, [one.id])[one.id])) == {"begun"}
+
+
+async def test_a_worker_that_gets_its_own_job_again_runs_it_once(make: Make) -> None:
+    """What it was doing before counts no more, though the job has the same worker."""
+    runs: list[int] = []
+    lost, stay = asyncio.Event(), asyncio.Event()
+
+    async def body(running: JobRun) -> JobOutcome:
+        runs.append(running.lease.run)
+        if running.lease.run == 1:
+            while not lost.is_set():
+                try:
+                    await stay.wait()
+                    await running.finish_step("step", Raw(b'"first"'))
+                except asyncio.CancelledError:
+                    stay.set()
+                except LeaseLost:
+                    lost.set()
+            raise LeaseLost
+        await lost.wait()
+        await running.finish_step("step", Raw(b'"second"'))
+        return JobOutcome("completed", running.steps["step"])
+
+    engine = await make(body)
+    one = await engine.create(job())
+    await until_running(engine, one.id)
+    await engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0))
+    ended = await until(engine, one.id, "completed")
+    assert bytes(ended.outcome) == b'"second"'
+    assert runs == [1, 2]
+    await eventually(lambda: not engine._running)
+    assert engine.concurrency_limit.free == 16
+
+
+async def test_a_lease_that_runs_out_gives_the_job_away(make: Make) -> None:
+    ended = asyncio.Event()
+
+    async def for_ever(running: JobRun) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    silent = await make(for_ever, lease=0.2)
+    one = await silent.create(job())
+    await until_running(silent, one.id)
+    for task in silent._tasks[1:]:
+        task.cancel()  # it lives, and does not say so
+    other = await make(lease=0.3)
+    found = await until(other, one.id, "completed")
+    assert found.deaths == 1
+    assert found.attempts == 1
+    # Whoever had it hears that it has not any more.
+    await soon(ended)
+
+
+class Away:
+    """A worker that has not said that it lives for long."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.worker = "away"
+        self.slots = JobConcurrencyLimit(1, lambda: None)
+        self.alive_until = 0
+
+
+async def test_nothing_is_done_by_a_worker_that_was_away_for_too_long(store: Database) -> None:
+    """A step that has not begun is not begun by somebody who may not hold the job any more."""
+    moment = int(time.time() * 1000)
+    one = job(run_at=moment - 60_000)
+    await store.write(lambda tx: jobs.create(tx, one, {}))
+
+    def claim(tx: Transaction) -> Any:
+        return leases.claim(tx, "s", {"work": None}, "away", moment - 60_000, 10_000, 1)
+
+    [taken], _ = await store.write(claim)
+    running = JobRun(Away(store), taken, {}, is_limited=False)
+    await running.ensure_lease()  # late, but nobody has taken it
+    await store.write(lambda tx: leases.reclaim(tx, "s", [], moment))
+    with pytest.raises(LeaseLost):
+        await running.ensure_lease()
+    # Whoever said a moment ago that it lives does not have to ask.
+    running.engine.alive_until = moment + 60_000
+    await running.ensure_lease()
+
+
+async def test_what_is_ours_in_the_store_and_not_here_goes_back(make: Make) -> None:
+    """A claim whose answer never arrived: the store has committed it, and nobody works on it."""
+    engine = await make(lease=0.3)
+    other = await make(elsewhere=TaskConfig())
+    one = job(tool="elsewhere, for now")
+    await other.create(one)
+
+    def claim(tx: Transaction) -> None:
+        moment = int(time.time() * 1000)
+        leases.claim(tx, "s", {one.tool: None}, engine.worker, moment, 60_000, 1)
+        one.tool = "work"
+        one.sign(engine.keys)
+        tx.execute("update portico_job set tool = ?, signature = ? where id = ?", (one.tool, one.signature, one.id))
+
+    await other.database.write(claim)
+    await until(other, one.id, "completed")
+
+
+async def test_when_the_store_loses_the_answer_to_a_claim_nothing_is_lost(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await make(lease=0.3)
+    monkeypatch.setattr(engines, "POLL_SECONDS", 0.05)
+    writes, lost = engine.database.write, asyncio.Event()
+
+    async def write(fn: Any, **how: Any) -> Any:
+        found = await writes(fn, **how)
+        if isinstance(found, tuple) and found[0] and not lost.is_set():
+            lost.set()
+            raise ConnectionLost("The server went away while it was committing.")
+        return found
+
+    monkeypatch.setattr(engine.database, "write", write)
+    one = await engine.create(job())
+    await soon(lost)
+    assert (await until(engine, one.id, "completed")).attempts == 1
+
+
+async def test_a_job_is_not_failed_because_the_store_was_away_for_a_moment(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.01)
+    runs = 0
+
+    async def body(running: JobRun) -> None:
+        nonlocal runs
+        runs += 1
+        await running.finish_step("one", Raw(b"1"))
+
+    engine = await make(body)
+    failures = {"step": 3, "finish": 3}
+
+    def failing(name: str, real: Any) -> Any:
+        def fn(tx: Transaction, *arguments: Any) -> Any:
+            if failures[name]:
+                failures[name] -= 1
+                raise ConnectionLost("away")
+            return real(tx, *arguments)
+
+        return fn
+
+    monkeypatch.setattr(leases, "store_leased_step", failing("step", leases.store_leased_step))
+    monkeypatch.setattr(leases, "finish", failing("finish", leases.finish))
+    one = await engine.create(job())
+    await until(engine, one.id, "completed")
+    assert runs == 1
+    assert set(failures.values()) == {0}
+
+
+async def test_the_engine_goes_on_whatever_goes_wrong(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engines, "POLL_SECONDS", 0.02)
+    engine = await make(lease=0.1)
+    trouble = {"_fill_slots": 2, "_compare": 2, "_hear": 2}
+    for name in trouble:
+
+        def failing(name: str = name, real: Any = getattr(engine, name)) -> Any:
+            async def fn(*arguments: Any) -> Any:
+                if trouble[name]:
+                    trouble[name] -= 1
+                    raise RuntimeError(name)
+                return await real(*arguments)
+
+            return fn
+
+        monkeypatch.setattr(engine, name, failing())
+    for _ in range(3):
+        one = await engine.create(job())
+        await eventually(lambda id=one.id: is_over(engine, id))
+    await eventually(lambda: set(trouble.values()) == {0})
+    assert "task engine scheduler failed" in caplog.text
+
+
+# The end of a worker
+
+
+async def test_what_runs_when_a_worker_goes_is_put_back(make: Make) -> None:
+    begun = asyncio.Event()
+
+    async def body(running: JobRun) -> None:
+        if running.job.tool == "ask":
+            await running.wait_for_response("key", {"method": "roots/list"})
+        await running.finish_step("one", Raw(b"1"))
+        begun.set()
+        await asyncio.Event().wait()
+
+    first = await make(body, concurrency=1, work=TaskConfig(), ask=TaskConfig())
+    asking = await first.create(job("ask"))
+    await until(first, asking.id, "waiting")
+    running = await first.create(job())
+    await soon(begun)
+    queued = await first.create(job())
+    await first.stop()
+    other = await make(elsewhere=TaskConfig())
+    for one in (asking, running, queued):
+        found = await other.get(one.id, None)
+        assert found is not None
+        assert (found.status, found.worker, found.lease) == ("queued", None, None)
+        assert (found.attempts, found.deaths) == (0, 0)
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_what_a_worker_puts_back_another_takes_at_once(make: Make) -> None:
+    async def for_ever(running: JobRun) -> None:
+        await running.finish_step("one", Raw(b"1"))
+        await asyncio.Event().wait()
+
+    async def body(running: JobRun) -> None:
+        assert set(running.steps) == {"one"}
+
+    first = await make(for_ever)
+    one = await first.create(job())
+    running = await until_running(first, one.id)
+    await eventually(lambda: running.steps)
+    second = await make(body)
+    await first.stop()
+    await until(second, one.id, "completed")
+
+
+async def test_a_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "SHUTDOWN_TIMEOUT_SECONDS", 0.01)
+    go, over = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(running: JobRun) -> None:
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                pass
+        over.set()
+
+    first = await make(stubborn)
+    one = await first.create(job())
+    await until_running(first, one.id)
+    await first.stop()
+    second = await make()
+    assert (await until(second, one.id, "completed")).outcome == DONE.value
+    go.set()
+    await soon(over)
+
+
+async def test_what_is_being_taken_when_a_worker_goes_is_put_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await make()
+    writes, taken = engine.database.write, asyncio.Event()
+
+    async def write(fn: Any, **how: Any) -> Any:
+        found = await writes(fn, **how)
+        if isinstance(found, tuple) and found[0]:
+            taken.set()
+            for _ in range(10):
+                await asyncio.sleep(0)  # the answer is on its way
+        return found
+
+    monkeypatch.setattr(engine.database, "write", write)
+    one = await engine.create(job())
+    await soon(taken)
+    await engine.stop()
+    other = await make(elsewhere=TaskConfig())
+    found = await other.get(one.id, None)
+    assert found is not None
+    assert found.status in ("queued", "completed")
+    assert found.worker is None
+
+
+async def test_a_job_whose_every_worker_dies_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MAX_WORKER_DEATHS", 3)
+
+    async def for_ever(running: JobRun) -> None:
+        await asyncio.Event().wait()
+
+    engine = await make(for_ever)
+    one = await engine.create(job())
+    for _ in range(3):
+        await until_running(engine, one.id)
+        await eventually(lambda: engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0)))
+    ended = await until(engine, one.id, "failed")
+    assert b"the task's process ended 3 times" in bytes(ended.outcome)
+
+
+async def test_many_jobs_of_the_dead_are_taken_up_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RECLAIM_BATCH_SIZE", 10)
+    other = await make(elsewhere=TaskConfig())
+    lost = [job(status="running", worker="nobody", lease=1) for _ in range(35)]
+
+    def create(tx: Transaction) -> None:
+        for one in lost:
+            one.sign(other.keys)
+            jobs.create(tx, one, {})
+
+    await other.database.write(create)
+    engine = await make(lease=0.3)
+    for one in lost:
+        await until(engine, one.id, "completed")
+
+
+# Time to live
+
+
+@pytest.mark.requirement("tasks.ttl")
+async def test_what_has_outlived_its_time_is_gone(store: Database) -> None:
+    moment = int(time.time() * 1000)
+    over = [job(status=status, expires_at=moment - 1) for status in ("completed", "failed", "cancelled")]
+    kept = [job(status="completed", expires_at=moment + 60_000), job(status="completed", expires_at=None)]
+    for one in (*over, *kept):
+        await store.write(lambda tx, one=one: jobs.create(tx, one, {"step": Raw(b"1")}))
+    assert await store.write(lambda tx: jobs.sweep(tx, moment)) == 3
+    left = await store.read(lambda tx: tx.fetch_all(str, "select id from portico_job"))
+    assert sorted(left) == sorted(one.id for one in kept)
+    assert await store.read(lambda tx: tx.fetch_one(int, "select count(*) from portico_job_step")) == 2
+
+
+async def test_what_never_began_or_was_never_answered_fails_when_its_time_is_over(make: Make) -> None:
+    stopped = asyncio.Event()
+
+    async def body(running: JobRun) -> None:
+        try:
+            await running.wait_for_response("key", {"method": "roots/list"})
+        finally:
+            stopped.set()
+
+    engine = await make(body)
+    waiting = await engine.create(job())
+    queued = await engine.create(job("unknown"))
+    running = await engine.create(job(status="running", worker="somebody", lease=2**60))
+    await until(engine, waiting.id, "waiting")
+    later = waiting.created_at + 3_600_001
+    assert await engine.database.write(lambda tx: jobs.sweep(tx, later + 60_000)) == 2
+    for one in (waiting, queued):
+        ended = await until(engine, one.id, "failed")
+        assert b"time to live" in bytes(ended.outcome)
+        assert ended.message is not None
+        assert ended.expires_at is not None
+        assert ended.expires_at > later
+    await soon(stopped)
+    found = await engine.get(running.id, None)
+    assert found is not None
+    assert found.status == "running"
+
+
+async def test_a_result_is_kept_for_a_moment_however_short_its_time(make: Make) -> None:
+    engine = await make()
+    one = await engine.create(job(ttl=1))
+    ended = await until(engine, one.id, "completed")
+    assert ended.expires_at is not None
+    assert ended.expires_at >= ended.updated_at + jobs.EXPIRY_GRACE_MS
+
+
+async def test_the_engine_sweeps_by_itself_and_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "SWEEP_BATCH_SIZE", 10)
+    other = await make(elsewhere=TaskConfig())
+    old = [job(status="completed", expires_at=1) for _ in range(25)]
+    for one in old:
+        await other.create(one)
+    await make(lease=0.3)
+    await eventually(lambda: is_empty(other.database))
+
+
+async def is_empty(database: Database) -> bool:
+    return not await database.read(lambda tx: tx.fetch_one(int, "select count(*) from portico_job"))
+
+
+async def test_what_is_over_can_be_tried_once_more(make: Make) -> None:
+    runs: list[dict[str, Raw]] = []
+
+    async def body(running: JobRun) -> JobOutcome:
+        runs.append(dict(running.steps))
+        await running.finish_step("one", Raw(b"1"))
+        return JobOutcome("failed", Raw(b'{"code":1,"message":"no"}'), "no") if len(runs) == 1 else DONE
+
+    engine = await make(body)
+    one = await engine.create(job())
+    await until(engine, one.id, "failed")
+    again = await engine.database.write(lambda tx: jobs.retry(tx, one.id, int(time.time() * 1000)))
+    assert again is not None
+    assert (again.status, again.message, bytes(again.outcome)) == ("queued", None, b"")
+    await until(engine, one.id, "completed")
+    assert list(runs[1]) == ["one"]
+    assert await engine.database.write(lambda tx: jobs.retry(tx, "nothing", 0)) is None
+
+
+# Others
+
+
+async def test_servers_of_other_names_have_queues_of_their_own(make: Make, url: str) -> None:
+    engine = await make()
+    other = await engine.create(job(server="another"))
+    mine = await engine.create(job())
+    await until(engine, mine.id, "completed")
+    assert await engine.get(other.id, None) is None
+    assert await engine.list_jobs("", (-1, "")) != []
+    counted = await engine.database.read(
+        lambda tx: tx.fetch_one(int, "select count(*) from portico_job where server = 'another' and status = 'queued'")
+    )
+    assert counted == 1
+
+
+async def test_an_engine_without_tools_takes_nothing(make: Make, url: str) -> None:
+    one = TaskEngine("s", Database(url), dict, lambda running: asyncio.sleep(0, DONE))
+    await one.start()
+    created = await one.create(job())
+    await one._fill_slots()
+    found = await one.get(created.id, None)
+    await one.stop()
+    assert found is not None
+    assert found.status == "queued"
+
+
+async def test_two_engines_that_start_at_once_both_start(make: Make) -> None:
+    both = await asyncio.gather(make(), make())
+    queued = [await both[n % 2].create(job()) for n in range(10)]
+    for one in queued:
+        await until(both[0], one.id, "completed")
+
+
+async def test_what_cannot_be_opened_is_closed_again(tmp_path: Any) -> None:
+    file = tmp_path / "store.db"
+    file.write_bytes(b"this is no database, and never was one " * 100)
+    engine = TaskEngine("s", Database(file), dict, lambda running: asyncio.sleep(0, DONE))
+    with pytest.raises(Exception, match="not an SQLite database"):
+        await engine.start()
+
+
+@pytest.mark.requirement("tasks.bounded")
+async def test_nobody_has_more_tasks_open_than_there_is_room_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MAX_OPEN_JOBS_PER_OWNER", 2)
+    engine = await make(concurrency=0)
+    first = await engine.create(job(owner="one"))
+    await engine.create(job(owner="one"))
+    with pytest.raises(InternalError, match="2 tasks are unfinished"):
+        await engine.create(job(owner="one"))
+    await engine.create(job(owner="other"))
+    await engine.cancel(first.id)
+    await engine.create(job(owner="one"))
+
+
+async def test_a_job_whose_row_was_changed_or_added_by_hand_is_not_run(make: Make) -> None:
+    """Whoever can write to the store cannot run a tool, with other arguments or as another caller."""
+    ran: list[str] = []
+
+    async def body(running: JobRun) -> None:
+        ran.append(running.job.id)
+
+    engine = await make(body, concurrency=1)
+    changes = {
+        "arguments": '{"path":"/"}',
+        "owner": "somebody",
+        "caller": '{"principal":{"id":"root"}}',
+        "signature": None,
+    }
+    later = jobs.now_ms() + 3_600_000
+    forged = {column: await engine.create(job(run_at=later)) for column in changes}
+    unsigned = job()
+
+    def write(tx: Transaction) -> None:
+        for column, one in forged.items():
+            # The signature of one job is of no use for another.
+            value = forged["owner"].signature if column == "signature" else changes[column]
+            tx.execute(f"update portico_job set {column} = ?, run_at = 0 where id = ?", (value, one.id))
+        jobs.create(tx, unsigned, {})
+
+    await engine.database.write(write)
+    for one in (*forged.values(), unsigned):
+        ended = await until(engine, one.id, "failed")
+        assert b"changed in the store" in bytes(ended.outcome)
+    honest = await engine.create(job())
+    await until(engine, honest.id, "completed")
+    assert ran == [honest.id]
+
+
+async def test_tasks_in_postgresql_need_a_key(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS")
+
+    async def run(running: JobRun) -> JobOutcome:
+        return DONE
+
+    engine = TaskEngine("s", Database(postgres_url), dict, run)
+    with pytest.raises(UsageError, match="set PORTICO_ENCRYPTION_KEYS"):
+        await engine.start()

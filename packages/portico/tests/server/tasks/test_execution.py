@@ -1,0 +1,491 @@
+"""What a tool can be, and what its body can do, as a task."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from portico import Client, Context, Image, ProtocolError, Server, Service, TaskConfig, ToolError, tool
+from portico.auth.principal import Principal
+from portico.protocol.errors import UsageError
+from support.tasking import ABLE, ADA, PATIENCE, YES, Modern, Old, until, with_tools
+
+Talk = Callable[..., Modern]
+TalkOld = Callable[..., Awaitable[Old]]
+Serve = Callable[[Server], Awaitable[Server]]
+
+WITHOUT = {name: able for name, able in ABLE.items() if name != "extensions"}
+
+
+class Report(msgspec.Struct):
+    title: str
+    pages: int
+
+
+def text(found: Any) -> str:
+    said: str = found["result"]["content"][0]["text"]
+    return said
+
+
+# What costs nothing
+
+
+def test_a_server_without_tasks_loads_nothing_for_them() -> None:
+    program = """
+import sys, asyncio
+from portico import Client, Server
+server = Server("plain")
+@server.tool
+def add(a: int, b: int) -> int:
+    return a + b
+async def main():
+    async with Client(server) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+asyncio.run(main())
+found = {"sqlite3", "psycopg", "portico.server.tasks.service", "portico.server.tasks.engine", "portico.store.database"}
+print(sorted(found & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_sqlite_does_without_the_driver_of_the_other() -> None:
+    program = """
+import sys, asyncio
+from portico import Client, Server
+server = Server("tasks", store="sqlite://")
+@server.tool(task="required")
+def add(a: int, b: int) -> int:
+    return a + b
+async def main():
+    async with Client(server) as client:
+        task = await client.start_task("add", {"a": 1, "b": 2})
+        assert (await task.result()).data == 3
+asyncio.run(main())
+print("psycopg" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# Saying what a tool is
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "sometimes",
+        TaskConfig(mode="always"),  # type: ignore[arg-type]
+        TaskConfig(max_retries=-1),
+        TaskConfig(retry_delay=-1),
+        TaskConfig(max_concurrency=0),
+        TaskConfig(ttl=0),
+        TaskConfig(ttl=-5),
+        TaskConfig(poll_interval=0),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_once(task: Any) -> None:
+    with pytest.raises(UsageError, match=r"job|task: expected one of"):
+
+        @Server("tasks").tool(task=task)
+        def job() -> str:
+            return ""
+
+
+def test_never_is_never() -> None:
+    server = Server("tasks")
+
+    @server.tool(task="never")
+    def one() -> str:
+        return ""
+
+    @server.tool(task=TaskConfig(mode="never"))
+    def other() -> str:
+        return ""
+
+    assert server.tasks is None
+
+
+async def test_tools_of_a_service_may_be_tasks_also_when_it_comes_later(modern: Talk, serving: Serve) -> None:
+    class Reports(Service):
+        name = "reports"
+
+        @tool(task="required")
+        async def write(self) -> str:
+            return "written"
+
+    server = Server("tasks", store="sqlite://")
+    client = modern(await serving(server))
+    assert (await client.refused("tasks/get", {"taskId": "x"}))["code"] == -32601
+    server.add(Reports())
+    assert text(await client.end("write")) == "written"
+
+
+async def test_an_alias_is_the_same_tool(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required", aliases=["old_name"])
+    async def new_name() -> str:
+        return "done"
+
+    assert text(await modern(await serving(server)).end("old_name")) == "done"
+
+
+async def test_a_tool_that_is_gone_leaves_its_tasks_to_others(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    assert server.tasks is not None
+    server.tasks.concurrency = 1
+    client = modern(await serving(server))
+    await client.start("running", {"name": "x"})
+    await gates.passed("x begun")
+    id = await client.start("add", {"a": 1, "b": 2})
+    server.remove("add")
+    gates["x"].set()
+    await client.end("refuse")
+    assert (await client.get(id))["status"] == "working"
+
+
+# Bodies
+
+
+async def test_a_plain_function_runs_in_a_thread(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    def where(ctx: Context) -> str:
+        ctx.report_progress(1, 1, "there")
+        return threading.current_thread().name
+
+    assert text(await modern(await serving(server)).end("where")).startswith("portico-")
+
+
+async def test_a_quick_function_runs_where_it_is(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required", run_in_thread=False)
+    def where() -> str:
+        return threading.current_thread().name
+
+    assert text(await modern(await serving(server)).end("where")) == threading.current_thread().name
+
+
+async def test_a_thread_sees_that_it_was_cancelled(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    begun, seen = threading.Event(), threading.Event()
+
+    @server.tool(task="required")
+    def work(ctx: Context) -> str:
+        begun.set()
+        while not ctx.is_cancelled:
+            threading.Event().wait(0.005)
+        seen.set()
+        ctx.report_progress(1)
+        return "too late"
+
+    client = modern(await serving(server))
+    id = await client.start("work")
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    await client.ask("tasks/cancel", {"taskId": id})
+    assert await asyncio.to_thread(seen.wait, PATIENCE)
+    found = await client.get(id)
+    assert found["status"] == "cancelled"
+    assert "result" not in found
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_body_that_takes_too_long_is_ended(modern: Talk, serving: Serve, kind: str) -> None:
+    server = Server("tasks", store="sqlite://")
+    began, over = threading.Event(), threading.Event()
+
+    if kind == "async":
+
+        @server.tool(name="slow", task="required", timeout=0.05)
+        async def slowly() -> str:
+            began.set()
+            await asyncio.Event().wait()
+            return "never"
+
+    else:
+
+        @server.tool(name="slow", task="required", timeout=0.05)
+        def slow(ctx: Context) -> str:
+            began.set()
+            while not ctx.is_cancelled:
+                threading.Event().wait(0.005)
+            over.set()
+            return "never"
+
+    talk = modern(await serving(server))
+    while not began.is_set():
+        # A busy machine may not come to the body before its time is over, and then it is not run at all.
+        found = await talk.end("slow")
+        assert found["status"] == "completed"
+        assert found["result"]["isError"] is True
+        assert "did not finish within" in text(found)
+    if kind == "thread":
+        assert await asyncio.to_thread(over.wait, PATIENCE)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), BaseExceptionGroup("x", [SystemExit()])])
+async def test_nothing_that_a_body_raises_ends_the_server(modern: Talk, serving: Serve, raised: BaseException) -> None:
+    server, _ = with_tools()
+    runs = []
+
+    @server.tool(task="required")
+    async def leave() -> str:
+        runs.append(True)
+        raise raised
+
+    client = modern(await serving(server))
+    found = await client.end("leave")
+    assert found["result"]["isError"] is True
+    assert "error id" in text(found)
+    assert runs == [True]
+    assert text(await client.end("add", {"a": 1, "b": 2})) == "3"
+
+
+async def test_a_body_that_lets_a_cancellation_of_its_own_escape_has_failed(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    runs = []
+
+    @server.tool(task="required")
+    async def muddled() -> str:
+        runs.append(True)
+        child = asyncio.ensure_future(asyncio.Event().wait())
+        child.cancel()
+        await child
+        return "never"
+
+    found = await modern(await serving(server)).end("muddled")
+    assert found["result"]["isError"] is True
+    assert runs == [True]
+
+
+@pytest.mark.parametrize("what", ["result", "error", "data"])
+async def test_what_cannot_be_said_in_json_is_an_error_and_not_the_end(modern: Talk, serving: Serve, what: str) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def odd() -> str:
+        if what == "error":
+            raise ToolError("half a \ud800 pair")
+        if what == "data":
+            raise ProtocolError("no", {"it": object()})
+        return "half a \ud800 pair"
+
+    found = await modern(await serving(server)).end("odd")
+    assert found["status"] == "completed"
+    assert found["result"]["isError"] is True
+
+
+async def test_results_of_every_kind_are_kept(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="optional")
+    async def report() -> Report:
+        return Report("Bees \u0000 \U0001f41d", 3)
+
+    @server.tool(task="optional")
+    async def picture() -> Image:
+        return Image(data=b"\x89PNG\r\n\x1a\n" + bytes(1000), format="png")
+
+    client = modern(await serving(server))
+    for name in ("report", "picture"):
+        found = (await client.end(name))["result"]
+        called = await client.call(name, capabilities=WITHOUT)
+        called.pop("_meta")
+        assert found == called
+
+
+async def test_a_body_knows_who_asked(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def who(ctx: Context) -> str:
+        assert isinstance(ctx.principal, Principal)
+        assert ctx.client_info is not None
+        return f"{ctx.principal.id} {sorted(ctx.principal.scopes or ())} {ctx.client_info.name} {ctx.protocol_version}"
+
+    await serving(server)
+    client = modern(server, principal=Principal("ada", frozenset({"read"})))
+    id = await client.start("who", client={"name": "a test", "version": "1"})
+    await until(server, id, "completed")
+    assert text(await client.get(id)) == "ada ['read'] a test 2026-07-28"
+
+
+async def test_a_body_knows_the_revision_of_whoever_asked(old: TalkOld, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def which(ctx: Context) -> str:
+        return ctx.protocol_version
+
+    client = await old(await serving(server))
+    said = await client.ask("tasks/result", {"taskId": await client.start("which")})
+    assert said["content"][0]["text"] == "2025-11-25"
+
+
+async def test_a_principal_of_another_kind_is_remembered_by_name(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    for principal in ("somebody", ("a", 1)):
+        client = modern(server, principal=principal)
+        assert text(await client.end("add", {"a": 1, "b": 2})) == "3"
+
+
+# Calling others
+
+
+@pytest.mark.parametrize("inside", ["task", "call"])
+async def test_a_tool_called_from_the_inside_answers_at_once(modern: Talk, serving: Serve, inside: str) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="optional")
+    async def outer(ctx: Context) -> str:
+        said = await ctx.call_tool("inner", {})
+        return f"outer {said.content[0].text}"
+
+    @server.tool(task="required")
+    async def inner(ctx: Context) -> str:
+        said = await ctx.elicit("Well?", str)
+        return f"inner {said.data}"
+
+    client = modern(await serving(server))
+    if inside == "task":
+        id = await client.start("outer")
+        await until(server, id, "waiting")
+        assert set((await client.get(id))["inputRequests"]) == {"inner-1/elicitation-1"}
+        await client.ask("tasks/update", {"taskId": id, "inputResponses": {"inner-1/elicitation-1": YES}})
+        await until(server, id, "completed")
+        assert text(await client.get(id)) == "outer inner yes"
+    else:
+        asked = await client.call("outer", capabilities=WITHOUT)
+        assert asked["resultType"] == "input_required"
+        again = {"name": "outer", "arguments": {}, "requestState": asked["requestState"]}
+        said = await client.ask(
+            "tools/call", {**again, "inputResponses": {"inner-1/elicitation-1": YES}}, capabilities=WITHOUT
+        )
+        assert said["content"][0]["text"] == "outer inner yes"
+
+
+# Asking first, and then becoming a task
+
+
+async def test_a_detached_body_asks_first_and_nothing_twice(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = modern(await serving(server))
+    asked = await client.call("later")
+    assert asked["resultType"] == "input_required"
+    assert "taskId" not in asked
+    assert gates.done == []
+    again = {"name": "later", "arguments": {}, "requestState": asked["requestState"]}
+    created = await client.ask("tools/call", {**again, "inputResponses": {"elicitation-1": YES}})
+    assert created["resultType"] == "task"
+    assert not {"requestState", "inputRequests"} & set(created)
+    await until(server, created["taskId"], "completed")
+    assert text(await client.get(created["taskId"])) == "hello yes"
+    # The step was done before it became a task, and is not done again.
+    assert gates.done == ["noted", "later"]
+
+
+async def test_a_detached_body_of_2025_11_25_asks_in_the_call(old: TalkOld, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = await old(await serving(server))
+    client.wire.send({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "later", "task": {}}})
+    asked = await client.wire.receive()
+    assert asked["method"] == "elicitation/create"
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    created = (await client.wire.response("call"))["result"]
+    said = await client.ask("tasks/result", {"taskId": created["task"]["taskId"]})
+    assert said["content"][0]["text"] == "hello yes"
+    assert gates.done == ["noted", "later"]
+    assert not [one for one in client.wire.aside if one.get("method") == "elicitation/create"]
+
+
+async def test_without_the_extension_a_detached_body_just_goes_on(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = modern(await serving(server))
+    asked = await client.call("later", capabilities=WITHOUT)
+    again = {"name": "later", "arguments": {}, "requestState": asked["requestState"]}
+    said = await client.ask("tools/call", {**again, "inputResponses": {"elicitation-1": YES}}, capabilities=WITHOUT)
+    assert said["resultType"] == "complete"
+    assert said["content"][0]["text"] == "hello yes"
+    assert gates.done == ["noted", "later"]
+
+
+async def test_without_a_wish_a_detached_body_just_goes_on(old: TalkOld, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    client.wire.send({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "later"}})
+    asked = await client.wire.receive()
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    said = (await client.wire.response("call"))["result"]
+    assert said["content"][0]["text"] == "hello yes"
+
+
+async def test_a_body_that_never_detaches_is_answered_at_once(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task=TaskConfig(detachable=True))
+    async def perhaps(long: bool, ctx: Context) -> str:
+        if long:
+            await ctx.continue_as_task()
+        return "done"
+
+    client = modern(await serving(server))
+    assert (await client.call("perhaps", {"long": False}))["resultType"] == "complete"
+    assert text(await client.end("perhaps", {"long": True})) == "done"
+
+
+async def test_detaching_twice_and_in_a_task_is_nothing(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def already(ctx: Context) -> str:
+        await ctx.continue_as_task()
+        await ctx.continue_as_task()
+        return "done"
+
+    assert text(await modern(await serving(server)).end("already")) == "done"
+
+
+async def test_a_detached_body_with_wrong_arguments_is_told_at_the_call(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task=TaskConfig(detachable=True))
+    async def count(n: int, ctx: Context) -> int:
+        await ctx.continue_as_task()
+        return n
+
+    said = await modern(await serving(server)).call("count", {"n": "x"})
+    assert said["resultType"] == "complete"
+    assert said["isError"] is True
+
+
+# With our own client
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_our_client_starts_waits_and_answers(revision: Any) -> None:
+    server, _ = with_tools()
+    async with Client(
+        server,
+        protocol_version=revision,
+        principal=ADA,
+        elicitation_handler=lambda asked: {"value": "Ada"},
+        timeout=PATIENCE,
+    ) as client:
+        task = await client.start_task("ask")
+        assert (await task.result(timeout=PATIENCE)).text == "accept: Ada"
+        task = await client.start_task("add", {"a": 1, "b": 2})
+        assert (await task.result(timeout=PATIENCE)).data == 3
+        task = await client.start_task("refuse")
+        with pytest.raises(ToolError, match="final"):
+            await task.result(timeout=PATIENCE)

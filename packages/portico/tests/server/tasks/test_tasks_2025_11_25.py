@@ -1,0 +1,799 @@
+"""Tasks of 2025-11-25, message by message: an experiment in the core of that revision."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from portico import Context, Server, TaskConfig, ToolError
+from portico.protocol.errors import ClientRequestFailed
+from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
+from portico.server.tasks import tasks_2025_11_25
+from portico.server.tasks.engine import TaskEngine
+from portico.store.errors import ConnectionLost
+from support.tasking import ADA, BOB, ENDED, HANDSHAKE, PATIENCE, RELATED, YES, Modern, Old, until, with_tools
+
+Talk = Callable[..., Awaitable[Old]]
+Serve = Callable[[Server], Awaitable[Server]]
+
+COMMON = {"taskId", "status", "createdAt", "lastUpdatedAt", "ttl", "pollInterval"}
+BEFORE = [revision for revision in SUPPORTED_PROTOCOL_VERSIONS if revision < HANDSHAKE]
+
+
+# Greeting
+
+
+@pytest.mark.requirement("tasks.declared")
+async def test_tasks_are_among_the_capabilities(connect: Callable[..., Any]) -> None:
+    server, _ = with_tools()
+    offered = (await connect(server).initialize(HANDSHAKE))["capabilities"]
+    assert offered["tasks"] == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    assert "extensions" not in offered
+
+
+@pytest.mark.parametrize("revision", BEFORE)
+async def test_older_revisions_know_nothing_of_them(connect: Callable[..., Any], revision: str) -> None:
+    server, _ = with_tools()
+    wire = connect(server)
+    offered = (await wire.initialize(revision))["capabilities"]
+    assert "tasks" not in offered
+    assert "extensions" not in offered
+    tools = (await wire.request("tools/list"))["result"]["tools"]
+    assert all("execution" not in tool for tool in tools)
+    for method in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"):
+        assert (await wire.request(method, {"taskId": "x"}))["error"]["code"] == -32601
+
+
+@pytest.mark.requirement("tasks.declared")
+async def test_each_tool_says_whether_it_can_be_a_task(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    tools = (await (await old(await serving(server))).ask("tools/list"))["tools"]
+    said = {tool["name"]: tool.get("execution") for tool in tools}
+    assert said["plain"] is None
+    assert said["add"] == {"taskSupport": "optional"}
+    assert said["ask"] == {"taskSupport": "required"}
+
+
+async def test_a_server_without_tasks_does_not_offer_any(connect: Callable[..., Any]) -> None:
+    server = Server("none")
+
+    @server.tool
+    def plain() -> str:
+        return "x"
+
+    wire = connect(server)
+    assert "tasks" not in (await wire.initialize(HANDSHAKE))["capabilities"]
+    # Receivers that do not declare the capability must ignore the wish.
+    said = await wire.request("tools/call", {"name": "plain", "arguments": {}, "task": {}})
+    assert said["result"]["content"][0]["text"] == "x"
+
+
+# Creating
+
+
+@pytest.mark.requirement("tasks.created")
+async def test_a_wish_becomes_a_nested_task_and_nothing_else(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    created = await client.call("add", {"a": 1, "b": 2}, {"ttl": 60_000})
+    assert set(created) == {"task"}
+    assert set(created["task"]) == COMMON
+    assert created["task"]["status"] == "working"
+    assert created["task"]["ttl"] == 60_000
+    assert created["task"]["pollInterval"] == 500
+
+
+async def test_without_a_wish_the_tool_answers(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    said = await client.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    assert said["structuredContent"] == {"result": 3}
+    assert "resultType" not in said
+
+
+@pytest.mark.requirement("tasks.required")
+async def test_what_has_to_be_a_task_is_not_found_otherwise(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    error = await client.refused("tools/call", {"name": "ask", "arguments": {}})
+    assert error["code"] == -32601
+    assert "task" in error["message"]
+
+
+@pytest.mark.requirement("tasks.forbidden")
+async def test_what_cannot_be_a_task_is_not_found_as_one(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    error = await client.refused("tools/call", {"name": "plain", "arguments": {}, "task": {}})
+    assert error["code"] == -32601
+
+
+@pytest.mark.requirement("tasks.undeclared-ignored")
+@pytest.mark.parametrize("revision", BEFORE)
+async def test_on_older_revisions_a_wish_means_nothing(connect: Callable[..., Any], revision: str) -> None:
+    server, _ = with_tools()
+    wire = connect(server)
+    await wire.initialize(revision)
+    said = await wire.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1}})
+    assert said["result"]["content"][0]["text"] == "3"
+    said = await wire.request("tools/call", {"name": "ask", "arguments": {}, "task": {}})
+    assert said["result"]["isError"] is True
+    assert "does not support tasks" in said["result"]["content"][0]["text"]
+
+
+@pytest.mark.requirement("tasks.created")
+@pytest.mark.parametrize(
+    ("wished", "given"),
+    [
+        (None, 24 * 3600 * 1000),
+        (60_000, 60_000),
+        (1, 1000),
+        (-5, 1000),
+        (10**15, 30 * 24 * 3600 * 1000),
+        (10**30, 30 * 24 * 3600 * 1000),
+        # The schema says number.
+        (90_000.5, 90_000),
+    ],
+)
+async def test_a_wish_for_a_time_to_live_is_granted_within_reason(
+    old: Talk, serving: Serve, wished: Any, given: int
+) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    task = (await client.call("add", {"a": 1, "b": 2}, {"ttl": wished}))["task"]
+    assert task["ttl"] == given
+    assert (await client.get(task["taskId"]))["ttl"] == given
+
+
+@pytest.mark.parametrize("wish", [5, "soon", [], None, {"ttl": "long"}, {"ttl": [1]}])
+async def test_a_wish_that_is_none_is_invalid(old: Talk, serving: Serve, wish: Any) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish}
+    assert (await client.refused("tools/call", params))["code"] == -32602
+
+
+async def test_wrong_arguments_are_told_at_the_call(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    said = await client.call("add", {"a": "one"})
+    assert said["isError"] is True
+    assert "task" not in said
+    assert (await client.ask("tasks/list"))["tasks"] == []
+
+
+async def test_the_update_of_the_extension_is_not_there(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    error = await client.refused("tasks/update", {"taskId": id, "inputResponses": {}})
+    assert error["code"] == -32601
+
+
+# Looking
+
+
+async def test_a_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    await gates.passed("x begun")
+    found = await client.get(id)
+    assert set(found) == COMMON
+    assert found["status"] == "working"
+
+
+@pytest.mark.requirement("tasks.status")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "status", "message"),
+    [
+        ("add", {"a": 1, "b": 2}, "completed", None),
+        # Here a tool that says no has failed.
+        ("refuse", {}, "failed", "No, and that is final."),
+        ("err", {}, "failed", "It went wrong."),
+    ],
+)
+async def test_a_task_that_is_over_says_how_it_ended(
+    old: Talk, serving: Serve, tool: str, arguments: Any, status: str, message: str | None
+) -> None:
+    server, _ = with_tools()
+    found = await (await old(await serving(server))).end(tool, arguments)
+    assert found["status"] == status
+    assert found.get("statusMessage") == message
+    assert set(found) == COMMON | ({"statusMessage"} if message else set())
+
+
+@pytest.mark.requirement("tasks.input-required")
+async def test_a_task_that_asks_wants_input(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    await until(server, id, "waiting")
+    found = await client.get(id)
+    assert found["status"] == "input_required"
+    assert set(found) == COMMON
+
+
+@pytest.mark.requirement("tasks.unknown")
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
+async def test_an_unknown_id_is_invalid(old: Talk, serving: Serve, method: str) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    for id in ("", "nothing", "a\u0000b", "x" * 5000):
+        assert (await client.refused(method, {"taskId": id}))["code"] == -32602
+
+
+@pytest.mark.requirement("tasks.isolated")
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
+async def test_another_one_s_task_is_not_there(old: Talk, serving: Serve, method: str) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    ada, bob = await old(server, principal=ADA), await old(server, principal=BOB)
+    id = await ada.start("ask")
+    error = await bob.refused(method, {"taskId": id})
+    assert error["code"] == -32602
+    assert error["message"] == f"Unknown task: {id}"
+    assert (await ada.get(id))["status"] in ("working", "input_required")
+
+
+# The result
+
+
+@pytest.mark.requirement("tasks.result")
+async def test_the_result_is_what_the_call_would_have_given_and_says_whose_it_is(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("add", {"a": 1, "b": 2})
+    said = await client.ask("tasks/result", {"taskId": id})
+    called = await client.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    assert said == {**called, "_meta": {RELATED: {"taskId": id}}}
+    # As often as one likes.
+    assert await client.ask("tasks/result", {"taskId": id}) == said
+
+
+@pytest.mark.parametrize("returned", [3, [1, 2], "text", None, {"a": 1}, {"result": [1]}])
+async def test_structured_results_are_those_of_a_call(old: Talk, serving: Serve, returned: Any) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="optional")
+    async def give() -> dict[str, Any] | list[int] | int | str | None:
+        return returned  # type: ignore[no-any-return]
+
+    client = await old(await serving(server))
+    called = await client.ask("tools/call", {"name": "give", "arguments": {}})
+    said = await client.ask("tasks/result", {"taskId": await client.start("give")})
+    said.pop("_meta")
+    assert said == called
+
+
+async def test_a_tool_that_says_no_gives_that_result(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    said = await client.ask("tasks/result", {"taskId": await client.start("refuse")})
+    assert said["isError"] is True
+    assert said["content"] == [{"type": "text", "text": "No, and that is final."}]
+
+
+@pytest.mark.requirement("tasks.result")
+async def test_an_error_of_the_protocol_is_that_error(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    error = await client.refused("tasks/result", {"taskId": await client.start("err")})
+    assert error == {"code": -32050, "message": "It went wrong.", "data": {"why": "because"}}
+
+
+async def test_a_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    await client.ask("tasks/cancel", {"taskId": id})
+    error = await client.refused("tasks/result", {"taskId": id})
+    assert error["code"] == -32603
+    assert "cancelled" in error["message"]
+
+
+@pytest.mark.requirement("tasks.result-waits")
+async def test_a_result_is_waited_for_while_others_are_served(old: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    waiting = asyncio.ensure_future(client.said("tasks/result", {"taskId": id}))
+    await gates.passed("x begun")
+    other = await old(server)
+    assert (await other.get(id))["status"] == "working"
+    assert not waiting.done()
+    gates["x"].set()
+    async with asyncio.timeout(PATIENCE):
+        assert (await waiting)["result"]["content"][0]["text"] == "x is done"
+
+
+async def test_a_result_that_nobody_waits_for_any_more_is_let_go(old: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    client.wire.send({"jsonrpc": "2.0", "id": "r", "method": "tasks/result", "params": {"taskId": id}})
+    client.wire.notify("notifications/cancelled", {"requestId": "r"})
+    gates["x"].set()
+    await until(server, id, "completed")
+    assert (await client.ask("tasks/result", {"taskId": id}))["content"][0]["text"] == "x is done"
+
+
+async def test_whoever_waits_hears_of_a_cancellation(old: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client, other = await old(await serving(server)), await old(server)
+    id = await client.start("running", {"name": "x"})
+    waiting = asyncio.ensure_future(client.said("tasks/result", {"taskId": id}))
+    await gates.passed("x begun")
+    await other.ask("tasks/cancel", {"taskId": id})
+    async with asyncio.timeout(PATIENCE):
+        assert "cancelled" in (await waiting)["error"]["message"]
+
+
+# Questions
+
+
+async def next_question(client: Old) -> Any:
+    """The next request of the server's."""
+    for message in client.wire.aside:
+        if "method" in message and "id" in message:
+            client.wire.aside.remove(message)
+            return message
+    while True:
+        message = await client.wire.receive()
+        if "method" in message and "id" in message:
+            return message
+        client.wire.aside.append(message)
+
+
+def wait_for_result(client: Old, id: str, request: str = "result") -> None:
+    client.wire.send({"jsonrpc": "2.0", "id": request, "method": "tasks/result", "params": {"taskId": id}})
+
+
+@pytest.mark.requirement("tasks.input-required")
+async def test_whoever_waits_for_the_result_is_asked(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    await until(server, id, "waiting")
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    assert asked["method"] == "elicitation/create"
+    assert asked["params"]["message"] == "Well?"
+    assert asked["params"]["_meta"] == {RELATED: {"taskId": id}}
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    said = await client.wire.response("result")
+    assert said["result"]["content"][0]["text"] == "accept: yes"
+
+
+async def test_whoever_waits_already_is_asked_too(old: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    go = asyncio.Event()
+
+    @server.tool(task="required")
+    async def ask(ctx: Context) -> str:
+        await go.wait()
+        return str((await ctx.elicit("Well?", str)).data)
+
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    wait_for_result(client, id)
+    assert (await client.ask("ping")) == {}
+    go.set()
+    asked = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "yes"
+
+
+async def test_nobody_is_asked_who_does_not_wait(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    await until(server, id, "waiting")
+    await client.get(id)
+    assert not [one for one in client.wire.aside if "id" in one]
+    assert client.wire.is_silent
+
+
+async def test_questions_asked_side_by_side_come_side_by_side(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask_two")
+    wait_for_result(client, id)
+    asked = {}
+    for _ in range(2):
+        one = await next_question(client)
+        asked[one["params"]["message"]] = one["id"]
+    assert set(asked) == {"One?", "Two?"}
+    for message, answer in (("Two?", "2"), ("One?", "1")):
+        result = {"action": "accept", "content": {"value": answer}}
+        client.wire.send({"jsonrpc": "2.0", "id": asked[message], "result": result})
+    assert (await client.wire.response("result"))["result"]["structuredContent"] == {"result": ["1", "2"]}
+
+
+async def test_two_who_wait_for_the_same_are_not_both_asked(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    one, two = await old(server), await old(server)
+    id = await one.start("ask")
+    await until(server, id, "waiting")
+    wait_for_result(one, id)
+    asked = await next_question(one)
+    wait_for_result(two, id)
+    assert await two.ask("ping") == {}
+    one.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    for client in (one, two):
+        said = await client.wire.response("result")
+        assert said["result"]["content"][0]["text"] == "accept: yes"
+    assert not [message for message in two.wire.aside if "method" in message and "id" in message]
+
+
+async def test_when_the_one_who_was_asked_goes_away_the_other_is_asked(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    one, two = await old(server), await old(server)
+    id = await one.start("ask")
+    wait_for_result(one, id)
+    await next_question(one)
+    wait_for_result(two, id)
+    await one.wire.close()
+    asked = await next_question(two)
+    two.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    assert (await two.wire.response("result"))["result"]["content"][0]["text"] == "accept: yes"
+
+
+async def test_nobody_is_asked_again_because_the_store_was_away(
+    old: Talk, serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_2025_11_25, "RETRY_SECONDS", 0.01)
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    updates, failures = TaskEngine.update, [1, 2, 3]
+
+    async def update(self: TaskEngine, id: str, responses: Any) -> bool:
+        if failures:
+            failures.pop()
+            raise ConnectionLost("away")
+        return await updates(self, id, responses)
+
+    monkeypatch.setattr(TaskEngine, "update", update)
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept: yes"
+    assert failures == []
+    assert not [one for one in client.wire.aside if one.get("method") == "elicitation/create"]
+
+
+async def test_a_question_is_withdrawn_when_its_task_is_cancelled(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    assert (await client.ask("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
+    assert "cancelled" in (await client.wire.response("result"))["error"]["message"]
+    withdrawn = [one["params"] for one in client.wire.aside if one.get("method") == "notifications/cancelled"]
+    assert [one["requestId"] for one in withdrawn] == [asked["id"]]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"error": {"code": -1, "message": "Nobody is here"}},
+        {"result": {"action": "perhaps"}},
+        {"result": "yes"},
+    ],
+)
+async def test_a_refusal_is_for_the_body_to_deal_with(old: Talk, serving: Serve, reply: Any) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def ask(ctx: Context) -> str:
+        try:
+            await ctx.elicit("Well?", str)
+        except ClientRequestFailed as refusal:
+            return f"without: {refusal}"
+        return "with"
+
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], **reply})
+    said = (await client.wire.response("result"))["result"]
+    assert said["isError"] is False
+    assert said["content"][0]["text"].startswith("without: The client rejected elicitation/create: ")
+
+
+async def test_a_refusal_that_the_body_does_not_expect_is_what_the_model_reads(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -1, "message": "Nobody is here"}})
+    said = (await client.wire.response("result"))["result"]
+    assert said["isError"] is True
+    assert said["content"][0]["text"] == "The client rejected elicitation/create: Nobody is here"
+    assert (await client.get(id))["status"] == "failed"
+
+
+@pytest.mark.requirement("elicitation.url-id")
+async def test_a_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def visit(ctx: Context) -> str:
+        said = await ctx.elicit_url("Log in", "https://example.com/login")
+        return f"{said.action} {said.id is not None}"
+
+    client = await old(await serving(server))
+    id = await client.start("visit")
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    assert asked["params"]["mode"] == "url"
+    assert asked["params"]["elicitationId"]
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}})
+    assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept True"
+
+
+async def test_what_the_client_cannot_answer_is_told_to_the_model_as_in_a_call(old: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="optional")
+    async def ask(ctx: Context) -> str:
+        return str((await ctx.elicit("Well?", str)).data)
+
+    client = await old(await serving(server), capabilities={})
+    called = await client.ask("tools/call", {"name": "ask", "arguments": {}})
+    said = await client.ask("tasks/result", {"taskId": await client.start("ask")})
+    assert said["content"] == called["content"]
+    assert said["isError"] is called["isError"] is True
+
+
+# Cancelling
+
+
+@pytest.mark.requirement("tasks.cancelled")
+async def test_a_cancelled_task_is_what_the_answer_says(old: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    await gates.passed("x begun")
+    said = await client.ask("tasks/cancel", {"taskId": id})
+    assert set(said) == COMMON | {"statusMessage"}
+    assert said["taskId"] == id
+    assert said["status"] == "cancelled"
+    await gates.passed("x stopped")
+    assert await client.get(id) == said
+
+
+@pytest.mark.requirement("tasks.cancel-terminal")
+@pytest.mark.parametrize(
+    ("tool", "status"), [("add", "completed"), ("refuse", "failed"), ("err", "failed"), ("ask", "cancelled")]
+)
+async def test_a_task_that_is_over_cannot_be_cancelled(old: Talk, serving: Serve, tool: str, status: str) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start(tool, {"a": 1, "b": 2} if tool == "add" else {})
+    if tool == "ask":
+        await client.ask("tasks/cancel", {"taskId": id})
+    await until(server, id, *ENDED)
+    error = await client.refused("tasks/cancel", {"taskId": id})
+    assert error["code"] == -32602
+    assert status in error["message"]
+    assert (await client.get(id))["status"] == status
+
+
+async def test_a_task_that_asks_can_be_cancelled(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    await until(server, id, "waiting")
+    assert (await client.ask("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
+
+
+# Listing
+
+
+@pytest.mark.requirement("tasks.list")
+async def test_all_tasks_are_listed_page_by_page(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    ids = [await client.start("add", {"a": n, "b": 0}) for n in range(205)]
+    for id in ids:
+        await until(server, id, "completed")
+    first = await client.ask("tasks/list")
+    assert set(first) == {"tasks", "nextCursor"}
+    assert len(first["tasks"]) == 100
+    assert first["tasks"][0] == await client.get(first["tasks"][0]["taskId"])
+    second = await client.ask("tasks/list", {"cursor": first["nextCursor"]})
+    third = await client.ask("tasks/list", {"cursor": second["nextCursor"]})
+    assert "nextCursor" not in third
+    found = [task["taskId"] for page in (first, second, third) for task in page["tasks"]]
+    assert sorted(found) == sorted(ids)
+    assert [task["createdAt"] for page in (first, second, third) for task in page["tasks"]] == sorted(
+        task["createdAt"] for page in (first, second, third) for task in page["tasks"]
+    )
+
+
+@pytest.mark.requirement("tasks.list")
+async def test_a_list_says_of_each_what_looking_at_it_would(old: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = await old(await serving(server))
+    for tool in ("refuse", "err"):
+        await client.end(tool)
+    await client.end("add", {"a": 1, "b": 2})
+    await until(server, await client.start("ask"), "waiting")
+    await client.start("running", {"name": "x"})
+    await gates.passed("x begun")
+    listed = (await client.ask("tasks/list"))["tasks"]
+    assert listed == [await client.get(task["taskId"]) for task in listed]
+    assert [task["status"] for task in listed] == ["failed", "failed", "completed", "input_required", "working"]
+
+
+@pytest.mark.requirement("tasks.isolated")
+async def test_nobody_sees_the_tasks_of_others(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    ada, bob, nobody = await old(server, principal=ADA), await old(server, principal=BOB), await old(server)
+    ids = {who: await who.start("add", {"a": 1, "b": 2}) for who in (ada, bob, nobody)}
+    for who, id in ids.items():
+        assert [task["taskId"] for task in (await who.ask("tasks/list"))["tasks"]] == [id]
+
+
+@pytest.mark.requirement("tasks.unknown")
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "x",
+        "",
+        "é",
+        "%%%",
+        urlsafe_b64encode(b"tomorrow x").decode(),
+        urlsafe_b64encode(b"1").decode(),
+        urlsafe_b64encode(b"99999999999999999999999 x").decode(),
+        urlsafe_b64encode(b"1 a\0b").decode(),
+        urlsafe_b64encode(b"\xff\xfe").decode(),
+        urlsafe_b64encode(b"9" * 10_000).decode(),
+    ],
+)
+async def test_a_cursor_that_is_none_is_invalid(old: Talk, serving: Serve, cursor: str) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    assert (await client.refused("tasks/list", {"cursor": cursor}))["code"] == -32602
+
+
+async def test_large_results_do_not_make_a_list_large(old: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def large(text: str) -> str:
+        return text * 2
+
+    client = await old(await serving(server))
+    for _ in range(5):
+        await client.end("large", {"text": "x" * 500_000})
+    assert server.tasks is not None
+    found = await (await server.tasks.engine()).list_jobs("", (-1, ""))
+    assert [len(bytes(job.outcome)) + len(bytes(job.arguments)) for job in found] == [2] * 5
+
+
+# Telling
+
+
+def told(client: Old, id: str) -> list[Any]:
+    return [
+        one["params"]
+        for one in client.wire.aside
+        if one.get("method") == "notifications/tasks/status" and one["params"]["taskId"] == id
+    ]
+
+
+async def until_told(client: Old, id: str, status: str) -> list[Any]:
+    while not any(one["status"] == status for one in told(client, id)):
+        client.wire.aside.append(await client.wire.receive())
+    return told(client, id)
+
+
+@pytest.mark.requirement("tasks.told")
+async def test_whoever_made_the_task_is_told_how_it_comes_along(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start("ask")
+    heard = await until_told(client, id, "input_required")
+    assert set(heard[-1]) == COMMON
+    wait_for_result(client, id)
+    asked = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    heard = await until_told(client, id, "completed")
+    assert heard[-1] == await client.get(id)
+
+
+@pytest.mark.parametrize(("tool", "status"), [("refuse", "failed"), ("err", "failed")])
+async def test_a_tool_that_says_no_is_told_as_a_failure(old: Talk, serving: Serve, tool: str, status: str) -> None:
+    server, _ = with_tools()
+    client = await old(await serving(server))
+    id = await client.start(tool)
+    heard = await until_told(client, id, status)
+    assert heard[-1] == await client.get(id)
+
+
+@pytest.mark.requirement("tasks.told")
+async def test_nobody_is_told_of_the_tasks_of_others(old: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    one, two = await old(server), await old(server)
+    id = await one.start("add", {"a": 1, "b": 2})
+    await until_told(one, id, "completed")
+    await two.ask("ping")
+    assert not told(two, id)
+
+
+# What a tool does with it
+
+
+async def test_a_tool_with_retries_says_no_only_once(old: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    runs = []
+
+    @server.tool(task=TaskConfig(max_retries=5, retry_delay=0))
+    async def refuse() -> str:
+        runs.append(True)
+        raise ToolError("no")
+
+    await (await old(await serving(server))).end("refuse")
+    assert len(runs) == 1
+
+
+async def test_both_designs_see_the_same_task(old: Talk, modern: Callable[..., Modern], serving: Serve) -> None:
+    server, _ = with_tools()
+    await serving(server)
+    before, now = await old(server), modern(server)
+    id = await now.start("add", {"a": 1, "b": 2})
+    assert (await before.ask("tasks/result", {"taskId": id}))["structuredContent"] == {"result": 3}
+    id = await before.start("refuse")
+    await until(server, id, "completed")
+    assert (await before.get(id))["status"] == "failed"
+    assert (await now.get(id))["status"] == "completed"
+
+
+@pytest.mark.requirement("tasks.progress")
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_progress_of_a_task_is_told_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
+    """2025-11-25, basic/utilities/tasks: the token of the request stays valid as long as its task."""
+    server = Server("tasks", store="sqlite://")
+    go = asyncio.Event()
+
+    @server.tool(task="required")
+    async def count(ctx: Context) -> str:
+        await go.wait()
+        ctx.report_progress(1, 2, "half")
+        await asyncio.Event().wait()
+        return "never"
+
+    wire = (await old(await serving(server))).wire
+    params: dict[str, Any] = {"name": "count", "arguments": {}, "task": {}}
+    said = await wire.request("tools/call", params | ({"_meta": {"progressToken": "far"}} if wanted else {}))
+    id = said["result"]["task"]["taskId"]
+    go.set()
+    while (told := await wire.receive())["params"].get("statusMessage") != "1 of 2: half":
+        assert told["method"] == "notifications/tasks/status"
+    assert "_meta" not in told["params"]
+    if wanted:
+        told = await wire.receive()
+        assert told["method"] == "notifications/progress"
+        assert told["params"] == {
+            "progressToken": "far",
+            "progress": 1,
+            "total": 2,
+            "message": "half",
+            "_meta": {"io.modelcontextprotocol/related-task": {"taskId": id}},
+        }
+    await wire.request("tasks/cancel", {"taskId": id})
+    assert not [one for one in wire.aside if one["method"] == "notifications/progress"]

@@ -1,0 +1,692 @@
+"""Tasks of 2026-07-28, message by message: the extension io.modelcontextprotocol/tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from portico import Context, Server, TaskConfig
+from portico.auth.principal import Principal
+from portico.store.errors import ConnectionLost
+from support.tasking import ABLE, ADA, BOB, ENDED, EXTENSION, PATIENCE, SERVER_INFO, YES, Modern, until, with_tools
+
+Talk = Callable[..., Modern]
+Serve = Callable[[Server], Awaitable[Server]]
+
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+SIGNED = {"_meta": {SERVER_INFO: {"name": "tasks", "version": "1"}}}
+COMMON = {"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs", "resultType", "_meta"}
+WITHOUT = {name: able for name, able in ABLE.items() if name != "extensions"}
+MISSING = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+DAY = 24 * 3600 * 1000
+
+
+# Creating
+
+
+async def test_a_call_becomes_a_flat_handle_and_nothing_else(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    created = await client.call("add", {"a": 1, "b": 2})
+    assert set(created) == COMMON
+    assert created["resultType"] == "task"
+    assert created["status"] == "working"
+    assert created["ttlMs"] == DAY
+    assert created["pollIntervalMs"] == 500
+    assert created["createdAt"] == created["lastUpdatedAt"]
+    assert MOMENT.fullmatch(created["createdAt"])
+    assert created["_meta"] == SIGNED["_meta"]
+
+
+async def test_a_task_can_be_looked_at_as_soon_as_there_is_a_handle(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = modern(await serving(server))
+    for n in range(20):
+        id = await client.start("running", {"name": str(n)})
+        assert (await client.get(id))["status"] == "working"
+        gates[str(n)].set()
+
+
+@pytest.mark.requirement("tasks.ids")
+async def test_ids_cannot_be_guessed(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    ids = [await client.start("add", {"a": n, "b": 0}) for n in range(50)]
+    assert len(set(ids)) == 50
+    # 128 bits, with no beginning in common, and never a dash at it, which would be an option at a shell.
+    assert all(re.fullmatch(r"[0-9a-f]{32}", id) for id in ids)
+    assert len({id[:4] for id in ids}) > 40
+
+
+@pytest.mark.requirement("modern.extension-fallback")
+async def test_a_client_without_the_extension_gets_the_result(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    said = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
+    assert said["resultType"] == "complete"
+    assert said["structuredContent"] == {"result": 3}
+
+
+@pytest.mark.requirement("modern.extension-fallback")
+async def test_what_has_to_be_a_task_needs_the_extension(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    error = await client.refused("tools/call", {"name": "ask", "arguments": {}}, capabilities=WITHOUT)
+    assert error["code"] == -32021
+    assert error["data"] == MISSING
+
+
+async def test_each_request_declares_for_itself(modern: Talk, serving: Serve) -> None:
+    """Servers must not return a task to a request that did not declare it, regardless of those before."""
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    assert (await client.call("add", {"a": 1, "b": 2}))["resultType"] == "task"
+    assert (await client.call("add", {"a": 1, "b": 2}, capabilities={}))["resultType"] == "complete"
+    assert (await client.call("add", {"a": 1, "b": 2}))["resultType"] == "task"
+
+
+async def test_a_tool_that_is_no_task_is_answered_at_once(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    assert (await client.call("plain", {"text": "x"}))["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("wish", [{"ttl": 5}, {}, {"ttl": -1}, 7, "soon", None, []])
+async def test_the_wish_of_2025_11_25_is_ignored(modern: Talk, serving: Serve, wish: Any) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    created = await client.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish})
+    assert created["resultType"] == "task"
+    assert created["ttlMs"] == DAY
+    plain = await client.ask("tools/call", {"name": "plain", "arguments": {}, "task": wish})
+    assert plain["resultType"] == "complete"
+    said = await client.ask(
+        "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish}, capabilities=WITHOUT
+    )
+    assert said["resultType"] == "complete"
+
+
+async def test_wrong_arguments_are_told_at_the_call(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    said = await client.call("add", {"a": "one", "b": 2})
+    assert said["resultType"] == "complete"
+    assert said["isError"] is True
+    assert "a" in said["content"][0]["text"]
+    assert server.tasks is not None
+    assert await (await server.tasks.engine()).list_jobs("", (-1, "")) == []
+
+
+async def test_scopes_are_told_at_the_call(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    ran = []
+
+    @server.tool(task="required", scopes=["write"])
+    async def write() -> str:
+        ran.append(True)
+        return "written"
+
+    await serving(server)
+    reader = modern(server, principal=Principal("ada", frozenset({"read"})))
+    said = await reader.call("write")
+    assert said["resultType"] == "complete"
+    assert said["isError"] is True
+    assert "scope" in said["content"][0]["text"]
+    writer = modern(server, principal=Principal("ada", frozenset({"write"})))
+    assert (await writer.end("write"))["result"]["content"][0]["text"] == "written"
+    assert ran == [True]
+
+
+async def test_what_a_tool_says_about_its_tasks_is_told(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task=TaskConfig(ttl=None, poll_interval=3))
+    async def for_ever() -> str:
+        return "done"
+
+    client = modern(await serving(server))
+    created = await client.call("for_ever")
+    assert created["ttlMs"] is None
+    assert created["pollIntervalMs"] == 3000
+    await until(server, created["taskId"], "completed")
+    found = await client.get(created["taskId"])
+    assert found["ttlMs"] is None
+    assert found["pollIntervalMs"] == 3000
+
+
+async def test_the_extension_is_offered_and_the_experiment_is_not(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    found = await client.ask("server/discover")
+    assert found["capabilities"]["extensions"][EXTENSION] == {}
+    assert "tasks" not in found["capabilities"]
+    assert all("execution" not in tool for tool in (await client.ask("tools/list"))["tools"])
+
+
+async def test_without_a_tool_that_may_be_a_task_there_are_no_tasks(modern: Talk, serving: Serve) -> None:
+    server = Server("none")
+
+    @server.tool
+    def plain() -> str:
+        return "x"
+
+    client = modern(await serving(server))
+    assert server.tasks is None
+    assert "extensions" not in (await client.ask("server/discover"))["capabilities"]
+    for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+        assert (await client.refused(method, {"taskId": "x"}))["code"] == -32601
+
+
+# Looking
+
+
+async def test_a_task_that_works_says_so_and_no_more(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    await gates.passed("x begun")
+    found = await client.get(id)
+    assert set(found) == COMMON
+    assert found["resultType"] == "complete"
+    assert found["status"] == "working"
+
+
+async def test_a_task_that_asks_shows_everything_it_asks(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask_two")
+    await until_asked(server, id, "one", "two")
+    found = await client.get(id)
+    assert set(found) == COMMON | {"inputRequests"}
+    assert found["status"] == "input_required"
+    assert set(found["inputRequests"]) == {"one", "two"}
+    one = found["inputRequests"]["one"]
+    assert one["method"] == "elicitation/create"
+    assert one["params"]["message"] == "One?"
+    assert one["params"]["requestedSchema"]["properties"]["value"] == {"type": "string"}
+    assert await client.get(id) == found
+
+
+async def until_asked(server: Server, id: str, *keys: str) -> None:
+    assert server.tasks is not None
+    engine = await server.tasks.engine()
+    with engine.watch(id) as news:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                news.clear()
+                job = await engine.get(id, None)
+                if job is not None and set(job.questions) == set(keys):
+                    return
+                await news.wait()
+
+
+async def test_a_completed_task_has_its_result(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    found = await client.end("add", {"a": 1, "b": 2})
+    assert set(found) == COMMON | {"result"}
+    assert found["status"] == "completed"
+    result = found["result"]
+    assert result["content"] == [{"type": "text", "text": "3"}]
+    assert result["structuredContent"] == {"result": 3}
+    assert result["isError"] is False
+    # It is what the call would have given, except for who says it.
+    said = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
+    assert {**result, **SIGNED} == said
+
+
+async def test_a_tool_that_says_no_has_completed(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    found = await modern(await serving(server)).end("refuse")
+    assert found["status"] == "completed"
+    assert found["result"]["isError"] is True
+    assert found["result"]["content"] == [{"type": "text", "text": "No, and that is final."}]
+    assert "error" not in found
+
+
+async def test_an_error_of_the_protocol_is_a_failure(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    found = await modern(await serving(server)).end("err")
+    assert set(found) == COMMON | {"error", "statusMessage"}
+    assert found["status"] == "failed"
+    # The tool raised a code that is the specification's, and that it does not define.
+    assert found["error"] == {"code": -32603, "message": "It went wrong.", "data": {"why": "because"}}
+    assert found["statusMessage"] == "It went wrong."
+
+
+async def test_an_exception_nobody_expected_keeps_its_text_to_itself(
+    modern: Talk, serving: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, _ = with_tools()
+    found = await modern(await serving(server)).end("crash")
+    assert "secret" not in str(found)
+    assert "Traceback" not in str(found)
+    assert found["status"] == "completed"
+    assert found["result"]["isError"] is True
+    error_id = re.search(r"error id ([0-9a-f]{8})", found["result"]["content"][0]["text"])
+    assert error_id is not None
+    logged = [record for record in caplog.records if error_id[1] in record.getMessage()]
+    assert logged[0].exc_info is not None
+    assert "secret" in str(logged[0].exc_info[1])
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+@pytest.mark.parametrize("id", ["", "nothing", "x" * 5000, "a\u0000b", "é", "../../etc/passwd", "' or 1=1 --"])
+async def test_an_unknown_id_is_invalid(modern: Talk, serving: Serve, method: str, id: str) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    error = await client.refused(method, {"taskId": id, "inputResponses": {}})
+    assert error["code"] == -32602
+    assert error["message"].startswith("Unknown task: ")
+    assert len(error["message"]) < 200
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+@pytest.mark.parametrize("params", [{}, {"taskId": 5}, {"taskId": None}, {"taskId": ["x"]}])
+async def test_what_names_no_task_is_invalid(modern: Talk, serving: Serve, method: str, params: Any) -> None:
+    server, _ = with_tools()
+    assert (await modern(await serving(server)).refused(method, params))["code"] == -32602
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+async def test_asking_about_tasks_needs_the_extension(modern: Talk, serving: Serve, method: str) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("add", {"a": 1, "b": 2})
+    for known in (id, "unknown"):
+        error = await client.refused(method, {"taskId": known, "inputResponses": {}}, capabilities=WITHOUT)
+        assert error["code"] == -32021
+        assert error["data"] == MISSING
+
+
+@pytest.mark.parametrize("method", ["tasks/result", "tasks/list"])
+async def test_the_methods_of_2025_11_25_are_gone(modern: Talk, serving: Serve, method: str) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("add", {"a": 1, "b": 2})
+    for capabilities in (ABLE, WITHOUT):
+        assert (await client.refused(method, {"taskId": id}, capabilities=capabilities))["code"] == -32601
+
+
+async def test_another_one_s_task_is_not_there(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    await serving(server)
+    ada, bob, nobody = modern(server, principal=ADA), modern(server, principal=BOB), modern(server)
+    id = await ada.start("running", {"name": "x"})
+    stranger = {}
+    for who in (bob, nobody):
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            error = await who.refused(method, {"taskId": id, "inputResponses": {}})
+            stranger = {**error, "message": error["message"].replace(id, "…"), "data": None}
+            assert error["code"] == -32602
+    unknown = await bob.refused("tasks/get", {"taskId": "nothing"})
+    # Nothing tells a task of somebody else's from one that never was.
+    assert stranger == {**unknown, "message": "Unknown task: …", "data": None}
+    assert (await ada.get(id))["status"] == "working"
+    gates["x"].set()
+    assert (await until(server, id, *ENDED)).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("tools/call", "the task was not started"),
+        ("tasks/get", "the task cannot be read"),
+        ("tasks/update", "the responses were not stored"),
+        ("tasks/cancel", "the task was not cancelled"),
+    ],
+)
+async def test_when_the_store_fails_the_client_is_told_which_of_its_wishes_and_no_more(
+    modern: Talk, serving: Serve, monkeypatch: pytest.MonkeyPatch, method: str, said: str
+) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+
+    async def away(fn: Any, **how: Any) -> Any:
+        raise ConnectionLost("connection to server at 10.1.2.3 failed for user portico")
+
+    assert server.tasks is not None
+    database = (await server.tasks.engine()).database
+    params = {"name": "ask", "arguments": {}, "taskId": id, "inputResponses": {"elicitation-1": YES}}
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "read" if method == "tasks/get" else "write", away)
+        error = await client.refused(method, params)
+    assert error["code"] == -32603
+    assert re.fullmatch(rf"Internal error: {said}, for its store failed \(error id [0-9a-f]{{8}}\)", error["message"])
+    # And when it is back, it is as if nothing had been.
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    await until(server, id, "completed")
+
+
+# Answering
+
+
+async def test_an_answer_is_acknowledged_and_the_task_goes_on(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    said = await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    assert said == {"resultType": "complete", **SIGNED}
+    await until(server, id, "completed")
+    found = await client.get(id)
+    assert found["result"]["content"][0]["text"] == "accept: yes"
+    assert "inputRequests" not in found
+
+
+async def test_answers_have_to_be_there(modern: Talk, serving: Serve) -> None:
+    """The schema of `tasks/update`: `inputResponses` is required, empty or not."""
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    error = await client.refused("tasks/update", {"taskId": id})
+    assert error["code"] == -32602
+    assert "inputResponses" in error["message"]
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {}})
+
+
+async def test_a_part_of_the_answers_may_come_first(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask_two")
+    await until_asked(server, id, "one", "two")
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
+    found = await client.get(id)
+    assert found["status"] == "input_required"
+    assert set(found["inputRequests"]) == {"one"}
+    other = {"action": "accept", "content": {"value": "no"}}
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": other}})
+    await until(server, id, "completed")
+    assert (await client.get(id))["result"]["structuredContent"] == {"result": ["no", "yes"]}
+
+
+async def test_answers_to_what_is_not_asked_are_ignored(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"other": YES, "elicitation-2": YES, "": 5}})
+    assert (await client.get(id))["status"] == "input_required"
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"other": YES, "elicitation-1": YES}})
+    await until(server, id, "completed")
+    # And so are those to what was answered already.
+    no = {"action": "decline"}
+    assert await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": no}})
+    assert (await client.get(id))["result"]["content"][0]["text"] == "accept: yes"
+
+
+async def test_an_answer_counts_once(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask_two")
+    await until_asked(server, id, "one", "two")
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": YES}})
+    changed = {"action": "accept", "content": {"value": "changed my mind"}}
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": changed}})
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
+    await until(server, id, "completed")
+    assert (await client.get(id))["result"]["structuredContent"] == {"result": ["yes", "yes"]}
+
+
+@pytest.mark.parametrize("answer", [5, "yes", [], None, {}, {"action": "perhaps"}, {"action": 1}])
+async def test_an_answer_that_is_none_is_refused_and_the_task_waits_on(
+    modern: Talk, serving: Serve, answer: Any
+) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    error = await client.refused("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": answer}})
+    assert error["code"] == -32602
+    assert "elicitation-1" in error["message"]
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    await until(server, id, "completed")
+
+
+@pytest.mark.parametrize("responses", [5, "x", [], None])
+async def test_responses_are_an_object(modern: Talk, serving: Serve, responses: Any) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    error = await client.refused("tasks/update", {"taskId": id, "inputResponses": responses})
+    assert error["code"] == -32602
+
+
+async def test_a_question_declined_is_an_answer(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": {"action": "decline"}}})
+    await until(server, id, "completed")
+    assert (await client.get(id))["result"]["content"][0]["text"] == "decline: None"
+
+
+async def test_keys_are_not_used_again(modern: Talk, serving: Serve) -> None:
+    """Each key in inputRequests must be unique over the lifetime of a task."""
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def many(ctx: Context) -> int:
+        total = 0
+        for _ in range(5):
+            total += len((await ctx.elicit("More?", str)).data or "")
+        return total
+
+    client = modern(await serving(server))
+    id = await client.start("many")
+    for n in range(1, 6):
+        await until_asked(server, id, f"elicitation-{n}")
+        await client.ask("tasks/update", {"taskId": id, "inputResponses": {f"elicitation-{n}": YES}})
+    await until(server, id, "completed")
+    assert (await client.get(id))["result"]["structuredContent"] == {"result": 15}
+
+
+async def test_a_body_may_ask_the_model_and_for_roots(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def look(ctx: Context) -> str:
+        roots = await ctx.list_roots()
+        said = await ctx.sample("Which?")
+        return f"{roots[0].uri} {said.text}"
+
+    client = modern(await serving(server))
+    id = await client.start("look")
+    await until_asked(server, id, "roots-1")
+    assert (await client.get(id))["inputRequests"] == {"roots-1": {"method": "roots/list"}}
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"roots-1": {"roots": [{"uri": "file:///a"}]}}})
+    await until_asked(server, id, "sampling-1")
+    assert (await client.get(id))["inputRequests"]["sampling-1"]["method"] == "sampling/createMessage"
+    answer = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "this"}}
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"sampling-1": answer}})
+    await until(server, id, "completed")
+    assert (await client.get(id))["result"]["content"][0]["text"] == "file:///a this"
+
+
+async def test_what_the_client_cannot_answer_is_not_asked(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask", capabilities={"extensions": {EXTENSION: {}}})
+    await until(server, id, "failed")
+    found = await client.get(id)
+    assert found["error"]["code"] == -32021
+    assert found["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
+
+
+# Cancelling
+
+
+async def test_a_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    await gates.passed("x begun")
+    assert await client.ask("tasks/cancel", {"taskId": id}) == {"resultType": "complete", **SIGNED}
+    await gates.passed("x stopped")
+    found = await client.get(id)
+    assert set(found) == COMMON | {"statusMessage"}
+    assert found["status"] == "cancelled"
+
+
+async def test_a_task_that_has_not_begun_never_does(modern: Talk, serving: Serve) -> None:
+    server, gates = with_tools()
+    assert server.tasks is not None
+    server.tasks.concurrency = 1
+    client = modern(await serving(server))
+    first = await client.start("running", {"name": "first"})
+    await gates.passed("first begun")
+    second = await client.start("running", {"name": "second"})
+    await client.ask("tasks/cancel", {"taskId": second})
+    assert (await client.get(second))["status"] == "cancelled"
+    gates["first"].set()
+    await until(server, first, "completed")
+    third = await client.start("running", {"name": "third"})
+    await gates.passed("third begun")
+    gates["third"].set()
+    await until(server, third, "completed")
+    assert not gates["second begun"].is_set()
+
+
+async def test_a_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    await client.ask("tasks/cancel", {"taskId": id})
+    found = await client.get(id)
+    assert found["status"] == "cancelled"
+    assert "inputRequests" not in found
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    assert (await client.get(id))["status"] == "cancelled"
+
+
+@pytest.mark.requirement("tasks.status")
+@pytest.mark.parametrize(("tool", "status"), [("refuse", "completed"), ("err", "failed")])
+async def test_a_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, tool: str, status: str) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    before = await client.end(tool)
+    assert before["status"] == status
+    assert await client.ask("tasks/cancel", {"taskId": before["taskId"]}) == {"resultType": "complete", **SIGNED}
+    assert await client.get(before["taskId"]) == before
+
+
+async def test_cancelling_twice_is_no_error(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("running", {"name": "x"})
+    for _ in range(2):
+        await client.ask("tasks/cancel", {"taskId": id})
+        assert (await client.get(id))["status"] == "cancelled"
+
+
+@pytest.mark.requirement("tasks.cancelled")
+async def test_a_cancelled_task_stays_cancelled_whatever_its_body_does(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @server.tool(task="required")
+    async def stubborn() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+        return "done all the same"
+
+    client = modern(await serving(server))
+    id = await client.start("stubborn")
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
+        await client.ask("tasks/cancel", {"taskId": id})
+        await ended.wait()
+    found = await client.get(id)
+    assert found["status"] == "cancelled"
+    assert "result" not in found
+
+
+# Telling how far it is
+
+
+async def test_progress_is_told_in_words(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    go = asyncio.Event()
+
+    @server.tool(task="required")
+    async def count(total: float | None, message: str | None, ctx: Context) -> str:
+        ctx.report_progress(3, total, message)
+        await go.wait()
+        return "done"
+
+    client = modern(await serving(server))
+    for total, message, words in [
+        (10, "counting", "3 of 10: counting"),
+        (None, "counting", "3: counting"),
+        (10, None, "3 of 10"),
+        (None, None, "3"),
+    ]:
+        go.clear()
+        id = await client.start("count", {"total": total, "message": message})
+        await until_said(server, id)
+        assert (await client.get(id))["statusMessage"] == words
+        go.set()
+        await until(server, id, "completed")
+        assert "statusMessage" not in await client.get(id)
+
+
+async def until_said(server: Server, id: str) -> None:
+    assert server.tasks is not None
+    engine = await server.tasks.engine()
+    with engine.watch(id) as news:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                news.clear()
+                job = await engine.get(id, None)
+                if job is not None and job.progress is not None:
+                    return
+                await news.wait()
+
+
+async def test_an_endless_message_has_an_end(modern: Talk, serving: Serve) -> None:
+    server = Server("tasks", store="sqlite://")
+    go = asyncio.Event()
+
+    @server.tool(task="required")
+    async def talk(ctx: Context) -> str:
+        ctx.report_progress(1, None, "x" * 1_000_000)
+        await go.wait()
+        return "done"
+
+    client = modern(await serving(server))
+    id = await client.start("talk")
+    await until_said(server, id)
+    assert len((await client.get(id))["statusMessage"]) < 1000
+    go.set()
+    await until(server, id, "completed")
+
+
+async def test_what_a_body_logs_is_not_in_the_way(
+    modern: Talk, serving: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """notifications/progress and notifications/message are not supported on tasks."""
+    server = Server("tasks", store="sqlite://")
+
+    @server.tool(task="required")
+    async def talk(ctx: Context) -> str:
+        await ctx.info("hello")
+        await ctx.report_progress(1)
+        return "done"
+
+    client = modern(await serving(server))
+    assert (await client.end("talk"))["status"] == "completed"
+    assert all("method" not in message for message in client.wire.aside)
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]

@@ -1,0 +1,90 @@
+"""Lists that never end: each way through one is as long as it may be, and no longer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico import Client, Server, ToolError
+from portico.extend import Call
+from portico.protocol import pagination
+from portico.protocol.errors import InvalidParams, MethodNotFound, ProtocolError
+from portico.protocol.pagination import Paginator
+from portico.protocol.tools import CallToolResult, ListToolsResult, Tool
+from portico.server.transforms.arguments import ArgTransform
+from portico.server.transforms.builtin import ToolTransform, ToolTransformConfig
+
+MOST = 20
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pagination, "MAX_PAGES", MOST)
+
+
+def endless(cursor: Callable[[], str]) -> tuple[Any, list[str]]:
+    """A Handler whose list of tools always goes on, and what it was asked."""
+    asked: list[str] = []
+
+    async def handler(call: Call) -> Any:
+        asked.append(call.method)
+        assert len(asked) < 20 * MOST, "it is asked without end"
+        if call.method == "tools/list":
+            tool = Tool(name=f"tool{len(asked)}", input_schema={"type": "object"})
+            return ListToolsResult(tools=[tool], next_cursor=cursor(), ttl_ms=0, cache_scope="private")
+        if call.method == "tools/call":
+            return CallToolResult(content=[])
+        raise MethodNotFound(call.method)
+
+    return handler, asked
+
+
+def growing() -> Callable[[], str]:
+    numbers = itertools.count()
+    return lambda: str(next(numbers))
+
+
+CURSORS = pytest.mark.parametrize("cursor, pages", [(growing, MOST), (lambda: lambda: "again", 2)], ids=["new", "same"])
+
+
+@CURSORS
+async def test_what_is_mounted_is_listed_as_far_as_it_may_be(cursor: Any, pages: int) -> None:
+    handler, asked = endless(cursor())
+    server = Server("s")
+    server.mount(handler, namespace="far")
+    async with Client(server) as client:
+        assert len(await client.list_tools()) == pages
+    assert asked.count("tools/list") == pages
+
+
+@CURSORS
+async def test_all_of_a_list_without_end_is_an_error(cursor: Any, pages: int) -> None:
+    server = Server("s")
+    handler, asked = endless(cursor())
+    server.add_middleware(lambda inner: handler)
+    with pytest.raises(ProtocolError, match="does not end"):
+        await server.list_tools()
+    assert len(asked) == pages
+
+
+@CURSORS
+async def test_a_tool_that_is_to_have_another_shape_is_not_looked_for_without_end(cursor: Any, pages: int) -> None:
+    handler, asked = endless(cursor())
+    server = Server("s")
+    server.mount(handler, namespace="far")
+    shape = ToolTransformConfig(arguments={"q": ArgTransform(name="query")})
+    server.add_transform(ToolTransform({"far_none": shape}))
+    async with Client(server) as client:
+        with pytest.raises((InvalidParams, ToolError), match="Unknown tool"):
+            await client.call_tool("far_none", {"query": 1})
+    assert asked.count("tools/list") <= 2 * pages
+
+
+def test_a_list_has_so_many_entries() -> None:
+    way = Paginator()
+    assert way.next_cursor("1", 10) == "1" and not way.truncated
+    assert way.next_cursor("2", pagination.MAX_LIST_ENTRIES) is None and way.truncated
+    assert Paginator().next_cursor(None, 1) is None

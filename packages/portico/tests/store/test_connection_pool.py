@@ -1,0 +1,66 @@
+"""Threads come when they are needed and go when they are not; no job is lost in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from portico.store.connection_pool import CompletionQueue, ConnectionThreadPool, TransactionJob, run_transaction
+from portico.store.errors import DatabaseClosed
+
+PATIENCE = 60.0
+
+
+class Hand:
+    """A worker without a connection: it tells which thread it is in."""
+
+    hired = 0
+
+    def __init__(self) -> None:
+        Hand.hired += 1
+
+    def run_jobs(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
+        jobs[0].complete(threading.current_thread())
+
+    def on_idle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def pool(most: int, idle: float | None) -> ConnectionThreadPool:
+    return ConnectionThreadPool(
+        "a test", most, Hand, CompletionQueue(asyncio.get_running_loop(), lambda events: None), idle
+    )
+
+
+async def test_an_idle_thread_goes_and_another_comes() -> None:
+    some = pool(1, 0.01)
+    first: threading.Thread = await run_transaction(some.submit, lambda tx: None, is_write=False)
+    await asyncio.to_thread(first.join, PATIENCE)
+    assert not first.is_alive()
+    second: threading.Thread = await run_transaction(some.submit, lambda tx: None, is_write=False)
+    assert second is not first
+    await some.close()
+
+
+async def test_no_job_is_lost_while_threads_come_and_go() -> None:
+    some = pool(3, 0.0001)
+    before = Hand.hired
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(300):
+            await asyncio.gather(*(run_transaction(some.submit, lambda tx: None, is_write=False) for _ in range(2)))
+        await some.close()
+    assert Hand.hired > before + 2
+
+
+async def test_a_thread_stays_while_there_is_work() -> None:
+    some = pool(1, None)
+    threads = {await run_transaction(some.submit, lambda tx: None, is_write=False) for _ in range(20)}
+    assert len(threads) == 1
+    await some.close()
+    await some.close()
+    with pytest.raises(DatabaseClosed):
+        await run_transaction(some.submit, lambda tx: None, is_write=False)

@@ -1,0 +1,100 @@
+"""What the tests of the client's side of HTTP need: servers of their own on this machine, and TLS for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico.transports import version_discovery
+from portico.transports.event_loop import new_event_loop
+from support.scripted import Endpoint, Script, Site, at_site
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
+    """What is about sockets is tried on both loops; the rest on Python's own."""
+    if item.path.name in ("test_connection.py", "test_pool.py"):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    """Which era a server is of is remembered in a process, and ports come again."""
+    version_discovery._modern_by_target.clear()
+    yield
+    version_discovery._modern_by_target.clear()
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever a server does, it is no error of ours."""
+    yield
+    errors = [one for one in caplog.get_records("call") if one.levelno >= logging.ERROR]
+    assert not errors, "\n".join(logging.Formatter().format(one) for one in errors[:3])
+
+
+@pytest.fixture
+async def listen() -> AsyncIterator[Callable[..., Any]]:
+    """`await listen(script)` runs it for each connection."""
+    open: list[Any] = []
+
+    async def start(script: Script, **options: Any) -> Site:
+        context = at_site(script, **options)
+        site = await context.__aenter__()
+        open.append(context)
+        return site
+
+    yield start
+    for context in open:
+        await context.__aexit__(None, None, None)
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Any]]:
+    """`await serve(Endpoint(…))` listens on a free port of this machine."""
+    started: list[Endpoint] = []
+
+    async def start(endpoint: Endpoint | None = None, **options: Any) -> Endpoint:
+        endpoint = endpoint or Endpoint()
+        await endpoint.site.start(**options)
+        started.append(endpoint)
+        return endpoint
+
+    yield start
+    for endpoint in started:
+        await endpoint.site.stop()
+        assert not endpoint.site.failures, endpoint.site.failures
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for `localhost` and this machine's addresses, signed by itself, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    names = "subjectAltName=DNS:localhost,DNS:server.test,IP:127.0.0.1"
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=test"]
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run([openssl, "req", "-x509", *options, "-addext", names, *files], check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def tls_server(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+@pytest.fixture
+def tls_client(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate[0]))

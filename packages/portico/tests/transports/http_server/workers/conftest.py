@@ -1,0 +1,99 @@
+"""What the tests of many processes need: a supervisor with its workers, and clients by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleets import SERVER, Fleet, Line, Standing
+
+Serve = Callable[..., Awaitable[Fleet]]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
+    """Undo the choice for the tests of the HTTP server: here only the client is in this process."""
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """Allow log records of errors: these tests cause failures."""
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Serve]:
+    """`await start("-m", "portico", …)` is a Fleet that says where it serves."""
+    fleets: list[Fleet] = []
+
+    async def begin(*words: str | Path, env: dict[str, str] | None = None, ready: bool = True, **how: Any) -> Fleet:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *map(str, words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            **how,
+        )
+        fleets.append(Fleet(process))
+        if ready:
+            await fleets[-1].ready()
+        return fleets[-1]
+
+    yield begin
+    for one in fleets:
+        await one.close()
+
+
+@pytest.fixture
+def server_file(tmp_path: Path) -> Path:
+    path = tmp_path / "many.py"
+    path.write_text(SERVER)
+    return path
+
+
+@pytest.fixture
+def serve(start: Serve, server_file: Path) -> Serve:
+    """`await serve("--workers", "2")`: our server over HTTP, at a port that is free."""
+
+    async def begin(*options: str | Path, target: str | Path = server_file, **how: Any) -> Fleet:
+        return await start("-m", "portico", "serve", target, "--transport", "http", "--port", "0", *options, **how)
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    """Two workers, for all tests of a module that change nothing about them."""
+    path = tmp_path_factory.mktemp("standing") / "many.py"
+    path.write_text(SERVER)
+    words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", "2"]
+    command = [sys.executable, "-m", "portico", *words]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Standing(process)
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Callable[..., Awaitable[Line]]]:
+    """`await line(port)` is a new connection."""
+    lines: list[Line] = []
+
+    async def connect(port: int, **how: Any) -> Line:
+        lines.append(await Line.to(port, **how))
+        return lines[-1]
+
+    yield connect
+    for one in lines:
+        await one.close()

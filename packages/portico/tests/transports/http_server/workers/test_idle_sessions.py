@@ -1,0 +1,143 @@
+"""Many sessions with open streams, on which nothing is asked, through a deploy; and what is asked for together."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from portico.store.errors import StoreError
+from portico.transports.http_server.headers import Headers
+from portico.transports.http_server.messages import HttpRequest
+from portico.transports.http_server.workers import reverse_proxy
+from portico.transports.http_server.workers.batch_loader import BatchLoader
+from support import storm
+from support.fleets import Fleet, Line, Session
+from support.paths import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "idle_sessions.py"
+
+
+def test_a_deploy_loses_none_of_many_idle_sessions() -> None:
+    count = storm.times(60, 10_000)
+    command = [sys.executable, str(SCRIPT), "--sessions", str(count), "--idle", "0"]
+    # What a session takes in memory, and the deploy in time, is judged where there are enough of them.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=storm.times(60, 600), check=False)
+    assert f"{count} answered" in done.stdout.splitlines(), done.stdout + done.stderr
+    assert done.returncode == 0 or count < 10_000, done.stdout
+
+
+async def test_what_is_asked_for_at_the_same_time_is_one_question() -> None:
+    asked: list[list[int]] = []
+
+    async def ask(keys: list[int]) -> dict[int, int]:
+        asked.append(keys)
+        await asyncio.sleep(0)
+        return {key: key * 10 for key in keys if key != 3}
+
+    batches = BatchLoader(ask, max_batch_size=4)
+    found = await asyncio.gather(*(batches.load(key) for key in (1, 2, 3, 4, 5, 1)))
+    assert found == [10, 20, None, 40, 50, 10]
+    assert asked == [[1, 2, 3, 4], [5]]
+
+
+async def test_a_request_that_is_gone_takes_nothing_from_the_others() -> None:
+    going_on = asyncio.Event()
+
+    async def ask(keys: list[int]) -> dict[int, int]:
+        await going_on.wait()
+        return dict.fromkeys(keys, 1)
+
+    batches = BatchLoader(ask, max_batch_size=4)
+    gone, stays = asyncio.ensure_future(batches.load(1)), asyncio.ensure_future(batches.load(1))
+    await asyncio.sleep(0)
+    gone.cancel()
+    going_on.set()
+    assert await stays == 1
+
+
+async def test_a_store_that_is_away_is_told_to_all_who_wait_and_asked_again_later() -> None:
+    away = True
+
+    async def ask(keys: list[int]) -> dict[int, int]:
+        if away:
+            raise StoreError("away")
+        return dict.fromkeys(keys, 1)
+
+    batches = BatchLoader(ask, max_batch_size=4)
+    told = await asyncio.gather(batches.load(1), batches.load(2), return_exceptions=True)
+    assert [type(one) for one in told] == [StoreError, StoreError]
+    away = False
+    assert await batches.load(1) == 1
+    with pytest.raises(asyncio.CancelledError):
+        waiting = asyncio.ensure_future(batches.load(2))
+        await asyncio.sleep(0)
+        batches.close()
+        await waiting
+
+
+async def test_a_worker_that_leaves_ends_what_only_listens_while_a_call_goes_on(
+    serve: Callable[..., Awaitable[Fleet]], line: Callable[[int], Awaitable[Line]], tmp_path: Path
+) -> None:
+    fleet = await serve("--workers", "1")
+    waits = tmp_path / "waits"
+    slow, listening, modern = [await line(fleet.port) for _ in range(3)]
+    (old,) = fleet.workers()
+    call = asyncio.ensure_future(slow.call("slowly", path=str(waits)))
+    session = await Session(fleet.port).begin()
+    await listening.send("GET", **session.fields)
+    assert (await listening.head())[0] == 200
+    await modern.send(
+        "POST", **modern.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    )
+    assert (await modern.head())[0] == 200
+    await fleet.until(waits.exists)
+    fleet.process.send_signal(signal.SIGHUP)
+    for one in (listening, modern):
+        # Ended properly, and the connection with it: the next one is to another worker.
+        while await one.chunk():
+            pass
+        assert await one.at_end()
+    assert old in fleet.workers()
+    assert not call.done()
+    assert (await session.call("pid")).value != old
+    waits.unlink()
+    assert (await call).value == "done"
+
+
+async def test_a_worker_whose_line_is_full_is_asked_again(tmp_path: Path) -> None:
+    """Linux lets nobody wait for a place in the line of a Unix socket."""
+    path = str(tmp_path / "full")
+    with socket.socket(socket.AF_UNIX) as door, ExitStack() as stack:
+        door.bind(path)
+        door.listen(0)
+        door.setblocking(False)
+        waiting = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+        assert any(one.connect_ex(path) == errno.EAGAIN for one in waiting)
+        writer = Mock(buffered_bytes=lambda: 0)
+        sent = asyncio.ensure_future(
+            reverse_proxy.proxy_request(path, HttpRequest("GET", "/x", "", Headers()), writer, b"sealed")
+        )
+        async with asyncio.timeout(20):
+            seen = b""
+            while b"GET /x" not in seen:
+                one, _ = await asyncio.get_running_loop().sock_accept(door)
+                stack.enter_context(one).settimeout(1)
+                with suppress(BlockingIOError, TimeoutError):
+                    one.setblocking(False)
+                    await asyncio.sleep(0.05)
+                    seen = one.recv(4096)
+            one.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            assert await sent == "answered"
+    assert writer.respond.call_args.args[0].body == b"ok"

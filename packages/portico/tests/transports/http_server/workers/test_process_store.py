@@ -1,0 +1,29 @@
+"""What a process shares with others it shares only while it is one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from portico import Server
+from portico.server.context.replay_guard import process_store
+
+PATIENCE = 30
+
+
+async def test_a_server_that_has_ended_leaves_its_store_to_no_other(tmp_path: Path) -> None:
+    """Another server of the process would count its limits there."""
+    app = Server("one", store=str(tmp_path / "shared.db")).http_app()
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    life = asyncio.create_task(app({"type": "lifespan"}, said.get, heard.put))
+    async with asyncio.timeout(PATIENCE):
+        await said.put({"type": "lifespan.startup"})
+        assert (await heard.get())["type"] == "lifespan.startup.complete"
+        shared = process_store()
+        await said.put({"type": "lifespan.shutdown"})
+        assert (await heard.get())["type"] == "lifespan.shutdown.complete"
+        await life
+    assert shared is not None
+    assert process_store() is None

@@ -1,0 +1,84 @@
+"""A token that is taken out of its file, with several workers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from portico import Server
+from portico.auth import Principal, ResourceServer
+from portico.auth.verifiers.token_file import ISSUER
+from portico.transports.http_server.headers import Headers
+from portico.transports.http_server.messages import HttpRequest
+from support.fleets import Line, Session
+
+
+def tokens(*words: str | Path) -> str:
+    """What `portico tokens …` prints."""
+    command = [sys.executable, "-m", "portico", "tokens", *map(str, words)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+async def test_what_a_person_listens_to_ends_in_all_workers_when_their_token_is_removed(
+    serve: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens.toml"
+    ada, bob = [await asyncio.to_thread(tokens, "add", name, "--file", file) for name in ("ada", "bob")]
+    fleet = await serve("--workers", "2", "--token-file", file)
+    asked = Line.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    lines: dict[str, list[Line]] = {ada: [], bob: []}
+    for token in (ada, bob):
+        # By as many connections that both workers have some.
+        for _ in range(6):
+            session = Session(fleet.port)
+            session.fields["authorization"] = f"Bearer {token}"
+            await session.begin()
+            by_get, modern = await Line.to(fleet.port), await Line.to(fleet.port)
+            await by_get.send("GET", **session.fields)
+            await modern.send("POST", **asked, authorization=f"Bearer {token}")
+            lines[token] += [by_get, modern]
+        for one in lines[token]:
+            assert (await one.head())[0] == 200
+    await asyncio.to_thread(tokens, "remove", "ada", "--file", file)
+    for one in lines[ada]:
+        while await one.chunk():
+            pass
+    # Those of another person go on: they still wait for what is said next.
+    rest = [asyncio.ensure_future(last_chunk(one)) for one in lines[bob]]
+    assert not (await asyncio.wait(rest, timeout=1.0))[0]
+    for one in rest:
+        one.cancel()
+    for one in (*lines[ada], *lines[bob]):
+        await one.close()
+
+
+async def test_a_request_that_was_let_in_elsewhere_is_refused_if_its_token_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was sent on to us, and while it was under way the token was removed."""
+    monkeypatch.setattr("portico.auth.verifiers.token_file.RELOAD_INTERVAL_SECONDS", 0.0)
+    file = tmp_path / "tokens.toml"
+    await asyncio.to_thread(tokens, "add", "ada", "--file", file)
+    server = Server("one", auth=ResourceServer(token_file=file))
+    exchange = server.http_app().application
+    answers: list[Any] = []
+    request = HttpRequest("GET", "/metrics", "", Headers())
+    for issuer, status in ((ISSUER, 200), ("https://elsewhere.example", 200)):
+        request.principal = Principal("ada", issuer=issuer)
+        exchange.handle_forwarded(request, Mock(respond=answers.append))
+        assert answers.pop().status == status
+    await asyncio.to_thread(file.write_text, "")
+    request.principal = Principal("ada", issuer=ISSUER)
+    exchange.handle_forwarded(request, Mock(respond=answers.append))
+    assert answers.pop().status == 401
+
+
+async def last_chunk(line: Line) -> None:
+    while await line.chunk():
+        pass

@@ -1,0 +1,55 @@
+"""docs/guide/command-line.md: its samples are run at a terminal, and its tables name all there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico.cli import completion_cache, specs
+from portico.cli.call import INTERACTIVE_TIMEOUT_SECONDS
+from portico.cli.commands import all_commands
+from support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "guide" / "command-line.md").read_text()
+SAMPLES = [
+    sample
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    for sample in re.findall(r"^\$ (.+)\n((?:[^$].*\n|\n)*)", block, re.MULTILINE)
+]
+
+
+def flowing(text: str) -> str:
+    """A terminal breaks long lines where it likes."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("line, printed", SAMPLES, ids=[line[:60] for line, _ in SAMPLES])
+def test_a_sample_is_what_is_printed(terminal: Callable[..., Any], line: str, printed: str) -> None:
+    seen = terminal(program=["bash", "-c", line])
+    seen.end()
+    shown = [row.rstrip() for row in seen.left.splitlines()]
+    assert shown == printed.splitlines() or flowing(seen.left) == flowing(printed)
+
+
+def test_there_are_samples() -> None:
+    assert len(SAMPLES) >= 9
+
+
+def test_every_option_is_explained() -> None:
+    asking = [specs.parser_for(name) for name in ("list", "call", "read", "prompt")]
+    for name in {name for form in asking for flag in form.flags for name in flag.option_strings}:
+        assert re.search(rf"`{name}\b", PAGE), name
+
+
+def test_every_command_is_explained() -> None:
+    for name in all_commands():
+        assert f"`portico {name}" in PAGE
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    assert f"{completion_cache.MAX_TARGETS} targets at most" in PAGE
+    assert "a call may take an hour" in PAGE
+    assert INTERACTIVE_TIMEOUT_SECONDS

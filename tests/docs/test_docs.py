@@ -1,0 +1,138 @@
+"""If a doc can be wrong, a test reads it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from support import sources
+from support.paths import ROOT
+
+# docs/specifications/ is generated, and has tests of its own.
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {*(ROOT / "docs" / "specifications").rglob("*.md")}
+)
+EXAMPLES = "\n".join(path.read_text() for path in sorted((ROOT / "examples").glob("*.py")))
+# As in the text: indentation and comments may differ where a fragment is shown outside its function.
+FLAT = {re.sub(r"\s*#.*", "", line).strip() for line in EXAMPLES.splitlines()}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+FRAGMENT = "python fragment"
+PASTED = [page for page in PAGES if blocks(page, "python") and "decisions" not in page.parts]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_the_documentation_comes_from_the_examples(page: Path) -> None:
+    for block in [*blocks(page, "python"), *blocks(page, FRAGMENT)]:
+        code = textwrap.dedent(block)
+        ast.parse(
+            code
+            if not re.search(r"^async with|^await ", code, re.M)
+            else f"async def f():\n{textwrap.indent(code, '    ')}"
+        )
+        lines = [re.sub(r"\s*#.*", "", line).strip() for line in code.splitlines()]
+        # An import may be shorter than in the example, of which only a part is shown.
+        missing = [line for line in lines if line and line not in FLAT and not line.startswith(("from ", "import "))]
+        assert not missing, f"{page.name}: not in any example: {missing}"
+
+
+# One process for each page, in which every block has names of its own.
+PASTE = """
+import json, sys
+for at, code in enumerate(json.loads(sys.argv[1]), 1):
+    try:
+        exec(compile(code, f"block {at}", "exec"), {"__name__": "pasted", "__file__": "pasted.py"})
+    except BaseException as failure:
+        sys.exit(f"block {at}: {type(failure).__name__}: {failure}")
+"""
+
+
+@pytest.mark.parametrize("page", PASTED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_runs_alone_when_it_is_pasted(page: Path, tmp_path: Path) -> None:
+    """What does not says in its fence that it is a fragment."""
+    pasted = json.dumps(blocks(page, "python"))
+    done = subprocess.run(
+        [sys.executable, "-c", PASTE, pasted],
+        cwd=tmp_path,
+        # What clears up is not always shown.
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_architecture_page_names_the_folders_there_are() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for package in sources.PACKAGES.values():
+        for folder in package.iterdir():
+            if folder.is_dir() and folder.name not in ("__pycache__", "migrations"):
+                assert f"{folder.name}/" in text, folder
+
+
+def test_every_decision_is_on_the_list() -> None:
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    for page in (ROOT / "docs" / "decisions").glob("[!R]*.md"):
+        assert page.name in listed
+
+
+def test_every_extra_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "packages" / "portico" / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    page = (ROOT / "docs" / "install.md").read_text().partition("Extras of the other packages")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
+    assert rows == list(extras)
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "guide").glob("*.md")):
+        assert str(page.relative_to(ROOT / "docs")) in listed, f"{page.name} is not in the nav of mkdocs.yml"
+
+
+@pytest.mark.parametrize("door", ["__init__.py", "extend.py"])
+def test_every_public_name_can_be_shown_in_the_reference(door: str) -> None:
+    """What makes the site reads definitions, and no assignment to several names at once."""
+    for block in ast.parse((sources.PACKAGES["portico"] / door).read_text()).body:
+        for one in block.body if isinstance(block, ast.If) else []:
+            if isinstance(one, ast.ImportFrom) and str(one.module).startswith("portico."):
+                defined = _defined(str(one.module))
+                assert not {name.name for name in one.names if name.name[0].isupper()} - defined, one.module
+
+
+def _defined(module: str) -> set[str]:
+    package, *rest = module.split(".")
+    place = sources.PACKAGES[package].joinpath(*rest)
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    names: set[str] = set()
+    for one in ast.parse(file.read_text()).body:
+        if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(one.name)
+        elif isinstance(one, ast.Assign | ast.AnnAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(one, ast.ImportFrom):
+            names |= {name.asname or name.name for name in one.names}
+    return names

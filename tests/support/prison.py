@@ -1,0 +1,50 @@
+"""What several tests of live Python share: whether there is a jail here, and a client to talk with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico import Client
+from portico_services.livepython import LivePython
+from portico_services.livepython.sandbox.landlock import unavailable_reason
+from portico_services.livepython.sandbox.limits import SandboxLimits
+
+# A revision that has pings.
+REVISION = "2025-11-25"
+PATIENCE = 30.0
+
+
+def why_not() -> str | None:
+    """Why there is no jail on this machine, if there is none."""
+    return unavailable_reason(SandboxLimits())
+
+
+jail_only = pytest.mark.skipif(why_not() is not None, reason=f"the jail cannot be built here: {why_not()}")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that only the kernel could tell of, and does not."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+class Talk:
+    """A client, and the few things that tests say to it."""
+
+    def __init__(self, client: Client, live: LivePython) -> None:
+        self.client = client
+        self.live = live
+
+    async def call(self, name: str, /, **arguments: Any) -> Any:
+        return await self.client.call_tool(name, arguments, raise_on_error=False)
+
+    async def run(self, expression: str, **more: Any) -> Any:
+        return await self.call("evaluate", expression=expression, **more)
+
+    async def text(self, expression: str, **more: Any) -> str:
+        return str((await self.run(expression, **more)).text)

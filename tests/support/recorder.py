@@ -1,0 +1,234 @@
+"""Sees every frame that our side of a conversation sends, as a server or as a client and over whatever transport, and
+tells which of them do not fit the schema of the revision that was agreed on.
+
+The functions that make frames are wrapped; nothing in the package knows of it. Frames are kept while a test runs, and
+looked at when it is over; the same again is not looked at twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from portico.protocol import jsonrpc
+from portico.protocol.meta import PROTOCOL_VERSION_META_KEY
+from portico.protocol.versions import FIRST_MODERN_VERSION, LATEST_HANDSHAKE_VERSION, SUPPORTED_PROTOCOL_VERSIONS
+from portico.rpc.channel import Channel, ChannelReply
+from portico.rpc.dispatcher import Dispatcher, _InProcessReply
+from portico.transports.base import DuplexTransport
+from portico.transports.http_client.streamable_http import StreamableHttpTransport
+from portico.transports.http_server.session_streams import SessionStream
+from portico.transports.http_server.stateless import HttpReply
+from support.frames import complaints
+
+
+class Sent(NamedTuple):
+    """A frame, the revision it is said in (None before there is one), and the method that it answers."""
+
+    frame: bytes
+    revision: str | None
+    answers: str
+    key: int
+
+
+_sent: list[Sent] = []
+_seen: set[int] = set()
+# What a client has agreed on with its server, for each of its channels and their doors.
+_agreed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+# The revision of the notification that is being said.
+_saying = threading.local()
+
+
+def record(frame: bytes, revision: str | None, answers: str = "", *, text: bytes | None = None) -> None:
+    """Keep a frame for later. `text` is what of it is looked at: not its id."""
+    key = hash((text or frame, revision, answers))
+    if key not in _seen:
+        _seen.add(key)
+        _sent.append(Sent(frame, revision, answers, key))
+
+
+def check(item: pytest.Item) -> None:
+    """Fail a test that has sent what does not fit, unless it says that it means to."""
+    if item.get_closest_marker("broken_frames") is not None:
+        forget()
+    elif found := list(misfits()):
+        pytest.fail("it sends what its revision does not have:\n" + "\n".join(found), pytrace=False)
+
+
+def misfits() -> Iterator[str]:
+    """What is wrong with the frames that were sent since the last time."""
+    sent = _sent[:]
+    del _sent[: len(sent)]
+    for frame, revision, answers, key in sent:
+        said = msgspec.json.decode(frame)
+        known = revision if "method" not in said else _revision_in(said) or revision
+        for complaint in complaints(said, known, answers):
+            _seen.discard(key)
+            about = f" in answer to {answers}" if answers else ""
+            yield f"{complaint}\n  in what was sent{about} ({known}): {frame[:1000].decode()}"
+
+
+def forget() -> None:
+    """What was sent since the last time is not looked at."""
+    for sent in _sent:
+        _seen.discard(sent.key)
+    _sent.clear()
+
+
+def _revision_in(request: dict[str, Any]) -> str | None:
+    """The revision that a request brings with it. Ones that do not exist are said in the words of the newest."""
+    params = request.get("params")
+    if not isinstance(params, dict):
+        return None
+    if request["method"] == "initialize":
+        wanted = params.get("protocolVersion")
+        return wanted if wanted in SUPPORTED_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+    meta = params.get("_meta")
+    wanted = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
+    return wanted if wanted is None or wanted in SUPPORTED_PROTOCOL_VERSIONS else FIRST_MODERN_VERSION
+
+
+class Overheard:
+    """What a server of ours in another process says: it is recorded where it arrives, by what it was asked."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Any, tuple[str | None, str]] = {}
+        self._agreed: str | None = None
+
+    def asked(self, line: bytes) -> None:
+        try:
+            message = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return
+        if isinstance(message, dict) and isinstance(message.get("id"), int | str) and "method" in message:
+            modern = None if message["method"] == "initialize" else _revision_in(message)
+            self._asked[message["id"]] = modern, str(message["method"])
+
+    def said(self, line: bytes) -> None:
+        message = msgspec.json.decode(line)
+        if not isinstance(message, dict):
+            return
+        revision, method = self._asked.get(message.get("id"), (None, "")) if "method" not in message else (None, "")
+        if method == "initialize" and "result" in message:
+            self._agreed = message["result"]["protocolVersion"]
+        record(
+            line.rstrip(), revision or self._agreed or (FIRST_MODERN_VERSION if "method" in message else None), method
+        )
+
+
+# What is wrapped
+
+
+def install() -> None:
+    """Record from now on, in this process."""
+    _wrap(jsonrpc, "encode_error", _error)
+    _wrap(jsonrpc, "encode_notification", _notification)
+    _wrap(Dispatcher, "_encode", _encode)
+    _wrap(Channel, "request", _request)
+    _wrap(
+        Channel, "notify", lambda emit: _said_in(emit, lambda self: getattr(_saying, "revision", None) or _spoken(self))
+    )
+    _wrap(ChannelReply, "_notify", lambda emit: _said_in(emit, _of_reply))
+    _wrap(SessionStream, "notify", lambda emit: _said_in(emit, lambda self: self.session.channel.protocol_version))
+    _wrap(HttpReply, "_notify", lambda emit: _said_in(emit, lambda self: FIRST_MODERN_VERSION))
+    _wrap(StreamableHttpTransport, "_send_http_request", _dispatch)
+    for link in (DuplexTransport, StreamableHttpTransport):
+        _wrap(link, "set_protocol_version", _set_revision)
+
+
+def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    setattr(place, name, wrapper(getattr(place, name)))
+
+
+def _being_said() -> str | None:
+    return getattr(_saying, "revision", None)
+
+
+def _spoken(channel: Channel) -> str | None:
+    return _agreed.get(channel) or channel.protocol_version or channel.dispatcher.protocol_version
+
+
+def _of_reply(reply: ChannelReply) -> str | None:
+    # What came with a revision of its own asks nothing back.
+    return _spoken(reply._channel) if reply.can_request else FIRST_MODERN_VERSION
+
+
+def _error(error: Any) -> Any:
+    def recorded(id: Any, failure: Any, revision: str | None = None) -> bytes:
+        frame: bytes = error(id, failure, revision)
+        record(frame, revision if revision in SUPPORTED_PROTOCOL_VERSIONS else None)
+        return frame
+
+    return recorded
+
+
+def _notification(notification: Any) -> Any:
+    def recorded(method: str, params: Any) -> bytes:
+        frame: bytes = notification(method, params)
+        record(frame, _being_said())
+        return frame
+
+    return recorded
+
+
+def _said_in(emit: Any, revision_of: Callable[[Any], str | None]) -> Any:
+    """`emit` says a notification in the revision of what it is said on."""
+
+    def recorded(self: Any, method: str, params: Any) -> None:
+        before, _saying.revision = _being_said(), revision_of(self)
+        try:
+            emit(self, method, params)
+        finally:
+            _saying.revision = before
+
+    return recorded
+
+
+def _encode(encode: Any) -> Any:
+    def recorded(self: Dispatcher, call: Any, result: Any) -> bytes:
+        frame: bytes = encode(self, call, result)
+        if type(call.reply) is not _InProcessReply:  # that one stays in this process
+            record(
+                frame, call.protocol_version or _agreed.get(self), call.method, text=frame.partition(b',"result":')[2]
+            )
+        return frame
+
+    return recorded
+
+
+def _request(request: Any) -> Any:
+    async def recorded(self: Channel, method: str, params: Any, *, send: Any = None, **options: Any) -> Any:
+        through = send or self.send
+
+        def seen(frame: bytes) -> None:
+            record(frame, _spoken(self), text=frame.partition(b',"method":')[2])
+            through(frame)
+
+        return await request(self, method, params, send=seen, **options)
+
+    return recorded
+
+
+def _dispatch(dispatch: Any) -> Any:
+    def recorded(
+        self: StreamableHttpTransport, method: str, location: Any, headers: Any, body: bytes = b"", operation: str = ""
+    ) -> Any:
+        # Answers have been seen when they were made.
+        if b'"method":' in body:
+            record(body, self._protocol_version, text=body.partition(b',"method":')[2])
+        return dispatch(self, method, location, headers, body, operation)
+
+    return recorded
+
+
+def _set_revision(set_revision: Any) -> Any:
+    def recorded(self: Any, revision: str) -> None:
+        _agreed[self.channel] = _agreed[self.channel.dispatcher] = revision
+        set_revision(self, revision)
+
+    return recorded

@@ -1,0 +1,103 @@
+"""Servers in processes of their own (`tasks_child.py`), spoken to over their pipes, and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.paths import PROGRAMS
+from support.tasking import ABLE, MODERN, PATIENCE
+
+CHILD = PROGRAMS / "tasks_child.py"
+PREFIX = "io.modelcontextprotocol/"
+
+
+class Child:
+    """One life of a server. Whatever is asked of it when it is killed is answered with EOFError."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self.process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._last = 0
+        self._reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def start(cls, url: str, path: Path, pace: float = 0.0, room: int = 16) -> Child:
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(CHILD),
+                url,
+                str(path),
+                str(pace),
+                str(room),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=2**24,
+            )
+        )
+
+    async def _read(self) -> None:
+        while line := await self._stdout.readline():
+            message = json.loads(line)
+            future = self._asked.pop(message.get("id"), None)
+            if future is not None and not future.done():
+                future.set_result(message)
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(EOFError("the child has ended"))
+                future.exception()
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        """The whole response."""
+        if self._reading.done():
+            raise EOFError("the child has ended")
+        self._last += 1
+        meta = {f"{PREFIX}protocolVersion": MODERN, f"{PREFIX}clientCapabilities": ABLE}
+        message = {"jsonrpc": "2.0", "id": self._last, "method": method, "params": {**(params or {}), "_meta": meta}}
+        future = self._asked[self._last] = asyncio.get_running_loop().create_future()
+        self._stdin.write(json.dumps(message).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            return await future
+
+    async def ready(self) -> None:
+        await self.ask("server/discover")
+
+    async def create(self, tool: str, **arguments: Any) -> str:
+        """A task that has been acknowledged."""
+        said = await self.ask("tools/call", {"name": tool, "arguments": arguments})
+        id: str = said["result"]["taskId"]
+        return id
+
+    async def get(self, id: str) -> Any:
+        return (await self.ask("tasks/get", {"taskId": id}))["result"]
+
+    async def until(self, id: str, *statuses: str) -> Any:
+        """Wait until a task has one of these statuses, by asking now and then."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = await self.get(id)
+                if found["status"] in statuses:
+                    return found
+                await asyncio.sleep(0.01)
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self._gone()
+
+    async def close(self) -> None:
+        """As a client does that has no more to say."""
+        self._stdin.close()
+        await self._gone()
+
+    async def _gone(self) -> None:
+        self._stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            await self._reading
+            await self.process.wait()

@@ -1,0 +1,217 @@
+"""A server with tools of every kind, and both designs of tasks spoken by hand. Every wait is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
+
+from portico import Context, ProtocolError, Server, TaskConfig, ToolError
+from portico.auth.principal import Principal
+from portico.server.tasks.jobs import Job
+
+PATIENCE = 30.0
+MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
+EXTENSION = "io.modelcontextprotocol/tasks"
+RELATED = "io.modelcontextprotocol/related-task"
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+ABLE = {"extensions": {EXTENSION: {}}, "elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+OLD_ABLE = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+ADA, BOB = Principal("ada"), Principal("bob")
+YES = {"action": "accept", "content": {"value": "yes"}}
+
+
+async def eventually(condition: Callable[[], Any]) -> Any:
+    """What the condition comes to, once it is true. For what nobody tells of; there is no other way to see it."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = condition()
+            if isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.001)
+
+
+class Gates:
+    """What bodies wait for, and what they have done, by name."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+        self.done: list[str] = []
+
+    def __getitem__(self, name: str) -> asyncio.Event:
+        return self._events.setdefault(name, asyncio.Event())
+
+    async def passed(self, name: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self[name].wait()
+
+
+def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, Gates]:
+    """A server that has a tool for each thing a task can do."""
+    server, gates = Server("tasks", version="1", store=store, **options), Gates()
+
+    @server.tool
+    def plain(text: str = "") -> str:
+        """Never a task."""
+        return text
+
+    @server.tool(task="optional")
+    async def add(a: int, b: int) -> int:
+        """Done at once."""
+        return a + b
+
+    @server.tool(task="required")
+    async def running(name: str, ctx: Context) -> str:
+        """Runs until it is let go."""
+        gates[f"{name} begun"].set()
+        try:
+            await gates[name].wait()
+        except asyncio.CancelledError:
+            gates[f"{name} stopped"].set()
+            raise
+        return f"{name} is done"
+
+    @server.tool(task="required")
+    async def ask(ctx: Context) -> str:
+        """Asks one thing."""
+        said = await ctx.elicit("Well?", str)
+        return f"{said.action}: {said.data}"
+
+    @server.tool(task="required")
+    async def ask_two(ctx: Context) -> list[str]:
+        """Asks two things at once."""
+        one, two = await asyncio.gather(ctx.elicit("One?", str, key="one"), ctx.elicit("Two?", str, key="two"))
+        return [str(one.data), str(two.data)]
+
+    @server.tool(task="required")
+    async def refuse() -> str:
+        """Says no."""
+        raise ToolError("No, and that is final.")
+
+    @server.tool(task="required")
+    async def err() -> str:
+        """An error of the protocol."""
+        raise ProtocolError("It went wrong.", {"why": "because"}, code=-32050)
+
+    @server.tool(task="required")
+    async def crash() -> str:
+        """Something nobody expects."""
+        raise RuntimeError("the secret is 42")
+
+    @server.tool(task=TaskConfig(detachable=True))
+    async def later(ctx: Context) -> str:
+        """Asks first, and becomes a task then."""
+        said = await ctx.elicit("Who?", str)
+        await ctx.step("note", lambda: gates.done.append("noted"))
+        await ctx.continue_as_task()
+        gates.done.append("later")
+        return f"hello {said.data}"
+
+    return server, gates
+
+
+async def job_of(server: Server, id: str) -> Job | None:
+    assert server.tasks is not None
+    return await (await server.tasks.engine()).get(id, None)
+
+
+async def until(server: Server, id: str, *statuses: str) -> Job:
+    """Wait until a task has one of these statuses, as the store has them."""
+    assert server.tasks is not None
+    engine = await server.tasks.engine()
+    with engine.watch(id) as news:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                news.clear()
+                job = await engine.get(id, None)
+                if job is not None and job.status in statuses:
+                    return job
+                await news.wait()
+
+
+ENDED = ("completed", "failed", "cancelled")
+
+
+# Both designs, by hand
+
+
+class Modern:
+    """A client of 2026-07-28 that declares the extension, unless told otherwise."""
+
+    def __init__(self, wire: Any, server: Server) -> None:
+        self.wire = wire
+        self.server = server
+
+    async def said(self, method: str, params: Any = None, *, capabilities: Any = None, **more: Any) -> Any:
+        """The whole response."""
+        return await self.wire.modern(
+            method, params, capabilities=ABLE if capabilities is None else capabilities, **more
+        )
+
+    async def ask(self, method: str, params: Any = None, **more: Any) -> Any:
+        response = await self.said(method, params, **more)
+        assert "result" in response, response
+        return response["result"]
+
+    async def refused(self, method: str, params: Any = None, **more: Any) -> Any:
+        response = await self.said(method, params, **more)
+        assert "error" in response, response
+        return response["error"]
+
+    async def call(self, name: str, arguments: Any = None, **more: Any) -> Any:
+        return await self.ask("tools/call", {"name": name, "arguments": arguments or {}}, **more)
+
+    async def start(self, name: str, arguments: Any = None, **more: Any) -> str:
+        created = await self.call(name, arguments, **more)
+        assert created["resultType"] == "task", created
+        id: str = created["taskId"]
+        return id
+
+    async def get(self, id: str, **more: Any) -> Any:
+        return await self.ask("tasks/get", {"taskId": id}, **more)
+
+    async def end(self, name: str, arguments: Any = None) -> Any:
+        """The task when it is over."""
+        id = await self.start(name, arguments)
+        await until(self.server, id, *ENDED)
+        return await self.get(id)
+
+
+class Old:
+    """A client of 2025-11-25."""
+
+    def __init__(self, wire: Any, server: Server) -> None:
+        self.wire = wire
+        self.server = server
+
+    async def said(self, method: str, params: Any = None) -> Any:
+        return await self.wire.request(method, params)
+
+    async def ask(self, method: str, params: Any = None) -> Any:
+        response = await self.said(method, params)
+        assert "result" in response, response
+        return response["result"]
+
+    async def refused(self, method: str, params: Any = None) -> Any:
+        response = await self.said(method, params)
+        assert "error" in response, response
+        return response["error"]
+
+    async def call(self, name: str, arguments: Any = None, task: Any = None) -> Any:
+        wish = {"task": {} if task is None else task}
+        return await self.ask("tools/call", {"name": name, "arguments": arguments or {}, **wish})
+
+    async def start(self, name: str, arguments: Any = None, task: Any = None) -> str:
+        id: str = (await self.call(name, arguments, task))["task"]["taskId"]
+        return id
+
+    async def get(self, id: str) -> Any:
+        return await self.ask("tasks/get", {"taskId": id})
+
+    async def end(self, name: str, arguments: Any = None) -> Any:
+        id = await self.start(name, arguments)
+        await until(self.server, id, *ENDED)
+        return await self.get(id)
