@@ -110,7 +110,7 @@ def _page_of(path: str) -> str:
     elsewhere = {source: page for page, source in ELSEWHERE.items()}
     if path in elsewhere:
         return elsewhere[path]
-    if path in ("examples", "docs/guide", "docs/decisions"):
+    if path in ("examples", "docs/how-to", "docs/decisions", "docs/research"):
         return f"{path.removeprefix('docs/')}/README.md"
     if path.startswith("examples/"):
         return _example_page(path.removeprefix("examples/"))

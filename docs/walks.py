@@ -1,6 +1,6 @@
-"""Writes the walks of docs/architecture.md: which functions one call passes through, from a profile of the real thing.
+"""Write the walks in docs/explanation/architecture.md: the functions that one call enters, from a profile.
 
-`python docs/walks.py` writes them anew; a test compares the page with a profile of its own.
+`python docs/walks.py` rewrites them; a test compares the page with a fresh profile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from portico_gateway import Gateway
 
 SOURCE = str(Path(portico.__file__).parent) + os.sep
 GATEWAY_SOURCE = str(Path(portico_gateway.__file__).parent.parent) + os.sep
-PAGE = Path(__file__).parent / "architecture.md"
+PAGE = Path(__file__).parent / "explanation" / "architecture.md"
 # Enough for the ids of requests to have as many digits as in the last one.
 WARM_UP = 12
 PATIENCE_SECONDS = 10.0

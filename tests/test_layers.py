@@ -1,4 +1,4 @@
-"""Imports point down, and siblings do not know each other: docs/architecture.md, held."""
+"""Imports point down, and siblings do not know each other: docs/explanation/architecture.md, held."""
 
 from __future__ import annotations
 

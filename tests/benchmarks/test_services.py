@@ -130,7 +130,10 @@ def test_every_service_has_its_table_in_the_run(bench: SimpleNamespace) -> None:
 def test_the_page_on_performance_has_the_rows_that_the_find_table_prints(bench: SimpleNamespace) -> None:
     find = bench.run.SERVICES["find"]
     page = (
-        (FOLDER.parent / "docs" / "performance.md").read_text().partition("## Finding tools\n")[2].partition("\n## ")[0]
+        (FOLDER.parent / "docs" / "explanation" / "performance.md")
+        .read_text()
+        .partition("## Finding tools\n")[2]
+        .partition("\n## ")[0]
     )
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
     asked = (*find.QUALITY, *find.SPEED, *find.TOKENS, *find.code_mode.QUESTIONS)

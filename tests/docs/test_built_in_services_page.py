@@ -13,7 +13,7 @@ from portico.protocol.errors import UsageError
 from portico_services.livepython import LivePython
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "built-in-services.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "use-the-built-in-services.md").read_text()
 SESSIONS = re.findall(r"<!-- session(: \w+)? -->\n```console\n(.*?)^```", PAGE, re.S | re.M)
 SAMPLE = re.compile(r"^\$ (.+)\n((?:[^$].*\n|\n)*)", re.M)
 

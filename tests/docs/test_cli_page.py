@@ -1,4 +1,4 @@
-"""docs/guide/command-line.md: its samples are run at a terminal, and its tables name all there is."""
+"""docs/reference/command-line.md: its samples are run at a terminal, and its tables name all there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portico.cli.call import INTERACTIVE_TIMEOUT_SECONDS
 from portico.cli.commands import all_commands
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "command-line.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
 SAMPLES = [
     sample
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

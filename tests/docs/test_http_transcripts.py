@@ -17,8 +17,8 @@ import pytest
 from portico.cli.install import CLIENT_CONFIGS, build_entry as install_entry
 from support.paths import ROOT
 
-TRANSPORTS = (ROOT / "docs" / "guide" / "transports.md").read_text()
-SERVICES = (ROOT / "docs" / "guide" / "built-in-services.md").read_text()
+TRANSPORTS = (ROOT / "docs" / "how-to" / "choose-a-transport.md").read_text()
+SERVICES = (ROOT / "docs" / "how-to" / "use-the-built-in-services.md").read_text()
 BLOCKS = re.findall(r"<!-- configuration of (.*?) -->\n```jsonc\n(.*?)```", SERVICES, re.S)
 
 

@@ -1,4 +1,4 @@
-"""docs/systems.md: each line of the five systems names the test that shows it, and that test is there."""
+"""docs/reference/systems.md: each line of the five systems names the test that shows it, and that test is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+) \| `((?:packages/[\w-]+/)?tests/[\w/]+
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    page = (ROOT / "docs" / "systems.md").read_text()
+    page = (ROOT / "docs" / "reference" / "systems.md").read_text()
     lines = [line for line in page.splitlines() if re.match(r"\| [A-Z]\d", line)]
     found = [ROW.match(line) for line in lines]
     assert all(found), [line for line, row in zip(lines, found, strict=True) if row is None]

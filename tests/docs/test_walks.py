@@ -1,4 +1,4 @@
-"""The walks in docs/architecture.md are the real ones, and no longer than they may be."""
+"""The walks in docs/explanation/architecture.md are the real ones, and no longer than they may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guide/profiles.md: its samples are run, and its tables name all there is."""
+"""docs/reference/profiles.md: its samples are run, and its tables name all there is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portico_services.profiles import loader
 from portico_services.settings import CompatSection, SettingsFile
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "profiles.md").read_text()
 SAMPLES = [
     sample
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -15,7 +15,7 @@ from support.paths import ROOT
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
 Serve = Callable[..., Awaitable[Any]]
-PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "profiles.md").read_text()
 
 INITIALIZE = {
     "jsonrpc": "2.0",

@@ -14,7 +14,7 @@ import pytest
 from portico import Client
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parent.parent / "docs" / "guide" / "profiles.md").read_text()
+PAGE = (HERE.parent.parent / "docs" / "reference" / "profiles.md").read_text()
 REVISIONS = ["2025-03-26", "2025-11-25"]
 
 

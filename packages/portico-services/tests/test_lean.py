@@ -34,7 +34,7 @@ async def test_the_list_is_short_and_everything_answers(tmp_path: Path) -> None:
         names = {tool.name for tool in tools}
         assert {"find_tools", "call_tool", "memory_capture", "memory_recall", "create_task", "evaluate"} <= names
         assert len(tools) <= 25
-        # About four bytes make a token: docs/guide/find-and-code.md.
+        # About four bytes make a token: docs/how-to/search-tools.md.
         assert len(msgspec.json.encode(tools)) <= 20_000
         assert not any(name.startswith(("fs_", "reg_")) for name in names)
         # What is not listed is found, and answers to its name as before.

@@ -12,7 +12,7 @@ from portico.server.policy import settings as access_settings
 from portico_gateway import Gateway
 from support.paths import ROOT
 
-GUIDE = (ROOT / "docs" / "guide" / "access.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "how-to" / "control-access.md").read_text(encoding="utf-8")
 LOGINS = [f"{name}_CLIENT_{part}" for name in ("GITHUB", "ENTRA") for part in ("ID", "SECRET")]
 SECRETS = [*LOGINS, "EXCHANGE_SECRET", "CRM_KEY"]
 

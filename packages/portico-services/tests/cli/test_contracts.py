@@ -14,7 +14,7 @@ import pytest
 from portico.cli import specs
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "contracts.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "contracts.md").read_text()
 SAMPLES = [
     sample
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -16,7 +16,7 @@ from portico_services.contracts.api import ERROR_TYPES, ContractContext
 from portico_services.contracts.lint import lint_document
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "contracts.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "contracts.md").read_text()
 WEATHER = str(ROOT / "examples" / "contracts_weather.py")
 
 

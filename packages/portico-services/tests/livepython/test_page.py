@@ -21,7 +21,7 @@ from portico_services.livepython.session_tools import MAX_SESSION_BYTES
 from support.escapes import ALL
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "live.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "live-python.md").read_text()
 
 
 def test_every_option_is_explained() -> None:

@@ -16,7 +16,7 @@ from portico import Client, Server
 from portico_services.memory.service import TOOLS, Memory
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "memory.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "memory.md").read_text()
 SESSIONS = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 # What differs from run to run.
 FLEETING = (

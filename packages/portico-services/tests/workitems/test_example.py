@@ -14,7 +14,7 @@ from portico_services.workitems.service import TOOLS
 from portico_services.workitems.states import TRANSITIONS
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "guide" / "work-items.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "work-items.md").read_text()
 
 
 def load(name: str) -> Any:

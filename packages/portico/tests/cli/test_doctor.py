@@ -1,4 +1,4 @@
-"""`portico doctor`: docs/guide/command-line.md. It changes nothing; its status says whether all is well."""
+"""`portico doctor`: docs/reference/command-line.md. It changes nothing; its status says whether all is well."""
 
 from __future__ import annotations
 

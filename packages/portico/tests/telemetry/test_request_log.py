@@ -1,4 +1,4 @@
-"""One line for each request: docs/guide/observability.md."""
+"""One line for each request: docs/how-to/monitor.md."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ async def endpoint(served: Served, at: Callable[..., Any]) -> At:
 
 
 async def test_a_call_is_answered(endpoint: At) -> None:
-    """docs/guide/transports.md, ASGI: the same endpoint."""
+    """docs/how-to/choose-a-transport.md, ASGI: the same endpoint."""
     response = await endpoint.call("echo", {"text": "hi"})
     assert response.status == 200
     assert response.json["result"]["content"][0]["text"] == "hi"
@@ -268,7 +268,7 @@ async def test_a_notification_is_202(endpoint: At) -> None:
 
 
 async def test_events_arrive_as_they_are_said(endpoint: At) -> None:
-    """docs/guide/transports.md: the answer becomes a stream at that moment, and is not collected first."""
+    """docs/how-to/choose-a-transport.md: the answer becomes a stream at that moment, and is not collected first."""
     stream = await endpoint.open_call("talk", {"count": 2, "hold": True}, meta={"progressToken": 1})
     assert stream.head["content-type"] == "text/event-stream"
     for number in (1, 2):
@@ -343,7 +343,7 @@ async def test_a_deleted_session_leaves_nobody_waiting(endpoint: At) -> None:
 
 
 async def test_a_body_that_is_too_large_is_413(served: Served, endpoint: At) -> None:
-    """docs/guide/deployment.md, Limits: declared or streamed."""
+    """docs/how-to/deploy.md, Limits: declared or streamed."""
     kind = {"content-type": "application/json"}
     declared = await endpoint.site.request("POST", endpoint.path, kind, b"x" * 100_001)
     assert declared.status == 413
@@ -379,7 +379,7 @@ async def test_alone_it_has_every_path(bare: Served, at: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize("path", ["/mcp/", "/deep/er/", "/mcp/mcp"])
 async def test_it_is_mounted_in_one_line(mounted: Served, at: Callable[..., Any], path: str) -> None:
-    """docs/guide/transports.md: whatever is left of the path is the endpoint. No lifespan was wired."""
+    """docs/how-to/choose-a-transport.md: whatever is left of the path is the endpoint. No lifespan was wired."""
     site = at(mounted.port)
     assert (await site.call("echo", {"text": "x"}, path=path)).status == 200
     assert "the lifespan has begun" in mounted.said
@@ -423,7 +423,7 @@ async def test_alone_it_ends_with_its_host(bare: Served) -> None:
 
 
 async def test_mounted_it_ends_with_the_loop(mounted: Served) -> None:
-    """docs/guide/transports.md: a mounted application is told nothing; a loop that ends cancels what runs in it."""
+    """docs/how-to/choose-a-transport.md: a mounted application gets no shutdown event; the end of its loop cancels its calls."""
     if mounted.program == "granian":
         pytest.skip("granian leaves its loop without cancelling what runs in it, so there is nothing to notice.")
     # On SIGTERM uvicorn kills itself by the same signal before the loop is closed.
@@ -466,7 +466,7 @@ class Door:
 
 
 async def test_the_lifespan_is_started_once_by_many_first_requests() -> None:
-    """docs/guide/transports.md: the first request starts it; requests that come together start it once."""
+    """docs/how-to/choose-a-transport.md: the first request starts it; requests that come together start it once."""
     began: list[str] = []
 
     @asynccontextmanager
@@ -596,7 +596,7 @@ def scoped() -> Server:
 
 
 async def test_the_environment_has_a_token_for_both_doors(scoped: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/guide/deployment.md: PORTICO_TOKEN is demanded by whatever serves."""
+    """docs/how-to/deploy.md: PORTICO_TOKEN is demanded by whatever serves."""
     monkeypatch.setenv("PORTICO_TOKEN", "right")
     app = scoped.http_app()
     assert (await asked(app))[0] == 401
@@ -606,7 +606,7 @@ async def test_the_environment_has_a_token_for_both_doors(scoped: Server, monkey
 
 
 async def test_scopes_refuse_who_is_nobody(scoped: Server) -> None:
-    """docs/guide/security.md: over HTTP without a principal there is no scope; in this process all are there."""
+    """docs/explanation/security.md: over HTTP without a principal there is no scope; in this process all are there."""
     app = scoped.http_app()
     result = (await asked(app))[1]["result"]
     assert result["isError"]
@@ -618,7 +618,7 @@ async def test_scopes_refuse_who_is_nobody(scoped: Server) -> None:
 
 @pytest.mark.parametrize("proxies", [(), ("10.0.0.1",)])
 async def test_a_service_for_this_machine_is_for_this_machine(scoped: Server, proxies: tuple[str, ...]) -> None:
-    """docs/guide/live.md: whichever door it is behind, also when the head of a request is known already."""
+    """docs/reference/live-python.md: whichever door it is behind, also when the head of a request is known already."""
     scoped.add(Alone())
     app = scoped.http_app(trusted_proxies=proxies)
     for _ in range(3):

@@ -214,7 +214,7 @@ async def test_every_request_is_looked_at(serve: Serve, server: Server, method: 
 
 
 async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md: a refusal says which setting would have allowed it."""
+    """docs/how-to/deploy.md: a refusal says which setting would have allowed it."""
     site = await serve(server)
     host = await site.request("GET", "/metrics", {"host": "evil.example"})
     assert "--allowed-host" in host.json["error"]["message"]
@@ -226,7 +226,7 @@ async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None
 
 
 async def test_a_refusal_quotes_only_so_much(serve: Serve, server: Server) -> None:
-    """docs/guide/security.md: a value quoted in an error is cut off."""
+    """docs/explanation/security.md: a value quoted in an error is cut off."""
     site = await serve(server)
     response = await site.request("GET", "/metrics", {"host": "e" * 5000})
     assert len(response.body) < 500
@@ -236,7 +236,7 @@ async def test_a_refusal_quotes_only_so_much(serve: Serve, server: Server) -> No
     "host", ["tools.example", "TOOLS.example", "tools.example:443", "tools.example.", "[2001:db8::1]:1"]
 )
 async def test_a_host_that_is_listed_is_let_in(serve: Serve, server: Server, host: str) -> None:
-    """docs/guide/deployment.md: a name, with or without a port, that clients reach us by."""
+    """docs/how-to/deploy.md: a name, with or without a port, that clients reach us by."""
     site = await serve(server, allowed_hosts=["tools.example", "2001:db8::1"])
     assert (await site.request("GET", "/metrics", {"host": host})).status == 200
     assert (await site.request("GET", "/metrics", {"host": f"x{host}"})).status in (400, 403)
@@ -251,7 +251,7 @@ async def test_a_host_that_is_listed_with_its_port_is_let_in_with_it(serve: Serv
 
 
 async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md: an origin is a scheme, a name and a port, and all three count."""
+    """docs/how-to/deploy.md: an origin is a scheme, a name and a port, and all three count."""
     site = await serve(server, allowed_origins=["https://app.example", "https://other.example:8443/"])
     for origin, status in {
         "https://app.example": 200,
@@ -265,7 +265,7 @@ async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) 
 
 
 async def test_anybody_is_let_in_where_that_is_said(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md: behind something else that looks."""
+    """docs/how-to/deploy.md: behind something else that looks."""
     site = await serve(server, allowed_hosts=["*"], allowed_origins=["*"])
     fields = {"host": "whatever.example", "origin": "http://evil.example"}
     assert (await site.request("GET", "/metrics", fields)).status == 200
@@ -298,7 +298,7 @@ server = Server("small", version="1")
 
 
 async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> None:
-    """docs/guide/deployment.md: PORTICO_ALLOWED_HOSTS and PORTICO_ALLOWED_ORIGINS, with commas; and the options too."""
+    """docs/how-to/deploy.md: PORTICO_ALLOWED_HOSTS and PORTICO_ALLOWED_ORIGINS, with commas; and the options too."""
     (tmp_path / "small.py").write_text(SCRIPT)
     environment = {
         "PORTICO_ALLOWED_HOSTS": "tools.example, other.example",
@@ -436,7 +436,7 @@ def test_what_the_gate_remembers_is_bounded_in_bytes() -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/healthz"])
 async def test_a_probe_may_call_us_anything(serve: Serve, server: Server, path: str) -> None:
-    """docs/guide/deployment.md: a probe knows the address of a pod, and no name. No page of another origin is one."""
+    """docs/how-to/deploy.md: a probe knows the address of a pod, and no name. No page of another origin is one."""
     site = await serve(server, token="right", allow_loopback=False)
     for method in ("GET", "HEAD"):
         assert (await site.request(method, path, {"host": "192.0.2.2:8080"})).status == 200
@@ -447,7 +447,7 @@ async def test_a_probe_may_call_us_anything(serve: Serve, server: Server, path: 
 
 
 async def test_a_domain_has_many_names(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md: `*.example.com` is what is below it, and not itself."""
+    """docs/how-to/deploy.md: `*.example.com` is what is below it, and not itself."""
     site = await serve(server, allowed_hosts=["*.example.com"])
     for host in ("a.example.com", "b.a.example.com:8443", "A.EXAMPLE.COM"):
         assert (await site.modern("tools/list", headers={"host": host})).status == 200, host
@@ -543,7 +543,7 @@ def test_the_header_that_the_proxy_writes_outranks_the_other(
 async def test_limits_count_the_clients_behind_a_proxy(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
-    """docs/guide/deployment.md: behind a proxy all would be one address. A stranger is not believed."""
+    """docs/how-to/deploy.md: behind a proxy all would be one address. A stranger is not believed."""
     for trusted, status in ((["127.0.0.1"], 200), ([], 503)):
         site = await serve(server, max_concurrent_requests_per_client=1, trusted_proxies=trusted)
         busy = await site.connect()

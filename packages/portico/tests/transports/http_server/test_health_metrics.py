@@ -77,7 +77,7 @@ async def numbers(site: Any) -> Numbers:
 
 @pytest.mark.parametrize("path", ["/health", "/healthz"])
 async def test_health_says_who_and_what(serve: Serve, server: Server, path: str) -> None:
-    """docs/guide/deployment.md: 200 with name, version, revisions and uptime."""
+    """docs/how-to/deploy.md: 200 with name, version, revisions and uptime."""
     site = await serve(server)
     response = await site.request("GET", path)
     assert response.status == 200
@@ -90,13 +90,13 @@ async def test_health_says_who_and_what(serve: Serve, server: Server, path: str)
 
 @pytest.mark.parametrize("path", ["/health", "/healthz"])
 async def test_health_needs_no_token(serve: Serve, server: Server, path: str) -> None:
-    """docs/guide/deployment.md: whoever restarts processes has none."""
+    """docs/how-to/deploy.md: whoever restarts processes has none."""
     site = await serve(server, token="right")
     assert (await site.request("GET", path, {"authorization": None})).status == 200
 
 
 async def test_health_is_answered_while_everything_is_busy(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md: limits are for calls; a busy process is not a dead one."""
+    """docs/how-to/deploy.md: limits are for calls; a busy process is not a dead one."""
     site = await serve(server, max_concurrent_requests=1)
     raw = await site.connect()
     raw.send(site.modern_bytes("tools/call", {"name": "hold", "arguments": {}}))
@@ -109,7 +109,7 @@ async def test_health_is_answered_while_everything_is_busy(serve: Serve, server:
 
 
 async def test_metrics_need_the_token(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md: only health is for everybody."""
+    """docs/how-to/deploy.md: only health is for everybody."""
     site = await serve(server, token="right")
     assert (await site.request("GET", "/metrics", {"authorization": None})).status == 401
     assert (await site.request("GET", "/metrics")).status == 200
@@ -183,7 +183,7 @@ async def test_the_histogram_adds_up(serve: Serve, server: Server, held: Any) ->
 
 
 async def test_what_is_running_is_a_gauge(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md: calls in flight, sessions, streams, bytes."""
+    """docs/how-to/deploy.md: calls in flight, sessions, streams, bytes."""
     site = await serve(server)
     raw = await site.connect()
     raw.send(site.modern_bytes("tools/call", {"name": "hold", "arguments": {}}))
@@ -212,7 +212,7 @@ async def test_what_is_running_is_a_gauge(serve: Serve, server: Server, held: An
 
 
 async def test_bytes_are_counted_in_sessions_too(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md: bytes. Most deployed clients are in sessions."""
+    """docs/how-to/deploy.md: bytes. Most deployed clients are in sessions."""
     site = await serve(server)
     session = await site.initialize("2025-11-25")
     before = (await numbers(site)).get("mcp_server_sent_bytes_total")

@@ -158,7 +158,7 @@ async def attack(site: Any, requests: int, seed: int) -> None:
 
 
 async def test_nothing_of_a_hostile_day_stays(target: Target) -> None:
-    """docs/guide/security.md: aborted uploads, bombs and made-up names leave the memory as it was."""
+    """docs/explanation/security.md: aborted uploads, bombs and made-up names leave the memory as it was."""
     site = target.site
     for seed in range(AT_ONCE):
         await attack(site, REQUESTS // AT_ONCE // 4, seed)
@@ -229,7 +229,7 @@ LARGEST: dict[str, Callable[[Any], bytes]] = {
 
 
 async def test_no_request_stops_the_loop(target: Target) -> None:
-    """docs/guide/security.md: whatever is the largest of its kind, others are served a tenth of a second later."""
+    """docs/explanation/security.md: no request, however large, delays others by more than a tenth of a second."""
     too_long = {}
     for what, request in LARGEST.items():
         for _ in range(5):

@@ -220,7 +220,7 @@ async def test_a_request_that_ends_in_the_middle_is_400(serve: Serve, server: Se
 
 
 async def test_a_connection_that_says_nothing_is_closed(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: between requests."""
+    """docs/how-to/deploy.md, Limits: between requests."""
     site = await serve(server, deadlines=ConnectionTimeouts(idle=0.1))
     fresh, used = await site.connect(), await site.connect()
     used.send(HEALTH)
@@ -230,7 +230,7 @@ async def test_a_connection_that_says_nothing_is_closed(serve: Serve, server: Se
 
 
 async def test_a_slow_head_is_408(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: time for the head; bytes that trickle do not buy more of it."""
+    """docs/how-to/deploy.md, Limits: time for the head; bytes that trickle do not buy more of it."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.3))
     raw = await site.connect()
     raw.send(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n")
@@ -248,7 +248,7 @@ async def _trickle(raw: Any, data: bytes) -> None:
 
 
 async def test_a_slow_body_is_408(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: time for the body."""
+    """docs/how-to/deploy.md, Limits: time for the body."""
     site = await serve(server, deadlines=ConnectionTimeouts(body=0.3))
     whole, chunks = await site.connect(), await site.connect()
     whole.send(site.bytes("POST", "/mcp", {**KIND, "content-length": "1000"}))
@@ -261,7 +261,7 @@ async def test_a_slow_body_is_408(serve: Serve, server: Server) -> None:
 
 
 async def test_a_slow_call_has_no_deadline(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Limits: they are for clients; a body takes as long as it takes."""
+    """docs/how-to/deploy.md, Limits: they are for clients; a body takes as long as it takes."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.1, body=0.1, idle=0.1))
     raw = await site.connect()
     raw.send(calling(site, "hold"))
@@ -277,7 +277,7 @@ async def test_a_slow_call_has_no_deadline(serve: Serve, server: Server, held: A
 async def test_there_are_only_so_many_connections(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
-    """docs/guide/deployment.md, Limits: beyond it the oldest that waits for nothing makes room, and none that does."""
+    """docs/how-to/deploy.md, Limits: beyond it the oldest that waits for nothing makes room, and none that does."""
     site = await serve(server, max_connections=3, max_connections_per_ip=3)
     busy = [await site.connect() for _ in range(2)]
     for raw in busy:
@@ -369,7 +369,7 @@ def _replies() -> int:
 async def test_all_bodies_together_have_a_bound(
     serve: Serve, server: Server, framing: str, wait_until: Callable[..., Any]
 ) -> None:
-    """docs/guide/deployment.md, Limits: who comes too much is told to come again, and others are served."""
+    """docs/how-to/deploy.md, Limits: who comes too much is told to come again, and others are served."""
     site = await serve(server, max_total_body_size=100_000)
     data = calling(site, "echo", {"text": "x" * 60_000})
     first, second, small = await site.connect(), await site.connect(), await site.connect()
@@ -519,7 +519,7 @@ async def test_a_body_that_was_too_large_is_413_when_it_is_complete(serve: Serve
 
 
 async def test_a_body_of_the_greatest_size_is_read(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: up to, and including."""
+    """docs/how-to/deploy.md, Limits: up to, and including."""
     site = await serve(server, max_body_size=10_000)
     data = calling(site, "echo", {"text": ""})
     body = data.partition(b"\r\n\r\n")[2]
@@ -709,7 +709,7 @@ async def test_responses_have_a_date(serve: Serve, server: Server) -> None:
     ],
 )
 async def test_ambiguous_framing_is_400_and_the_end(serve: Serve, server: Server, data: bytes) -> None:
-    """RFC 9112 5.1, 5.2, 6.1, 6.3, 7.1, 11.2; docs/guide/deployment.md: 400, and the connection is closed."""
+    """RFC 9112 5.1, 5.2, 6.1, 6.3, 7.1, 11.2; docs/how-to/deploy.md: 400, and the connection is closed."""
     site = await serve(server)
     raw = await site.connect()
     raw.send(data.replace(b"{}", b"Host: localhost\r\n"))
@@ -759,7 +759,7 @@ async def test_a_huge_request_line_is_414(serve: Serve, server: Server, length: 
     ],
 )
 async def test_too_much_head_is_431(serve: Serve, server: Server, fields: bytes) -> None:
-    """RFC 6585 5; docs/guide/deployment.md: 64 KiB, 100 fields."""
+    """RFC 6585 5; docs/how-to/deploy.md: 64 KiB, 100 fields."""
     site = await serve(server)
     raw = await site.connect()
     raw.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n")
@@ -865,7 +865,7 @@ _piece = st.one_of(
 async def test_no_bytes_make_it_hang_or_fail(
     serve: Serve, server: Server, caplog: pytest.LogCaptureFixture, pieces: list[bytes], together: bool
 ) -> None:
-    """docs/guide/deployment.md: answered or closed, never a hang, never an exception in the log."""
+    """docs/how-to/deploy.md: answered or closed, never a hang, never an exception in the log."""
     site = await serve(server)
     raw = await site.connect()
     # It may be closed before we have said everything.
@@ -886,7 +886,7 @@ async def test_no_bytes_make_it_hang_or_fail(
 async def test_a_client_that_asks_and_never_reads_does_not_fill_the_memory(
     serve: Serve, server: Server, wait_until: Any
 ) -> None:
-    """docs/guide/security.md: nothing more is read from a client that does not read; every buffer has a bound."""
+    """docs/explanation/security.md: nothing more is read from a client that does not read; every buffer has a bound."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
     raw.writer.transport.pause_reading()
@@ -900,7 +900,7 @@ async def test_a_client_that_asks_and_never_reads_does_not_fill_the_memory(
 
 @pytest.mark.requirement("progress.flooding")
 async def test_what_can_be_missed_is_dropped_for_a_slow_reader(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Limits: beyond 1 MiB unread log messages are dropped; the answer is not."""
+    """docs/how-to/deploy.md, Limits: beyond 1 MiB unread log messages are dropped; the answer is not."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
     raw.writer.transport.pause_reading()
@@ -913,7 +913,7 @@ async def test_what_can_be_missed_is_dropped_for_a_slow_reader(serve: Serve, ser
 
 
 async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, wait_until: Any) -> None:
-    """docs/guide/context.md: awaiting what was said waits for a slow reader, and then nothing is dropped."""
+    """docs/how-to/use-the-context.md: awaiting what was said waits for a slow reader, and then nothing is dropped."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
     raw.writer.transport.pause_reading()
@@ -926,7 +926,7 @@ async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, ser
 
 
 async def test_a_listener_that_is_too_far_behind_is_let_go(serve: Serve, server: Server, wait_until: Any) -> None:
-    """docs/guide/deployment.md, Limits: what cannot be missed is not dropped; the connection is ended instead."""
+    """docs/how-to/deploy.md, Limits: what cannot be missed is not dropped; the connection is ended instead."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
     uri = "note://" + "x" * 8000
@@ -949,7 +949,7 @@ async def test_a_listener_that_is_too_far_behind_is_let_go(serve: Serve, server:
 async def test_a_reader_that_never_reads_its_answer_does_not_stay_for_ever(
     serve: Serve, server: Server, wait_until: Any
 ) -> None:
-    """docs/guide/deployment.md, Limits: a client that takes too long loses its connection, read or not."""
+    """docs/how-to/deploy.md, Limits: a client that takes too long loses its connection, read or not."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.2, body=0.2, idle=0.2))
     raw = await site.connect(receive_buffer=4096)
     raw.writer.transport.pause_reading()
@@ -963,7 +963,7 @@ async def test_a_reader_that_never_reads_its_answer_does_not_stay_for_ever(
 
 
 async def test_stopping_lets_running_calls_finish(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Stopping: no new connections, no new calls, what runs may finish."""
+    """docs/how-to/deploy.md, Stopping: no new connections, no new calls, what runs may finish."""
     site = await serve(server)
     idle, busy, streaming = await site.connect(), await site.connect(), await site.connect()
     idle.send(HEALTH)
@@ -993,7 +993,7 @@ async def test_stopping_lets_running_calls_finish(serve: Serve, server: Server, 
 
 
 async def test_stopping_does_not_wait_for_ever(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Stopping: so many seconds, then it is over."""
+    """docs/how-to/deploy.md, Stopping: so many seconds, then it is over."""
     site = await serve(server)
     raw = await site.connect()
     raw.send(calling(site, "hold"))
@@ -1004,7 +1004,7 @@ async def test_stopping_does_not_wait_for_ever(serve: Serve, server: Server, hel
 
 
 async def test_health_says_that_it_is_draining(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md: whoever balances the load can look."""
+    """docs/how-to/deploy.md: whoever balances the load can look."""
     site = await serve(server)
     busy = await site.connect()
     busy.send(calling(site, "hold") + HEALTH)
@@ -1036,7 +1036,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 async def test_it_speaks_tls(
     serve: Serve, server: Server, tmp_path: Path, held: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """docs/guide/deployment.md: `--ssl-certfile`, `--ssl-keyfile`; TLS 1.2 at least."""
+    """docs/how-to/deploy.md: `--ssl-certfile`, `--ssl-keyfile`; TLS 1.2 at least."""
     made, key = certificate(tmp_path)
     place = BindAddress(ssl_certfile=str(made), ssl_keyfile=str(key))
     context = place.ssl_context()
@@ -1079,7 +1079,7 @@ def test_a_certificate_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="This system has no SO_REUSEPORT.")
 async def test_several_may_share_a_port(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, More than one process: only when asked for."""
+    """docs/how-to/deploy.md, More than one process: only when asked for."""
     first = await serve(server, reuse_port=True)
     second = await serve(server, port=first.port, reuse_port=True)
     for _ in range(20):
@@ -1137,7 +1137,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.requirement("http.local")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 async def test_other_machines_are_not_served_without_a_token(run: Any, script: Path, host: str) -> None:
-    """docs/guide/deployment.md: refused with exit status 2, and with the words that would allow it."""
+    """docs/how-to/deploy.md: refused with exit status 2, and with the words that would allow it."""
     child = await run("-m", "portico", "serve", script, "--transport", "http", "--host", host, "--port", "0")
     assert await child.ended() == 2
     assert "PORTICO_TOKEN" in child.said
@@ -1146,7 +1146,7 @@ async def test_other_machines_are_not_served_without_a_token(run: Any, script: P
 
 
 async def test_other_machines_are_served_with_a_token(run: Any, at: Any, script: Path) -> None:
-    """docs/guide/deployment.md: then it is demanded from everybody."""
+    """docs/how-to/deploy.md: then it is demanded from everybody."""
     arguments = ("-m", "portico", "serve", script, "--transport", "http", "--host", "0.0.0.0", "--port", "0")
     child = await run(*arguments, env={"PORTICO_TOKEN": "right"})
     url = (await child.read_until("Serving on ")).strip()
@@ -1158,7 +1158,7 @@ async def test_other_machines_are_served_with_a_token(run: Any, at: Any, script:
 
 @pytest.mark.requirement("http.local")
 async def test_nothing_listens_beyond_this_machine_unless_asked(run: Any, at: Any, script: Path) -> None:
-    """docs/guide/deployment.md: 127.0.0.1 is the default. A signal ends it with status 0."""
+    """docs/how-to/deploy.md: 127.0.0.1 is the default. A signal ends it with status 0."""
     child = await run("-m", "portico", "serve", script, "--transport", "http", "--port", "0")
     url = (await child.read_until("Serving on ")).strip()
     assert "http://127.0.0.1:" in url

@@ -57,7 +57,7 @@ async def initialized(site: Any, capabilities: Any = None) -> Old:
     ("method", "path"), [("GET", "/sse"), ("POST", "/messages"), ("POST", "/messages?session_id=x")]
 )
 async def test_it_is_off_unless_asked_for(serve: Serve, server: Server, method: str, path: str) -> None:
-    """docs/guide/transports.md: only with `--sse`."""
+    """docs/how-to/choose-a-transport.md: only with `--sse`."""
     site = await serve(server)
     response = await site.request(
         method, path, {"content-type": "application/json"}, b"{}" if method == "POST" else None
@@ -205,7 +205,7 @@ async def test_both_addresses_are_behind_the_gate_and_the_token(serve: Serve, se
 
 
 async def test_the_stream_is_kept_alive(serve: Serve, server: Server) -> None:
-    """docs/guide/transports.md: whatever is in between must not think that it is dead."""
+    """docs/how-to/choose-a-transport.md: whatever is in between must not think that it is dead."""
     site = await serve(server, sse=True)
     old = await opened(site)
     site.exchange.send_keep_alives()
@@ -213,7 +213,7 @@ async def test_the_stream_is_kept_alive(serve: Serve, server: Server) -> None:
 
 
 async def test_draining_lets_calls_finish_and_ends_the_stream(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Stopping: running calls have their time, on this transport as on the others."""
+    """docs/how-to/deploy.md, Stopping: running calls have their time, on this transport as on the others."""
     site = await serve(server, sse=True)
     old = await initialized(site)
     message = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "hold", "arguments": {}}}
@@ -230,7 +230,7 @@ async def test_draining_lets_calls_finish_and_ends_the_stream(serve: Serve, serv
 
 
 async def test_a_reader_that_is_far_behind_does_not_fill_the_memory(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Limits: 1 MiB unread, then log messages are dropped, then the connection."""
+    """docs/how-to/deploy.md, Limits: 1 MiB unread, then log messages are dropped, then the connection."""
     site = await serve(server, sse=True)
     old = await initialized(site)
     # It never reads again: what it has not read is here, or in the buffers of the system.
@@ -241,7 +241,7 @@ async def test_a_reader_that_is_far_behind_does_not_fill_the_memory(serve: Serve
 
 
 async def test_sessions_have_a_cap(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: sessions."""
+    """docs/how-to/deploy.md, Limits: sessions."""
     site = await serve(server, sse=True, max_sessions=1)
     await opened(site)
     assert (await site.request("GET", "/sse", {"accept": "text/event-stream"})).status == 503

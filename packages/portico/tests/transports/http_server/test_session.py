@@ -276,7 +276,7 @@ async def test_initialize_inside_a_session_begins_another(serve: Serve, server: 
 
 
 async def test_the_oldest_session_that_nobody_uses_makes_room(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: a flood of `initialize` locks nobody out; who is connected stays."""
+    """docs/how-to/deploy.md, Limits: a flood of `initialize` locks nobody out; who is connected stays."""
     site = await serve(server, max_sessions=3)
     used, listening, unused = await site.initialize(R4), await site.initialize(R4), await site.initialize(R4)
     await (await listening.get()).event()
@@ -464,7 +464,7 @@ async def test_a_request_is_answered_with_json_or_events(serve: Serve, server: S
 
 @every
 async def test_a_client_that_prefers_events_gets_them(serve: Serve, server: Server, revision: str) -> None:
-    """docs/guide/transports.md: whoever names text/event-stream first gets events from the start."""
+    """docs/how-to/choose-a-transport.md: whoever names text/event-stream first gets events from the start."""
     site = await serve(server)
     session = await site.initialize(revision)
     fields = {"accept": "text/event-stream, application/json"}
@@ -773,7 +773,7 @@ async def test_a_call_says_what_it_has_to_say_on_its_own_stream(serve: Serve, se
 
 
 async def test_what_happened_before_the_stream_was_opened_is_not_lost(serve: Serve, server: Server) -> None:
-    """docs/guide/transports.md: events are kept for those who come (back)."""
+    """docs/how-to/choose-a-transport.md: events are kept for those who come (back)."""
     site = await serve(server)
     session = await site.initialize(R4)
     await session.call("grow", {"name": "grown"})
@@ -781,7 +781,7 @@ async def test_what_happened_before_the_stream_was_opened_is_not_lost(serve: Ser
 
 
 async def test_the_get_stream_is_kept_alive(serve: Serve, server: Server) -> None:
-    """docs/guide/transports.md: whatever is in between must not think that it is dead."""
+    """docs/how-to/choose-a-transport.md: whatever is in between must not think that it is dead."""
     site = await serve(server)
     session = await site.initialize(R4)
     stream = await session.get()
@@ -987,7 +987,7 @@ async def test_older_clients_are_not_let_go(serve: Serve, server: Server, revisi
 
 
 async def test_the_store_of_events_is_bounded(serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/guide/transports.md: so many events and bytes for each session. What is evicted is not replayed."""
+    """docs/how-to/choose-a-transport.md: so many events and bytes for each session. What is evicted is not replayed."""
     monkeypatch.setattr(keeping, "MAX_REPLAY_EVENTS", 10)
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1127,7 +1127,7 @@ async def test_who_names_no_events_gets_json_and_the_rest_goes_to_the_session(
 
 
 async def test_draining_lets_calls_finish_and_ends_streams(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Stopping: running calls have their time, sessions' streams end."""
+    """docs/how-to/deploy.md, Stopping: running calls have their time, sessions' streams end."""
     site = await serve(server)
     session = await site.initialize(R4)
     stream = await session.get()
@@ -1145,7 +1145,7 @@ async def test_draining_lets_calls_finish_and_ends_streams(serve: Serve, server:
 
 @every
 async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, revision: str) -> None:
-    """docs/guide/context.md: awaiting what was said waits for the reader, in a session as anywhere else.
+    """docs/how-to/use-the-context.md: awaiting what was said waits for the reader, in a session as anywhere else.
 
     Without that a client that reads as fast as it can loses its connection to a body that talks faster.
     """
@@ -1158,7 +1158,7 @@ async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, ser
 async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else(
     serve: Serve, server: Server, held: Any
 ) -> None:
-    """docs/guide/deployment.md, Limits: 1 MiB unread. The work goes on, and the end of it can be resumed."""
+    """docs/how-to/deploy.md, Limits: 1 MiB unread. The work goes on, and the end of it can be resumed."""
     site = await serve(server)
     session = await site.initialize(R4)
     raw = await site.connect(receive_buffer=4096)

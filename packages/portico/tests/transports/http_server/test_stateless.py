@@ -453,7 +453,7 @@ async def test_both_paths_are_the_same_endpoint(serve: Serve, server: Server, pa
 
 
 async def test_the_path_can_be_chosen(serve: Serve, server: Server) -> None:
-    """docs/guide/transports.md: `--path`."""
+    """docs/how-to/choose-a-transport.md: `--path`."""
     site = await serve(server, path="/tools/v1")
     assert (await site.call("echo", {"text": "hi"}, path="/tools/v1")).status == 200
     assert (await site.call("echo", {"text": "hi"}, path="/mcp")).status == 404
@@ -810,7 +810,7 @@ async def test_a_listener_that_leaves_is_forgotten(serve: Serve, server: Server,
 async def test_more_calls_than_there_may_be_are_refused(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
-    """docs/guide/deployment.md, Limits: 503 with Retry-After; what is running is not disturbed."""
+    """docs/how-to/deploy.md, Limits: 503 with Retry-After; what is running is not disturbed."""
     site = await serve(server, max_concurrent_requests=2)
     running = [await site.connect() for _ in range(2)]
     for raw in running:
@@ -827,7 +827,7 @@ async def test_more_calls_than_there_may_be_are_refused(
 
 @pytest.mark.requirement("tools.limited")
 async def test_one_client_cannot_have_all_calls(serve: Serve, server: Server, held: Any) -> None:
-    """docs/guide/deployment.md, Limits: so many from one address."""
+    """docs/how-to/deploy.md, Limits: so many from one address."""
     site = await serve(server, max_concurrent_requests_per_client=1)
     raw = await site.connect()
     raw.send(site.modern_bytes("tools/call", {"name": "hold", "arguments": {}}))
@@ -872,7 +872,7 @@ async def test_a_token_in_the_query_is_no_token(serve: Serve, server: Server) ->
 async def test_an_endpoint_whose_name_begins_like_health_needs_the_token_too(
     serve: Serve, server: Server, path: str
 ) -> None:
-    """docs/guide/deployment.md: /health needs no token. Nothing else may be reached without one."""
+    """docs/how-to/deploy.md: /health needs no token. Nothing else may be reached without one."""
     site = await serve(server, token="right", path=path)
     response = await site.call("echo", {"text": "x"}, path=path, headers={"authorization": None})
     assert response.status == 401

@@ -31,7 +31,7 @@ class MCPServer(CompatServer):
     context_class = Context
     default_name = "mcp-server"
     unsupported = {
-        "auth_server_provider": Unsupported("use [auth.proxy] of portico-gateway, docs/guide/access.md"),
+        "auth_server_provider": Unsupported("use [auth.proxy] of portico-gateway, docs/how-to/control-access.md"),
         "debug": Unsupported("use log_level='debug'", accepted=(None, False)),
         "dependencies": Unsupported("declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])),
         "subscriptions": Unsupported("use store=URL, so that workers share notifications"),
