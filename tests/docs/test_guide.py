@@ -137,7 +137,7 @@ async def test_a_sample_is_what_the_example_says(
 def test_every_sample_is_marked() -> None:
     """A block of text or JSON without a marker would be read by nobody."""
     for page, text in PAGES.items():
-        if page == "first-server":
+        if page in ("first-server", "install"):
             continue
         marked = len(SAMPLE.findall(text))
         assert len(re.findall(r"^```(?:text|json)$", text, re.MULTILINE)) == marked, page

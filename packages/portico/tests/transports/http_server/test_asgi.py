@@ -423,7 +423,7 @@ async def test_alone_it_ends_with_its_host(bare: Served) -> None:
 
 
 async def test_mounted_it_ends_with_the_loop(mounted: Served) -> None:
-    """docs/how-to/choose-a-transport.md: a mounted application gets no shutdown event; the end of its loop cancels its calls."""
+    """docs/how-to/choose-a-transport.md: mounted, the end of the loop cancels running calls."""
     if mounted.program == "granian":
         pytest.skip("granian leaves its loop without cancelling what runs in it, so there is nothing to notice.")
     # On SIGTERM uvicorn kills itself by the same signal before the loop is closed.
