@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,21 @@ def read_by_python(uri: str, decodes: int) -> tuple[str, str, str] | None:
     return f"{found.scheme}:", host, posixpath.normpath("/" + path.lstrip("/"))
 
 
+def read_by_lenient_targets(uri: str) -> Iterator[tuple[str, str, str]]:
+    """Read a file URI as a servlet container, a target that normalizes Unicode, and a program on Windows do."""
+    scheme, _, rest = uri.partition(":")
+    if scheme.lower() != "file" or not rest.startswith("///"):
+        return
+    path = unquote(rest[2:].partition("?")[0].partition("#")[0])
+    looks_alike = str.maketrans("\u2044\u2215", "//")
+    for reading in (
+        re.sub(r";[^/]*", "", path),
+        unicodedata.normalize("NFKC", path).translate(looks_alike),
+        re.sub(r"(?<=[^/. ])(?:::[^/]*|[. ]+)(?=/|$)", "", path),
+    ):
+        yield "file:", "", posixpath.normpath("/" + reading.lstrip("/"))
+
+
 def encoded(char: str, times: int) -> str:
     text = "".join(f"%{byte:02x}" for byte in char.encode())
     for _ in range(times - 1):
@@ -84,7 +101,16 @@ def spellings(draw: st.DrawFn, heads: list[str], segments: list[str]) -> str:
     slash = st.sampled_from(
         ["/"] * 8 + ["//", "/./", "/x/../", "/%2e/", "/x/%2e%2E/", "/x%2fy/../", "%2f", "%5c", "/x//../../"]
     )
-    detour = st.sampled_from([""] * 8 + ["share/../", "a%2fb/../../", ".\t./", "x/%252e%252e/", "x/\u2025/"])
+    detours = ["share/../", "a%2fb/../../", ".\t./", "x/%252e%252e/", "x/\u2025/", "{a}/../", "{+a}/%2e%2e/", "x/..;/"]
+    detours += [
+        "x/..;v=1/",
+        "x/%2e%2e%3bv/",
+        "x/%EF%BC%8E%EF%BC%8E/",
+        "x/%25EF%25BC%258E./",
+        "x/..\u2044",
+        "..%E2%88%95",
+    ]
+    detour = st.sampled_from([""] * 16 + detours)
     junk = st.sampled_from([""] * 30 + ["\t", "\n", " ", "\\", "\u00ad", "\ufeff"])
     text = draw(st.sampled_from(heads))
     for segment in segments:
@@ -92,6 +118,7 @@ def spellings(draw: st.DrawFn, heads: list[str], segments: list[str]) -> str:
         times = draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
         at = draw(st.integers(0, len(segment) - 1))
         text += segment[:at] + encoded(segment[at], times) + draw(junk) + segment[at + 1 :]
+        text += draw(st.sampled_from([""] * 20 + [".", "%20", "::$DATA", "::$INDEX_ALLOCATION", ";v=1"]))
         if segment != segments[-1]:
             text += draw(slash)
     return text + draw(st.sampled_from(["", "", "", "?q=1", "#f", "/", "/.", "?/../../share/x", ";v=1", "%00", " "]))
@@ -140,9 +167,49 @@ FAST = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCh
 @FAST
 @given(uri=spellings(FILE_HEADS, ["srv", "secret", "plan"]))
 def test_no_spelling_leads_into_a_denied_folder(node: Any, uri: str) -> None:
-    read = [node(uri), *(read_by_python(uri, decodes) for decodes in (0, 1, 2))]
+    read = [node(uri), *(read_by_python(uri, decodes) for decodes in (0, 1, 2)), *read_by_lenient_targets(uri)]
     if any(one is not None and one[0] == "file:" and f"{one[2]}/".startswith("/srv/secret/") for one in read):
         assert is_refused(uri, "file:///srv/secret/*", "file:///srv/share/*"), (uri, read)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///srv/share/{a}/../../secret/plan",
+        "file:///srv/{a}/../secret/plan",
+        "file:///srv/share/..;/secret/plan",
+        "file:///srv/share/%2e%2e%3Bv=1/secret/plan",
+        "file:///srv/share/\uff0e\uff0e/secret/plan",
+        "file:///srv/share/%EF%BC%8E%EF%BC%8E/secret/plan",
+        "file:///srv/share/..\u2044secret/plan",
+        "file:///srv/share/..%E2%88%95secret/plan",
+    ],
+)
+def test_braces_parameters_and_compatibility_characters_hide_no_dot_segments(uri: str) -> None:
+    assert is_refused(uri, "file:///srv/secret/*", "file:///srv/share/*")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///srv/secret./plan",
+        "file:///srv/secret%20/plan",
+        "file:///srv/secret::$INDEX_ALLOCATION/plan",
+        "file:///srv%E2%88%95secret/plan",
+        "file:///srv\u2044secret/plan",
+        "file:///srv/%EF%BD%93ecret/plan",
+    ],
+)
+def test_a_name_that_only_some_targets_read_as_a_denied_one_is_denied(uri: str) -> None:
+    assert is_refused(uri, "file:///srv/secret/*", "file:///none/*")
+
+
+def test_the_text_of_a_template_is_judged_by_where_it_leads() -> None:
+    template, denied = "file:///srv/share/{a}/../../secret/{b}", parse_pattern("", "files.file:///srv/secret/*")
+    assert denied.matches_for_deny("template", "files", template)
+    assert not parse_pattern("", "files.file:///srv/share/*").matches_for_allow("template", "files", template)
+    assert not denied.matches_for_deny("template", "files", "file:///{+path}")
+    assert parse_pattern("", "files.file:///srv/share/*").matches_for_allow("template", "files", "file:///{+path}")
 
 
 @FAST
@@ -269,6 +336,8 @@ def upstream(folder: Path, *templates: str, name: str = "READ") -> list[str]:
 
 
 WAYS = [
+    "file:///srv/share/{a}/../../secret/plan",
+    "file:///srv/share/..;/secret/plan",
     *("{}/srv/secret/plan", "{}/srv/share/../secret/plan", "{}/srv/share/%2e%2e/secret/plan", "{}/srv//secret/plan"),
     *(
         "{}/srv/%73ecret/plan",

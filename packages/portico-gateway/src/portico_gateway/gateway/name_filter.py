@@ -71,11 +71,11 @@ class NameFilter:
         before = "" if owner is None else f"{owner}."
         if not self._include and not self._exclude:
             return True
-        if has_variable(name) or not (":" in name or "/" in name):
+        if ":" not in name and "/" not in name:
             whole = before + name
             chosen = not self._include or any(fnmatchcase(whole, item) for item in self._include)
-            excluded = any(fnmatchcase(whole, item) for item in self._exclude)
-            return chosen and not excluded and not (has_variable(name) and self._excluded(fold_confusables(whole)))
+            return chosen and not any(fnmatchcase(whole, item) for item in self._exclude)
+        # A URI in a request may contain braces as well, so the text of a template is checked like a URI.
         return not self._excludes(name, owner or "", before) and (
             not self._include or self._includes(name, owner or "", before)
         )

@@ -169,7 +169,11 @@ class ComponentPattern(Struct, frozen=True):
         if not glob_covers(self.owner, owner):
             return False
         if kind == "template" and has_variable(name):
-            return globs_intersect(self.name, compile_template_glob(name))
+            # The name may come from a request (`completion/complete`), with dot segments that lead elsewhere.
+            return all(
+                any(globs_intersect(glob, compile_template_glob(form)) for glob in (self.name, *self.uris))
+                for form in uri_variants(name).whole
+            )
         # A name that contains the internal characters is hostile; it never matches an allow rule.
         if _ANY_CHARS in name or _ANY_CHAR in name or not glob_covers(self.name, name):
             return False
@@ -192,7 +196,8 @@ class ComponentPattern(Struct, frozen=True):
         if kind == "template" and has_variable(name):
             # Hiding a template that has some allowed URIs would hide those too; each URI is checked again when it is
             # read.
-            return any(glob_covers(glob, fold_confusables(compile_template_glob(name))) for glob in self.folded_uris)
+            forms = {*map(compile_template_glob, folded_forms(name)), fold_confusables(compile_template_glob(name))}
+            return any(glob_covers(glob, form) for glob in self.folded_uris for form in forms)
         if kind in ("resource", "template"):
             return any(glob_covers(glob, form) for form in folded_forms(name) for glob in self.folded_uris)
         return glob_covers(fold_confusables(self.name), fold_confusables(_strip_wildcard_chars(name)))

@@ -17,6 +17,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from portico.protocol.uri_check import SLASHES
+
 # How often a reader may percent-decode a URI.
 # A proxy, a framework and an application may each decode once. More rounds would only multiply the forms.
 MAX_DECODES = 3
@@ -27,11 +29,13 @@ _TAIL = re.compile(r"[?#].*", re.DOTALL)
 _DROPPED = str.maketrans("", "", "\t\r\n")
 _DOT = re.compile(r"%2e", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z][:|]")
+# Windows ignores dots and spaces at the end of a name, and `name::$DATA` is the file `name`.
+_WINDOWS_SUFFIX = re.compile(r"(?<=[^/. ])(?::[^/]*|[. ]+)(?=/|$)")
 _PARAMETERS = re.compile(r";[^/]*")
 # URIs that all parsers read alike, so that long lists of resources are filtered quickly.
 _PLAIN = re.compile(
     r"(?:file:///|(?!(?:file|https?|wss?|ftp):)[a-z][a-z0-9+.-]*://[a-z][a-z0-9_-]*(?:/|$))"
-    r"(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?:/(?!$)|$))*"
+    r"(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?<!\.)(?:/(?!$)|$))*"
 )
 # The "special" schemes of WHATWG URL except `file`, with their default ports.
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
@@ -65,10 +69,11 @@ def _find_forms(uri: str) -> UriForms:
     # An attacker needs one reader that resolves a URI to a denied resource, so deny rules are checked against
     # all readings.
     lenient = dict.fromkeys(form for item in (*whole, *paths) for form in _lenient_readings(item))
-    compatible = unicodedata.normalize("NFKC", uri) if not uri.isascii() else uri
-    if compatible != uri:
-        # A target that normalizes first reads full-width dots and slashes as dots and slashes.
-        lenient |= dict.fromkeys(_readings(compatible))
+    for item in whole:
+        compatible = item if item.isascii() else unicodedata.normalize("NFKC", item).translate(SLASHES)
+        if compatible != item:
+            # A target that normalizes first reads full-width letters and slashes as letters and slashes.
+            lenient |= dict.fromkeys(_readings(compatible))
     return UriForms(
         tuple(whole),
         tuple(form for form in paths if form not in whole),
@@ -184,6 +189,8 @@ def _lenient_readings(uri: str) -> Iterator[str]:
     if scheme == "file:":
         # `urlsplit(uri).path` is the same for every host.
         hosts.setdefault("")
+        for item in (*paths,):
+            paths.setdefault(_WINDOWS_SUFFIX.sub("", item))
     for host in hosts:
         for item in paths:
             yield _join(scheme, host, item)
