@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from portico.cli import doctor
 from support.paths import ROOT
 
 Run = Callable[..., Any]
@@ -46,7 +48,14 @@ def test_where_all_is_well_nothing_is_made(examine: Any, tmp_path: Path) -> None
 
 def test_an_extra_that_is_not_there_is_named_with_what_installs_it(examine: Any) -> None:
     extras = examine()[1]["extras"]
-    assert "schema" in extras["text"].partition("; not installed: ")[0]
+    assert "portico[schema]" in extras["text"].partition("; not installed: ")[0]
+
+
+def test_named_extras_exist_in_the_package_that_has_them() -> None:
+    packages = {path.parent.name: tomllib.loads(path.read_text()) for path in ROOT.glob("packages/*/pyproject.toml")}
+    for requirement in doctor.EXTRAS:
+        name, _, extra = requirement.rstrip("]").partition("[")
+        assert extra in packages[name]["project"]["optional-dependencies"], requirement
 
 
 def test_a_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(examine: Any, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -56,29 +56,32 @@ class Extra(NamedTuple):
     purpose: str
 
 
+# By the requirement that installs them. pip only warns about an extra that a package does not have.
 EXTRAS = {
-    "schema": Extra("jsonschema_rs", "contracts, output validation"),
-    "pydantic": Extra("pydantic", "Pydantic models"),
-    "oauth": Extra("joserfc", "JWT login"),
-    "audit": Extra("cryptography", "signed audit"),
-    "cli": Extra("rich", "coloured tables"),
-    "port": Extra("libcst", "portico port"),
-    "testing": Extra("pytest", "pytest plugin"),
-    "otel": Extra("opentelemetry.sdk", "OpenTelemetry"),
-    "openapi": Extra("yaml", "OpenAPI in YAML"),
-    "cel": Extra("cel_expr_python", "CEL conditions in rules"),
-    "postgres": Extra("psycopg", "PostgreSQL stores"),
-    "memory-vectors": Extra("numpy", "vector search"),
-    "memory-vectors-fast": Extra("ctranslate2", "faster vector search"),
-    "live": Extra("eryx", "sandboxed Python"),
-    "system": Extra("psutil", "processes, event logs"),
+    "portico[schema]": Extra("jsonschema_rs", "contracts, output validation"),
+    "portico[pydantic]": Extra("pydantic", "Pydantic models"),
+    "portico[oauth]": Extra("joserfc", "JWT login"),
+    "portico[audit]": Extra("cryptography", "signed audit"),
+    "portico[cli]": Extra("rich", "coloured tables"),
+    "portico[port]": Extra("libcst", "portico port"),
+    "portico[testing]": Extra("pytest", "pytest plugin"),
+    "portico[otel]": Extra("opentelemetry.sdk", "OpenTelemetry"),
+    "portico[openapi]": Extra("yaml", "OpenAPI in YAML"),
+    "portico[postgres]": Extra("psycopg", "PostgreSQL stores"),
+    "portico[gateway]": Extra("portico_gateway", "gateways, rules, audit"),
+    "portico[services]": Extra("portico_services", "memory, work items, system"),
+    "portico[console]": Extra("portico_console", "console in a browser"),
+    "portico-gateway[cel]": Extra("cel_expr_python", "CEL conditions in rules"),
+    "portico-services[memory-vectors]": Extra("numpy", "vector search"),
+    "portico-services[memory-vectors-fast]": Extra("ctranslate2", "faster vector search"),
+    "portico-services[live]": Extra("eryx", "sandboxed Python"),
+    "portico-services[system]": Extra("psutil", "processes, event logs"),
 }
 MARKS = {"ok": "✓", "note": "–", "warning": "!", "error": "✗"}
 # The default port of `portico serve`.
 DEFAULT_PORT = 8080
 
 Level = Literal["ok", "note", "warning", "error"]
-T = TypeVar("T")
 
 
 class HealthCheck(Struct):
@@ -134,7 +137,7 @@ def _extras() -> HealthCheck:
     if not missing:
         return HealthCheck("extras", "ok", text)
     text = f"{text}; not installed: {', '.join(missing)}"
-    return HealthCheck("extras", "note", text, "pip install 'portico[NAME]'")
+    return HealthCheck("extras", "note", text, "pip install 'NAME'")
 
 
 def _is_installed(module: str) -> bool:
@@ -340,7 +343,7 @@ async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, 
     except (PorticoError, ToolError) as failure:
         results = [HealthCheck(subject, "error", str(add_cli_hint(failure)))]
         # Only a server at a URL can require a login, and only a failure needs the additional requests.
-        return [*results, *await _login(str(target))] if is_url(target) else results
+        return [*results, *await _login(str(target), arguments)] if is_url(target) else results
 
 
 def _noise(subject: str, client: Client) -> Iterator[HealthCheck]:
@@ -351,9 +354,13 @@ def _noise(subject: str, client: Client) -> Iterator[HealthCheck]:
         yield HealthCheck(f"{subject}, output", "error", text, "print it to standard error")
 
 
-async def _login(url: str) -> list[HealthCheck]:
+async def _login(url: str, arguments: argparse.Namespace) -> list[HealthCheck]:
     """Check each step of the OAuth discovery."""
-    return [_login_check(step) for step in await _with_timeout(oauth_debugger.debug_discovery(url))]
+    try:
+        async with asyncio.timeout(arguments.timeout):
+            return [_login_check(step) for step in await oauth_debugger.debug_discovery(url)]
+    except TimeoutError:
+        return [HealthCheck("login", "error", f"the login was not checked: no answer within {arguments.timeout:g} s")]
 
 
 def _login_check(step: Any) -> HealthCheck:
@@ -367,11 +374,3 @@ def _login_check(step: Any) -> HealthCheck:
         level, problem = "note", "no document here"
     text = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {problem or 'as expected'}"
     return HealthCheck(f"login, {step.name}", level, text)
-
-
-async def _with_timeout(steps: Awaitable[list[T]]) -> list[T]:
-    try:
-        async with asyncio.timeout(30):
-            return await steps
-    except TimeoutError:
-        return []
