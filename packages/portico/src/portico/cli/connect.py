@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, redirect_stdout
 from typing import Any
 
@@ -78,26 +78,36 @@ async def _run(
     arguments: argparse.Namespace, printer: Printer, action: ClientAction, names: Collection[str] | None = None
 ) -> int:
     signals = _on_sigterm()
+    opened: list[Client] = []
     try:
-        async with (
-            time_limit(arguments) as limit,
-            create_client(arguments.target, arguments, printer, limit, awaited=names) as client,
-        ):
-            if arguments.verbose:
-                await _request_logs(client)
-            missing = client.missing_servers
-            _report_missing(printer, missing)
-            status = await action(client, printer)
-            # A server may connect and then fail to list its tools.
-            failed = {name: reason for name, reason in client.missing_servers.items() if name not in missing}
-            _report_missing(printer, failed)
-            # A request by name that succeeded does not depend on the missing servers.
-            return status or (UNREACHABLE if (missing or failed) and names is None else 0)
+        async with time_limit(arguments, opened) as limit:
+            opened.append(create_client(arguments.target, arguments, printer, limit, awaited=names))
+            return await _run_action(arguments, printer, opened[0], action, names)
     except asyncio.CancelledError:
         # Cancelled by Ctrl-C or by the caller, which the caller handles; only SIGTERM has its exit status here.
         if not signals:
             raise
         return TERMINATED
+
+
+async def _run_action(
+    arguments: argparse.Namespace,
+    printer: Printer,
+    unopened: Client,
+    action: ClientAction,
+    names: Collection[str] | None,
+) -> int:
+    async with unopened as client:
+        if arguments.verbose:
+            await _request_logs(client)
+        missing = client.missing_servers
+        _report_missing(printer, missing)
+        status = await action(client, printer)
+        # A server may connect and then fail to list its tools.
+        failed = {name: reason for name, reason in client.missing_servers.items() if name not in missing}
+        _report_missing(printer, failed)
+        # A request by name that succeeded does not depend on the missing servers.
+        return status or (UNREACHABLE if (missing or failed) and names is None else 0)
 
 
 def _report_missing(printer: Printer, missing: dict[str, str]) -> None:
@@ -106,10 +116,10 @@ def _report_missing(printer: Printer, missing: dict[str, str]) -> None:
 
 
 @asynccontextmanager
-async def time_limit(arguments: argparse.Namespace) -> AsyncIterator[asyncio.Timeout]:
+async def time_limit(arguments: argparse.Namespace, clients: Sequence[Client] = ()) -> AsyncIterator[asyncio.Timeout]:
     """Limit the whole command to --timeout, including the termination of a child process.
 
-    A browser login takes as long as its user needs, so it is not limited.
+    A browser login takes as long as its user needs, so it is not limited. `clients` may know why nothing was answered.
     """
     seconds = None if arguments.oauth else arguments.timeout
     if seconds is not None:
@@ -120,7 +130,8 @@ async def time_limit(arguments: argparse.Namespace) -> AsyncIterator[asyncio.Tim
         async with asyncio.timeout(None if seconds is None else seconds + TIMEOUT_MARGIN_SECONDS) as limit:
             yield limit
     except TimeoutError:
-        raise RequestTimeout(f"the command did not finish within {seconds:g} s (--timeout)") from None
+        hint = "".join(client.upstream.timeout_hint for client in clients)
+        raise RequestTimeout(f"the command did not finish within {seconds:g} s (--timeout){hint}") from None
 
 
 def _on_sigterm() -> list[int]:

@@ -23,6 +23,7 @@ from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
 from portico.rpc.dispatcher import PeerInfo
 from portico.rpc.handshake.session import HandshakeSession
+from portico.text import one_line
 
 log = logging.getLogger("portico")
 
@@ -32,6 +33,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 # Limits for recorded lines that are not messages.
 MAX_NOISE_LINES = 5
 MAX_NOISE_BYTES = 200
+# As much of it as an error message quotes.
+MAX_NOISE_HINT_CHARS = 80
 
 TraceCallback = Callable[[str, bytes], None]
 'Receives every message: "sent" or "received", and its bytes.'
@@ -232,6 +235,7 @@ class DuplexTransport(ClientTransport):
             # Programs print arbitrary text to standard output.
             if len(self.noise) < MAX_NOISE_LINES:
                 self.noise.append(data[:MAX_NOISE_BYTES].decode(errors="replace"))
+                self.timeout_hint = f"; it printed {one_line(self.noise[0], MAX_NOISE_HINT_CHARS)!r}, not a message"
             log.debug("%s: %s", self.name, malformed.error.message)
 
     def _fail_sole_pending(self, what: str) -> None:

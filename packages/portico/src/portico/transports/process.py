@@ -97,7 +97,11 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
                 **options,
             )
         except OSError as failure:
-            raise ConnectError(f"cannot start {self.command[0]!r}: {failure.strerror or failure}") from None
+            reason = failure.strerror or str(failure)
+            # The system reports a directory as "Permission denied".
+            if os.path.isdir(self.command[0]):
+                reason = "it is a directory; name a file, a command or a URL"
+            raise ConnectError(f"cannot start {self.command[0]!r}: {reason}") from None
         self._stdin = self._transport.get_pipe_transport(0)
         if sys.platform != "win32":
             watchdog.add_group(self._transport.get_pid())

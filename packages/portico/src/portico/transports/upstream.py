@@ -164,6 +164,8 @@ class Upstream:
         self._notify_reconnected = on_reconnected
         self._on_gap = on_missed_messages
         self._link: ClientTransport | None = None
+        # Why the last connection may have left requests unanswered.
+        self.timeout_hint = ""
         self.name = ClientTransport.name
         self._reconnect_lock = asyncio.Lock()
         # Set unless the connection is meant to be open.
@@ -245,6 +247,7 @@ class Upstream:
         self._end_session()
         transport, self._link = self._link, None
         if transport is not None:
+            self.timeout_hint = transport.timeout_hint
             await transport.close()
         if self._auth is not None:
             await self._auth.close()

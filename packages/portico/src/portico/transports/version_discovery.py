@@ -13,6 +13,7 @@ from portico.caching import LruCache
 from portico.protocol.errors import (
     ConnectionClosed,
     HttpStatusError,
+    MethodNotFound,
     PorticoError,
     ProtocolError,
     RequestTimeout,
@@ -176,6 +177,10 @@ class VersionDiscovery:
         try:
             return await initialize(self._link(), self._identity, revision, self._timeout)
         except (ProtocolError, HttpStatusError) as failure:
+            if isinstance(failure, MethodNotFound) and isinstance(self._target, CommandTarget):
+                # Every MCP server knows one of the two. `cat` and language servers, for example, do not.
+                message = f"{self._link().name} is not an MCP server: it rejects server/discover and initialize"
+                raise error_from_response(failure.code, message) from None
             # 2025-03-26, basic/transports: only these statuses indicate a server with the HTTP+SSE transport.
             if not isinstance(self._link(), StreamableHttpTransport) or failure.http_status not in (400, 404, 405):
                 raise
