@@ -6,9 +6,11 @@ tried in packages/portico-services/tests/contracts/test_models.py; here they mee
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from portico_services.rate_limit import rate_limit_message
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
 Serve = Callable[..., Awaitable[Any]]
+JSON = "application/json"
 
 
 @pytest.fixture
@@ -143,6 +146,82 @@ async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) 
     _, _, log = await child.end()
     assert log.count("'my_module.double'") == 2
     assert "'my_module.slow_down': failure" in log
+
+
+@pytest.mark.parametrize(
+    "content_type, body, status, error_type, words",
+    [
+        (JSON, {"tool_name": "my_module.double", "arguments": {"number": 4}}, 200, None, ""),
+        (JSON, {"tool_name": "my_module.double", "arguments": {}}, 200, "ValidationError", "number"),
+        (JSON, {"tool_name": "my_module.doubel", "arguments": {}}, 200, "ResourceNotFound", "my_module.doubel"),
+        (JSON, {"tool_name": "double", "arguments": {}}, 400, "ValidationError", "module_name.tool_name"),
+        (JSON, {"tool_name": "my_module.double"}, 400, "ValidationError", "arguments"),
+        (JSON, {"tool_name": "my_module.double", "arguments": {}, "id": 1}, 400, "ValidationError", "id"),
+        (JSON, [], 400, "ValidationError", "object"),
+        ("text/plain", {"tool_name": "my_module.double", "arguments": {}}, 415, "ValidationError", "application/json"),
+    ],
+)
+async def test_a_bare_call_over_http_is_answered_with_a_bare_result(
+    content_type: str, body: Any, status: int, error_type: str | None, words: str
+) -> None:
+    server = Server("my_module")
+
+    @server.tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    assembly.apply_compat(server, assembly.read_settings("codomyrmex", None))
+    async with post(server, content_type, json.dumps(body).encode(), token="secret") as (answered, result):
+        assert answered == status
+        message = MCPToolResult.model_validate(result)
+    if error_type is None:
+        assert (message.status, message.data) == ("success", {"result": 8})
+    else:
+        assert message.error is not None and message.error.error_type == error_type
+        assert words in message.error.error_message
+
+
+async def test_a_bare_call_needs_the_token_of_the_endpoint() -> None:
+    server = Server("my_module")
+    assembly.apply_compat(server, assembly.read_settings("codomyrmex", None))
+    async with post(server, JSON, b"{}", token=None) as (answered, _):
+        assert answered == 401
+
+
+@asynccontextmanager
+async def post(
+    server: Server, content_type: str, body: bytes, token: str | None
+) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    """One request to `/call` of a server with the token "secret", and its answer."""
+    application = server.http_app(token="secret")
+    headers = [(b"host", b"localhost"), (b"content-type", content_type.encode())]
+    if token is not None:
+        headers.append((b"authorization", f"Bearer {token}".encode()))
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/call",
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+    }
+    pending: list[Any] = [{"type": "http.request", "body": body}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return pending.pop(0) if pending else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(20):
+        await application(scope, receive, send)
+    text = b"".join(part.get("body", b"") for part in sent[1:])
+    try:
+        yield sent[0]["status"], json.loads(text)
+    finally:
+        await application.stop()
 
 
 PLAIN_WORDS = """

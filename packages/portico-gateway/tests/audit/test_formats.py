@@ -105,6 +105,7 @@ async def test_what_was_exported_can_be_verified_by_itself(audit: Audit, tmp_pat
 async def test_an_audit_that_is_not_there_is_a_mistake(audit: Audit, tmp_path: Path) -> None:
     for words, said in (
         (("list",), "no audit log found"),
+        (("verify",), "no audit log found"),
         (("verify", "--public-key", "nowhere.pub"), "cannot read nowhere.pub"),
         (("list", "--since", "soon"), "invalid time"),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
 from importlib.util import find_spec
@@ -34,9 +34,11 @@ from portico_services.settings import CompatSection, SettingsFile
 if TYPE_CHECKING:
     from portico.compat.mcp_sdk import ToolDefinition
     from portico_services import operator_tools as operator_module
+    from portico_services.contracts import http_endpoint
     from portico_services.profiles import adapter, loader
 else:
     operator_module = LazyModule("portico_services.operator_tools")
+    http_endpoint = LazyModule("portico_services.contracts.http_endpoint")
     loader = LazyModule("portico_services.profiles.loader")
     adapter = LazyModule("portico_services.profiles.adapter")
 
@@ -181,6 +183,7 @@ def build_server(
             log.info("service %r is not available: %s", name, reason)
             if unavailable is not None:
                 unavailable[service_name] = str(reason)
+    _add_call_endpoints(server, (settings_file.compat.get(name.partition(":")[0]) for name in chosen))
     if unavailable is not None:
         unavailable |= _partly_unavailable(server, environment)
     if server.instructions == INSTRUCTIONS:
@@ -270,6 +273,13 @@ def apply_compat(server: Server, settings_file: SettingsFile) -> None:
         registry.add_all(list(adapter.adapt_components(batch, replace(compat, tools=listed), is_user_server=True)))
     if compat.log_calls:
         server.add_middleware(adapter.call_logging_middleware(server))
+    _add_call_endpoints(server, [compat])
+
+
+def _add_call_endpoints(server: Server, sections: Iterable[CompatSection | None]) -> None:
+    for compat in sections:
+        if compat is not None and compat.call_path is not None:
+            http_endpoint.add_call_endpoint(server, compat.call_path)
 
 
 def _setting_location(files: Sequence[Path], service: str, option: str) -> str:

@@ -41,6 +41,8 @@ class CompatSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     error_code_prefix: str = ""
     # List tools by their dotted names.
     dotted_names: bool = False
+    # HTTP path that accepts bare calls by contract: `{"tool_name", "arguments"}`.
+    call_path: Annotated[str, Meta(pattern=r"^/[a-z0-9/_-]+$")] | None = None
     # Log every call.
     log_calls: bool = False
     # Rate limit in calls per second, and burst, of each tool with external effects; None for no limit.

@@ -341,7 +341,7 @@ def test_a_root_that_means_nothing_is_one_sentence(
 
 def test_the_store_of_the_environment_may_begin_with_home(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PORTICO_STORE": "~/items.db"}
-    done = python("items", "list", cwd=tmp_path, env=env)
+    done = python("items", "add", "a task", cwd=tmp_path, env=env)
     assert (done.returncode, (tmp_path / "items.db").exists()) == (0, True)
 
 
@@ -441,6 +441,11 @@ def test_a_fastmcp_json_is_served_as_it_is_deployed(run: Run, refused: Refused, 
         assert f"127.0.0.1:{port}" in refused("serve", "fastmcp.json", cwd=tmp_path)
         # The command line takes precedence.
         assert run("serve", "fastmcp.json", "--transport", "stdio", cwd=tmp_path).returncode == 0
+
+
+def test_unknown_members_of_a_deployment_are_refused(refused: Refused, tmp_path: Path) -> None:
+    fastmcp_json(tmp_path, {"prot": 8080})
+    assert "prot: unknown key (did you mean 'port'?)" in refused("serve", "fastmcp.json", cwd=tmp_path)
 
 
 def test_workers_need_the_absolute_path_of_a_file_with_a_folder_of_its_own(refused: Refused, tmp_path: Path) -> None:

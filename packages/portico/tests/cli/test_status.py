@@ -132,9 +132,26 @@ def test_a_line_that_cannot_be_read_is_met_with_the_usage(portico: Portico, word
 # 3: the server cannot be reached
 
 
-@pytest.mark.parametrize("target", ["http://127.0.0.1:9/mcp", "no-such-command-anywhere --fast"])
-def test_a_server_that_is_not_there(portico: Portico, target: str) -> None:
-    assert "cannot" in said(portico("list", "tools", target), 3)
+@pytest.mark.parametrize(
+    "target, sentence",
+    [
+        ("http://127.0.0.1:9/mcp", "cannot connect to 127.0.0.1:9: connection refused"),
+        ("no-such-command-anywhere --fast", "cannot start 'no-such-command-anywhere': No such file"),
+        (".", "cannot start '.': it is a directory; name a file, a command or a URL"),
+    ],
+)
+def test_a_server_that_is_not_there(portico: Portico, target: str, sentence: str) -> None:
+    assert sentence in said(portico("list", "tools", target), 3)
+
+
+def test_a_program_that_is_not_an_mcp_server_is_named(portico: Portico) -> None:
+    assert "cat is not an MCP server" in said(portico("list", "--", "cat"), 1)
+
+
+def test_printed_text_is_quoted_when_nothing_is_answered(portico: Portico) -> None:
+    program = "import time; print('Welcome!', flush=True); time.sleep(60)"
+    done = portico("list", "--timeout", "2", "--", sys.executable, "-c", program)
+    assert "within 2 s" in said(done, 3) and "it printed 'Welcome!', not a message" in said(done, 3)
 
 
 def test_a_server_that_ends(portico: Portico, liar: Any) -> None:

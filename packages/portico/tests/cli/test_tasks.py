@@ -97,6 +97,7 @@ def test_deleting_at_the_shell_asks_what_becomes_of_the_children(shell: Shell) -
 
 
 def test_mistakes_are_explained(shell: Shell) -> None:
+    assert "not found; check --store" in shell("list", "--store", "typo.db", fails=2)
     shell("add", "a task")
     shell("add", "a task")
     for words in (

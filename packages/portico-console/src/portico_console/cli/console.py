@@ -49,8 +49,9 @@ def _served_here(arguments: argparse.Namespace) -> str | None:
         return None
     key = local_token.token_for_url(target, arguments.data, CONSOLE)
     if key is None:
+        endpoint = f"{target.rstrip('/')}/mcp"
         raise UsageError(
-            f"this user serves nothing at {target}; the endpoint of a server has a path such as {target}/mcp"
+            f"this user serves nothing at {target}; the endpoint of a server has a path such as {endpoint}"
         )
     page = f"{place.scheme}://{place.netloc}{place.path or ROOT_PATH}"
     return ConsoleAuthenticator(ConsoleAccess(), key.encode(), _never).login_url(page)

@@ -84,6 +84,12 @@ class AuditCommand:
     def _keys(self) -> TrustedKeys:
         """Return the public keys from --public-key, or those of the data directory."""
         files = [Path(item) for item in self.arguments.public_key] or [self.data / PUBLIC_KEYS_FILE]
+        if not self.arguments.public_key and not files[0].exists():
+            # A missing log is the more likely mistake, so it is reported first.
+            wrong = "" if self.arguments.input else self.store
+            raise UsageError(
+                f"cannot verify {wrong or 'the files'}: {files[0]} does not exist; pass --public-key FILE or --data DIR"
+            )
         return TrustedKeys(key for file in files for key in load_public_keys(file))
 
     def _load_checkpoint(self, store: str | None) -> CheckpointRef | None:

@@ -15,7 +15,15 @@ from portico.cli.output import Printer
 from portico.cli.specs import parser_for, require_utf8
 from portico.cli.terminal_text import to_single_line
 from portico.protocol.errors import ToolError, UsageError
-from portico_services.cli.service_session import WHO, ServiceSession, opened, require_arguments, text_of
+from portico.store.data_directory import named_store
+from portico_services.cli.service_session import (
+    WHO,
+    ServiceSession,
+    opened,
+    require_arguments,
+    require_database,
+    text_of,
+)
 from portico_services.workitems import Tasks
 from portico_services.workitems.records import TOPIC
 
@@ -24,6 +32,8 @@ HEADINGS = ("ID", "P", "STATUS", "WORKER", "CREATED", "DESCRIPTION")
 SHOWN = 6
 EXIT_NOTHING_TO_DO = 1
 PAGE = 1000
+# Actions that may create a database. For the others, a missing one is probably a typo.
+CREATING = ("add",)
 WAIT_SECONDS = 2.0
 MAX_NODE_CHARS = 300
 MARKS = {"pending": "○", "in_progress": "◐", "completed": "●", "failed": "✗"}
@@ -96,7 +106,11 @@ def _user() -> str:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    service = Tasks(store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME))
+    url = store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME)
+    # A mistyped --store would otherwise create an empty database and report that there are no work items.
+    if arguments.action not in CREATING and named_store(arguments.store):
+        require_database(url)
+    service = Tasks(url)
     async with opened(service, arguments) as shell:
         # Release expired leases first, so that lists are up to date.
         await (await service.store()).take_back()

@@ -16,8 +16,6 @@ from portico.cli.files import read_text, write_atomic
 from portico.cli.specs import parser_for, require_utf8
 from portico.protocol.errors import ToolError, UsageError
 from portico.store.data_directory import named_store, resolve_data_directory
-from portico.store.database import parse_database_url
-from portico.store.keys import MEMORY
 from portico_services.cli import memory_hook_setup, memory_hooks
 from portico_services.cli.service_session import (
     MAX_INPUT_BYTES,
@@ -25,6 +23,7 @@ from portico_services.cli.service_session import (
     ServiceSession,
     opened,
     require_arguments,
+    require_database,
     text_of,
 )
 from portico_services.memory import Memory, export_import
@@ -66,7 +65,7 @@ async def _run(arguments: argparse.Namespace) -> None:
     url = store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME)
     # A mistyped --store would otherwise create an empty database and report that nothing was found.
     if arguments.action not in CREATING and named_store(arguments.store):
-        _check_exists(url)
+        require_database(url)
     project = arguments.project
     if project is not None and arguments.action in SEARCHING:
         project = await _resolve_project(url, project)
@@ -89,13 +88,6 @@ def _as_action(tool: re.Match[str]) -> str:
     """Return the shell command for a tool name, or the tool name if there is no such action."""
     action = _ACTION_NAMES.get(tool[1], tool[1])
     return f"`portico memory {action}`" if action in ACTIONS or action == "import" else tool[0]
-
-
-def _check_exists(url: str) -> None:
-    """Raise `UsageError` if the store is a file that does not exist, because opening it would create it."""
-    engine, place = parse_database_url(url)
-    if engine == "sqlite" and place != MEMORY and not os.path.exists(place):
-        raise UsageError(f"database {place} not found; check --store and PORTICO_STORE")
 
 
 async def _resolve_project(url: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,8 @@ from portico.client.client import Client
 from portico.protocol.errors import UsageError
 from portico.server.registry.service import Service
 from portico.server.server import Server
+from portico.store.database import parse_database_url
+from portico.store.keys import MEMORY
 
 # Actor recorded in the history for changes made by the shell commands.
 WHO = "shell"
@@ -49,6 +52,13 @@ async def opened(service: Service, arguments: argparse.Namespace) -> AsyncIterat
             yield shell
         finally:
             shell.printer.flush()
+
+
+def require_database(url: str) -> None:
+    """Raise `UsageError` if the store is a file that does not exist, because opening it would create it."""
+    engine, place = parse_database_url(url)
+    if engine == "sqlite" and place != MEMORY and not os.path.exists(place):
+        raise UsageError(f"database {place} not found; check --store and PORTICO_STORE")
 
 
 def require_arguments(arguments: list[str], label: str) -> list[str]:

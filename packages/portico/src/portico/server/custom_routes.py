@@ -46,7 +46,7 @@ class RouteRequest:
         return _parse_form(self._request.body.decode())
 
 
-def custom_route(server: Server, path: str, methods: Iterable[str]) -> Callable[[F], F]:
+def custom_route(server: Server, path: str, methods: Iterable[str], *, authenticated: bool = False) -> Callable[[F], F]:
     """Return the decorator that registers a function for a path."""
     if "{" in path:
         raise UsageError(
@@ -64,7 +64,7 @@ def custom_route(server: Server, path: str, methods: Iterable[str]) -> Callable[
             value = fn(RouteRequest(request))
             return _to_answer(await value if isinstance(value, Awaitable) else value)
 
-        server.custom_routes.extend(custom_routes.CustomRoute(*route, page) for route in routes)
+        server.custom_routes.extend(custom_routes.CustomRoute(*route, page, guarded=authenticated) for route in routes)
         return fn
 
     return register

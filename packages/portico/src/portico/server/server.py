@@ -842,13 +842,14 @@ class Server(Registrar, ComponentDirectory, Operations):
     http_app = running.http_app
 
     def custom_route(
-        self, path: str, methods: Iterable[str] = ("GET",), name: str | None = None
+        self, path: str, methods: Iterable[str] = ("GET",), name: str | None = None, *, authenticated: bool = False
     ) -> Callable[[RouteFunction], RouteFunction]:
         """Register a function for another HTTP path: `@server.custom_route("/health", methods=["GET"])`.
 
-        The function receives the request. It returns a string, a value to encode as JSON, or a Starlette response.
+        The function receives the request. It returns a string, a value to encode as JSON, or a Starlette response. The
+        path is public unless it is `authenticated`: then it requires the credentials that the MCP endpoint requires.
         """
-        return custom_routes.custom_route(self, path, methods)
+        return custom_routes.custom_route(self, path, methods, authenticated=authenticated)
 
     # Requests from this process
 

@@ -97,11 +97,9 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
                 **options,
             )
         except OSError as failure:
-            reason = failure.strerror or str(failure)
-            # The system reports a directory as "Permission denied".
-            if os.path.isdir(self.command[0]):
-                reason = "it is a directory; name a file, a command or a URL"
-            raise ConnectError(f"cannot start {self.command[0]!r}: {reason}") from None
+            raise ConnectError(
+                f"cannot start {self.command[0]!r}: {_start_problem(self.command[0], failure)}"
+            ) from None
         self._stdin = self._transport.get_pipe_transport(0)
         if sys.platform != "win32":
             watchdog.add_group(self._transport.get_pid())
@@ -254,6 +252,13 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+
+def _start_problem(program: str, failure: OSError) -> str:
+    # The system reports a directory as "Permission denied".
+    if os.path.isdir(program):
+        return "it is a directory; name a file, a command or a URL"
+    return failure.strerror or str(failure)
 
 
 def get_default_environment() -> dict[str, str]:

@@ -78,9 +78,15 @@ async def test_a_form_needs_no_json_and_may_not_be_long(paged: Server, serve: Ca
 
 
 async def test_a_page_is_for_everybody_and_a_guarded_one_is_not(paged: Server, serve: Callable[..., Any]) -> None:
+    @paged.custom_route("/mine", authenticated=True)
+    def mine(request: Any) -> str:
+        return str(request.user.id)
+
     site = await serve(paged, token="secret")
     assert (await site.request("GET", "/hello", {"authorization": None})).status == 200
     assert (await site.request("GET", "/inside", {"authorization": None})).status == 401
+    assert (await site.request("GET", "/mine", {"authorization": None})).status == 401
+    assert (await site.request("GET", "/mine")).body == b"token"
     inside = await site.request("GET", "/inside")
     assert b"Principal(id='token'" in inside.body
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from portico.protocol.errors import UsageError
+from portico.settings_file import unknown_key
 
 _MAX_FILE_BYTES = 1024 * 1024
 
@@ -74,8 +75,13 @@ def deployment_in(document: Any, path: str) -> Deployment | None:
     """Return the deployment of a document that was read from this path, or None."""
     if source_in(document, path) is None:
         return None
+    deployment = document.get("deployment") or {}
+    known = Deployment.__struct_fields__
+    unknown = [str(name) for name in deployment if name not in known] if isinstance(deployment, Mapping) else []
+    if unknown:
+        raise UsageError(f"{path}: {unknown_key('deployment', unknown[0], known)}")
     try:
-        return msgspec.convert(document.get("deployment") or {}, Deployment)
+        return msgspec.convert(deployment, Deployment)
     except msgspec.ValidationError as failure:
         raise UsageError(f"{path}: invalid `deployment`: {failure}") from None
 

@@ -1,0 +1,81 @@
+"""HTTP endpoint for bare messages: a POST of `{"tool_name", "arguments"}` is answered with `{"status", "data", …}`."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico import Server, UsageError
+from portico.jsonschema import ValidationIssue
+from portico_services.contracts import outcomes
+from portico_services.contracts.contract_cache import ContractCache
+from portico_services.contracts.invocation_names import is_invocation_name
+from portico_services.contracts.invoker import HandlerTarget, invoke
+from portico_services.contracts.outcomes import Outcome
+
+log = logging.getLogger("portico")
+
+# The transport ends a request to a custom route after 60 s. The call ends before that, so that it has a typed result.
+TIMEOUT_SECONDS = 55.0
+
+
+class _ToolCall(Struct, forbid_unknown_fields=True):
+    """The message of a call, as in `tool_call.json`."""
+
+    tool_name: str
+    arguments: dict[str, Any]
+
+
+class HttpAnswer(Struct):
+    """Response to a custom route, with the attributes of a Starlette response."""
+
+    status_code: int
+    body: bytes
+    raw_headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),)
+
+
+def add_call_endpoint(server: Server, path: str) -> None:
+    """Serve bare tool calls at an HTTP path, with the authentication and the access rules of the MCP endpoint.
+
+    A second call with the same path changes nothing.
+    """
+    if any(route.path == path for route in server.custom_routes):
+        return
+    try:
+        # Without it a result could not be checked, which is only known when the tool has run.
+        outcomes.require_validator()
+    except UsageError as failure:
+        log.warning("%s is not served: %s", path, failure)
+        return
+    cache = ContractCache()
+
+    @server.custom_route(path, methods=["POST"], authenticated=True)
+    async def answer(request: Any) -> HttpAnswer:
+        # A web page can send other types to a server on this machine without asking the browser first.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return _answer(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _refuse("body", "must be application/json"))
+        try:
+            message = msgspec.json.decode(await request.body(), type=_ToolCall)
+        except (ValueError, RecursionError) as failure:
+            return _answer(HTTPStatus.BAD_REQUEST, _refuse("body", str(failure)))
+        if not is_invocation_name(message.tool_name):
+            reason = "must be module_name.tool_name in lower case"
+            return _answer(HTTPStatus.BAD_REQUEST, _refuse("tool_name", reason, message.tool_name))
+        # Read for each call: a view that is configured later must apply here too.
+        target = HandlerTarget(
+            server.public_handler, timeout=TIMEOUT_SECONDS, cache=cache, principal=request.user, headers=request.headers
+        )
+        # A tool that failed is a successful exchange: the status of the result is in the message.
+        return _answer(HTTPStatus.OK, await invoke(target, message.tool_name, message.arguments))
+
+
+def _refuse(path: str, reason: str, value: str = "") -> Outcome:
+    return outcomes.invalid_arguments([ValidationIssue(path, "type", reason, value)])
+
+
+def _answer(status: HTTPStatus, outcome: Outcome) -> HttpAnswer:
+    return HttpAnswer(status, msgspec.json.encode(outcome))
