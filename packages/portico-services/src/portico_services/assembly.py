@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from portico import Server, Service, Tool, UsageError, __version__
 from portico._lazy import LazyModule, load_module
 from portico.extend import expand_paths
+from portico.server.options import ComponentDefaults
 from portico.server.settings import ServerSection
 from portico.settings_file import locate
 from portico_services import settings
@@ -300,6 +301,8 @@ def _server_options(section: ServerSection) -> dict[str, Any]:
         options["capabilities"] = {
             name: {} if part is True else part for name, part in section.capabilities.items() if part is not False
         }
+    if "strict_arguments" in options:
+        options["component_defaults"] = ComponentDefaults(strict_arguments=options.pop("strict_arguments"))
     # An empty string removes a default, such as the instructions.
     return defaults | {name: None if part == "" else part for name, part in options.items()}
 

@@ -127,8 +127,8 @@ def test_what_a_server_was_told_about_its_port_stays() -> None:
     ],
 )
 def test_a_server_is_run_with_the_names_of_portico(before: str, after: str) -> None:
-    head = "from fastmcp import FastMCP\n\nmcp = FastMCP('a', strict_input_validation=True)\n"
-    native = "from portico import Server\n\nmcp = Server('a', strict_arguments=True)\n"
+    head = "from fastmcp import FastMCP\n\nmcp = FastMCP('a', on_duplicate_tools='warn')\n"
+    native = "from portico import Server\n\nmcp = Server('a', on_duplicate='warn')\n"
     assert ported(f"{head}{before}\n") == f"{native}{after}\n"
     assert left(f"{head}{before}\n") == []
 
@@ -142,6 +142,7 @@ def test_a_server_is_run_with_the_names_of_portico(before: str, after: str) -> N
         "def f(ctx): return ctx.session",
         "other = FastMCP('b', auth=login)",
         "other = FastMCP('b', **options)",
+        "other = FastMCP('b', strict_input_validation=True)",
     ],
 )
 def test_a_file_that_needs_more_keeps_the_classes_of_compat(line: str) -> None:

@@ -16,6 +16,7 @@ from portico.protocol.errors import InvalidRequest
 from portico.protocol.tools import CallToolResult
 from portico.protocol.versions import HANDSHAKE_VERSIONS, SUPPORTED_PROTOCOL_VERSIONS
 from portico.rpc.call import Call, Handler, HandlerMiddleware
+from portico.server.options import ComponentDefaults
 
 Connect = Callable[..., Any]
 
@@ -37,7 +38,7 @@ def noting(notes: list[str], name: str = "") -> HandlerMiddleware:
 
 
 def greeting(**options: Any) -> Server:
-    server = Server("s", structured_output=False, **options)
+    server = Server("s", component_defaults=ComponentDefaults(structured_output=False), **options)
 
     @server.tool
     async def greet(name: str = "you") -> str:

@@ -15,6 +15,7 @@ from portico._lazy import LazyModule
 from portico.compat.unsupported import Unsupported, pop_unsupported
 from portico.protocol.errors import UsageError
 from portico.server.components.validation import ANY_METHOD, CacheHint
+from portico.server.registry.registration import ComponentDefaults
 from portico.server.server import Server, configure_log_level
 
 if TYPE_CHECKING:
@@ -56,7 +57,12 @@ TRANSPORT_OPTIONS = frozenset(
     {"host", "port", "stateless_http", "json_response", "streamable_http_path", "sse_path", "message_path",
      "mount_path", "transport_security"}
 )  # fmt: skip
-_RENAMED_OPTIONS = {"strict_input_validation": "strict_arguments"}
+# Server options that are part of `ComponentDefaults` in Portico.
+_DEFAULTS_OPTIONS = {
+    "strict_input_validation": "strict_arguments",
+    "structured_output": "structured_output",
+    "resource_security": "resource_security",
+}
 
 
 def translate_http_options(of: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,9 +135,14 @@ class CompatServer(Server):
 
     def _translate_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Translate constructor options to their names in Portico. Any of them may be None."""
-        for name, ours in _RENAMED_OPTIONS.items():
-            if name in options:
-                options.setdefault(ours, options.pop(name))
+        # None is a value for resource_security: it disables the checks.
+        defaults = {
+            ours: options.pop(name)
+            for name, ours in _DEFAULTS_OPTIONS.items()
+            if options.get(name) is not None or (name == "resource_security" and name in options)
+        }
+        if defaults:
+            options["component_defaults"] = ComponentDefaults(**defaults)
         seconds, hints = options.pop("cache_ttl", None), options.pop("cache_hints", None)
         if seconds is not None or hints:
             default = {} if seconds is None else {ANY_METHOD: CacheHint(round(1000 * seconds))}
@@ -142,8 +153,7 @@ class CompatServer(Server):
         auth, verifier = options.pop("auth", None), options.pop("token_verifier", None)
         if auth is not None or verifier is not None:
             options["auth"] = _translate_auth(auth, verifier)
-        # For this option None is not the default: it disables the checks.
-        return {name: value for name, value in options.items() if value is not None or name == "resource_security"}
+        return {name: value for name, value in options.items() if value is not None}
 
     @cached_property
     def state_sealer(self) -> RequestStateSealer:

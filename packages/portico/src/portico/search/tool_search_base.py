@@ -25,6 +25,7 @@ from portico.protocol.tools import Tool as Definition
 from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.rpc.call import Call, Handler, HandlerWrapper, Kind, QualifiedName, get_capabilities
 from portico.search.searchable_tools import SeenTools
+from portico.server.registry.registration import ComponentDefaults
 from portico.server.registry.service import MethodHandler
 from portico.server.server import Server
 
@@ -77,7 +78,7 @@ class ToolSearchBase(HandlerWrapper):
             # are announced by the server.
             capabilities={"tools": {}},
             argument_errors="result",
-            structured_output=False,
+            component_defaults=ComponentDefaults(structured_output=False),
         )
         self.visible_tools = SeenTools(server)
         # Handlers of single tools, which replace the functions of `own_tools`.

@@ -7,6 +7,7 @@ from typing import Protocol
 from portico.protocol.errors import PorticoError
 from portico.server.components.resources import ResourceSecurity as ResourceSecurity
 from portico.server.components.validation import CacheHint as CacheHint
+from portico.server.registry.registration import ComponentDefaults as ComponentDefaults
 
 
 class InvalidRequestState(PorticoError):

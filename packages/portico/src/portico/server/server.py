@@ -25,7 +25,7 @@ from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.rpc.call import Call, ComponentDirectory, Handler, HandlerMiddleware, Operations, get_capabilities
 from portico.server import run as running
 from portico.server.components.prompts import Prompt
-from portico.server.components.resources import Resource, ResourceSecurity
+from portico.server.components.resources import Resource
 from portico.server.components.runtime import MAX_THREADS, ArgumentErrorMode, Runtime, ThreadPool
 from portico.server.components.tools import Tool
 from portico.server.components.validation import (
@@ -42,7 +42,13 @@ from portico.server.methods import ServerMethods
 from portico.server.providers.base import TASK_METHODS, MountedProviders, Provider
 from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursorCodec
 from portico.server.registry.lifespans import LifespanManager
-from portico.server.registry.registration import OnDuplicate, Registration, create_matcher
+from portico.server.registry.registration import (
+    NO_DEFAULTS,
+    ComponentDefaults,
+    OnDuplicate,
+    Registration,
+    create_matcher,
+)
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Component, MethodHandler, Registrar, Service, ServiceRegistry
 from portico.server.registry.subscriptions import Subscriptions
@@ -99,9 +105,6 @@ class ToolSearchConfig(Struct, frozen=True):
     code: Mapping[str, Any] = {}
 
 
-# Default policy for URI variables: reject values that would escape their directory.
-_INSIDE = ResourceSecurity()
-
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 DEFAULT_CAPABILITIES: dict[str, Any] = {
@@ -127,8 +130,7 @@ class Server(Registrar, ComponentDirectory, Operations):
     * **lifespan** – `lifespan(server)` is an async context manager, entered at startup and left at shutdown.
     * **argument_errors** – how to report invalid arguments: as a "result" that the model reads, as a "protocol" error,
       or "auto", which follows the client's protocol version.
-    * **strict_arguments** – reject strings that represent a number, a boolean, a list or an object, such as `"5"` for
-      5, instead of repairing them.
+    * **component_defaults** – a `ComponentDefaults`: options of the components that do not set them themselves.
     * **list_page_size** – number of entries in a page of a list.
     * **max_threads** – number of `def` functions that may run concurrently.
     * **cache** – a CacheHint: how long clients may cache lists and resources, and whether several users may share
@@ -136,8 +138,6 @@ class Server(Registrar, ComponentDirectory, Operations):
     * **request_state_keys** – keys that seal the state which clients carry from one round to the next. Processes that
       serve the same clients need the same keys; without keys, each process generates one. The first key seals, all of
       them open.
-    * **resource_security** – which values of URI variables to reject before they reach a function; None accepts all.
-      The default `ResourceSecurity` rejects absolute paths and paths that escape their directory.
     * **on_duplicate** – what to do with a second tool, resource or prompt of the same name: raise an "error", "replace"
       the first, replace it and "warn", or "ignore" the second.
     * **store** – URL of the store for tasks and used request states. None: PORTICO_STORE, or memory.
@@ -145,8 +145,6 @@ class Server(Registrar, ComponentDirectory, Operations):
       that maps the credentials of a request to a Principal, or an object with `create_resource_server(server)`, which
       is called when the server is opened over HTTP.
     * **request_headers** – names of the request headers that functions can read from `ctx.headers`.
-    * **structured_output** – whether a string returned by a tool is also sent as structured content. True by default,
-      unless the tool overrides it; tools of a service send it only if this is True.
     """
 
     # Class of the Contexts that functions receive; None: `portico.Context`, which is imported when first needed.
@@ -167,17 +165,15 @@ class Server(Registrar, ComponentDirectory, Operations):
         middleware: Iterable[HandlerMiddleware] = (),
         lifespan: Lifespan | None = None,
         argument_errors: ArgumentErrorMode = "auto",
-        strict_arguments: bool = False,
+        component_defaults: ComponentDefaults = NO_DEFAULTS,
         list_page_size: int = PAGE_SIZE,
         max_threads: int = MAX_THREADS,
         cache: CacheHint | Mapping[str, CacheHint] | None = None,
         request_state_keys: bytes | Sequence[bytes] | None = None,
-        resource_security: ResourceSecurity | None = _INSIDE,
         on_duplicate: OnDuplicate = "error",
         store: str | None = None,
         auth: Any = None,
         request_headers: Iterable[str] = (),
-        structured_output: bool | None = None,
     ) -> None:
         self.info = Implementation(name, version, title, description, website_url, parse_icons(icons))
         self.instructions = instructions
@@ -188,7 +184,13 @@ class Server(Registrar, ComponentDirectory, Operations):
         self.argument_errors = argument_errors
         seen = normalize_header_names(request_headers)
         self.runtime = Runtime(
-            name, self, self.thread_pool, argument_errors, seen, strict_arguments, type(self).context_class
+            name,
+            self,
+            self.thread_pool,
+            argument_errors,
+            seen,
+            component_defaults.strict_arguments,
+            type(self).context_class,
         )
         self.capabilities = (
             ServerCapabilities(**DEFAULT_CAPABILITIES) if capabilities is None else parse_capabilities(capabilities)
@@ -222,7 +224,7 @@ class Server(Registrar, ComponentDirectory, Operations):
         self._middleware = [self._to_handler_middleware(item) for item in middleware]
         self._chain: Handler | None = None
         self.service_registry = ServiceRegistry()
-        self.registration = Registration(self, structured_output, on_duplicate, resource_security)
+        self.registration = Registration(self, component_defaults, on_duplicate)
         # Components that other processes may add by name: see `declare`.
         self.declared: dict[str, Any] = {}
         # Components hidden by `disable`.

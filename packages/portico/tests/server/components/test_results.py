@@ -31,6 +31,7 @@ from portico.protocol.content import (
 from portico.protocol.tools import CallToolResult
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.server.components.tools import Tool
+from portico.server.options import ComponentDefaults
 
 Connect = Callable[..., Any]
 
@@ -249,7 +250,7 @@ async def test_a_text_that_was_promised_is_structured_too(connect: Connect, revi
 
 
 async def test_a_server_may_keep_texts_plain(connect: Connect) -> None:
-    server = Server("s", structured_output=False)
+    server = Server("s", component_defaults=ComponentDefaults(structured_output=False))
 
     @server.tool
     async def give() -> str:

@@ -20,6 +20,7 @@ from portico.protocol.tools import ToolAnnotations
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.server.components.tools import Tool
 from portico.server.components.validation import META_VERSION
+from portico.server.options import ComponentDefaults
 
 Connect = Callable[..., Any]
 
@@ -392,21 +393,20 @@ async def test_strict_arguments_refuses_texts_that_would_be_repaired(
 ) -> None:
     call = {"name": "book", "arguments": arguments}
     assert (await connect(repairing()).modern("tools/call", call))["result"]["isError"] is False
-    for server in (repairing(strict_arguments=True), repairing(strict_arguments=True)):
-        wire = connect(server)
-        refused = (await wire.modern("tools/call", call))["result"]
-        assert refused["isError"]
-        [problem] = refused["_meta"]["portico/error"]["problems"]
-        assert problem["path"] == path
-        assert expected in problem["message"]
-        assert "received" in problem["message"]
-        # JSON Schema takes 5.0 for an integer, and so does a strict server.
-        said = await wire.modern("tools/call", {"name": "book", "arguments": {"count": 5.0}})
-        assert said["result"]["content"][0]["text"] == "(5, False, (), None)"
+    wire = connect(repairing(component_defaults=ComponentDefaults(strict_arguments=True)))
+    refused = (await wire.modern("tools/call", call))["result"]
+    assert refused["isError"]
+    [problem] = refused["_meta"]["portico/error"]["problems"]
+    assert problem["path"] == path
+    assert expected in problem["message"]
+    assert "received" in problem["message"]
+    # JSON Schema takes 5.0 for an integer, and so does a strict server.
+    said = await wire.modern("tools/call", {"name": "book", "arguments": {"count": 5.0}})
+    assert said["result"]["content"][0]["text"] == "(5, False, (), None)"
 
 
 async def test_strict_arguments_leaves_prompts_alone(connect: Connect) -> None:
-    server = Server("s", strict_arguments=True)
+    server = Server("s", component_defaults=ComponentDefaults(strict_arguments=True))
 
     @server.prompt
     def plan(days: int) -> str:

@@ -40,7 +40,7 @@ _OF_SERVERS: dict[str, PorticoName] = {
         " forward forward_raw",
     ),
     **_same("portico.server.providers", "FileSystemProvider RouteMap MCPType"),
-    **_same("portico.server.options", "CacheHint InvalidRequestState ResourceSecurity"),
+    **_same("portico.server.options", "CacheHint ComponentDefaults InvalidRequestState ResourceSecurity"),
     "FastMCP": PorticoName(_NATIVE, "Server"),
     "MCPServer": PorticoName(_NATIVE, "Server"),
     "BearerAuthProvider": PorticoName(_FASTMCP, "JWTVerifier"),

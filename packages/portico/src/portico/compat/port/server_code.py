@@ -20,7 +20,6 @@ COMPAT_MEMBERS = frozenset(
 # Keyword arguments that only those classes accept.
 _COMPAT_KEYWORDS = frozenset({"include_in_schema", "serializable", "tool_names", "mcp_names", "validate_output"})
 SERVER_OPTION_NAMES = {
-    "strict_input_validation": "strict_arguments",
     "on_duplicate_tools": "on_duplicate",
 }
 # Server options that have another meaning or type in a Portico Server.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
 from portico.server.components.prompts import Prompt
@@ -27,23 +29,33 @@ else:
 OnDuplicate = Literal["error", "warn", "replace", "ignore"]
 
 
+class ComponentDefaults(Struct, frozen=True, kw_only=True):
+    """Options of a server's components that do not set them themselves.
+
+    * **structured_output** – whether a string returned by a tool is also sent as structured content. None: yes, except
+      for tools of a service.
+    * **strict_arguments** – whether tools reject strings that represent a number, a boolean, a list or an object, such
+      as `"5"` for 5, instead of repairing them.
+    * **resource_security** – which values of URI variables to reject before they reach a function; None accepts all.
+      The default rejects absolute paths and paths that escape their directory.
+    """
+
+    structured_output: bool | None = None
+    strict_arguments: bool = False
+    resource_security: ResourceSecurity | None = ResourceSecurity()
+
+
+NO_DEFAULTS = ComponentDefaults()
+
+
 class Registration:
     """Applies a server's defaults to components on their way into the registry."""
 
-    def __init__(
-        self,
-        server: Server,
-        structured_output: bool | None,
-        on_duplicate: OnDuplicate,
-        resource_security: ResourceSecurity | None,
-    ) -> None:
+    def __init__(self, server: Server, defaults: ComponentDefaults, on_duplicate: OnDuplicate) -> None:
         self._server = server
-        # Whether strings are also sent as structured content.
-        self._structured = structured_output
+        self._defaults = defaults
         # What to do with a second component of the same name.
         self._on_duplicate = on_duplicate
-        # Default policy for the values of URI variables.
-        self._resource_security = resource_security
         # Filters of transforms.
         self.filters: list[Callable[[Component], bool]] = []
         # Created with the first tool that has an MCP Apps page.
@@ -83,12 +95,13 @@ class Registration:
 
     def add_components(self, components: list[Component]) -> None:
         """Add all of the components or none."""
+        structured = self._defaults.structured_output
         for component in components:
             # A service decides itself about the structured output of its tools.
-            if isinstance(component, Tool) and (not component.owner if self._structured is None else self._structured):
+            if isinstance(component, Tool) and (not component.owner if structured is None else structured):
                 component.structure_text_output()
             if isinstance(component, Resource) and not component.has_own_security:
-                component.security = self._resource_security
+                component.security = self._defaults.resource_security
         registry = self._server.registry
         if self._on_duplicate != "error":
             components = registry.apply_duplicate_policy(components, self._on_duplicate)
