@@ -452,3 +452,10 @@ def test_workers_need_the_absolute_path_of_a_file_with_a_folder_of_its_own(refus
     fastmcp_json(tmp_path, {"cwd": "."})
     message = refused("serve", "fastmcp.json", "--workers", "2", cwd=tmp_path)
     assert f"use {tmp_path}/fastmcp.json" in message
+
+
+def test_server_table_for_a_program_is_rejected_rather_than_ignored(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SERVER.format(name="mine"))
+    (tmp_path / "portico.toml").write_text("[serve]\nmax_message_size = 1000\n[server]\nstrict_arguments = true\n")
+    message = refused("serve", "mine.py", "--config", "portico.toml", cwd=tmp_path)
+    assert "portico.toml:3: [server] applies to the built-in services" in message

@@ -166,8 +166,16 @@ def _serving(arguments: argparse.Namespace) -> Any:
     services = plugins.find_plugin("services")
     if services is not None:
         # This validates the tables of the services, too.
-        return services.read_settings(None, arguments.config).serve
-    return settings.read_settings(arguments.config).serve
+        read = services.read_settings(None, arguments.config)
+    else:
+        read = settings.read_settings(arguments.config)
+    if read.server != settings.ServerSection():
+        # Rejected rather than ignored: `strict_arguments` or `capabilities` would not apply.
+        raise UsageError(
+            f"{settings.locate(arguments.config, 'server')}: [server] applies to the built-in services; set these "
+            "options where your program creates its Server, or use --profile"
+        )
+    return read.serve
 
 
 def _services(purpose: str) -> Any:
