@@ -25,6 +25,7 @@ from portico.cli.terminal_text import is_terminal
 from portico.compat.fastmcp.config_file import Deployment, fastmcp_deployment, fastmcp_source
 from portico.protocol.errors import UsageError
 from portico.server.server import Server, ToolSearchConfig
+from portico.settings_file import locate
 from portico.store.data_directory import resolve_data_directory
 from portico.transports import importer, stdio
 from portico.transports.event_loop import handle_signals, new_event_loop
@@ -172,7 +173,7 @@ def _serving(arguments: argparse.Namespace) -> Any:
     if read.server != settings.ServerSection():
         # Rejected rather than ignored: `strict_arguments` or `capabilities` would not apply.
         raise UsageError(
-            f"{settings.locate(arguments.config, 'server')}: [server] applies to the built-in services; set these "
+            f"{locate(arguments.config, 'server')}: [server] applies to the built-in services; set these "
             "options where your program creates its Server, or use --profile"
         )
     return read.serve
