@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from portico.auth.client_registration import AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST
+from portico.auth.client_registration import AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST, DEVICE_CODE
 from portico.auth.url_policy import is_loopback_name
 from portico.protocol.json_depth import decode_bounded
 from portico_gateway.authserver.errors import ErrorPageResponse, OAuthErrorResponse
@@ -66,6 +66,9 @@ class OAuthClient(Struct, frozen=True, kw_only=True):
     # Digest of the client secret. None for a public client, where only PKCE binds a code to the client.
     secret: str | None = None
     method: str = AUTH_NONE
+    # Whether it may use the device authorization grant. Clients opt in: without a redirect URI, nothing but a secret
+    # shows that a request comes from the client it names.
+    device_grant: bool = False
 
     @property
     def metadata_host(self) -> str | None:
@@ -121,11 +124,19 @@ def read_document(url: str, status: int, body: bytes) -> OAuthClient:
         uris = validate_redirect_uris(result.redirect_uris)
     except OAuthErrorResponse as unfit:
         raise ErrorPageResponse(f"The client's metadata document is invalid: {unfit}") from None
-    return OAuthClient(id=url, redirect_uris=uris, name=sanitize_display_name(result.client_name), kind="document")
+    return OAuthClient(
+        id=url,
+        redirect_uris=uris,
+        name=sanitize_display_name(result.client_name),
+        kind="document",
+        device_grant=DEVICE_CODE in result.grant_types,
+    )
 
 
-def parse_registration(body: bytes) -> tuple[OAuthClient, str | None]:
+def parse_registration(body: bytes, grant_types: Sequence[str]) -> tuple[OAuthClient, str | None]:
     """Parse a registration request and return the client and its secret, or None for a public client.
+
+    `grant_types` are the supported ones. Only a client for the device grant may have no redirect URI.
 
     Raises OAuthErrorResponse with `invalid_client_metadata` or `invalid_redirect_uri`.
     """
@@ -134,10 +145,11 @@ def parse_registration(body: bytes) -> tuple[OAuthClient, str | None]:
         raise OAuthErrorResponse(
             "invalid_client_metadata", "The body must be client metadata: a JSON object with redirect_uris."
         )
-    if not set(result.grant_types) <= {"authorization_code", "refresh_token"} or result.response_types != ("code",):
+    uses_code = "authorization_code" in result.grant_types or DEVICE_CODE not in result.grant_types
+    if not set(result.grant_types) <= set(grant_types) or (uses_code and result.response_types != ("code",)):
         raise OAuthErrorResponse(
             "invalid_client_metadata",
-            ("grant_types must be authorization_code and refresh_token, and response_types must be code."),
+            f"grant_types must be among {', '.join(grant_types)}, and response_types must be code.",
         )
     method = result.token_endpoint_auth_method or CLIENT_SECRET_BASIC
     if method not in (AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST):
@@ -145,7 +157,7 @@ def parse_registration(body: bytes) -> tuple[OAuthClient, str | None]:
             "invalid_client_metadata",
             f"token_endpoint_auth_method must be {AUTH_NONE}, {CLIENT_SECRET_BASIC} or {CLIENT_SECRET_POST}.",
         )
-    uris = validate_redirect_uris(result.redirect_uris)
+    uris = validate_redirect_uris(result.redirect_uris) if uses_code or result.redirect_uris else ()
     secret = None if method == AUTH_NONE else secrets.token_urlsafe(32)
     client = OAuthClient(
         # The prefix separates registered clients from configured ones and from metadata URLs, so no registration can
@@ -156,6 +168,7 @@ def parse_registration(body: bytes) -> tuple[OAuthClient, str | None]:
         kind="registered",
         secret=None if secret is None else digest(secret),
         method=method,
+        device_grant=DEVICE_CODE in result.grant_types,
     )
     return client, secret
 
@@ -169,8 +182,12 @@ def registration_response(client: OAuthClient, secret: str | None, now: float) -
         **secret_members,
         "redirect_uris": list(client.redirect_uris),
         "client_name": client.name,
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
+        "grant_types": [
+            *(["authorization_code"] if client.redirect_uris else []),
+            "refresh_token",
+            *([DEVICE_CODE] if client.device_grant else []),
+        ],
+        "response_types": ["code"] if client.redirect_uris else [],
         "token_endpoint_auth_method": client.method,
     }
 

@@ -35,6 +35,8 @@ class AuthorizationServerConfig(Struct, frozen=True, kw_only=True):
     # Dynamic client registration (RFC 7591), for clients that do not support metadata documents.
     dynamic_client_registration: bool = True
     client_id_metadata_documents: bool = True
+    # Device authorization grant (RFC 8628), for clients without a browser.
+    device_authorization: bool = True
     # Hosts from which metadata documents are accepted. Empty means any host.
     allowed_client_hosts: tuple[str, ...] = ()
     # Private networks from which metadata documents may be fetched, in addition to public addresses.

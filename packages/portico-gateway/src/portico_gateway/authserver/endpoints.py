@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
@@ -116,34 +117,10 @@ class OAuthEndpoints:
         self, client: OAuthClient, request: AuthorizationRequest, flow: str, more: HeaderPairs
     ) -> HttpResponse:
         settings = self._face.settings
-        is_trusted = (
-            f"{client.metadata_host} (verified)"
-            if client.metadata_host
-            else "not verified: any program can use this name"
-        )
-        program = client.name or client.metadata_host or client.id
-        called = (
-            f"a program that calls itself “{client.name}”" if client.name else client.metadata_host or "this program"
-        )
-        if client.kind == "configured":
-            is_trusted, called = "registered by the operator of this server", program
-        elif client.name:
-            program = f"{client.name} (self-declared name)"
-        facts = [
-            ("Program", program),
-            ("Known by", is_trusted),
-            ("The answer goes to", destination(request.redirect_uri)),
-            ("Gets access to", f"{settings.title} ({settings.resource})"),
-            (
-                "May",
-                "; ".join(settings.scopes.get(scope) or scope for scope in request.scopes) or "use it in your name",
-            ),
-            ("You log in at", provider_host(self._logins.provider)),
-        ]
+        title, facts = describe_client(self._face, client, request.scopes)
+        facts.insert(2, ("The answer goes to", destination(request.redirect_uri)))
         care = "Continue only if you started this login yourself from a program that you trust."
-        return html.render_confirmation(
-            f"Let {called} in?", facts, care, settings.url("/consent"), flow, "Allow, and log in", more
-        )
+        return html.render_confirmation(title, facts, care, settings.url("/consent"), flow, "Allow, and log in", more)
 
     async def consent(self, request: HttpRequest) -> HttpResponse:
         form = self._logins.check_same_origin(request)
@@ -188,7 +165,7 @@ class OAuthEndpoints:
     # Endpoints called by clients
 
     async def token(self, request: HttpRequest) -> HttpResponse:
-        form, client = await self._authenticate_form(request)
+        form, client = await authenticate_form(self._face, request)
         issued = await self._face.exchange_token(client, form)
         body = {
             "access_token": issued.access_token,
@@ -200,20 +177,54 @@ class OAuthEndpoints:
         return json_response(200, body, NO_STORE)
 
     async def revoke(self, request: HttpRequest) -> HttpResponse:
-        form, client = await self._authenticate_form(request)
+        form, client = await authenticate_form(self._face, request)
         await self._face.revoke(client, form.get("token", ""))
         return json_response(200, {}, NO_STORE)
 
     async def register(self, request: HttpRequest) -> HttpResponse:
-        client, secret = parse_registration(request.body)
+        client, secret = parse_registration(request.body, requests.supported_grant_types(self._face.settings))
         await self._face.register_client(client, request.peer)
         log.info("client %s registered: %s", client.id, client.name)
         return json_response(201, registration_response(client, secret, time.time()), NO_STORE)
 
-    async def _authenticate_form(self, request: HttpRequest) -> tuple[dict[str, str], OAuthClient]:
-        if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != html.FORM_CONTENT_TYPE:
-            raise OAuthErrorResponse("invalid_request", "The request body must be application/x-www-form-urlencoded.")
-        form = requests.parse_parameters(request.body.decode("latin-1"))
-        header = request.headers.get(b"authorization")
-        basic = requests.parse_basic_credentials(None if header is None else header.decode("latin-1"))
-        return form, await self._face.authenticate_client(form, basic)
+
+def describe_client(
+    server: AuthorizationServer, client: OAuthClient, scopes: Sequence[str], *, is_proven: bool = True
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return the title of the consent page for a client, and the facts that the user decides by.
+
+    `is_proven`: the request is known to come from the client, by its redirect URI or its secret.
+    """
+    settings = server.settings
+    is_trusted = (
+        f"{client.metadata_host} (verified)"
+        if client.metadata_host and is_proven
+        else "not verified: any program can use this name"
+    )
+    program = client.name or client.metadata_host or client.id
+    called = f"a program that calls itself “{client.name}”" if client.name else client.metadata_host or "this program"
+    if client.kind == "configured" and is_proven:
+        is_trusted, called = "registered by the operator of this server", program
+    elif client.name:
+        program = f"{client.name} (self-declared name)"
+    facts = [
+        ("Program", program),
+        ("Known by", is_trusted),
+        ("Gets access to", f"{settings.title} ({settings.resource})"),
+        (
+            "May",
+            "; ".join(settings.scopes.get(scope) or scope for scope in scopes) or "use it in your name",
+        ),
+        ("You log in at", provider_host(server.login_flow.provider)),
+    ]
+    return f"Let {called} in?", facts
+
+
+async def authenticate_form(server: AuthorizationServer, request: HttpRequest) -> tuple[dict[str, str], OAuthClient]:
+    """Parse the form of a client's request and authenticate the client. Raises OAuthErrorResponse."""
+    if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != html.FORM_CONTENT_TYPE:
+        raise OAuthErrorResponse("invalid_request", "The request body must be application/x-www-form-urlencoded.")
+    form = requests.parse_parameters(request.body.decode("latin-1"))
+    header = request.headers.get(b"authorization")
+    basic = requests.parse_basic_credentials(None if header is None else header.decode("latin-1"))
+    return form, await server.authenticate_client(form, basic)

@@ -109,3 +109,15 @@ def render_choice(
         f'<input type="hidden" name="flow" value="{escape(flow, quote=True)}">{buttons}</form>'
     )
     return render_page(200, title, f'{form}<p class="care">{escape(care)}</p>', more)
+
+
+def render_code_entry(action: str, user_code: str) -> HttpResponse:
+    """Return the page on which a user enters the code that a device shows."""
+    form = (
+        f'<form method="post" action="{escape(action, quote=True)}"><p><label for="code">Enter the code that is shown '
+        'on your device.</label></p><p><input id="code" name="user_code" autocomplete="off" '
+        'autocapitalize="characters" '
+        f'spellcheck="false" maxlength="16" required autofocus value="{escape(user_code, quote=True)}"></p>'
+        '<button class="yes">Continue</button></form>'
+    )
+    return render_page(200, "Log in on another device", form)

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from msgspec import Struct
 
+from portico.auth.client_registration import DEVICE_CODE
 from portico.auth.url_policy import resource_covers
 from portico_gateway.authserver.clients import OAuthClient, matches_redirect_uri
 from portico_gateway.authserver.config import AuthorizationServerConfig
@@ -153,6 +154,11 @@ def parse_basic_credentials(authorization: str | None) -> tuple[str, str] | None
     return unquote_plus(name), unquote_plus(secret)
 
 
+def supported_grant_types(settings: AuthorizationServerConfig) -> list[str]:
+    """Return the grant types that clients may register and use."""
+    return ["authorization_code", "refresh_token", *([DEVICE_CODE] if settings.device_authorization else [])]
+
+
 def server_metadata(settings: AuthorizationServerConfig, algorithms: Sequence[str]) -> dict[str, object]:
     """Return the authorization server metadata (RFC 8414, section 2), also served as OpenID configuration."""
     return {
@@ -162,10 +168,15 @@ def server_metadata(settings: AuthorizationServerConfig, algorithms: Sequence[st
         "revocation_endpoint": settings.url("/revoke"),
         "jwks_uri": settings.url("/jwks.json"),
         **({"registration_endpoint": settings.url("/register")} if settings.dynamic_client_registration else {}),
+        **(
+            {"device_authorization_endpoint": settings.url("/device_authorization")}
+            if settings.device_authorization
+            else {}
+        ),
         "scopes_supported": list(settings.scopes),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
-        "grant_types_supported": ["authorization_code", "refresh_token"],
+        "grant_types_supported": supported_grant_types(settings),
         "code_challenge_methods_supported": ["S256"],
         "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
         "revocation_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],

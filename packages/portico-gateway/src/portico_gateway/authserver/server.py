@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,7 +16,7 @@ from portico.rpc.supervision import BackgroundTasks
 from portico.store.database import Database
 from portico.store.errors import StoreError
 from portico.store.event_bus import Subscription
-from portico.store.transaction import Event
+from portico.store.transaction import Event, Transaction
 from portico_gateway.authserver import store
 from portico_gateway.authserver.client_metadata import ClientMetadataFetcher
 from portico_gateway.authserver.clients import (
@@ -31,7 +31,7 @@ from portico_gateway.authserver.login_flow import LoginFlow, source_of
 from portico_gateway.authserver.requests import AuthorizationRequest, validate_resource
 from portico_gateway.authserver.signing_keys import SigningKeySet, load_keys, rotate_keys
 from portico_gateway.authserver.upstream_login import Identity, is_allowed
-from portico_gateway.credentials.encryption import DecryptionFailed
+from portico_gateway.credentials.encryption import DecryptionFailed, KeyRing
 
 log = logging.getLogger("portico.access")
 
@@ -40,6 +40,20 @@ CLIENT_METADATA_TTL_SECONDS = 3600.0
 # Larger identities are stored without their claims; only the mapped fields are retained.
 MAX_IDENTITY_BYTES = 64 * 1024
 _INVALID_CLIENT = OAuthErrorResponse("invalid_client", "Unknown client, or client authentication failed.", 401)
+
+
+class TokenGrant(Protocol):
+    """Redeems the credential of a token request. Returned errors are raised after the transaction was committed."""
+
+    def __call__(
+        self,
+        tx: Transaction,
+        settings: AuthorizationServerConfig,
+        client: OAuthClient,
+        form: Mapping[str, str],
+        now: float,
+        ring: KeyRing,
+    ) -> store.IssuedGrant | store.ReplayedCredential | OAuthErrorResponse: ...
 
 
 class TokenResponse(NamedTuple):
@@ -62,6 +76,11 @@ class AuthorizationServer:
         self._documents = ClientMetadataFetcher(settings)
         # Revoked grants whose access tokens may not have expired yet → time until which to remember them.
         self._revoked: dict[str, float] = {}
+        # Grant type → function that redeems the credential of a token request in a transaction.
+        self.token_grants: dict[str, TokenGrant] = {
+            "authorization_code": store.redeem_code,
+            "refresh_token": store.rotate_refresh_token,
+        }
         # Called when a grant is revoked in this or another process.
         self.on_revoked: Callable[[], None] | None = None
 
@@ -203,37 +222,41 @@ class AuthorizationServer:
 
     async def issue_code(self, request: AuthorizationRequest, who: Identity) -> str:
         """Create a grant for a user who logged in and return its authorization code."""
-        identity = msgspec.json.encode(who)
-        # A provider may return hundreds of groups or nested claims; the row would then be copied with every refresh.
-        if len(identity) > MAX_IDENTITY_BYTES:
-            identity = msgspec.json.encode(msgspec.structs.replace(who, claims={}))
         return await self.database.write(
             partial(
                 store.create_code,
                 settings=self.settings,
                 request=request,
                 subject=who.subject,
-                identity=identity,
+                identity=self.encode_identity(who),
                 key_ring=self.keyring,
                 now=time.time(),
             )
         )
 
+    def encode_identity(self, who: Identity) -> bytes:
+        """Return the JSON of an identity, without its claims if they are too large."""
+        identity = msgspec.json.encode(who)
+        # A provider may return hundreds of groups or nested claims; the row would then be copied with every refresh.
+        if len(identity) > MAX_IDENTITY_BYTES:
+            identity = msgspec.json.encode(msgspec.structs.replace(who, claims={}))
+        return identity
+
     # The token endpoint
 
     async def exchange_token(self, client: OAuthClient, form: Mapping[str, str]) -> TokenResponse:
-        """Exchange an authorization code or a refresh token for tokens. Raises OAuthErrorResponse."""
-        kinds = {"authorization_code": store.redeem_code, "refresh_token": store.rotate_refresh_token}
-        redeem = kinds.get(form.get("grant_type", ""))
+        """Exchange an authorization code, a device code or a refresh token for tokens. Raises OAuthErrorResponse."""
+        redeem = self.token_grants.get(form.get("grant_type", ""))
         if redeem is None:
-            raise OAuthErrorResponse(
-                "unsupported_grant_type", ("grant_type must be authorization_code or refresh_token.")
-            )
+            *others, last = self.token_grants
+            raise OAuthErrorResponse("unsupported_grant_type", f"grant_type must be {', '.join(others)} or {last}.")
         if "resource" in form:
             form = {**form, "resource": validate_resource(form, self.settings, OAuthErrorResponse)}
         done = await self.database.write(
             partial(redeem, settings=self.settings, client=client, form=form, now=time.time(), ring=self.keyring)
         )
+        if isinstance(done, OAuthErrorResponse):
+            raise done
         # RFC 9700, section 4.14.2, and RFC 6749, section 4.1.2: a code or refresh token that is used twice was
         # stolen, and it is unknown who came first. All tokens of the grant are revoked.
         if isinstance(done, store.ReplayedCredential):

@@ -20,6 +20,7 @@ from portico.settings_file import wrong_value
 from portico.store.data_directory import find_store
 from portico_gateway.authserver.clients import OAuthClient, sanitize_display_name, validate_redirect_uris
 from portico_gateway.authserver.config import AuthorizationServerConfig
+from portico_gateway.authserver.device_grant import DeviceEndpoints
 from portico_gateway.authserver.endpoints import OAuthEndpoints
 from portico_gateway.authserver.errors import OAuthErrorResponse
 from portico_gateway.authserver.identity_providers import IdentityProviderSettings, parse_identity_provider
@@ -46,6 +47,7 @@ class OAuthClientOptions(TypedDict, total=False):
     client_secret: str
     client_name: str
     redirect_uris: Sequence[str]
+    device_authorization: bool
 
 
 class LoginOptions(TypedDict, total=False):
@@ -80,6 +82,7 @@ class OAuthProxyOptions(LoginOptions, total=False):
     default_scopes: Sequence[str]
     dynamic_client_registration: bool
     client_id_metadata_documents: bool
+    device_authorization: bool
     allowed_client_hosts: Sequence[str]
     allowed_client_networks: Sequence[str]
     access_token_ttl: float | str
@@ -148,6 +151,8 @@ def install_authorization_server(
     logins = make_login_flow(server, proxy.login, issuer, proxy.keys)
     face = AuthorizationServer(settings, logins)
     server.custom_routes += OAuthEndpoints(face).routes()
+    if settings.device_authorization:
+        server.custom_routes += DeviceEndpoints(face).routes()
     server.add_lifespan(face.lifespan)
     install_account_connector(server, logins, issuer)
     return face
@@ -195,7 +200,9 @@ def _parse_client(table: Any) -> OAuthClient:
     if not table.get("client_id"):
         raise UsageError("auth.proxy.client: client_id is required")
     try:
-        uris = validate_redirect_uris(table.get("redirect_uris", ()), configured=True)
+        uris = table.get("redirect_uris", ())
+        uses_device_grant = table.get("device_authorization", False)
+        uris = validate_redirect_uris(uris, configured=True) if uris or not uses_device_grant else ()
     except OAuthErrorResponse as unfit:
         raise UsageError(f"auth.proxy.client {table['client_id']!r}: {unfit}") from None
     secret = table.get("client_secret")
@@ -210,4 +217,5 @@ def _parse_client(table: Any) -> OAuthClient:
         name=sanitize_display_name(table.get("client_name")),
         secret=None if secret is None else digest(secret),
         method=AUTH_NONE if secret is None else CLIENT_SECRET_BASIC,
+        device_grant=uses_device_grant,
     )

@@ -136,7 +136,7 @@ def keep_client(
     """Insert or update a client."""
     tx.execute("delete from provider_client where expires_at < :now", {"now": now})
     # A flood displaces unapproved clients, first those of its own networks, and never a client that a user approved.
-    _make_room(tx, "provider_client", MAX_CLIENTS, source)
+    make_room(tx, "provider_client", MAX_CLIENTS, source)
     body = encode_json_column(client)
     tx.execute(
         "insert into provider_client (id, kind, body, created_at, expires_at, signature, network, wider_network) "
@@ -155,7 +155,7 @@ def keep_client(
     )
 
 
-def _make_room(tx: Transaction, table: str, most: int, source: Source) -> None:
+def make_room(tx: Transaction, table: str, most: int, source: Source) -> None:
     """Delete the oldest temporary rows of a network that has too many; if the table is full, of the largest network.
 
     A network that floods the table never displaces the rows of others.
@@ -216,7 +216,7 @@ def _is_grant_of(tx: Transaction, code: _CodeRow, client_id: str, ring: KeyRing)
 
 def create_login(tx: Transaction, flow: str, browser: str, body: str, now: float, source: Source = Source()) -> None:
     tx.execute("delete from provider_flow where expires_at < :now", {"now": now})
-    _make_room(tx, "provider_flow", MAX_FLOWS, source)
+    make_room(tx, "provider_flow", MAX_FLOWS, source)
     tx.execute(
         "insert into provider_flow (id, browser, body, expires_at, network, wider_network) values "
         "(:id, :browser, :body, :until, :network, :wider)",
@@ -246,6 +246,41 @@ def consume_login(tx: Transaction, flow: str, browser: str, now: float) -> str |
 # Grants
 
 
+def create_grant(
+    tx: Transaction,
+    settings: AuthorizationServerConfig,
+    client_id: str,
+    scopes: tuple[str, ...],
+    resource: str,
+    subject: str,
+    identity: bytes,
+    key_ring: KeyRing,
+    now: float,
+) -> GrantRow:
+    """Create a user's grant to a client, after consent and login."""
+    grant_id = secrets.token_urlsafe(16)
+    # Expired grants remain until their last access token has expired, so that revocation still finds them.
+    tx.execute("delete from provider_grant where expires_at < :past", {"past": now - settings.access_seconds})
+    grant = GrantRow(
+        id=grant_id,
+        client=client_id,
+        subject=subject,
+        identity=key_ring.encrypt(identity, f"provider_grant {grant_id}"),
+        scope=" ".join(scopes),
+        resource=resource,
+        created_at=now,
+        expires_at=now + settings.max_session_age,
+    )
+    tx.execute(
+        "insert into provider_grant (id, client, subject, identity, scope, resource, created_at, expires_at, signature)"
+        " values (:id, :client, :subject, :identity, :scope, :resource, :created_at, :expires_at, :signature)",
+        msgspec.structs.asdict(grant) | {"signature": key_ring.signing.sign_row(_GRANTS, *grant.signed_columns())},
+    )
+    # The client is in use and no longer expires.
+    tx.execute("update provider_client set expires_at = null where id = :id and kind = 'registered'", {"id": client_id})
+    return grant
+
+
 def create_code(
     tx: Transaction,
     settings: AuthorizationServerConfig,
@@ -256,23 +291,9 @@ def create_code(
     now: float,
 ) -> str:
     """Create a grant after consent and login, and return the authorization code."""
-    grant_id, code = secrets.token_urlsafe(16), secrets.token_urlsafe(32)
-    # Expired grants remain until their last access token has expired, so that revocation still finds them.
-    tx.execute("delete from provider_grant where expires_at < :past", {"past": now - settings.access_seconds})
-    grant = GrantRow(
-        id=grant_id,
-        client=request.client_id,
-        subject=subject,
-        identity=key_ring.encrypt(identity, f"provider_grant {grant_id}"),
-        scope=" ".join(request.scopes),
-        resource=request.resource,
-        created_at=now,
-        expires_at=now + settings.max_session_age,
-    )
-    tx.execute(
-        "insert into provider_grant (id, client, subject, identity, scope, resource, created_at, expires_at, signature)"
-        " values (:id, :client, :subject, :identity, :scope, :resource, :created_at, :expires_at, :signature)",
-        msgspec.structs.asdict(grant) | {"signature": key_ring.signing.sign_row(_GRANTS, *grant.signed_columns())},
+    code = secrets.token_urlsafe(32)
+    grant = create_grant(
+        tx, settings, request.client_id, request.scopes, request.resource, subject, identity, key_ring, now
     )
     until = now + CODE_TTL_SECONDS
     tx.execute(
@@ -280,18 +301,14 @@ def create_code(
         "(:id, :grant, :uri, :challenge, :until, :signature)",
         {
             "id": digest(code),
-            "grant": grant_id,
+            "grant": grant.id,
             "uri": request.redirect_uri,
             "challenge": request.challenge,
             "until": until,
             "signature": key_ring.signing.sign_row(
-                _CODES, digest(code), grant_id, request.redirect_uri, request.challenge, repr(until)
+                _CODES, digest(code), grant.id, request.redirect_uri, request.challenge, repr(until)
             ),
         },
-    )
-    # The client is in use and no longer expires.
-    tx.execute(
-        "update provider_client set expires_at = null where id = :id and kind = 'registered'", {"id": request.client_id}
     )
     return code
 
@@ -319,21 +336,21 @@ def redeem_code(
     # Unknown, forged and expired codes get the same error.
     if code is None or not code.is_signed(ring):
         raise _USED
-    grant = _grant(tx, code.grant_id, ring)
+    grant = find_grant(tx, code.grant_id, ring)
     if grant.client != client.id:
         raise _USED  # another client must not learn whether the code exists
     if code.used_at is not None:
         revoke(tx, grant.id, now)
         return ReplayedCredential(grant.id)
     # Before the code is marked as used: a client that names the wrong resource may correct its request.
-    _check_target(form, grant)
+    check_target(form, grant)
     # A code can be tried once, even with a wrong verifier, so that PKCE cannot be brute-forced.
     tx.execute("update provider_code set used_at = :now where id = :id", {"now": now, "id": name})
     unfit = code.expires_at <= now or grant.revoked_at is not None or form.get("redirect_uri") != code.redirect_uri
     if unfit or not verify_code_challenge(form.get("code_verifier", ""), code.challenge):
         revoke(tx, grant.id, now)
         return ReplayedCredential(grant.id)
-    return IssuedGrant(grant, _refresh_token(tx, settings, grant, now, ring))
+    return IssuedGrant(grant, create_refresh_token(tx, settings, grant, now, ring))
 
 
 def rotate_refresh_token(
@@ -354,7 +371,7 @@ def rotate_refresh_token(
         _TOKENS, token.signature, name, token.grant_id, repr(token.expires_at)
     ):
         raise _USED
-    grant = _grant(tx, token.grant_id, ring)
+    grant = find_grant(tx, token.grant_id, ring)
     if grant.client != client.id:
         raise _USED
     # The client rotates its token with every use, so a used one is in two hands (RFC 9700, section 4.14.2).
@@ -364,12 +381,12 @@ def rotate_refresh_token(
     # An expired token is not a sign of theft, so it does not revoke anything.
     if grant.revoked_at is not None or token.expires_at <= now or grant.expires_at <= now:
         raise _USED
-    _check_target(form, grant)
+    check_target(form, grant)
     tx.execute("update provider_refresh set used_at = :now where id = :id", {"now": now, "id": name})
-    return IssuedGrant(grant, _refresh_token(tx, settings, grant, now, ring))
+    return IssuedGrant(grant, create_refresh_token(tx, settings, grant, now, ring))
 
 
-def _check_target(form: Mapping[str, str], grant: GrantRow) -> None:
+def check_target(form: Mapping[str, str], grant: GrantRow) -> None:
     """Raise OAuthErrorResponse if the request names another resource than the user approved (RFC 8707, section 2.2)."""
     if form.get("resource", grant.resource).rstrip("/") != grant.resource.rstrip("/"):
         raise OAuthErrorResponse("invalid_target", "The grant is for another resource.")
@@ -423,7 +440,7 @@ def revoked_since(tx: Transaction, timestamp: float) -> list[str]:
 _ONE_GRANT = "select * from provider_grant where id = :id for update"
 
 
-def _grant(tx: Transaction, grant_id: str, ring: KeyRing) -> GrantRow:
+def find_grant(tx: Transaction, grant_id: str, ring: KeyRing) -> GrantRow:
     """Return a grant. Raises OAuthErrorResponse if its signature is invalid."""
     grant = tx.fetch_one(GrantRow, _ONE_GRANT, {"id": grant_id})
     if not ring.signing.is_row_signed(_GRANTS, grant.signature, *grant.signed_columns()):
@@ -439,7 +456,9 @@ def _refresh(tx: Transaction, name: str) -> _RefreshRow | None:
     )
 
 
-def _refresh_token(tx: Transaction, face: AuthorizationServerConfig, grant: GrantRow, now: float, ring: KeyRing) -> str:
+def create_refresh_token(
+    tx: Transaction, face: AuthorizationServerConfig, grant: GrantRow, now: float, ring: KeyRing
+) -> str:
     """Create the next refresh token of a grant."""
     token = secrets.token_urlsafe(32)
     # Rotation never extends a grant: after the maximum age the user logs in again.

@@ -2,6 +2,7 @@
 from portico.auth.assertions import SigningKey as SigningKey
 from portico.auth.authorization_code import AuthorizationCode as AuthorizationCode
 from portico.auth.client_registration import ClientRegistration as ClientRegistration
+from portico.auth.device_code import DeviceCode as DeviceCode
 from portico.auth.errors import (
     AuthorizationError as AuthorizationError,
     InvalidRedirect as InvalidRedirect,

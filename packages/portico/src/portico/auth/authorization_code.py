@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
@@ -26,38 +27,35 @@ from portico.auth.metadata import AuthorizationServerMetadata
 from portico.auth.tokens import Token
 
 
-class AuthorizationCode:
-    """Authorization code grant: the user approves in a browser and the client receives a token for them.
+class InteractiveGrant(ABC):
+    """Base class of grants that a user approves: identifies the client, and registers it again where that helps."""
 
-    `redirect_uri` is where the browser returns to. `client` is an existing registration. `client_metadata_url` is the
-    URL of a client metadata document, used as client id where the authorization server supports that; `client_key`
-    signs for it. With neither, the client registers dynamically and sends `metadata` (`client_name`, `client_uri`,
-    `logo_uri`). `offline_access` requests a refresh token where the server offers one.
-    """
+    _needs_device_grant = False
 
     def __init__(
         self,
-        redirect_uri: str,
-        *,
-        client: ClientRegistration | None = None,
-        client_metadata_url: str | None = None,
-        client_key: SigningKey | None = None,
-        metadata: Mapping[str, object] | None = None,
-        offline_access: bool = True,
+        redirect_uri: str | None,
+        client: ClientRegistration | None,
+        client_metadata_url: str | None,
+        client_key: SigningKey | None,
+        metadata: Mapping[str, object] | None,
+        offline_access: bool,
     ) -> None:
-        check_redirect_uri(redirect_uri)
         if client_metadata_url is not None:
             check_client_metadata_url(client_metadata_url)
         self.offline_access = offline_access
-        self._redirect_uri = redirect_uri
+        self._client_redirect_uri = redirect_uri
         self._client = client
         self._document = client_metadata_url
         self._document_key = client_key
         self._metadata = {"client_name": "Portico", **(metadata or {})}
 
+    @abstractmethod
+    def _authorize(self, request: TokenRequest, client: ClientRegistration) -> AuthFlow[Token]:
+        """Return a token, after the user has approved access."""
+
     def token(self, request: TokenRequest) -> AuthFlow[Token]:
-        """Return a token, after the user has approved access in a browser."""
-        _check_pkce(request.authorization_server.server)
+        """Return a token, after the user has approved access."""
         client = yield from self._identify(request)
         try:
             return (yield from self._authorize(request, client))
@@ -105,19 +103,52 @@ class AuthorizationCode:
                 token_endpoint_auth_method=PRIVATE_KEY_JWT if signs else "none",
             )
         registration = request.credentials.registration(request.issuer)
-        if registration is not None and registration.is_valid_for(self._redirect_uri, request.clock()):
+        if registration is not None and registration.is_valid_for(
+            self._client_redirect_uri, request.clock(), device_grant=self._needs_device_grant
+        ):
             return registration
         if server.registration_endpoint is None:
+            redirect = self._client_redirect_uri
             raise RegistrationError(
                 f"{quote_untrusted(request.issuer)} does not support dynamic client registration, and no client id "
-                "is configured for it. Register a client with the redirect URI "
-                f"{quote_untrusted(self._redirect_uri)} and configure its client id"
+                "is configured for it. Register a client "
+                + (f"with the redirect URI {quote_untrusted(redirect)}" if redirect else "for the device grant")
+                + " and configure its client id"
                 + (", or configure a client metadata URL." if server.client_id_metadata_document_supported else ".")
             )
         scopes = tuple(dict.fromkeys((*request.scopes, *request.authorization_server.scopes)))
-        registered = yield from register_client(server, self._redirect_uri, self._metadata, scopes)
+        registered = yield from register_client(server, self._client_redirect_uri, self._metadata, scopes)
         request.credentials.store_registration(request.issuer, registered)
         return registered
+
+
+class AuthorizationCode(InteractiveGrant):
+    """Authorization code grant: the user approves in a browser and the client receives a token for them.
+
+    `redirect_uri` is where the browser returns to. `client` is an existing registration. `client_metadata_url` is the
+    URL of a client metadata document, used as client id where the authorization server supports that; `client_key`
+    signs for it. With neither, the client registers dynamically and sends `metadata` (`client_name`, `client_uri`,
+    `logo_uri`). `offline_access` requests a refresh token where the server offers one.
+    """
+
+    def __init__(
+        self,
+        redirect_uri: str,
+        *,
+        client: ClientRegistration | None = None,
+        client_metadata_url: str | None = None,
+        client_key: SigningKey | None = None,
+        metadata: Mapping[str, object] | None = None,
+        offline_access: bool = True,
+    ) -> None:
+        check_redirect_uri(redirect_uri)
+        super().__init__(redirect_uri, client, client_metadata_url, client_key, metadata, offline_access)
+        self._redirect_uri = redirect_uri
+
+    def token(self, request: TokenRequest) -> AuthFlow[Token]:
+        """Return a token, after the user has approved access in a browser."""
+        _check_pkce(request.authorization_server.server)
+        return (yield from super().token(request))
 
     def start(self, request: TokenRequest) -> AuthFlow[tuple[str, PendingAuthorization]]:
         """Return the login URL and the state to store until the browser returns, for callers that cannot wait."""

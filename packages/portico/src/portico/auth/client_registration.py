@@ -17,6 +17,7 @@ from portico.auth.metadata import AuthorizationServerMetadata
 from portico.auth.url_policy import is_loopback_name
 from portico.protocol.errors import UsageError
 
+DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
 _ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST, PRIVATE_KEY_JWT = (
@@ -36,6 +37,8 @@ class ClientRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_endpoint_auth_method: str | None = None
     # Set for clients that registered dynamically.
     redirect_uris: tuple[str, ...] = ()
+    # Whether it was registered for the device authorization grant.
+    device_grant: bool = False
     scopes: tuple[str, ...] = ()
     expires_at: float | None = None
     # The issuer that assigned the client id. None for configured clients, which are bound to the issuer of their first
@@ -46,9 +49,12 @@ class ClientRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         validate_fields(self)
 
-    def is_valid_for(self, redirect_uri: str, now: float) -> bool:
-        """Return whether this registration covers the redirect URI and has not expired."""
-        return redirect_uri in self.redirect_uris and (self.expires_at is None or now < self.expires_at)
+    def is_valid_for(self, redirect_uri: str | None, now: float, *, device_grant: bool = False) -> bool:
+        """Return whether this registration covers the redirect URI and the grant, and has not expired."""
+        covers = (redirect_uri is None or redirect_uri in self.redirect_uris) and (
+            self.device_grant or not device_grant
+        )
+        return covers and (self.expires_at is None or now < self.expires_at)
 
     def __repr__(self) -> str:
         return f"ClientRegistration(client_id={self.client_id!r}, issuer={self.issuer!r})"
@@ -120,9 +126,14 @@ def authenticate_client(
 
 
 def register_client(
-    server: AuthorizationServerMetadata, redirect_uri: str, metadata: Mapping[str, object], scopes: tuple[str, ...]
+    server: AuthorizationServerMetadata,
+    redirect_uri: str | None,
+    metadata: Mapping[str, object],
+    scopes: tuple[str, ...],
 ) -> AuthFlow[ClientRegistration]:
     """Register a client dynamically (RFC 7591) and return its registration.
+
+    Without a redirect URI, the client registers for the device authorization grant only.
 
     Dynamic registration is deprecated since 2026-07-28, but many servers offer nothing else.
     """
@@ -133,13 +144,20 @@ def register_client(
         (item for item in (AUTH_NONE, CLIENT_SECRET_BASIC, CLIENT_SECRET_POST) if offered is None or item in offered),
         AUTH_NONE,
     )
+    # Announced by the server, so it accepts the grant type. One registration then serves both ways to log in.
+    with_device_grant = server.device_authorization_endpoint is not None
+    grant_types = [
+        *(["authorization_code"] if redirect_uri is not None else []),
+        *([DEVICE_CODE] if with_device_grant else []),
+        "refresh_token",
+    ]
     request_body = {
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
+        "redirect_uris": [] if redirect_uri is None else [redirect_uri],
+        "grant_types": grant_types,
+        "response_types": [] if redirect_uri is None else ["code"],
         "token_endpoint_auth_method": method,
         # The default is "web", for which OpenID providers reject loopback redirects.
-        "application_type": "native" if is_native_redirect(redirect_uri) else "web",
+        "application_type": "native" if redirect_uri is None or is_native_redirect(redirect_uri) else "web",
         **({"scope": " ".join(scopes)} if scopes else {}),
         **metadata,
     }
@@ -150,8 +168,9 @@ def register_client(
         fields = result or {}
         reason = " ".join(quote_untrusted(fields[name]) for name in ("error", "error_description") if fields.get(name))
         raise RegistrationError(
-            f"{quote_untrusted(server.issuer)} did not register a client with the redirect URI "
-            f"{quote_untrusted(redirect_uri)} (HTTP {response.status}{', ' + reason if reason else ''}). Try "
+            f"{quote_untrusted(server.issuer)} did not register a client "
+            + (f"with the redirect URI {quote_untrusted(redirect_uri)}" if redirect_uri else "for the device grant")
+            + f" (HTTP {response.status}{', ' + reason if reason else ''}). Try "
             "another redirect URI, or register a client manually and configure its client id."
         )
     try:
@@ -164,7 +183,8 @@ def register_client(
         client_id=registered.client_id,
         client_secret=registered.client_secret,
         token_endpoint_auth_method=registered.token_endpoint_auth_method or method,
-        redirect_uris=(redirect_uri,),
+        redirect_uris=() if redirect_uri is None else (redirect_uri,),
+        device_grant=with_device_grant,
         scopes=scopes,
         # RFC 7591, section 3.2.1: 0 means that the secret does not expire.
         expires_at=registered.client_secret_expires_at or None,

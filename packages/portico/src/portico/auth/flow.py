@@ -10,7 +10,7 @@ synchronously or asynchronously, in about ten lines:
                 request = flow.send(reply)
             except StopIteration as done:
                 return done.value
-            reply = fetch(request) if isinstance(request, FetchRequest) else open_browser(request)
+            reply = perform(request)  # fetch, open a browser, show a code or sleep
 
 A driver that cannot perform a request throws the error into the flow or lets it propagate.
 """
@@ -74,7 +74,23 @@ class BrowserRequest(Struct, frozen=True):
     redirect_uri: str
 
 
-FlowRequest = FetchRequest | BrowserRequest
+class DeviceCodeRequest(Struct, frozen=True):
+    """Request to show a user code, which the user enters on another device (RFC 8628, section 3.3). No reply."""
+
+    verification_uri: str
+    user_code: str
+    # The same page with the code filled in, for a link or a QR code.
+    verification_uri_complete: str | None = None
+    expires_in: float = 0.0
+
+
+class WaitRequest(Struct, frozen=True):
+    """Request to continue after a delay. No reply."""
+
+    seconds: float
+
+
+FlowRequest = FetchRequest | BrowserRequest | DeviceCodeRequest | WaitRequest
 FlowResponse = FetchResponse | Mapping[str, str] | None
 
 T = TypeVar("T")

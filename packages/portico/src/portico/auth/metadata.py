@@ -51,6 +51,8 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     token_endpoint: str
     authorization_endpoint: str | None = None
     registration_endpoint: str | None = None
+    # RFC 8628, section 4.
+    device_authorization_endpoint: str | None = None
     scopes_supported: list[str] | None = None
     code_challenge_methods_supported: list[str] | None = None
     token_endpoint_auth_methods_supported: list[str] | None = None

@@ -1,18 +1,18 @@
-"""Client authentication: a bearer token, a grant, or "oauth" for an interactive browser login."""
+"""Client authentication: a bearer token, a grant, or "oauth" for an interactive login."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
 
-from portico.auth.authorization_code import AuthorizationCode
+from portico.auth.device_code import UserLogin
 from portico.auth.grants import Grant
 from portico.auth.oauth import OAuth
 from portico.auth.token_storage import FileStorage, KeyringStorage, StorageBackend, TokenStorage
 from portico.protocol.errors import UsageError
 from portico.store.data_directory import resolve_data_directory
 from portico.transports.http_client.base import AuthenticatedTransport
-from portico.transports.http_client.browser_login import BrowserLogin
+from portico.transports.http_client.browser_login import BrowserLogin, has_browser
 from portico.transports.http_client.connection import HttpClientResponse
 from portico.transports.http_client.oauth import LoginCallback, OAuthTransport
 from portico.transports.http_client.pool import HeaderItems, HttpConnectionPool, HttpUrl
@@ -64,9 +64,11 @@ def create_sender(auth: ClientAuth, target: Target, browser: LoginCallback | Non
         return BearerSender(auth)
     if isinstance(auth, OAuth):
         return OAuthTransport(auth, browser or BrowserLogin())
-    grant = AuthorizationCode(DEFAULT_REDIRECT_URI) if isinstance(auth, str) else auth
+    if isinstance(auth, str):
+        # A caller with a browser callback wants it to be used.
+        auth = UserLogin(DEFAULT_REDIRECT_URI, has_browser if browser is None else lambda: True)
     # Wall-clock time: token expiry times must survive a restart of the process.
-    oauth = OAuth(target.url, grant, clock=time.time, storage=TokenStorage(_store()))
+    oauth = OAuth(target.url, auth, clock=time.time, storage=TokenStorage(_store()))
     return OAuthTransport(oauth, browser or BrowserLogin())
 
 

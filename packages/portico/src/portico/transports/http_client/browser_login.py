@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import webbrowser
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from portico.auth.errors import AuthorizationError, InvalidRedirect, quote_untrusted
+from portico.auth.flow import DeviceCodeRequest
 from portico.transports.http_client.pool import HttpConnectionPool, HttpUrl
 
 # Time for the user to log in.
@@ -35,6 +37,27 @@ _NOT_FOUND_PAGE = _PAGE_TEMPLATE.format(title="Not found", text="This address on
 def print_login_url(url: str) -> None:
     """Print the login URL to standard error: standard output may carry the protocol or a pipe."""
     print(f"To log in, open this page:\n\n  {url}\n", file=sys.stderr, flush=True)
+
+
+def print_device_code(request: DeviceCodeRequest) -> None:
+    """Print the user code of a device login, and the page to enter it on, to standard error."""
+    print(
+        f"To log in, open this page on any device:\n\n  {request.verification_uri}\n\n"
+        f"and enter the code:\n\n  {request.user_code}\n\n"
+        f"The code is valid for {request.expires_in / 60:.0f} minutes.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def has_browser() -> bool:
+    """Return whether a login page can be opened on this machine for the user to see."""
+    if os.environ.get("BROWSER"):
+        return True
+    if sys.platform in ("win32", "darwin"):
+        return "SSH_CONNECTION" not in os.environ
+    # Text browsers are registered without a display too, but cannot show most login pages.
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 class BrowserLogin:

@@ -7,10 +7,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
-from portico.auth.flow import AuthFlow, BrowserRequest, FetchResponse, FlowRequest, FlowResponse, parse_redirect
+from portico.auth.flow import (
+    AuthFlow,
+    BrowserRequest,
+    DeviceCodeRequest,
+    FetchResponse,
+    FlowRequest,
+    FlowResponse,
+    WaitRequest,
+    parse_redirect,
+)
 from portico.auth.oauth import OAuth
 from portico.auth.url_policy import MAX_RESPONSE_BYTES
 from portico.protocol.errors import ProtocolError
+from portico.transports.http_client.browser_login import print_device_code
 from portico.transports.http_client.connection import HttpClientResponse
 from portico.transports.http_client.oauth_fetcher import OAuthFetcher, resolve_addresses
 from portico.transports.http_client.pool import HeaderItems, HttpConnectionPool, HttpUrl
@@ -20,15 +30,20 @@ T = TypeVar("T")
 
 # Takes the URL to open and the redirect URI; returns the URL to which the browser was redirected.
 LoginCallback = Callable[[str, str], Awaitable[str]]
+# Shows the user code of a device login.
+DeviceCodeCallback = Callable[[DeviceCodeRequest], None]
 
 
 class OAuthTransport:
     """Sends requests with a token, and obtains one when the server requires it."""
 
-    def __init__(self, oauth: OAuth, on_login: LoginCallback) -> None:
+    def __init__(
+        self, oauth: OAuth, on_login: LoginCallback, on_device_code: DeviceCodeCallback = print_device_code
+    ) -> None:
         self.auth_generation = 0
         self._oauth = oauth
         self._visitor = on_login
+        self._show_device_code = on_device_code
         self._fetcher = OAuthFetcher(self._server_addresses)
         # The server's address at its last response. Unlike a new DNS lookup, it is known to be the server's.
         self._server_address: str | None = None
@@ -87,6 +102,14 @@ class OAuthTransport:
             self.auth_generation += 1
             with pause_timeout():
                 return parse_redirect(await self._visitor(request.url, request.redirect_uri))
+        if isinstance(request, DeviceCodeRequest):
+            self.auth_generation += 1
+            self._show_device_code(request)
+            return None
+        if isinstance(request, WaitRequest):
+            with pause_timeout():
+                await asyncio.sleep(request.seconds)
+            return None
         return await self._fetcher.fetch(request)
 
     async def _server_addresses(self) -> list[str]:
