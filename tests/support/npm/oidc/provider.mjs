@@ -23,6 +23,7 @@ server.listen(said.port ?? 0, '127.0.0.1', () => {
       introspection: { enabled: true },
       revocation: { enabled: true },
       clientCredentials: { enabled: true },
+      deviceFlow: { enabled: true },
       registration: { enabled: said.registration ?? false },
       resourceIndicators: {
         enabled: true,

@@ -36,6 +36,8 @@ COMMANDS = {
     "inspect": CommandEntry("portico.cli.inspect", "show a server's info, capabilities and token cost"),
     "doctor": CommandEntry("portico.cli.doctor", "check the environment, the store and a server's health"),
     "install": CommandEntry("portico.cli.install", "add a server to a client's configuration"),
+    "login": CommandEntry("portico.cli.login", "log in to a server and store the token"),
+    "logout": CommandEntry("portico.cli.login", "delete the stored token of a server", "run_logout"),
     "port": CommandEntry("portico.cli.port", "rewrite FastMCP or MCP SDK code for Portico"),
     "record": CommandEntry("portico.cli.record", "capture the messages between a client and a server", "run_record"),
     "replay": CommandEntry("portico.cli.record", "serve a recording", "run_replay"),

@@ -67,7 +67,7 @@ def add_cli_hint(failure: PorticoError) -> PorticoError:
     # Exactly this class: rebuilding a subclass here would lose its type and its details.
     if type(failure) is AuthorizationError:
         return AuthorizationError(
-            str(failure).replace(HOW_TO_AUTHENTICATE, "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth.")
+            str(failure).replace(HOW_TO_AUTHENTICATE, "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`.")
         )
     if isinstance(failure, MissingClientCapability) and not is_interactive():
         return ProtocolError(f"{failure}. Run the command in a terminal to answer elicitations.", code=failure.code)
@@ -232,7 +232,13 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
         return str(options.token)
     if not isinstance(target, str) or not is_url(target):
         return None
-    return local_token.for_request(target, getattr(options, "data", None))
+    token = local_token.for_request(target, getattr(options, "data", None))
+    if token is not None:
+        return token
+    # Imported here: the OAuth client is not needed for local servers.
+    from portico.client.auth import has_stored_token
+
+    return "oauth" if has_stored_token(target) else None
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:

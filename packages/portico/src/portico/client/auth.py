@@ -68,12 +68,18 @@ def create_sender(auth: ClientAuth, target: Target, browser: LoginCallback | Non
         # A caller with a browser callback wants it to be used.
         auth = UserLogin(DEFAULT_REDIRECT_URI, has_browser if browser is None else lambda: True)
     # Wall-clock time: token expiry times must survive a restart of the process.
-    oauth = OAuth(target.url, auth, clock=time.time, storage=TokenStorage(_store()))
+    oauth = OAuth(target.url, auth, clock=time.time, storage=TokenStorage(token_backend()))
     return OAuthTransport(oauth, browser or BrowserLogin())
 
 
-def _store() -> StorageBackend:
+def token_backend() -> StorageBackend:
     """Return the system keyring if the `keyring` package is installed, otherwise a file readable by its owner only."""
     if importlib.util.find_spec("keyring") is not None:
         return KeyringStorage()
     return FileStorage(resolve_data_directory() / "credentials.json")
+
+
+def has_stored_token(url: str) -> bool:
+    """Return whether the user has logged in to a server. Tokens in a keyring are not read: it may be locked."""
+    backend = token_backend()
+    return isinstance(backend, FileStorage) and TokenStorage(backend).last_token(url) is not None

@@ -6,6 +6,7 @@ from portico.cli.specs.options import (
     ARGUMENT_PAIRS,
     CONNECTION,
     DEBUGGING,
+    EXIT_STATUS_HELP,
     FORMAT,
     SAVE_DIR,
     STORE,
@@ -13,6 +14,7 @@ from portico.cli.specs.options import (
     TARGET_HELP,
     client_command,
     parse_port,
+    parse_seconds,
 )
 from portico.cli.specs.parser import CommandSpec, argument, option
 
@@ -104,5 +106,36 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         FORMAT,
         SAVE_DIR,
         examples=("prompt my_server.py review code=@main.py",),
+    ),
+    "login": CommandSpec(
+        "portico login URL [options]",
+        "Log in to a server with OAuth and store the token, which other commands then use.\n"
+        "Opens a browser; without one, shows a code to enter on another device if the\n"
+        "authorization server supports it (RFC 8628).",
+        (argument("url", metavar="URL"),),
+        {
+            "": (
+                option("--device", action="store_true", help="show a code to enter on another device"),
+                option("--scope", action="append", default=[], metavar="SCOPE", help="scope to request; repeatable"),
+                option("--client-id", metavar="ID", help="client id, if the server does not register clients"),
+                option(
+                    "--timeout",
+                    type=parse_seconds,
+                    default=600.0,
+                    metavar="SECONDS",
+                    help="time to complete the login (default: %(default)g)",
+                ),
+            )
+        },
+        EXIT_STATUS_HELP,
+        examples=("login https://mcp.example.com/mcp", "login https://mcp.example.com/mcp --device"),
+    ),
+    "logout": CommandSpec(
+        "portico logout URL",
+        "Delete the stored token of a server. The token is not revoked.",
+        (argument("url", metavar="URL"),),
+        {},
+        EXIT_STATUS_HELP,
+        examples=("logout https://mcp.example.com/mcp",),
     ),
 }

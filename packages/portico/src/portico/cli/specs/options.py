@@ -71,7 +71,7 @@ CONNECTION = {
         ),
         HEADER,
         TOKEN,
-        option("--oauth", action="store_true", help="log in with a browser if the server requires it"),
+        option("--oauth", action="store_true", help="log in if the server requires it; see `portico login`"),
         ENV,
         CWD,
     )
