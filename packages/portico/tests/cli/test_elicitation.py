@@ -291,7 +291,7 @@ def test_headers_and_tokens_go_along(
     url = f"http://127.0.0.1:{gate.server_address[1]}/mcp"
     done = portico("list", "tools", url, "--header", "X-Word: a b", *words, **env)
     assert done.returncode == 3
-    expected = "rejected the token" if sent else "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth."
+    expected = "rejected the token" if sent else "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`."
     assert expected in done.stderr
     assert gate.headers[0]["x-word"] == "a b"
     assert gate.headers[0].get("authorization") == sent
@@ -394,5 +394,5 @@ def _page_handler(page: str) -> type[http.server.BaseHTTPRequestHandler]:
 
 def test_a_refused_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
     url = f"http://127.0.0.1:{gate.server_port}/mcp"
-    assert "Pass --token, set PORTICO_CLIENT_TOKEN, or use --oauth." in portico("list", url).stderr
+    assert "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`." in portico("list", url).stderr
     assert "rejected the token" in portico("list", url, "--token", "x").stderr

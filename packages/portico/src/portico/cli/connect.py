@@ -233,7 +233,7 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
     if not isinstance(target, str) or not is_url(target):
         return None
     token = local_token.for_request(target, getattr(options, "data", None))
-    if token is not None:
+    if token is not None or any(header.lower().startswith("authorization:") for header in options.header):
         return token
     # Imported here: the OAuth client is not needed for local servers.
     from portico.client.auth import has_stored_token

@@ -10,7 +10,19 @@ from portico.cli.commands import all_commands
 from portico.cli.specs import form_for, parse_serve, parser, parser_for
 
 # They serve, change files or print a script.
-NO_RESULTS = ("serve", "dev", "worker", "record", "replay", "install", "port", "completion", "console")
+NO_RESULTS = (
+    "login",
+    "logout",
+    "serve",
+    "dev",
+    "worker",
+    "record",
+    "replay",
+    "install",
+    "port",
+    "completion",
+    "console",
+)
 
 ORDERS = [
     ("tasks", ["retry", "a1"], ["--store", "x.db"]),

@@ -433,3 +433,47 @@ async def test_who_is_cancelled_in_a_tunnel_leaves_no_connection(
         await asyncio.wait({task}, timeout=PATIENCE)
         await pool.close()
         await until(lambda: proxy.open == 0)
+
+
+# Limits
+
+
+async def test_requests_wait_for_a_connection(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "MAX_CONNECTIONS", 2)
+    open_now, most = 0, 0
+    go_on = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        try:
+            while True:
+                await peer.request()
+                await go_on.wait()
+                peer.answer(200, "ok")
+        finally:
+            open_now -= 1
+
+    site = await listen(script)
+    pool = pool_of()
+    gets = [asyncio.create_task(get(pool, f"http://127.0.0.1:{site.port}/x")) for _ in range(10)]
+    await until(lambda: len(pool._waiters) == 8)
+    # A request that gives up does not take the place of another.
+    gets[4].cancel()
+    go_on.set()
+    results = await asyncio.gather(*gets, return_exceptions=True)
+    assert isinstance(results.pop(4), asyncio.CancelledError) and results == [b"ok"] * 9
+    assert most == 2 and not pool._connecting
+
+
+async def test_waiting_requests_end_with_the_pool(
+    listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "MAX_CONNECTIONS", 0)
+    pool = pool_of()
+    waiting = asyncio.create_task(get(pool, "http://127.0.0.1:9/x"))
+    await until(lambda: len(pool._waiters) == 1)
+    await pool.close()
+    with pytest.raises(ConnectionError):
+        await waiting

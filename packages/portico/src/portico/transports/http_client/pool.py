@@ -10,6 +10,7 @@ import ssl
 import sys
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Any
@@ -31,6 +32,9 @@ CONNECT_TIMEOUT_SECONDS = 15.0
 # Servers commonly close idle connections after five seconds, and a request sent at that moment is lost.
 IDLE_TIMEOUT_SECONDS = 4.0
 MAX_IDLE_CONNECTIONS_PER_ORIGIN = 32
+# A client has one pool per server. Further requests wait for a connection, within their own timeouts, instead of using
+# up the descriptors of the process.
+MAX_CONNECTIONS = 256
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -112,6 +116,9 @@ class HttpConnectionPool:
         self.is_direct = not (use_proxies and _has_proxies())
         self._idle: dict[Any, list[HttpClientConnection]] = {}
         self._open: set[HttpClientConnection] = set()
+        self._connecting = 0
+        # Requests that wait for a connection, the oldest first.
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._head_cache: LruCache[bytes, CachedResponseHead] = LruCache(MAX_CACHED_HEADS)
         self._closed = False
 
@@ -134,7 +141,7 @@ class HttpConnectionPool:
     async def _exchange(self, location: HttpUrl, proxy: HttpUrl | None, request: bytes) -> HttpClientResponse:
         # A request is never repeated on another connection here: only the caller knows whether it is
         # idempotent.
-        connection = self._pop_idle(location) or await self._connect(location, proxy)
+        connection = self._pop_idle(location) or await self._open_or_wait(location, proxy)
         if self._closed:
             connection.abort()
             raise ConnectionClosed("the client was closed")
@@ -144,6 +151,7 @@ class HttpConnectionPool:
         except BaseException:
             connection.abort()
             self._open.discard(connection)
+            self._wake_waiter()
             raise
 
     def acquire(self, url: HttpUrl) -> HttpClientConnection | None:
@@ -158,6 +166,7 @@ class HttpConnectionPool:
         if connection in self._open:
             connection.abort()
             self._open.discard(connection)
+            self._wake_waiter()
 
     def release(self, url: HttpUrl, response: HttpClientResponse) -> None:
         """Finish a response. Its connection returns to the pool if it is reusable."""
@@ -173,6 +182,8 @@ class HttpConnectionPool:
             idle.append(connection)
         else:
             connection.abort()
+        if self._waiters:
+            self._wake_waiter()
 
     def _pop_idle(self, location: HttpUrl) -> HttpClientConnection | None:
         idle = self._idle.get(location.pool_key, [])
@@ -192,10 +203,43 @@ class HttpConnectionPool:
             connection.abort()
         self._open.clear()
         self._idle.clear()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         # Let the transports process the abort.
         await asyncio.sleep(0)
 
     # Connecting
+
+    async def _open_or_wait(self, location: HttpUrl, proxy: HttpUrl | None) -> HttpClientConnection:
+        """Open a connection, or wait for one if there are MAX_CONNECTIONS."""
+        while len(self._open) + self._connecting >= MAX_CONNECTIONS and not self._closed:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # It may have been woken and cancelled in the same turn of the loop; the next one takes its place.
+                self._wake_waiter()
+                raise
+            connection = self._pop_idle(location)
+            if connection is not None:
+                return connection
+        self._connecting += 1
+        try:
+            return await self._connect(location, proxy)
+        except BaseException:
+            self._wake_waiter()
+            raise
+        finally:
+            self._connecting -= 1
+
+    def _wake_waiter(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     async def _connect(self, location: HttpUrl, proxy: HttpUrl | None) -> HttpClientConnection:
         if self._closed:
