@@ -36,7 +36,7 @@ def port(data: Path) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]
     recipe = re.search(
-        r"^serve:.*\n\t@\$\(VENV\)/serve/bin/portico (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+        r"^serve:.*\n\t@\$\(VENV\)/serve/\S+/portico (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
     )
     assert recipe is not None
     command = [sys.executable, "-m", "portico", *recipe.group(1).split(), "--port", str(number)]
