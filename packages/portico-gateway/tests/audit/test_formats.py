@@ -21,7 +21,7 @@ from portico.auth.errors import AuthorizationError
 from portico.protocol.errors import InvalidParams
 from portico.server.http import serve_http
 from portico.server.policy import settings as access_settings
-from portico_gateway.audit.formats import format_cef, format_ocsf
+from portico_gateway.audit.formats import format_cef, format_jsonl, format_ocsf
 from support.forks import Forks
 
 PATIENCE = 60.0
@@ -360,3 +360,14 @@ def test_who_only_works_on_tasks_records_them_too(audit: Audit, tmp_path: Path) 
     done = audit(tmp_path / "data", "list", "--target", "own.slow")
     [record] = [json.loads(line) for line in done.stdout.splitlines()]
     assert (record["outcome"], bool(record["job"])) == ("ok", True)
+
+
+@pytest.mark.parametrize("format_row", [format_jsonl, format_ocsf, format_cef])
+def test_a_row_that_was_written_to_the_database_is_one_line_of_an_export(format_row: Any) -> None:
+    text = 'x\n{"chain":"forged"}\r\u2028\u2029\x85\x00\x1b[2J|=\\'
+    record = AuditEvent(number=1, at=1, method=text, name=text, principal=text, client=text, address=text)
+    chain, body = f'a","record":{{}}}}{text}', f' {{\n"number":1,"name":{json.dumps(text, ensure_ascii=False)}}}\r\n'
+    line = format_row((chain, 1, 1, body, "0" * 64), record)
+    assert len(line.splitlines()) == 1 and not re.search(r"[\x00-\x1f\x7f-\x9f]", line)
+    if format_row is format_jsonl:
+        assert json.loads(line)["chain"] == chain and json.loads(line)["record"]["number"] == 1

@@ -20,6 +20,7 @@ from portico.audit.verification import (
     build_report,
 )
 from portico.protocol.errors import UsageError
+from portico.protocol.jsonrpc import to_line
 
 # Bounds memory: a page of rows is verified at a time, whatever the size of the file.
 PAGE_ROWS = 10_000
@@ -38,8 +39,10 @@ class AuditLine(Struct):
 
 
 def record_line(chain: str, hash: str, body: str) -> str:
-    """Return the line of a record. `body` is the hashed JSON and must not be changed."""
-    return f'{{"chain":"{chain}","hash":"{hash}","record":{body}}}'
+    """Return the line of a record. `body` is the hashed JSON, which has no line breaks when it is written."""
+    # The row comes from the database: whoever can write there must not add lines to a log file or a collector.
+    row = msgspec.json.encode({"chain": chain, "hash": hash, "record": Raw(body.encode())})
+    return to_line(row).decode()
 
 
 def checkpoint_line(stored: SignedCheckpoint) -> str:

@@ -37,6 +37,10 @@ _ALLOWED_TARGETS = {
 
 # carrier-grade NAT and overlay networks; `is_private` does not include it
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
+# Metadata services of clouds outside of the link-local range: Oracle Cloud, Azure.
+_CLOUD_METADATA = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
+# Python 3.11 does not know all special-purpose ranges: documentation (RFC 9637), 6to4 relays (RFC 7526).
+_SPECIAL = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -117,7 +121,9 @@ def classify_address(address: str | Address) -> str:
         return LOOPBACK
     if ip.is_unspecified or ip.is_multicast:
         return UNROUTABLE
-    if ip.is_link_local:
+    if any(ip in network for network in _SPECIAL):
+        return UNROUTABLE
+    if ip.is_link_local or any(ip in network for network in _CLOUD_METADATA):
         return LINK_LOCAL
     if isinstance(ip, ipaddress.IPv4Address) and ip in _SHARED:
         return PRIVATE
