@@ -46,9 +46,9 @@ _LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 # JSON allows these inside strings, but some readers treat them as line ends: Node's readline, Python's str.splitlines.
 # The last byte of each comes first: it is rare in text, and searching one byte is much faster than searching three.
 _UNICODE_BREAKS = (
-    (b"\xa8", b"\xe2\x80\xa8", b"\\u2028"),
-    (b"\xa9", b"\xe2\x80\xa9", b"\\u2029"),
-    (b"\x85", b"\xc2\x85", b"\\u0085"),
+    (0xA8, b"\xe2\x80\xa8", b"\\u2028"),
+    (0xA9, b"\xe2\x80\xa9", b"\\u2029"),
+    (0x85, b"\xc2\x85", b"\\u0085"),
 )
 
 # Length of a compact request without its values.
@@ -352,7 +352,8 @@ def to_line(message: bytes) -> bytes:
     message, such as stdio and server-sent events, these could otherwise inject messages. Every writer of such a framing
     calls this; a message without line breaks is returned unchanged.
     """
-    if b"\n" in message or b"\r" in message:
+    # Integers: for a bytes object, `in` first tries to convert it to one, and raises and clears an exception.
+    if 10 in message or 13 in message:
         message = message.translate(_LINE_BREAKS)
     if not message.isascii():
         for last_byte, character, escape in _UNICODE_BREAKS:
