@@ -160,7 +160,7 @@ def code(cell: str) -> str:
     return cell.strip("`")
 
 
-@pytest.mark.parametrize("row", rows("define-tools", "Types"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", rows("tools", "Types"), ids=lambda row: row[0])
 def test_a_type_has_the_schema_that_the_table_shows(row: list[str]) -> None:
     names: dict[str, Any] = {**vars(typing)}
     exec(
@@ -178,7 +178,7 @@ def test_a_template_reads_a_uri_as_the_table_says(row: list[str]) -> None:
 
 
 async def test_results_are_what_the_table_says() -> None:
-    table = {code(row[0]): row[1:] for row in rows("define-tools", "Results")}
+    table = {code(row[0]): row[1:] for row in rows("tools", "Results")}
     server = load("results").server
     async with Client(server) as client:
         listed = {tool.name: tool for tool in await client.list_tools()}
@@ -200,10 +200,10 @@ def options_of(init: Any) -> list[str]:
 @pytest.mark.parametrize(
     "page, options, described",
     [
-        ("define-tools", ToolOptions.__annotations__, Server.tool),
+        ("tools", ToolOptions.__annotations__, Server.tool),
         ("serve-resources", ["uri", *ResourceOptions.__annotations__], Server.resource),
         ("write-prompts", PromptOptions.__annotations__, Server.prompt),
-        ("organize-a-server", options_of(Server.__init__), Server),
+        ("server", options_of(Server.__init__), Server),
         ("write-a-client", options_of(Client.__init__), Client),
     ],
 )
@@ -221,9 +221,7 @@ def test_every_option_of_running_is_described() -> None:
     assert not [name for name in (*stdio, *http) if f"**{name}**" not in described]
 
 
-@pytest.mark.parametrize(
-    "page, of", [("use-the-context", Context), ("organize-a-server", Service), ("write-a-client", Client)]
-)
+@pytest.mark.parametrize("page, of", [("context", Context), ("server", Service), ("write-a-client", Client)])
 def test_every_public_name_is_explained(page: str, of: type) -> None:
     internal = {"get_rounds", "bind_task", "enter_thread", "input_required_result", "components", "scoped_components"}
     public = [name for name in vars(of) if not name.startswith("_") and name not in internal]
@@ -234,7 +232,7 @@ def test_every_public_name_is_explained(page: str, of: type) -> None:
 def test_the_tree_of_errors_is_the_one_that_is_drawn_in_the_code() -> None:
     assert errors.__doc__ is not None
     [drawn] = re.findall(r"^```\n(PorticoError .*?)^```", errors.__doc__, re.DOTALL | re.MULTILINE)
-    assert drawn in PAGES["handle-errors"]
+    assert drawn in PAGES["error-codes"]
 
 
 def test_the_bounds_are_those_of_the_code() -> None:

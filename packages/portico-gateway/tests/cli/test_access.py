@@ -123,9 +123,12 @@ def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: P
     assert "--public-url" in done.stderr
 
 
+ACCESS_PAGES = ("protect-with-oauth", "control-access", "audit-calls", "authenticate-to-upstreams")
+
+
 def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokens.toml").write_text("")
-    page = (ROOT / "docs" / "how-to" / "control-access.md").read_text()
+    page = "\n".join((ROOT / "docs" / "how-to" / f"{name}.md").read_text() for name in ACCESS_PAGES)
     for name in re.findall(r"\$\{env:(\w+)\}", page):
         monkeypatch.setenv(name, "said")
     monkeypatch.setenv("HOME", str(tmp_path))
