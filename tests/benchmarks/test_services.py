@@ -130,7 +130,7 @@ def test_every_service_has_its_table_in_the_run(bench: SimpleNamespace) -> None:
 def test_the_page_on_performance_has_the_rows_that_the_find_table_prints(bench: SimpleNamespace) -> None:
     find = bench.run.SERVICES["find"]
     page = (
-        (FOLDER.parent / "docs" / "explanation" / "performance.md")
+        (FOLDER.parent / "docs" / "research" / "measurements-operations.md")
         .read_text()
         .partition("## Finding tools\n")[2]
         .partition("\n## ")[0]
