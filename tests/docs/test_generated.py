@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.scripts import load_script
 from support.paths import ROOT
+from support.scripts import load_script
 
 generator = load_script(ROOT / "docs" / "generate.py")
 
