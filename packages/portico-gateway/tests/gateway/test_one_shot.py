@@ -248,3 +248,16 @@ async def test_roots_are_empty_outside_of_calls(tmp_path: Path) -> None:
         while not answer.exists() or not answer.read_text():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert json.loads(answer.read_text()).get("result") == {"roots": []}
+
+
+@pytest.mark.parametrize("action", ["lock", "render", "codegen", "lint"])
+def test_contracts_of_an_incomplete_configuration_are_refused(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"dead": {"command": DEAD}, "gone": {"command": DEAD}}}))
+    assert run("contracts", action, file) == 3
+    printed = capsys.readouterr()
+    assert printed.out == "" and "not every server of" in printed.err
+    assert not (tmp_path / "contracts.lock").exists()

@@ -162,7 +162,7 @@ def test_an_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
         ("{", "cannot read"),
         ("[]", "must contain a JSON object"),
         ("5", "must contain a JSON object"),
-        ({"mcpServers": {}}, "0 servers"),
+        ({"mcpServers": {}}, "has no servers"),
         ({"mcpServers": {"a": {}, "b": {}}}, "server .a. needs one of url, command and target"),
         ({"mcpServers": {"a": 5}}, "must be an object"),
         ({"mcpServers": {"a": {}}}, "a `command` or a `url`"),

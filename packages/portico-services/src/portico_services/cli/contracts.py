@@ -22,7 +22,7 @@ from portico.client.client import Client
 from portico.definitions import LEVELS, ComponentKind, Level, PinnedComponent, components_from_list
 from portico.jsonschema.argument_issues import did_you_mean
 from portico.jsonschema.explanation import list_fields
-from portico.protocol.errors import MethodNotFound, UsageError
+from portico.protocol.errors import ConnectError, MethodNotFound, UsageError
 from portico_services.contracts import loader, lockfile as lock, spec_parser
 from portico_services.contracts.codegen.client_model import build_client_model
 from portico_services.contracts.codegen.python import generate_python
@@ -104,9 +104,12 @@ class ContractsCommand:
 
         asking = copy(self.arguments)
         asking.target, asking.protocol_version = target, self.arguments.protocol_version or revision
-        run_with_client(asking, look)
+        status = run_with_client(asking, look)
         if not contracts:
             raise UsageError("the server did not respond")
+        # Without the tools of a missing server, a lock would be incomplete and a comparison would pass wrongly.
+        if status:
+            raise ConnectError(f"not every server of {target} is available, and a contract needs the tools of all")
         return contracts[0]
 
     # Writing.

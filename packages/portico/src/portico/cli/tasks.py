@@ -138,7 +138,7 @@ class TasksCommand:
                 changed = await self.database.write(lambda tx, job=job: change(tx, job.id, now_ms())) is not None  # type: ignore[misc]
                 outcome = done if changed else refused
             all_changed = all_changed and changed
-            self.printer.print_value({"id": id, "changed": changed}, f"{id}: {outcome}")
+            self.printer.print_value({"id": id, "changed": changed, "outcome": outcome}, f"{id}: {outcome}")
         return 0 if all_changed else 1
 
 

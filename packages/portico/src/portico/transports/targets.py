@@ -133,7 +133,7 @@ def _parse_value(value: Any) -> Target:
     if isinstance(value, os.PathLike):
         return InProcessTarget(importer.import_server(os.fspath(value)))
     if isinstance(value, Mapping):
-        return _parse_entry(_select_entry(value, "the configuration", ""))
+        return _parse_entry(_select_entry(value, "the configuration", ""), "the configuration")
     if isinstance(value, Sequence) and value and all(isinstance(word, str) for word in value):
         return CommandTarget(tuple(value))
     if callable(value):
@@ -168,7 +168,7 @@ def _parse_config_file(path: str, name: str) -> Target:
     source = source_in(document, path)
     deployment = deployment_in(document, path)
     if source is None or deployment is None:
-        return _parse_entry(_select_entry(document, path, name))
+        return _parse_entry(_select_entry(document, path, name), path)
     if deployment.needs_process:
         # The deployment of the file sets an environment or a working directory, which are global to a process.
         return CommandTarget((sys.executable, "-m", "portico", "serve", os.path.abspath(path), "--transport", "stdio"))
@@ -194,7 +194,9 @@ def _select_entry(config: Mapping[str, Any], where: str, name: str) -> Mapping[s
     servers = _servers_in(config)
     if servers is None:
         return config
-    names = ", ".join(map(str, servers)) or "none"
+    if not servers:
+        raise UsageError(f"{where} has no servers; `portico install json -- TARGET` prints an entry")
+    names = ", ".join(map(str, servers))
     if name and name not in servers:
         raise UsageError(f"{where} has no server {name!r} (expected one of {names})")
     if not name and len(servers) != 1:
@@ -205,7 +207,7 @@ def _select_entry(config: Mapping[str, Any], where: str, name: str) -> Mapping[s
     return entry
 
 
-def _parse_entry(entry: Mapping[str, Any]) -> Target:
+def _parse_entry(entry: Mapping[str, Any], where: str) -> Target:
     if isinstance(entry.get("url"), str):
         # Clients disagree on the key: VS Code and Claude write `type`, FastMCP writes `transport`.
         kind = entry.get("type", entry.get("transport"))
@@ -222,7 +224,10 @@ def _parse_entry(entry: Mapping[str, Any]) -> Target:
             _string_dict(entry.get("env"), "env") or None,
             _expand_variables(cwd) if cwd else None,
         )
-    raise UsageError("a server entry must have a `command` or a `url`")
+    members = ", ".join(map(str, entry)) or "none"
+    raise UsageError(
+        f"{where}: a server entry must have a `command` or a `url`, each a string; its members are {members}"
+    )
 
 
 def _string_dict(table: Any, what: str) -> dict[str, str]:
