@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from portico import __version__
 from portico.cli import doctor
+from portico.cli.main import main
 from support.paths import ROOT
 
 Run = Callable[..., Any]
@@ -240,3 +242,26 @@ def test_the_link_of_a_login_that_is_broken_is_named(examine: Any, locked: str) 
 def test_people_see_a_table(portico: Run, tmp_path: Path) -> None:
     done = portico("doctor", "--format", "table", cwd=tmp_path, PORTICO_DATA=str(tmp_path), HOME=str(tmp_path))
     assert "✓" in done.stdout and "python" in done.stdout
+
+
+def test_versions_and_platform_are_reported_for_bug_reports(examine: Any) -> None:
+    _, checks = examine(PORTICO_TOKEN="a-secret-token")
+    assert checks["packages"]["text"].startswith("portico ") and "msgspec " in checks["dependencies"]["text"]
+    assert "SQLite 3." in checks["platform"]["text"]
+    assert "a-secret-token" not in str(checks)
+
+
+def test_packages_of_different_versions_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"portico": "1.0.0", "portico-gateway": "1.0.1"}
+    monkeypatch.setattr("portico.cli.environment.package_versions", lambda: versions)
+    packages, _ = doctor._packages()
+    assert packages.level == "error" and "same version" in packages.hint
+
+
+def test_version_shows_packages_platform_and_dependencies(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"portico {__version__}"
+    names = {line.rpartition(" ")[0] for line in lines}
+    assert {"portico-gateway", "portico-services", "portico-console", "SQLite", "msgspec", "httptools"} <= names
+    assert any(line.startswith("Python ") for line in lines) and any(line.startswith("event loop ") for line in lines)

@@ -38,6 +38,7 @@ COMMANDS = {
     "install": CommandEntry("portico.cli.install", "add a server to a client's configuration"),
     "login": CommandEntry("portico.cli.login", "log in to a server and store the token"),
     "logout": CommandEntry("portico.cli.login", "delete the stored token of a server", "run_logout"),
+    "publish": CommandEntry("portico.cli.publish", "generate server.json, a bundle manifest and a server card"),
     "port": CommandEntry("portico.cli.port", "rewrite FastMCP or MCP SDK code for Portico"),
     "record": CommandEntry("portico.cli.record", "capture the messages between a client and a server", "run_record"),
     "replay": CommandEntry("portico.cli.record", "serve a recording", "run_replay"),

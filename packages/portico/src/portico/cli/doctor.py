@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import shutil
 import socket
 import sys
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from portico import __version__
 from portico._lazy import LazyModule
+from portico.cli import environment
 from portico.cli.connect import add_cli_hint, create_client, is_url, time_limit
 from portico.cli.data_dir import DEFAULT_STORE_NAME
 from portico.cli.files import read_text
@@ -114,7 +114,16 @@ def _describe(item: HealthCheck) -> str:
 
 
 async def _run_checks(arguments: argparse.Namespace, printer: Printer) -> list[HealthCheck]:
-    results = [_python(), _extras(), _data(arguments), await _store(arguments), _port(arguments.port), *_clients()]
+    results = [
+        _python(),
+        *_packages(),
+        _platform(),
+        _extras(),
+        _data(arguments),
+        await _store(arguments),
+        _port(arguments.port),
+        *_clients(),
+    ]
     if arguments.target is not None:
         results += await _target(arguments, printer)
     return results
@@ -124,10 +133,30 @@ async def _run_checks(arguments: argparse.Namespace, printer: Printer) -> list[H
 
 
 def _python() -> HealthCheck:
-    detail = f"{platform.python_implementation()} {platform.python_version()}, Portico {__version__}"
+    detail = f"{environment.describe_python()}, Portico {__version__}"
     if sys.version_info < MIN_PYTHON_VERSION:
         return HealthCheck("python", "error", detail, "Portico needs 3.11 or newer")
     return HealthCheck("python", "ok", detail)
+
+
+def _packages() -> list[HealthCheck]:
+    """Report the versions of the packages, which are released together, and of their dependencies."""
+    packages = environment.package_versions()
+    text = _join_versions(packages)
+    dependencies = HealthCheck("dependencies", "ok", _join_versions(environment.dependency_versions()))
+    if len(set(packages.values())) > 1:
+        hint = "install the same version of all portico packages"
+        return [HealthCheck("packages", "error", text, hint), dependencies]
+    return [HealthCheck("packages", "ok", text), dependencies]
+
+
+def _join_versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _platform() -> HealthCheck:
+    details = (environment.describe_platform(), environment.describe_event_loop(), environment.describe_sqlite())
+    return HealthCheck("platform", "ok", ", ".join(details))
 
 
 def _extras() -> HealthCheck:

@@ -48,7 +48,7 @@ async def _inspect(client: Client, printer: Printer, arguments: argparse.Namespa
     if len(findings) < len(summary["findings"]):
         printer.print_error(f"… and {len(summary['findings']) - len(findings)} more; use --verbose to show all")
     if "lint_error" in summary:
-        printer.print_error(f"note: the tools were not checked: {to_single_line(summary['unlinted'])}")
+        printer.print_error(f"note: the tools were not checked: {to_single_line(summary['lint_error'])}")
     return 0
 
 

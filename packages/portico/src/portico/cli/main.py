@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from portico import __version__
 from portico._lazy import load_module
 from portico.auth.errors import AuthorizationError
 from portico.cli.commands import PACKAGES, all_commands, find_command
@@ -106,7 +105,7 @@ def _no_command(words: list[str]) -> None:
     listed = "\n".join(f"  {name:<12}{command.summary}" for name, command in commands.items())
     parser = CommandParser("", "portico COMMAND …", f"The Model Context Protocol for Python.\n\ncommands:\n{listed}")
     parser.epilog = "Run `portico COMMAND --help` for details of a command."
-    parser.add_argument("--version", action="version", version=f"portico {__version__}")
+    parser.add_argument("--version", action="store_true", help="show versions and platform, for bug reports")
     if words and not words[0].startswith("-"):
         # A command that exists in another package deserves the install command rather than a guess.
         package = next((name for name, commands in PACKAGES.items() if words[0] in commands), None)
@@ -115,5 +114,8 @@ def _no_command(words: list[str]) -> None:
         near = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], commands, n=1)), None)
         hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(commands)}"
         parser.error(f"unknown command {words[0]!r}; {hint}")
-    parser.parse_args(words)
+    if parser.parse_args(words).version:
+        # Reads the metadata of every installed package.
+        print(load_module("portico.cli.environment").describe_environment())
+        return
     parser.error(f"a command is required: {', '.join(commands)}")

@@ -1,4 +1,4 @@
-"""The commands of a client: list, call, read, prompt, inspect, doctor."""
+"""The commands of a client: list, call, read, prompt, inspect, publish, doctor."""
 
 from __future__ import annotations
 
@@ -84,6 +84,48 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         },
         TARGET_HELP + "\nExit status: 0 success; 1 problems found; 2 usage error.",
         examples=("doctor", "doctor https://mcp.example.com/mcp"),
+    ),
+    "publish": client_command(
+        "publish",
+        "TARGET --dry-run --name NAMESPACE/NAME",
+        "--dry-run --name NAMESPACE/NAME -- COMMAND …",
+        "Generate the documents that list a server in registries and hosts:\n"
+        "server.json, an MCPB manifest, a server card, the README marker and the image\n"
+        "label. Uploads nothing.",
+        (TARGET,),
+        option("--dry-run", action="store_true", help="generate the documents; required, because nothing else is done"),
+        option("--name", required=True, metavar="NAMESPACE/NAME", help="registry name, such as io.github.ada/weather"),
+        option("--output", metavar="DIR", help="also write the documents to this directory"),
+        option(
+            "--project",
+            default=".",
+            metavar="DIR",
+            help="directory whose pyproject.toml has version, description and authors (default: the current one)",
+        ),
+        option("--package", metavar="NAME", help="Python package (default: the name in pyproject.toml)"),
+        option("--image", metavar="IMAGE:TAG", help="container image"),
+        option("--url", action="append", default=[], metavar="URL", help="public URL of the server; repeatable"),
+        option(
+            "--entry-point", metavar="FILE", help="file that the bundle starts (default: the TARGET, if it is a file)"
+        ),
+        option(
+            "--secret",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="environment variable that each user has to set; repeatable",
+        ),
+        option("--version", metavar="VERSION", help="version (default: pyproject.toml, or what the server reports)"),
+        option(
+            "--description", metavar="TEXT", help="at most 100 characters (default: pyproject.toml, or instructions)"
+        ),
+        option("--author", metavar="NAME", help="author of the bundle (default: pyproject.toml)"),
+        option("--repository", metavar="URL", help="source repository (default: pyproject.toml)"),
+        FORMAT,
+        examples=(
+            "publish weather.py --dry-run --name io.github.ada/weather",
+            "publish https://mcp.example.com/mcp --dry-run --name com.example/shop",
+        ),
     ),
     "read": client_command(
         "read",
