@@ -1,9 +1,9 @@
 # Every target works as the first command in a fresh clone, given Python 3.11 or newer, make and git.
 
 PYTHON ?= python3
-# `make test PYTHON=python3.13` has an environment of its own.
+# `make test PYTHON=python3.13` uses a separate environment.
 VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
-# Where an environment has its commands.
+# The folder of commands in an environment.
 SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BIN    := $(VENV)/$(SCRIPTS)
 READY  := $(VENV)/.ready
@@ -13,52 +13,53 @@ SERVE  := $(VENV)/.serve
 DIST   := $(VENV)/.dist
 AGENTS := $(VENV)/.agents
 AGENT_VERSIONS := tests/peers/agents/versions.txt
-# A file is one process's, with its servers; in the order of conftest.py.
-SPREAD := --dist=loadfile --no-loadscope-reorder
-# Two more than there are cores: a process that runs tests waits for others half of its time.
+# All tests of a file run in one process, because they share servers; slow files first (tests/support/selection.py).
+DISTRIBUTE := --dist=loadfile --no-loadscope-reorder
+# Two processes more than cores: a pytest process spends half of its time waiting for other processes.
 CORES     := $(or $(NUMBER_OF_PROCESSORS),$(shell getconf _NPROCESSORS_ONLN))
 PROCESSES := $(shell expr $(CORES) + 2)
-# Those of the peers run beside the others, and wait even more: so few that the others take longer.
+# The tests with other SDKs run at the same time, in few processes: they finish before the others anyway.
 PEER_PROCESSES := $(shell expr $(CORES) / 2 \| 1)
 PEER_LOG       := $(VENV)/peers.log
-# Command 1 in so many processes. A busy machine can upset a test that waits for something: what failed has to pass when
-# it is run by itself.
-TRIED   = { $(1) --numprocesses=$(2) $(SPREAD) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }; }
+# Run the pytest command $(1) in $(2) processes, then run failed tests again, one by one. A test that passes only the
+# second time depends on the load of the machine and needs a fix.
+RUN_TESTS = { $(1) --numprocesses=$(2) $(DISTRIBUTE) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }; }
 
-# pip would say that no version of anything fits.
-RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'import sys; sys.exit(3 * (sys.version_info < (3, 11)))'; \
+# Check the version first: with an old Python, pip only reports that it found no matching version of a dependency.
+CHECK_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'import sys; sys.exit(3 * (sys.version_info < (3, 11)))'; \
 	case $$? in 0) ;; \
-	3) echo "Portico needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): make ... PYTHON=python3.13" >&2; exit 1;; \
-	*) echo "$$(command -v $(PYTHON)) does not run, see above: choose another with make ... PYTHON=" >&2; exit 1;; esac; fi
+	3) echo "Portico needs Python 3.11 or newer, got $$($(PYTHON) --version 2>&1) from $(PYTHON): choose another with make ... PYTHON=python3.13" >&2; exit 1;; \
+	*) echo "$$(command -v $(PYTHON)) does not run (see above): choose another with make ... PYTHON=python3.13" >&2; exit 1;; esac; fi
 
-# The tests start hundreds of processes; each would compile everything anew.
+# The tests start hundreds of processes, and without cached bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install environments serve test test-all check format docs dist release-check workflows specifications conform real-servers bench clean
 
 help:
-	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
-	@echo "make test     run the tests that need only this process: no server, browser, other SDK, Node or PostgreSQL"
-	@echo "make test-all run all tests, as CI does"
-	@echo "make check    format, lint, types, layers, names"
-	@echo "make conform  run the official conformance suite against it"
-	@echo "make real-servers  dozens of servers from npm and PyPI behind one gateway"
-	@echo "make bench    measure Portico and its peers, in one run"
-	@echo "make docs     build the site of the documentation into .site/"
-	@echo "make dist     build wheels, sdists and their SBOM into dist/"
-	@echo "make workflows  lint .github/workflows"
-	@echo "make format   put the code into shape"
-	@echo "make specifications  write docs/specifications/ anew, from what the services offer"
-	@echo "PYTHON=python3.13 chooses another Python; STORM=1 repeats kills, load and fuzzing more often"
+	@echo "make serve           serve the five services on http://127.0.0.1:8080/mcp"
+	@echo "make test            run the tests that need no server process, browser, other SDK, Node or PostgreSQL"
+	@echo "make test-all        run all tests, as CI does"
+	@echo "make check           check format, lint, types, layers and names"
+	@echo "make format          format the code and apply lint fixes"
+	@echo "make docs            build the documentation site into .site/"
+	@echo "make dist            build wheels, sdists and their SBOM into dist/"
+	@echo "make workflows       lint .github/workflows"
+	@echo "make conform         run the official conformance suite"
+	@echo "make real-servers    test a gateway with dozens of servers from npm and PyPI"
+	@echo "make bench           benchmark Portico and other SDKs"
+	@echo "make specifications  regenerate docs/specifications/ from the tools of the services"
+	@echo "make clean           remove environments, caches and build results"
+	@echo "PYTHON=python3.13 selects another Python; STORM=1 repeats kills, load and fuzzing more often"
 
 install: $(READY)
 
-# All that the other targets need. With --jobs at once, because installing is mostly waiting.
+# Install everything that the other targets need. Use --jobs: installing is mostly waiting for the network.
 environments: $(READY) $(PEERS) $(AGENTS) $(SITE)
 
-# An environment in folder 1, held to the versions of file 2, with the packages 3. With uv where it is, because it is quick.
+# Create an environment in folder $(1) with the packages $(3), constrained by file $(2). Uses uv if available: it is faster.
 define ENVIRONMENT
-	@$(RIGHT_PYTHON)
+	@$(CHECK_PYTHON)
 	@if command -v uv >/dev/null 2>&1; then \
 		uv venv --quiet --allow-existing --python $(PYTHON) $(1) && \
 		uv pip install --quiet --python $(1)/$(SCRIPTS)/python --constraint $(2) $(3); \
@@ -78,19 +79,19 @@ OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-ad
 $(READY): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV),constraints.txt,$(OURS))
 
-# The other projects' clients, that the tests talk to us with, live apart: they bring a great deal with them.
+# Other projects' clients, for the interoperability tests. Separate, because they have many dependencies.
 $(PEERS): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV)/peers,constraints.txt,$(BOTH))
 
-# The agents of others have nothing of ours beside them, and bring even more: a hundred packages, 300 MB.
+# Agent frameworks, for the interoperability tests: a hundred packages, 300 MB, none of ours.
 $(AGENTS): $(AGENT_VERSIONS)
 	$(call ENVIRONMENT,$(VENV)/agents,$(AGENT_VERSIONS),$(OTHERS))
 
-# The site is made from the text of the sources: what makes it need not be beside them.
+# The site is built from the text of the sources, so its tools need no package of ours.
 $(SITE): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV)/docs,constraints.txt,--requirement requirements/docs.txt)
 
-# What the services need, without what the tests need.
+# The services without the test tools.
 $(SERVE): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV)/serve,constraints.txt,$(SERVED))
 
@@ -101,15 +102,15 @@ serve: $(SERVE)
 	@$(VENV)/serve/$(SCRIPTS)/portico serve --transport http
 
 test: $(READY)
-	@$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers -m "not integration",$(PROCESSES))
+	@$(call RUN_TESTS,$(BIN)/python -m pytest --ignore=tests/peers -m "not integration",$(PROCESSES))
 
-# What the peers' tests print comes after the rest. Each of the two remembers for itself what has failed.
+# The output of the interoperability tests is printed after the rest. Both runs have their own cache of failed tests.
 test-all: $(READY) $(PEERS) $(AGENTS)
-	@$(call TRIED,$(VENV)/peers/$(SCRIPTS)/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
+	@$(call RUN_TESTS,$(VENV)/peers/bin/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
 		>$(PEER_LOG) 2>&1 & peers=$$!; \
-	$(call TRIED,$(BIN)/python -m pytest --ignore=tests/peers,$(PROCESSES)); ours=$$?; \
+	$(call RUN_TESTS,$(BIN)/python -m pytest --ignore=tests/peers,$(PROCESSES)); ours=$$?; \
 	wait $$peers; theirs=$$?; \
-	echo "The peers:"; cat $(PEER_LOG); \
+	echo "Tests with other SDKs:"; cat $(PEER_LOG); \
 	test $$ours -eq 0 && test $$theirs -eq 0
 
 check: $(READY)
@@ -131,7 +132,7 @@ specifications: $(READY)
 conform: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/conformance/run.py
 
-# Installs dozens of other people's servers, so it is not a test.
+# Not a test, because it installs dozens of third-party servers.
 real-servers: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/peers/real_servers.py
 

@@ -1,6 +1,6 @@
-"""What many tests need: a raw connection to a handler in this process, and one to a server in a child process.
+"""Fixtures for all tests: raw connections to a handler in this process or to a server in a child process, PostgreSQL.
 
-Every wait is bounded, and nothing sleeps.
+Every wait has a timeout, and nothing sleeps for a fixed time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,52 +38,30 @@ PATIENCE = 10.0
 MODERN = "2026-07-28"
 
 
-# A shell that starts something in the background has it ignore SIGINT, and so would all that the tests start.
+# A shell makes background commands ignore SIGINT, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests that stand for several machines have a TMPDIR for each.
+# Tests that simulate several machines set a TMPDIR for each, which XDG_RUNTIME_DIR would override.
 os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
-# A first list of a gateway waits for its upstreams for as long as a busy machine needs to start them.
-if find_spec("portico_gateway") is not None:
-    import_module("portico_gateway").Gateway.first_list_seconds = 30.0
-
-
-# A busy machine is no fault of an example's.
-hypothesis.settings.register_profile(
-    # By the clock on the wall a busy machine would be a slow test.
-    "patient",
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("patient")
-
-
-# Files that take long come first, so that at the end one process does not wait for the other.
-LONG = {
-    "test_client.py",
-    "test_git_safety.py",
-    "test_model_fallback.py",
-    "test_listener.py",
-    "test_load.py",
-    "test_storm.py",
-    "test_wasm.py",
-    "test_trouble.py",
-    "test_typing.py",
-    "test_uri_template.py",
-}
+# Deadlines in wall-clock time would fail on a busy machine. STORM=1 tries ten times as many examples.
+for name, examples in (("default", 50), ("storm", 1000)):
+    hypothesis.settings.register_profile(
+        name, deadline=None, max_examples=examples, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+hypothesis.settings.load_profile("storm" if os.environ.get("STORM") == "1" else "default")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: selection.scheduling_rank(item.path))
     for item in items:
         if selection.is_integration(item):
             item.add_marker("integration")
 
 
-# Else the garbage collector looks at all these tests again and again, which is a third of what some of them take.
+# Otherwise the garbage collector scans all collected tests repeatedly, up to a third of the time of some tests.
 gc.disable()
 
 
@@ -93,7 +70,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# Every frame that our side sends, in any test, fits the schema of its revision
+# Every frame that our side sends in any test must match the schema of its protocol version.
 
 
 CHECKS_FRAMES = frames.SCHEMAS.is_dir() and find_spec("jsonschema_rs") is not None
@@ -102,7 +79,7 @@ if CHECKS_FRAMES:
 
 
 def pytest_report_header() -> str | None:
-    return None if CHECKS_FRAMES else f"frames are not checked: {frames.ABSENT}, or jsonschema_rs is not installed"
+    return None if CHECKS_FRAMES else f"frames are not validated: {frames.ABSENT}, or jsonschema_rs is not installed"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -118,7 +95,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def _check_frames(item: pytest.Item) -> None:
-    """What processes said is recorded in any case; without the schemas there is nothing to hold it against."""
+    """Validate the recorded frames, or discard them where there are no schemas."""
     if CHECKS_FRAMES:
         recorder.check(item)
     else:
@@ -127,12 +104,12 @@ def _check_frames(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The first fixture, so the last to end."""
-    tmp_path_factory.getbasetemp()  # pytest's own is kept, to look at
+    """Fail if a process or a temporary file outlives the tests. Set up first, so torn down last."""
+    tmp_path_factory.getbasetemp()  # pytest's own folder stays, for inspection
     leftovers.mark()
     with leftovers.temporary_directory() as folder:
         yield
-        watchdog.close()  # it watches over this process, so it ends with it
+        watchdog.close()  # it watches this process, so it runs until the end
         running, files = leftovers.end(), leftovers.files(folder)
     assert not running, f"still running when the tests had ended: {running}"
     assert not files, f"still in the temporary directory when the tests had ended: {files}"
@@ -146,7 +123,7 @@ def forks() -> Iterator[forking.Forks]:
 
 
 class _Conversation:
-    """A client by hand: what is said and what comes back, as JSON."""
+    """A client that sends and receives JSON messages without the SDK."""
 
     def __init__(self) -> None:
         self.aside: list[Any] = []
@@ -159,7 +136,7 @@ class _Conversation:
         raise NotImplementedError
 
     async def request(self, method: str, params: Any = None, *, id: int | str | None = None) -> Any:
-        """The response to one request. Whatever else arrives before it is put aside."""
+        """Send a request and return its response. Other messages that arrive first are stored in `aside`."""
         if id is None:
             self._last_id += 1
             id = self._last_id
@@ -183,23 +160,23 @@ class _Conversation:
         self.send(message if params is None else message | {"params": params})
 
     async def initialize(self, revision: str, capabilities: Any = None, *, initialized: bool = True) -> Any:
-        """The handshake. Gives the result of `initialize`."""
+        """Perform the handshake and return the result of `initialize`."""
         params = {
             "protocolVersion": revision,
             "capabilities": capabilities or {},
             "clientInfo": {"name": "a test", "version": "1"},
         }
-        said = await self.request("initialize", params)
+        response = await self.request("initialize", params)
         if initialized:
             self.notify("notifications/initialized")
-        return said["result"]
+        return response["result"]
 
     async def modern(self, method: str, params: Any = None, *, id: int | str | None = None, **envelope: Any) -> Any:
-        """A request that stands alone, as 2026-07-28 has it."""
+        """Send a stateless request of 2026-07-28 and return its response."""
         return await self.request(method, {**(params or {}), "_meta": self.envelope(**envelope)}, id=id)
 
     async def ask(self, revision: str, method: str, params: Any = None, **envelope: Any) -> Any:
-        """A request as this revision writes it, on a connection that has been opened for it."""
+        """Send a request in the form of this protocol version, on a connection that was initialized for it."""
         if revision == MODERN:
             return await self.modern(method, params, **envelope)
         return await self.request(method, params)
@@ -234,7 +211,7 @@ def _same(one: object, other: object) -> bool:
 
 
 class Wire(_Conversation):
-    """The same Channel and Session that a transport puts in front of a handler, without the transport."""
+    """The Channel and Session that a transport uses, without the transport."""
 
     def __init__(self, handler: Handler, *, principal: Any = None, lifecycle: LifecycleMode = "auto") -> None:
         super().__init__()
@@ -263,7 +240,7 @@ class Wire(_Conversation):
 
     @property
     def is_silent(self) -> bool:
-        """Whether everything that was said has been read."""
+        """Return whether all received messages have been read."""
         return self._inbox.empty()
 
     async def close(self) -> None:
@@ -273,7 +250,7 @@ class Wire(_Conversation):
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Callable[..., Wire]]:
-    """`connect(server)` gives a Wire to it."""
+    """Return a function that opens a Wire to a server: `connect(server)`."""
     wires: list[Wire] = []
 
     def make(handler: Handler, **options: Any) -> Wire:
@@ -286,7 +263,7 @@ async def connect() -> AsyncIterator[Callable[..., Wire]]:
 
 
 class Child(_Conversation):
-    """`portico …` in a process of its own, spoken to line by line."""
+    """A `portico …` process, with one JSON message per line."""
 
     def __init__(self, process: forking.Awaited) -> None:
         super().__init__()
@@ -306,17 +283,17 @@ class Child(_Conversation):
         async with asyncio.timeout(PATIENCE):
             line = await self._stdout.readline()
         if not line:
-            raise EOFError(f"the child has ended: {await self.errors()}")
+            raise EOFError(f"the child has exited: {await self.errors()}")
         self._recorded.said(line)
         return msgspec.json.decode(line)
 
     async def errors(self) -> str:
-        """Everything on standard error, once there will be no more."""
+        """Return all of standard error, after it was closed."""
         async with asyncio.timeout(PATIENCE):
             return (await self._stderr).decode()
 
     async def end(self) -> tuple[int, str, str]:
-        """Close its input: its exit code, what was left on standard output, and all of standard error."""
+        """Close its input. Return its exit code, the rest of standard output, and all of standard error."""
         self._stdin.close()
         async with asyncio.timeout(PATIENCE):
             rest = await self._stdout.read()
@@ -334,7 +311,7 @@ class Child(_Conversation):
 
 @pytest.fixture
 async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
-    """`await spawn("serve", "file.py")` starts a child. `cwd` and `env` as usual, `env` being added to ours."""
+    """Return a function that starts a child: `await spawn("serve", "file.py")`. `env` is added to our environment."""
     children: list[Child] = []
 
     async def start(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Child:
@@ -348,7 +325,7 @@ async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
 
 
 class Heard:
-    """A Client's `message_handler` that remembers."""
+    """A `message_handler` for a Client that stores the notifications."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, Any]] = []
@@ -363,7 +340,7 @@ class Heard:
         return [method for method, _ in self.messages]
 
     async def until(self, method: str, times: int = 1) -> None:
-        """Wait until a notification has been heard so many times."""
+        """Wait until a notification was received this many times."""
         async with asyncio.timeout(PATIENCE):
             while self.methods.count(method) < times:
                 self._news.clear()
@@ -375,9 +352,9 @@ def heard() -> Heard:
     return Heard()
 
 
-# A real PostgreSQL, one for each process that runs tests
+# A real PostgreSQL, one for each pytest process
 
-# What processes that share it sign with; it is not in the database.
+# The signing key of processes that share a database.
 SEALING_KEY = "a key for tests that is not in the database"
 
 
@@ -392,7 +369,7 @@ def postgres_server() -> Iterator[postgres.Server]:
 
 @pytest.fixture
 def sealing_key(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The key of all processes that this test starts."""
+    """Set the signing key of all processes that this test starts, and return it."""
     monkeypatch.setenv("PORTICO_ENCRYPTION_KEYS", SEALING_KEY)
     return SEALING_KEY
 
@@ -406,7 +383,7 @@ def postgres_url(postgres_server: postgres.Server, sealing_key: str) -> Iterator
 
 @pytest.fixture
 def migrated_postgres_url(postgres_server: postgres.Server, sealing_key: str) -> Iterator[Callable[[str, Any], str]]:
-    """`migrated_postgres_url(history, migrations)` is one that has these tables, and nothing in them."""
+    """Return a function that returns the URL of a database with migrated, empty tables."""
     with ExitStack() as stack:
 
         def take(history: str, migrations: Any) -> str:
@@ -414,7 +391,7 @@ def migrated_postgres_url(postgres_server: postgres.Server, sealing_key: str) ->
                 async with Database(url) as database:
                     await database.migrate(history, migrations)
 
-            # In a thread, for it may be that a loop runs in this one.
+            # In a thread, because an event loop may be running in this one.
             with ThreadPoolExecutor(1) as thread:
                 made = postgres_server.migrated(history, lambda url: thread.submit(asyncio.run, migrate(url)).result())
                 return stack.enter_context(made)

@@ -173,16 +173,6 @@ async def test_a_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_fil
 # a tool that does not exist
 
 
-@pytest.mark.requirement("tools.unknown-name")
-@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unknown_tool_is_invalid_params(connect: Connect, revision: str) -> None:
-    wire = connect(tasks())
-    if revision != "2026-07-28":
-        await wire.initialize(revision)
-    error = (await wire.ask(revision, "tools/call", {"name": "nonexistent_tool", "arguments": {}}))["error"]
-    assert (error["code"], error["message"]) == (-32602, "Unknown tool: nonexistent_tool")
-
-
 # batches and ids
 
 

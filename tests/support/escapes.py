@@ -215,7 +215,7 @@ BOMBS = [
     Escape("makes a huge text", "'x' * 10**10; 'ESCAPED'"),
     Escape("recurses", "def f(): f()\nf()\n'ESCAPED'"),
     Escape(
-        "recurses beyond the stack", "import sys; sys.setrecursionlimit(10**8)\ndef f(x): return f([x, f])\nf(0)", 3.0
+        "recurses beyond the stack", "import sys; sys.setrecursionlimit(10**8)\ndef f(x): return f([x, f])\nf(0)", 1.0
     ),
     Escape("recurses in C", "x = []\nfor _ in range(10**6): x = [x]\nrepr(x)"),
     Escape("swallows the interrupt", "while True:\n  try:\n    while True: pass\n  except BaseException: pass", 0.5),

@@ -65,6 +65,13 @@ async def slowly(ctx: Context, path: str) -> str:
     return "done"
 """
 
+# A program that behaves as `python -m portico`; tests put other constants before it.
+PORTICO_MAIN = """
+import sys
+from portico.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 class Fleet:
     """A process with children that answer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -43,6 +44,45 @@ MODULES = frozenset(
 # Values of parameters that choose PostgreSQL, and fixtures that are requested by name.
 POSTGRES = frozenset({"migrated_postgres_url", "postgres", "postgres_server", "postgres_url", "postgresql"})
 ATTRIBUTES = frozenset({"executable", "create_subprocess_exec", "create_subprocess_shell", "fork"})
+
+
+# The files that take longest, measured without other load, are scheduled first: pytest-xdist gives whole files to its
+# processes, and a long file at the end would leave the others idle.
+SLOW_FILES = tuple(
+    ROOT / file
+    for file in (
+        "tests/packaging/test_plain_install.py",
+        "packages/portico/tests/transports/http_server/workers/test_cut_off.py",
+        "packages/portico-gateway/tests/gateway/test_framing.py",
+        "tests/conformance/test_client.py",
+        "tests/conformance/test_server.py",
+        "packages/portico-services/tests/livepython/sandbox/test_escapes.py",
+        "packages/portico-services/tests/livepython/sandbox/test_interrupts.py",
+        "packages/portico-services/tests/livepython/sandbox/test_wasm.py",
+        "packages/portico-console/tests/test_apps.py",
+        "packages/portico-console/tests/test_login.py",
+        "packages/portico/tests/client/test_multi_server.py",
+        "packages/portico/tests/store/test_waiting.py",
+        "packages/portico/tests/transports/http_server/workers/test_attacks.py",
+        "packages/portico/tests/transports/http_server/workers/test_storm.py",
+        "packages/portico/tests/transports/http_server/test_load.py",
+        "packages/portico/tests/transports/http_server/test_listener.py",
+        "packages/portico-gateway/tests/gateway/test_one_shot.py",
+        "packages/portico-services/tests/memory/sync/test_git_safety.py",
+        "packages/portico-services/tests/codemode/test_inner_tasks.py",
+        "packages/portico-services/tests/test_largest.py",
+        "packages/portico-services/tests/system/logs/test_large_logs.py",
+        "packages/portico/tests/cli/test_completion.py",
+        "tests/profiles/test_subcog.py",
+        "tests/docs/test_examples.py",
+        "tests/typed/test_typing.py",
+    )
+)
+
+
+def scheduling_rank(path: Path) -> int:
+    """Return the position of a test file in the schedule. Files that are not slow share the last one."""
+    return SLOW_FILES.index(path) if path in SLOW_FILES else len(SLOW_FILES)
 
 
 def is_integration(item: pytest.Item) -> bool:

@@ -277,7 +277,7 @@ def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any)
     ],
 )
 def test_a_page_that_is_none_is_said(seen: Any, name: str, why: str) -> None:
-    expect(run(seen, name).get_by_text(why)).to_be_visible()
+    expect(start(seen, name).get_by_text(why)).to_be_visible()
 
 
 def test_behind_a_gateway_an_app_calls_tools_of_its_own_server_by_their_own_names(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from portico_gateway import Gateway
 from support.access_desk import login_provider, standing_face
 from support.node import NotInstalled
 
@@ -37,6 +38,12 @@ def data_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("PORTICO_STORE", raising=False)
     monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the first list wait for upstream processes, which start slowly on a busy machine."""
+    monkeypatch.setattr(Gateway, "first_list_seconds", 30.0)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,6 +13,10 @@ from portico import Client, Server
 from portico.transports.event_loop import new_event_loop
 from portico_services.livepython import LivePython
 from support.prison import REVISION, Talk
+
+ON_BOTH_LOOPS = frozenset(
+    {"test_code_runs_and_names_stay", "test_names_survive_a_timeout", "test_time_that_is_up_is_told_to_programs"}
+)
 
 
 @pytest.fixture
@@ -31,9 +36,14 @@ async def talk() -> AsyncIterator[Callable[..., Any]]:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
-    """Workers of both kinds hang on what a loop has for processes and descriptors, so on both loops. What is
-    inside does not."""
-    inside = item.name in ("test_the_questions_are_answered", "test_there_is_nothing_to_reach")
-    if item.path.name in ("test_interrupts.py", "test_wasm.py", "test_worker.py") and not inside:
-        return {"asyncio": asyncio.new_event_loop, "uvloop": new_event_loop}
-    return {"asyncio": asyncio.new_event_loop}
+    """Run tests of the parts that differ between event loops (pipes, processes, timers) on both.
+
+    `test_worker.py` covers them with a worker that the test controls; the named tests start, interrupt, kill and resume
+    real workers.
+    """
+    asyncio_only = {"asyncio": asyncio.new_event_loop}
+    if item.path.name not in ("test_interrupts.py", "test_wasm.py", "test_worker.py"):
+        return asyncio_only
+    if item.path.name == "test_worker.py" or item.name in ON_BOTH_LOOPS or os.environ.get("STORM") == "1":
+        return {**asyncio_only, "uvloop": new_event_loop}
+    return asyncio_only

@@ -15,6 +15,7 @@ import pytest
 
 from portico_services.cli import memory_hooks
 from portico_services.cli.specs import HOOKS
+from support.overrides import override_constants
 from support.remembering import KEY
 
 Shell = Callable[..., Any]
@@ -195,9 +196,9 @@ def test_a_mistake_on_the_command_line_is_no_veto(shell: Shell) -> None:
 
 
 def test_a_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
-    code = (
-        "import portico_services.cli.memory_hooks as h, sys; "
-        "h.SECONDS = 0.2; sys.exit(h.run(['hook', 'session-start']))"
+    code = override_constants(
+        {"portico_services.cli.memory_hooks.HOOK_TIMEOUT_SECONDS": 0.2},
+        "import portico_services.cli.memory_hooks as h, sys; sys.exit(h.run(['hook', 'session-start']))",
     )
     child = process(code=code, env={**os.environ, "PORTICO_DATA": str(tmp_path)})
     # Standard input stays open, and says nothing.

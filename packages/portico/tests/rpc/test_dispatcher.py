@@ -400,11 +400,6 @@ async def test_a_tool_that_says_no_is_a_result_in_its_own_words(server: Server) 
     assert "structuredContent" not in result
 
 
-async def test_an_unknown_tool_is_invalid_params(server: Server) -> None:
-    """server/tools, Error Handling: unknown tools are protocol errors."""
-    assert await code(modern("tools/call", {"name": "ad"}), server) == INVALID_PARAMS
-
-
 @pytest.mark.parametrize("params", [{}, {"name": 1}, {"name": None}, {"name": ["add"]}])
 async def test_params_that_do_not_fit_the_method_are_invalid_params(params: dict[str, Any], server: Server) -> None:
     assert await code(modern("tools/call", params), server) == INVALID_PARAMS

@@ -25,7 +25,8 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Database.__init__.__kwdefaults__, "patience", 0.1)
+    assert "timeout" in Database.__init__.__kwdefaults__
+    monkeypatch.setitem(Database.__init__.__kwdefaults__, "timeout", 0.1)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from portico import Client, Server
 from portico_services.livepython import LivePython
+from portico_services.livepython.sandbox import worker
 from portico_services.livepython.sandbox.limits import MIB
 from support.escapes import ALL, Escape
 from support.prison import PATIENCE, REVISION, Talk, jail_only, until
@@ -78,6 +79,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 def secret() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PORTICO_TEST_SECRET", "SECRET")
+        # Code that does not stop would use a processor for 7 s in each of these tests.
+        patch.setattr(worker, "INTERRUPT_GRACE_SECONDS", 0.5)
+        patch.setattr(worker, "RESCUE_TIMEOUT_SECONDS", 0.5)
         yield
 
 

@@ -123,13 +123,15 @@ HELD_STILL = "points[0] is first and points[4].double() == 8"
 
 @jail_only
 @pytest.mark.parametrize(
-    ("earlier", "before"), [("", "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)"), (LARGE, "")]
+    ("earlier", "before", "rescue_seconds"),
+    [("", "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", 0.3), (LARGE, "", 3.0)],
+    ids=["deaf to the rescue", "too large"],
 )
 async def test_names_that_cannot_be_saved_are_lost_and_that_is_told(
-    talk: Begin, earlier: str, before: str, monkeypatch: pytest.MonkeyPatch
+    talk: Begin, earlier: str, before: str, rescue_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "INTERRUPT_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(worker, "RESCUE_TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setattr(worker, "RESCUE_TIMEOUT_SECONDS", rescue_seconds)
     live = await talk()
     code = f"{before}\n{STUBBORN['a C function that does not come back']}"
     await live.run(earlier)

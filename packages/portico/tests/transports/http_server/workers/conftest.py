@@ -6,13 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.fleets import SERVER, Fleet, Line, Standing
+from support.fleets import PORTICO_MAIN, SERVER, Fleet, Line, Standing
+from support.overrides import override_constants
 
 Serve = Callable[..., Awaitable[Fleet]]
 
@@ -61,10 +62,19 @@ def server_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(start: Serve, server_file: Path) -> Serve:
-    """`await serve("--workers", "2")`: our server over HTTP, at a port that is free."""
+    """`await serve("--workers", "2")`: our server over HTTP, at a port that is free.
 
-    async def begin(*options: str | Path, target: str | Path = server_file, **how: Any) -> Fleet:
-        return await start("-m", "portico", "serve", target, "--transport", "http", "--port", "0", *options, **how)
+    `constants` replaces constants of modules, in a server without `--workers`.
+    """
+
+    async def begin(
+        *options: str | Path,
+        target: str | Path = server_file,
+        constants: Mapping[str, object] | None = None,
+        **how: Any,
+    ) -> Fleet:
+        program = ["-c", override_constants(constants, PORTICO_MAIN)] if constants else ["-m", "portico"]
+        return await start(*program, "serve", target, "--transport", "http", "--port", "0", *options, **how)
 
     return begin
 

@@ -16,9 +16,16 @@ from portico.store.database import Database
 from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
 from portico.transports.http_server.workers import store as rows
-from portico.transports.http_server.workers.forwarding import LIVENESS_CACHE_SECONDS
-from portico.transports.http_server.workers.store import LEASE_DURATION_SECONDS, open_worker_store
+from portico.transports.http_server.workers.store import open_worker_store
 from support.fleets import PATIENCE, Line, Session
+
+LEASE_DURATION_SECONDS, LIVENESS_CACHE_SECONDS = 4.0, 1.0
+WORKERS = "portico.transports.http_server.workers"
+SHORT_TIMES = {
+    f"{WORKERS}.store.LEASE_DURATION_SECONDS": LEASE_DURATION_SECONDS,
+    f"{WORKERS}.lease.RENEW_INTERVAL_SECONDS": 1.0,
+    f"{WORKERS}.forwarding.LIVENESS_CACHE_SECONDS": LIVENESS_CACHE_SECONDS,
+}
 
 
 async def alter(url: str, sql: str, *values: Any) -> None:
@@ -113,7 +120,9 @@ async def test_a_machine_whose_clock_is_wrong_sees_who_lives(
                 await ours.renew_lease(None)
             found = await theirs.find_worker("a" * 16)
             assert found is not None and (found.address, found.lives) == (None, True)
-        await alter(postgres_url, "update portico_worker set lease_until = lease_until - ?", LEASE_DURATION_SECONDS)
+        await alter(
+            postgres_url, "update portico_worker set lease_until = lease_until - ?", rows.LEASE_DURATION_SECONDS
+        )
         found = await ours.find_worker("b" * 16)
         assert found is not None and (found.address, found.lives) == ("10.0.0.2:8000", False)
     finally:
@@ -128,7 +137,8 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
     fleets = []
     for name in ("one", "two"):
         os.mkdir(tmp_path / name)
-        fleets.append(await serve(env={"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path / name)}))
+        env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path / name)}
+        fleets.append(await serve(env=env, constants=SHORT_TIMES))
     first, second = fleets
     counted = tmp_path / "counted"
     session = await Session(first.port).begin()
@@ -140,7 +150,7 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
     first.process.send_signal(signal.SIGSTOP)
     stopped = time.monotonic()
     try:
-        # What is sent to it now waits in its sockets; its clients go away.
+        # Requests sent now wait in its sockets; their clients disconnect.
         for number in range(2):
             waiting = await Line.to(first.port)
             params = {"name": "count", "arguments": {"path": str(counted), "word": f"late-{number}"}}
@@ -151,7 +161,8 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
         await alter(postgres_url, "update portico_worker set lease_until = 0 where pid = ?", first.process.pid)
         session.port = second.port
         assert (await session.call("pid")).value == second.process.pid
-        await asyncio.sleep(LEASE_DURATION_SECONDS + 1.0 - (time.monotonic() - stopped))
+        # The stopped process learns from its own clock that its lease has expired.
+        await asyncio.sleep(LEASE_DURATION_SECONDS - (time.monotonic() - stopped))
     finally:
         first.process.send_signal(signal.SIGCONT)
     # Whichever is asked, the one that has taken it over answers; and what was listened to is heard of there.
@@ -172,14 +183,14 @@ async def test_a_worker_of_the_same_machine_that_was_stopped_is_not_waited_for(
     serve: Any, postgres_url: str, tmp_path: Path
 ) -> None:
     env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path)}
-    first, second = await serve(env=env), await serve(env=env)
+    first, second = [await serve(env=env, constants=SHORT_TIMES) for _ in range(2)]
     sessions = [await Session(first.port).begin() for _ in range(2)]
     for session in sessions:
         session.port = second.port
         assert (await session.call("pid")).value == first.process.pid
     first.process.send_signal(signal.SIGSTOP)
     try:
-        # Longer than it is believed to answer because it has just done so.
+        # The other worker caches for a second that this one responds.
         await asyncio.sleep(LIVENESS_CACHE_SECONDS)
         await alter(postgres_url, "update portico_worker set lease_until = 0 where pid = ?", first.process.pid)
         async with asyncio.timeout(PATIENCE):
