@@ -1,4 +1,4 @@
-"""What the tests of access share: a server over HTTP, a client's way through the face, and a person's browser."""
+"""Helpers for tests of access: a server over HTTP, a login through the authorization server, and a user's browser."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STRANGER = "10.0.0.1"
 
 @contextmanager
 def login_provider(folder: Path) -> Iterator[str]:
-    """A login that knows neither registration nor documents: one client, ours. Its issuer."""
+    """Run an OpenID provider that knows one client, ours, and yield its issuer."""
     client = {
         "client_id": "portico",
         "client_secret": "known to both",
@@ -66,7 +66,7 @@ async def standing_face(
     auth: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Standing]:
-    """A server with a face in front of that login, for as long as the block lasts."""
+    """Run a server with an authorization server in front of that provider."""
     issuer = f"http://127.0.0.1:{free_port()}"
     server = server or Server("desk", store=store or "sqlite://")
     proxy = {
@@ -85,7 +85,7 @@ async def standing_face(
 
 
 def visitor(account: str = "anna") -> Any:
-    """Shows login pages to a person who says yes to everything."""
+    """Open login pages as a user who accepts everything."""
     browser = oidc.Browser(account)
 
     async def visit(url: str, redirect_uri: str) -> str:
@@ -107,7 +107,7 @@ def free_port() -> int:
 
 
 class Standing:
-    """A face that serves, and how its clients see it."""
+    """A running authorization server, and requests of its clients."""
 
     def __init__(self, server: Server, issuer: str) -> None:
         self.server = server
@@ -122,7 +122,7 @@ class Standing:
     async def post(
         self, path: str, form: dict[str, str] | None = None, body: bytes | None = None, **headers: str
     ) -> tuple[int, dict[str, Any]]:
-        """A client's request, which is no browser's."""
+        """Send a request as a client, not as a browser."""
         return await asyncio.to_thread(_post, self.issuer + path, form, body, headers)
 
     async def register(self, **said: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Standing:
 
 
 class Login:
-    """One way through the face, with what a client remembers of it."""
+    """One authorization code flow, with the state of its client."""
 
     def __init__(self, standing: Standing, client_id: str, more: dict[str, str]) -> None:
         self._standing = standing
@@ -200,7 +200,7 @@ def _post(
 
 @asynccontextmanager
 async def served(server: Server, port: int = 0) -> AsyncIterator[str]:
-    """A server over HTTP, for as long as the block lasts; its URL."""
+    """Serve over HTTP, and yield the URL."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(server, port=port, on_ready=ready.set_result, stop=stop))

@@ -1,4 +1,4 @@
-"""Chromium, for the tests of the console: Debian's package, driven by Playwright."""
+"""Run Chromium (Debian's package, driven by Playwright) for the tests of the console."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from playwright.sync_api import sync_playwright
 from support import debian
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Tests run as root in containers, where Chromium's own sandbox cannot be had.
+# Tests run as root in containers, where Chromium's own sandbox does not work.
 PLAIN_FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]
-# Connection-Allowlist, also in versions that enforce it only for the sites of a trial.
+# Enable Connection-Allowlist also in versions that enforce it only for an origin trial.
 FLAGS = [*PLAIN_FLAGS, "--enable-features=ConnectionAllowlists,OverrideConnectionAllowlistOriginTrial"]
 
 
 def executable() -> str:
-    """Where it is; it is installed first where that may be done. Raises where it cannot be had."""
+    """Return the path of Chromium. In CI it is installed first. Raises `debian.NotInstalled`."""
     found = _found()
     if found is None:
         debian.install("chromium")
         found = _found()
     if found is None:
-        raise debian.NotInstalled("chromium was installed, and is not there")
+        raise debian.NotInstalled("chromium was installed, but none of its executables is on the PATH")
     return found
 
 
 @contextmanager
 def running(path: str, flags: list[str] = FLAGS) -> Iterator[Any]:
-    """A browser, until the end."""
+    """Run a browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=flags)
         try:

@@ -1,4 +1,4 @@
-"""The command as its users have it: in a process of its own, and at a terminal that is a pseudo-terminal."""
+"""Run `portico` as users do: in a process, and in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from support.paths import ROOT
 
 PATIENCE = 30.0
 PORTICO = [sys.executable, "-m", "portico"]
-# Movements and colours, titles, and what a shell says to a terminal about its prompt.
+# Cursor movements, colours, titles, and the prompt markers of shells.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
-# A line of progress that was cleared, as far as the line that it stands in.
+# A progress line that was cleared.
 CLEARED = re.compile(r"[^\n]*\r\x1b\[K")
 
 
 def default_signals() -> None:
-    """For a child before it begins. Whoever starts the tests in the background has them ignore SIGINT and SIGQUIT, as
-    many CI runners do, and a child inherits that: Ctrl-C would never reach it."""
+    """Restore the default signal handlers in a child. Processes started in the background, as in many CI runners,
+    ignore SIGINT and SIGQUIT, and children inherit that: Ctrl-C would not reach them."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
-    """Our environment, with a cache of its own and without what a developer may have set."""
+    """Return our environment with a separate cache and without the developer's own settings."""
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -55,7 +55,7 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., CompletedProcess[str]]:
-    """`portico("list", "tools", target)` runs the command to its end, without a terminal."""
+    """Return a function that runs a command without a terminal: `portico("list", "tools", target)`."""
 
     def run(*words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str) -> CompletedProcess[str]:
         return forks.run(*words, env={**surroundings, **env}, cwd=cwd, stdin=stdin)
@@ -65,7 +65,7 @@ def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., Complet
 
 @pytest.fixture(scope="module")
 def url(forks: Forks) -> Iterator[str]:
-    """examples/hello.py over HTTP."""
+    """Serve examples/hello.py over HTTP, and yield its URL."""
     child = forks.start("serve", "examples/hello.py", "--transport", "http", "--port", "0", cwd=ROOT)
     try:
         yield child.stderr.readline().removeprefix("Serving on ").strip()
@@ -75,7 +75,7 @@ def url(forks: Forks) -> Iterator[str]:
 
 
 class Gate(ThreadingHTTPServer):
-    """Answers every request with 401, and remembers its headers."""
+    """A server that responds 401 to every request and stores its headers."""
 
     headers: list[dict[str, str]]
 
@@ -106,7 +106,7 @@ def gate() -> Iterator[Gate]:
 
 
 class Terminal:
-    """A command at a terminal of 100 columns: type to it, and wait for what it shows."""
+    """A command in a terminal with 100 columns."""
 
     def __init__(self, start: Callable[[int], Popen[bytes] | Fork]) -> None:
         self._master, slave = pty.openpty()
@@ -119,12 +119,12 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """Everything so far, as somebody would read it."""
+        """Return all output so far, as text without control sequences."""
         return self._readable(self.raw)
 
     @property
     def left(self) -> str:
-        """What still stands there: progress is gone, which a slow command shows and a quick one does not."""
+        """Return the output without cleared progress lines, which only slow commands print."""
         return self._readable(CLEARED.sub("", self.raw))
 
     @staticmethod
@@ -135,7 +135,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def wait_for(self, text: str) -> None:
-        """Until this is shown, after what was waited for before."""
+        """Wait until this text appears after the text of the last wait."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.shown[self._seen :]:
             if not self._read(deadline):
@@ -143,7 +143,7 @@ class Terminal:
         self._seen = self.shown.index(text, self._seen) + len(text)
 
     def end(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for its end and return its exit status."""
         deadline = time.monotonic() + PATIENCE
         while self._read(deadline):
             pass
@@ -185,14 +185,14 @@ def _at(slave: int, command: Sequence[str], env: dict[str, str], cwd: Path) -> P
 
 @pytest.fixture
 def terminal(forks: Forks, surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
-    """`terminal("call", target, "tool")` starts the command there; `terminal(program=[…])` something else."""
+    """Return a function that starts a command in a terminal: `terminal("call", target, "tool")`."""
     opened: list[Terminal] = []
 
     def start(*words: str | Path, program: Sequence[str] = (), cwd: Path = ROOT, **env: str) -> Terminal:
         given = {**surroundings, **env}
 
         def begin(slave: int) -> Popen[bytes] | Fork:
-            # Where modules are found is decided before a fork.
+            # The module search path is fixed before the fork.
             if program or "PYTHONPATH" in env:
                 return _at(slave, [*(program or PORTICO), *map(str, words)], given, cwd)
             return forks.start_at(slave, *words, env=given, cwd=cwd)
@@ -207,7 +207,7 @@ def terminal(forks: Forks, surroundings: dict[str, str]) -> Iterator[Callable[..
 
 @pytest.fixture
 def shell() -> Callable[[str], str]:
-    """The path of a shell. Where the tests have to run they install it."""
+    """Return the path of a shell. In CI it is installed first."""
 
     def find(name: str) -> str:
         try:
@@ -224,7 +224,7 @@ def shell() -> Callable[[str], str]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Callable[..., Path]:
-    """`server(body)` writes a file with a Server called `odd` and what is given."""
+    """Return a function that writes a file with a Server called `odd` and the given code: `server(body)`."""
 
     def write(body: str, name: str = "odd.py") -> Path:
         path = tmp_path / name
@@ -238,7 +238,7 @@ def server(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def liar(tmp_path: Path) -> Callable[[dict[str, Any]], list[str]]:
-    """`liar({"tools/list": {…}})` is the command of a child that answers each method with what is written there."""
+    """Return a function that returns the command of a child with canned responses: `liar({"tools/list": {…}})`."""
 
     def write(answers: dict[str, Any]) -> list[str]:
         path = tmp_path / "liar.py"

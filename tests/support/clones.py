@@ -1,4 +1,4 @@
-"""Clones of one repository, with real git, and what somebody who can push may do."""
+"""Create clones of one git repository, and commits of an attacker who can push."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ async def state(memories: MemoryStore) -> dict[str, Any]:
 
 
 async def both(one: MemoryStore, other: MemoryStore) -> None:
-    """Until both have seen everything."""
+    """Synchronise until both stores have the same memories."""
     for memories in (one, other, one):
         await sync_memories(memories)
     ours, theirs = await state(one), await state(other)
     for id in {*ours, *theirs}:
-        # What one has erased for good the other keeps as deleted.
+        # A memory that was purged in one store is marked as deleted in the other.
         assert ours.get(id) == theirs.get(id) or {ours.get(id, GONE).status, theirs.get(id, GONE).status} <= {"deleted"}
 
 
 def pushed(origin: Path, changes: str, who: str = "Eve <eve@example.com>") -> None:
-    """A commit on the ref, made of raw commands of fast-import."""
+    """Commit on the sync ref with raw fast-import commands."""
     tip = git(origin, "rev-parse", SYNC_REF)
     head = f"commit {SYNC_REF}\ncommitter {who} 0 +0000\ndata 4\nevil\nfrom {tip}\n"
     git(origin, "fast-import", "--quiet", stdin=head + changes)

@@ -1,4 +1,4 @@
-"""Servers that are watched, and a receiver of OTLP that sees what they export."""
+"""Run servers that export telemetry, and an OTLP receiver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLEAN = {
 
 @contextmanager
 def serving(*words: str | Path, log: Path, **env: str) -> Iterator[str]:
-    """`portico serve` over HTTP; gives its URL. What it says on standard error is in the file, complete at the end."""
+    """Run `portico serve` over HTTP and yield its URL. Standard error is written to the file."""
     with log.open("wb") as err:
         child = subprocess.Popen(
             [*PORTICO, "serve", *map(str, words), "--port", "0", "--no-auth"],
@@ -63,7 +63,7 @@ def call(url: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 class Receiver:
-    """A receiver of OTLP over HTTP: it keeps the spans and metrics that it is sent, and answers as a collector does."""
+    """An OTLP receiver over HTTP that stores the spans and metrics, and responds as a collector does."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Any]] = []
@@ -99,7 +99,7 @@ def attributes(of: Any) -> dict[str, Any]:
 
 @contextmanager
 def receiving() -> Iterator[tuple[Receiver, dict[str, str]]]:
-    """A receiver, and the environment that leads to it."""
+    """Run a receiver. Yield it and the environment variables that configure its clients."""
     kept = Receiver()
 
     class Taking(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A server with its console, over HTTP in this process, and a browser's side of it."""
+"""Serve a console over HTTP in this process, and send requests as a browser does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PageAnswer(Struct):
 
 
 class Page(Struct):
-    """What a browser has of a console: the address, and once it has signed in its cookie and its key."""
+    """The address of a console, and after signing in its cookie and key."""
 
     url: str
     site: ConsoleSite
@@ -39,7 +39,7 @@ class Page(Struct):
     async def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> PageAnswer:
-        """Raw, because a client would not send what a browser may be made to."""
+        """Send a raw request, because a client would refuse requests that a browser may be tricked into."""
         given = {"host": urlsplit(self.url).netloc, **(JSON if body is not None else {}), **(headers or {})}
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         given |= {"content-length": str(len(data)), "connection": "close"}
@@ -74,7 +74,7 @@ class Page(Struct):
         return {"cookie": self.cookie, "portico-console": self.key}
 
     async def call(self, name: str = "about", arguments: dict[str, Any] | None = None, **headers: str) -> PageAnswer:
-        """One tool of the console, as a request that stands alone."""
+        """Call a tool of the console in a stateless request."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": {"name": "page", "version": "1"},

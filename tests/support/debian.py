@@ -1,5 +1,6 @@
-"""Debian's packages that tests want: PostgreSQL, shells, systemd, hivex, nginx, HAProxy. Had where CI is set, and
-nowhere else: a person's machine is left as it is."""
+"""Install Debian packages that tests need (PostgreSQL, shells, systemd, hivex, nginx, HAProxy, Chromium).
+
+Only in CI: the machine of a developer is not changed."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from pathlib import Path
 from typing import NoReturn
 
 INSTALL_SECONDS = 600
-# Tests run in several processes, and only one at a time can install something.
+# Tests run in several processes, and apt allows one at a time.
 LOCK = Path(tempfile.gettempdir()) / f"portico-tests-apt-{os.getuid()}.lock"
 
 
 class NotInstalled(Exception):
-    """The package cannot be had here; the text is the reason."""
+    """The package is not available; the message says why."""
 
 
 def without(why: object) -> NoReturn:
-    """Of a test that cannot run. Where it has to, that is a failure."""
-    import pytest  # benchmarks use this module too, and have none
+    """Skip a test that cannot run here. In CI it fails instead."""
+    import pytest  # benchmarks import this module without pytest
 
     if os.environ.get("CI"):
         pytest.fail(str(why), pytrace=False)
@@ -30,19 +31,20 @@ def without(why: object) -> NoReturn:
 
 
 def install(package: str) -> None:
-    """Raises where it is not wanted as well as where it does not work."""
+    """Install a package in CI. Raises `NotInstalled` elsewhere, and if the installation fails."""
     if not os.environ.get("CI"):
         raise NotInstalled(f"{package} is not installed: apt-get install {package}")
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _update()
-        # The lock is of one run of tests; another one, or the machine itself, may be installing something too.
+        # Our lock covers the processes of one test run; another program may hold the lock of dpkg.
         patience = f"DPkg::Lock::Timeout={INSTALL_SECONDS // 2}"
         _run(["apt-get", "install", "-y", "--no-install-recommends", "-o", patience, package])
 
 
 def unpack(package: str, folder: Path, *libraries: str) -> Path:
-    """Where a package lies that is not installed, so that nothing of it is started. Raises as `install` does."""
+    """Unpack a package without installing it, so that none of its services start, and return the folder. Raises as
+    `install` does."""
     if not os.environ.get("CI"):
         raise NotInstalled(f"{package} is not installed: apt-get install {package}")
     with LOCK.open("a") as lock:

@@ -1,4 +1,4 @@
-"""What code might try. Each has a name, the code, and what is left to see afterwards.
+"""Code that tries to escape from the sandbox or to exhaust it.
 
 The code must not end with the word ESCAPED as its value or on its output, and the service must go on; `Host` checks
 what code could have done to the outside. In the code `HOST` stands for a directory that is not the session's, with a
@@ -13,12 +13,12 @@ from typing import NamedTuple
 class Escape(NamedTuple):
     name: str
     code: str
-    # How long the code is given: it is stopped or ended after that.
+    # The timeout of the call.
     seconds: float = 5.0
 
 
 def said(payload: str) -> str:
-    """Code that writes a frame of its own to the server: the worker's end of the line is descriptor 3."""
+    """Return code that writes a forged frame to the server, on the worker's descriptor 3."""
     return f"import os\nf = {payload}\nos.write(3, len(f).to_bytes(4, 'big') + f)\n"
 
 

@@ -1,4 +1,4 @@
-"""What apps are made with: npm's @modelcontextprotocol/ext-apps, at the version that tests/support/npm/apps pins."""
+"""Install npm's @modelcontextprotocol/ext-apps, at the version that tests/support/npm/apps pins."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PINS = SUPPORT / "npm" / "apps"
 
 
 def files() -> Path:
-    """Its folder. Raises node.NotInstalled where it cannot be had."""
+    """Return its folder. Raises `node.NotInstalled`."""
     return node.install(PINS, "ext-apps").modules / "@modelcontextprotocol/ext-apps/dist/src"
 
 
 def script() -> str:
-    """The App, with all that it needs, for a page: its exports are in `ext`."""
+    """Return the bundled App for a page. Its exports are in `ext`."""
     source = (files() / "app-with-deps.js").read_text(encoding="utf-8")
     body, _, exported = source.rpartition("export{")
     names = re.findall(r"([^\s,]+) as (\w+)", exported.partition("}")[0])
@@ -31,6 +31,6 @@ def script() -> str:
 
 
 def checker() -> Callable[[str, Any], None]:
-    """Holds a value against one of its schemas, which allow no members that they do not know."""
+    """Return a script that validates values against its schemas, without additional members."""
     known = json.loads((files() / "generated/schema.json").read_text(encoding="utf-8"))["$defs"]
     return lambda name, value: jsonschema_rs.validator_for(known[name]).validate(value)

@@ -1,6 +1,6 @@
-"""The official SDK of the first generation, which cannot live beside the second: an environment of its own.
+"""Install the first generation of the official SDK into a separate environment, because it conflicts with the second.
 
-It is made once, in the cache that Node's programs are kept in, of the versions in official-1.txt.
+The environment is cached in `.conformance/` and contains the versions in official-1.txt.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ INSTALL_SECONDS = 300
 
 
 def python() -> Path:
-    """An interpreter that has it. Raises node.NotInstalled where it cannot be had."""
+    """Return the interpreter of the environment. Raises `node.NotInstalled`."""
     node.CACHE.mkdir(exist_ok=True)
     (node.CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
     pins = hashlib.sha256(PINS.read_bytes()).hexdigest()[:16]
     home = node.CACHE / f"official-1-{sys.version_info[0]}.{sys.version_info[1]}-{pins}"
     found = home / "bin" / "python"
     if not (home / "ready").exists():
-        # An environment knows its own place, so it is made there; a second run at the same moment makes the same.
+        # Environments cannot be moved, so it is created in place; a concurrent run creates the same one.
         _must([sys.executable, "-m", "venv", "--without-pip", str(home)])
         if uv := shutil.which("uv"):
             pip = [uv, "pip", "install", "--python", str(found)]

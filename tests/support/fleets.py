@@ -1,4 +1,4 @@
-"""A supervisor with its workers, and clients by hand."""
+"""A supervisor with its workers, and clients that do not use the SDK."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Fleet:
-    """A process with children that answer."""
+    """A server process with workers."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -106,7 +106,7 @@ class Fleet:
         return int(self.url.rsplit(":", 1)[1].partition("/")[0])
 
     def workers(self) -> set[int]:
-        """Its children, as Linux tells them."""
+        """Return the ids of its child processes, from /proc."""
         found: set[int] = set()
         with suppress(OSError):
             for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
@@ -114,7 +114,7 @@ class Fleet:
         return found
 
     async def until(self, seen: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-        """Look until it is so: what other processes do tells us nothing by itself."""
+        """Poll until a condition is true: other processes send us no events."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 so = seen()
@@ -132,7 +132,7 @@ class Fleet:
 
     async def close(self) -> None:
         if self.process.returncode is None:
-            # Not killed: what it has started would be left behind, if it is not ours.
+            # Not killed: its workers would keep running.
             self.process.terminate()
         async with asyncio.timeout(PATIENCE):
             await self.process.wait()
@@ -140,7 +140,7 @@ class Fleet:
 
 
 class Standing:
-    """The same for tests that leave it as it is, and share it."""
+    """A server process that several tests share without changing it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
@@ -153,7 +153,7 @@ class Standing:
         return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-# A client by hand
+# Clients
 
 
 class Answer:
@@ -175,7 +175,7 @@ class Answer:
 
 
 class Line:
-    """One connection, over which one request after the other is sent."""
+    """One connection, for one request after the other."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -228,7 +228,7 @@ class Line:
 
     @staticmethod
     def stand_alone(method: str, params: dict[str, Any] | None = None, id: int = 1) -> dict[str, Any]:
-        """The message of a request of 2026-07-28, and its header fields."""
+        """Return the message of a request of 2026-07-28, and its header fields."""
         prefix = "io.modelcontextprotocol/"
         meta = {f"{prefix}protocolVersion": MODERN, f"{prefix}clientCapabilities": {"elicitation": {"form": {}}}}
         fields = {"mcp_protocol_version": MODERN, "mcp_method": method}
@@ -244,7 +244,7 @@ class Line:
         return await self.modern("tools/call", {"name": tool, "arguments": arguments})
 
     async def at_end(self) -> bool:
-        """Whether the other side closes it, and says nothing more."""
+        """Return whether the server closes the connection without sending more."""
         async with asyncio.timeout(PATIENCE):
             return await self._reader.read(1) == b""
 
@@ -258,7 +258,7 @@ R = "2025-11-25"
 
 
 class Session:
-    """A handshake client, each of whose requests may take another connection."""
+    """A client with a session, whose requests may use different connections."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -287,18 +287,18 @@ class Session:
         return await self.send({"id": self._last, "method": "tools/call", "params": params}, line)
 
 
-# Files, and what Linux tells of processes
+# Files and /proc
 
 
 def script(server: Path, run: str) -> Path:
-    """A program of this server that runs it so."""
+    """Write a program that runs this server with these options, and return its path."""
     path = server.with_name("script.py")
     path.write_text(f'{server.read_text()}\n\nif __name__ == "__main__":\n    {run}\n')
     return path
 
 
 def application(server: Path, made: str = "server.http_app()") -> Path:
-    """The folder of a module `served`, whose `app` is this server as an ASGI application."""
+    """Write a module `served` with the ASGI application `app` of this server, and return its folder."""
     server.with_name("served.py").write_text(f"{server.read_text()}\n\napp = {made}\n")
     return server.parent
 
@@ -310,7 +310,7 @@ def free_port() -> int:
 
 
 def certificate(folder: Path) -> Path:
-    """A certificate for localhost with its key, in one file."""
+    """Write a certificate for localhost with its key into one file, and return its path."""
     made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
     named = "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
     key, path = folder / "key.pem", folder / "certificate.pem"

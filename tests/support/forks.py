@@ -1,8 +1,7 @@
-"""`portico` commands in processes of their own, forked from one that has loaded the package: loading it is most of what
-a short command does.
+"""Fork `portico` commands from a process that has imported the package: a short command spends most time on imports.
 
-What an interpreter decides when it starts is the same for all of them: encodings, what is imported, what environment
-variables that begin with PYTHON ask for. A test of these starts `python -m portico`.
+Everything that the interpreter decides at start-up is the same for all forks: encodings, imported modules, and the
+effect of environment variables that begin with PYTHON. Tests of these start `python -m portico`.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from typing import NoReturn, Self, TextIO
 
 PATIENCE = 30.0
 LARGEST_REQUEST = 1 << 17
-# What commands import when they need it.
+# Modules that commands import when they need them.
 ALSO = ("portico.search.tool_search", "jsonschema_rs", "rich.console", "uvloop")
 
 
 class Fork:
-    """A command that was started: as much of a `Popen` as the tests use."""
+    """A started command, with the subset of `Popen` that tests use."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -59,7 +58,7 @@ class Fork:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has ended just now
+            with suppress(ProcessLookupError):  # it has just exited
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -70,14 +69,14 @@ class Fork:
 
 
 class Piped(Fork):
-    """One whose standard streams are pipes, for text."""
+    """A command whose standard streams are text pipes."""
 
     def __init__(self, pid: int, ended: int, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
         super().__init__(pid, ended)
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
 
     def communicate(self, said: bytes = b"", timeout: float = PATIENCE) -> tuple[str, str]:
-        """What it prints until it ends, given this to read."""
+        """Write to its input, wait for its end, and return its output and standard error."""
         with ThreadPoolExecutor(3) as threads:
             threads.submit(_write, self.stdin, said)
             printed = [threads.submit(_read, pipe) for pipe in (self.stdout, self.stderr)]
@@ -90,7 +89,7 @@ class Piped(Fork):
 
 
 class Awaited:
-    """A piped one as asyncio has processes."""
+    """A piped command with the interface of `asyncio.subprocess.Process`."""
 
     def __init__(self, fork: Piped, stdin: asyncio.WriteTransport) -> None:
         self.pid, self.kill = fork.pid, fork.kill
@@ -117,7 +116,7 @@ def _with_support() -> dict[str, str]:
 
 
 class Forks:
-    """The process that has loaded the package."""
+    """The process that has imported the package, and forks."""
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -134,7 +133,7 @@ class Forks:
         cwd: str | Path = ".",
         program: Path | None = None,
     ) -> Piped:
-        """A command of ours, or with `program` a file that Python runs."""
+        """Start a `portico` command, or with `program` a Python file."""
         stdin, *printed = os.pipe(), os.pipe(), os.pipe()
         theirs = [stdin[0], *(pipe[1] for pipe in printed)]
         pid, ended = self._fork(words, env, cwd, theirs, program)
@@ -143,7 +142,7 @@ class Forks:
         return Piped(pid, ended, os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed))
 
     def start_at(self, terminal: int, *words: str | Path, env: Mapping[str, str], cwd: str | Path) -> Fork:
-        """A command whose terminal this is."""
+        """Start a command in a terminal."""
         return Fork(*self._fork(words, env, cwd, [terminal] * 3))
 
     def _fork(
@@ -154,7 +153,7 @@ class Forks:
         streams: list[int],
         program: Path | None = None,
     ) -> tuple[int, int]:
-        """Its number, and where its exit status can be read when it has ended."""
+        """Return its process id, and the descriptor from which its exit status can be read."""
         ended, telling = os.pipe()
         run = None if program is None else str(program)
         environment = dict(os.environ if env is None else env)
@@ -170,7 +169,7 @@ class Forks:
         cwd: str | Path = ".",
         stdin: str | bytes = b"",
     ) -> subprocess.CompletedProcess[str]:
-        """A command that has ended."""
+        """Run a command to its end."""
         fork = self.start(*words, env=env, cwd=cwd)
         out, err = fork.communicate(stdin.encode() if isinstance(stdin, str) else stdin)
         assert fork.returncode is not None
@@ -186,7 +185,7 @@ def _write(pipe: TextIO, data: bytes) -> None:
         with pipe:
             pipe.buffer.write(data)
     except BrokenPipeError:
-        pass  # a command need not read what it is given
+        pass  # a command may ignore its input
 
 
 def _read(pipe: TextIO) -> str:
@@ -194,11 +193,11 @@ def _read(pipe: TextIO) -> str:
         return pipe.read()
 
 
-# In the other process
+# Code of the forking process
 
 
 def answer(requests: socket.socket) -> None:
-    """Fork for each request, until there will be no more."""
+    """Fork for each request until the socket is closed."""
     started: dict[int, int] = {}
 
     def reap(*_: object) -> None:
@@ -206,7 +205,7 @@ def answer(requests: socket.socket) -> None:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                break  # another signal came meanwhile, and its handler has seen the last of them
+                break  # the handler of a later signal has reaped the rest
             if not pid:
                 break
             _tell(started[pid], os.waitstatus_to_exitcode(status))
@@ -218,7 +217,7 @@ def answer(requests: socket.socket) -> None:
         if not request:
             break
         ended = streams.pop()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until its number is known
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until its process id is recorded
         pid = os.fork()
         if not pid:
             requests.close()
@@ -232,7 +231,7 @@ def answer(requests: socket.socket) -> None:
 
 
 def run(request: bytes, streams: list[int]) -> NoReturn:
-    """The command, as `python -m portico` would run it, or the program, and the end of this process."""
+    """Run the command as `python -m portico` does, or the program, and exit."""
     words, env, cwd, program = json.loads(request)
     for number in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -260,7 +259,7 @@ def run(request: bytes, streams: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         status = 1
-    # What an interpreter does at its end, except taking apart all that was loaded.
+    # Shut down as an interpreter does, without deallocating all modules.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -287,7 +286,7 @@ def load() -> None:
         import_module(name)
     for name, service in SERVICE_CLASSES.values():
         getattr(import_module(name), service)
-    gc.freeze()  # or each of the forks would copy what the collector looks at
+    gc.freeze()  # otherwise garbage collection would copy these pages in each fork
 
 
 if __name__ == "__main__":

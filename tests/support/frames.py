@@ -1,8 +1,7 @@
-"""What a frame is held against: the official JSON Schema of each revision ("the source of truth for the protocol"),
-found beside the repository in `../shared/data/schema`.
+"""Validate frames against the official JSON Schema of their protocol version, from `../shared/data/schema`.
 
-Of what a server says more is wanted than the schemas do, which leave most objects open: peers of 2024-11-05 to
-2025-11-25 exist that close them, so what a revision does not know is not said to it.
+Our own frames are validated more strictly: the schemas allow additional members in most objects, but some peers of
+2024-11-05 to 2025-11-25 reject them, so we send only members that the version defines.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS, V2025_11_25, 
 from support.paths import DATA
 
 SCHEMAS = DATA / "schema"
-ABSENT = "the official schemas are not here: ../shared/data/schema is absent"
+ABSENT = "the official schemas are missing: ../shared/data/schema does not exist"
 
 RESULTS = {
     "initialize": "InitializeResult",
@@ -43,21 +42,21 @@ RESULTS = {
     "roots/list": "ListRootsResult",
 }
 
-# What was in the core of 2025-11-25, and is an extension to 2026-07-28.
+# Methods of the core of 2025-11-25 that are an extension of 2026-07-28.
 EXTENSIONS = frozenset({"tasks/get", "tasks/cancel", "tasks/update"})
 
 
-# Any request may have `_meta`, and a client may say that it is capable of anything.
+# Any request may have `_meta`, and a client may declare any capability.
 _OPEN_PARAMS = frozenset({"_meta", "capabilities"})
 
 
 class Rules:
-    """One revision's schema, and two questions to it: is this valid, and does it say more than the schema lists?"""
+    """The schema of one protocol version: find violations, and members that it does not define."""
 
-    # Plain JSON Schema that is passed on as it is (2025-11-25, server/tools: any keyword may stand in it), and
-    # `_meta`, which is open in every revision.
+    # JSON Schemas, which are passed on unchanged (2025-11-25, server/tools: any keyword is allowed), and `_meta`, which
+    # is open in every version.
     OPEN = frozenset({"inputSchema", "outputSchema", "_meta"})
-    # What extensions add to messages of the core.
+    # Members that extensions add to messages of the core.
     ADDED = frozenset({"taskIds"})
 
     def __init__(self, revision: str) -> None:
@@ -67,7 +66,7 @@ class Rules:
         self.keyword = "$defs" if "$defs" in document else "definitions"
         self.definitions: dict[str, Any] = document[self.keyword]
         if "ElicitResult" in self.definitions:
-            # A form may ask for any number, so it may be answered with any; the schema has integers only.
+            # Forms may request numbers, but the schema of their results allows integers only.
             said = json.dumps(self.definitions["ElicitResult"]).replace('"integer"', '"number"')
             self.definitions["ElicitResult"] = json.loads(said)
         self._validators: dict[str, Any] = {}
@@ -82,19 +81,19 @@ class Rules:
         return {"$ref": f"#/{self.keyword}/{name}"}
 
     def first(self, *names: str) -> str:
-        """The definition under whichever of its names this revision has."""
+        """Return the first of these names that this version defines."""
         return next(name for name in names if name in self.definitions)
 
     def of_method(self, method: str) -> str | None:
-        """The definition of the request or notification that is called so."""
+        """Return the definition of a request or notification by its method."""
         return self._of_method.get(method)
 
     def of_error(self, code: int) -> str:
-        """The definition of an error with this code: its own, where it has one."""
+        """Return the definition of an error with this code, or the general one."""
         return self._of_code.get(code) or self.first("JSONRPCErrorResponse", "JSONRPCError")
 
     def of_result(self, result: dict[str, Any], method: str) -> str:
-        """The definition of a result of this method; any result is a Result."""
+        """Return the definition of a result of this method, or the general one."""
         if self.revision >= V2026_07_28:
             kind = result.get("resultType")
             if kind == "input_required":
@@ -121,7 +120,7 @@ class Rules:
         return [f"{name}: {error.message} at {'.'.join(['$', *map(str, error.instance_path)])}" for error in found]
 
     def unlisted(self, said: Any, node: dict[str, Any], path: str = "$") -> list[str]:
-        """The members that the definition does not name, wherever they stand."""
+        """Return the paths of members that the definition does not name."""
         if "$ref" in node:
             return self.unlisted(said, self.definitions[node["$ref"].rpartition("/")[2]], path)
         if "anyOf" in node:
@@ -154,7 +153,7 @@ class Rules:
 
 
 def _code_of(definition: dict[str, Any]) -> int | None:
-    """The code of an error that has a definition of its own."""
+    """Return the code of an error with a dedicated definition."""
     for one in definition.get("properties", {}).get("error", {}).get("allOf", []):
         code: int | None = one.get("properties", {}).get("code", {}).get("const")
         if code is not None:
@@ -169,13 +168,14 @@ def rules_of(revision: str) -> Rules:
 
 @functools.cache
 def _is_of_the_core(method: str) -> bool:
-    """Whether any revision has it. Extensions have methods of their own, and so may a server."""
+    """Return whether any version defines the method. Extensions and servers may add others."""
     return any(rules_of(revision).of_method(method) for revision in SUPPORTED_PROTOCOL_VERSIONS)
 
 
 def complaints(frame: dict[str, Any], revision: str | None, method: str = "") -> list[str]:
-    """What is wrong with a frame in this revision, where `method` is what it answers. Before there is a revision it
-    has to fit one of them."""
+    """Return the violations of a frame in this protocol version. `method` is the method that it responds to.
+
+    Before a version is negotiated, the frame has to match any of them."""
     if revision is None:
         return min((complaints(frame, one, method) for one in SUPPORTED_PROTOCOL_VERSIONS), key=len)
     rules = rules_of(revision)
@@ -191,7 +191,7 @@ def complaints(frame: dict[str, Any], revision: str | None, method: str = "") ->
     found = rules.faults(frame, envelope) + rules.faults(result, name)
     found += [f"$.{one}" for one in frame.keys() - {"jsonrpc", "id", "result"}]
     if name == "EmptyResult":
-        # Closed here because strict peers close it, though the generated schema does not.
+        # Strict peers reject additional members here, though the generated schema allows them.
         known = {"_meta", "resultType"} if revision >= V2026_07_28 else {"_meta"}
         return found + [f"$.result.{one}" for one in result.keys() - known]
     return found + rules.unlisted(result, rules.reference(name), "$.result")
@@ -199,7 +199,7 @@ def complaints(frame: dict[str, Any], revision: str | None, method: str = "") ->
 
 def _error_complaints(frame: dict[str, Any], rules: Rules) -> list[str]:
     if rules.revision < V2025_11_25 and frame.get("id", 0) is None:
-        # JSON-RPC wants null where an id could not be read, and these schemas want some id: there is no right answer.
+        # JSON-RPC requires null where an id could not be read, but these schemas require an id.
         frame = {**frame, "id": 0}
     name = rules.of_error(frame["error"]["code"])
     return rules.faults(frame, name) + rules.unlisted(frame, rules.reference(name))
@@ -210,9 +210,9 @@ def _spoken_complaints(frame: dict[str, Any], rules: Rules) -> list[str]:
     name = rules.of_method(method)
     if name is None:
         misplaced = _is_of_the_core(method) and not (rules.revision >= V2026_07_28 and method in EXTENSIONS)
-        return rules.faults(frame, envelope) + ([f"this revision has no {method}"] if misplaced else [])
+        return rules.faults(frame, envelope) + ([f"this version does not define {method}"] if misplaced else [])
     body = {member: value for member, value in frame.items() if member not in ("jsonrpc", "id")}
-    # The newer schemas put the envelope into each definition, the older ones do not.
+    # Newer schemas include the envelope in each definition, older ones do not.
     whole = frame if "jsonrpc" in rules.definitions[name]["properties"] else body
     params = body.get("params")
     if isinstance(params, dict):

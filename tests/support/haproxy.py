@@ -1,5 +1,6 @@
-"""A real HAProxy for tests. Debian's, without being installed: its package is unpacked into a temporary folder where
-CI is set, with the libraries that it needs. `debian.NotInstalled` says why there is none.
+"""Run HAProxy from Debian's package, which in CI is unpacked with its libraries into a temporary folder.
+
+Raises `debian.NotInstalled` where it is not available.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LIBRARIES = ("liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")
 
 @contextmanager
 def running(settings: str, port: int) -> Iterator[None]:
-    """With these settings, by which it listens on the port. It has read them before without a warning."""
+    """Run HAProxy with these settings, which make it listen on the port, after checking them without a warning."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program, env = _program(folder)

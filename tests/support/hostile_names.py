@@ -1,10 +1,10 @@
-"""Names and words of a server that would like to be something else."""
+"""Names and texts of a server that try to be interpreted as something else."""
 
 from __future__ import annotations
 
 from portico_services.contracts.definitions import ServerContract, contract_from_tools
 
-# Names and words that would like to be something else than names and words.
+# Markup, control characters and instructions.
 EVIL = [
     '"); import os; os.abort() #',
     "*/ alert(1) /*",

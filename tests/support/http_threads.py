@@ -1,4 +1,4 @@
-"""A server of Python's own in a thread, to play what ours calls."""
+"""Run a server of `http.server` in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An issuer of tokens in this process: real keys, real signatures, real HTTP, and whatever can be wrong with them."""
+"""An issuer of tokens in this process, with real keys, signatures and HTTP, that can also issue invalid tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def b64(data: bytes) -> str:
 
 
 def compact(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:
-    """A token as its parts say, with any signature."""
+    """Return a token with these parts and any signature."""
     return ".".join((b64(json.dumps(header).encode()), b64(json.dumps(claims).encode()), b64(signature)))
 
 
@@ -32,19 +32,19 @@ def signed(key: Any, header: dict[str, Any], claims: dict[str, Any]) -> str:
 
 
 class Issuer:
-    """Gives out tokens, and publishes the keys that they are signed with."""
+    """Issues tokens, and publishes the keys that they are signed with."""
 
     def __init__(self) -> None:
         self.url = ""
         self.keys = {"one": jwk.ECKey.generate_key("P-256")}
         self.fetched: list[str] = []
         self.down = False
-        # What it answers, whatever it is asked.
+        # Responds with this, whatever the request.
         self.instead: HttpResponse | None = None
         self.active: dict[str, dict[str, Any]] = {}
 
     def pages(self) -> Server:
-        """Served by our own listener: it is HTTP like any other."""
+        """Serve with our own listener."""
         server = Server("issuer")
         server.custom_routes += [
             CustomRoute("GET", "/.well-known/openid-configuration", self._metadata),
@@ -85,14 +85,14 @@ class Issuer:
         return {name: value for name, value in said.items() if value is not None}
 
     def token(self, audience: str, *, kid: str = "one", header: dict[str, Any] | None = None, **more: Any) -> str:
-        """A good one, unless something else is said; a claim that is None is left out."""
+        """Return a valid token. Arguments replace claims; None removes one."""
         head = {"alg": "ES256", "typ": "at+jwt", "kid": kid, **(header or {})}
         key = self.keys[kid] if kid in self.keys else jwk.ECKey.generate_key("P-256")
         return signed(key, head, self.claims(audience, **more))
 
 
 class Prover:
-    """A client's key for DPoP."""
+    """A DPoP key of a client."""
 
     def __init__(self) -> None:
         self.key = jwk.ECKey.generate_key("P-256")

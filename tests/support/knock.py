@@ -1,4 +1,4 @@
-"""One message through the door, by way of a Channel as transports have it, and the response."""
+"""Send one message through a Channel, as transports do, and return the response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTIFICATION = b'{"jsonrpc":"2.0","method":'
 async def knock(
     data: bytes, handler: Handler, *, principal: object = None, batches: bool = False, revision: str | None = None
 ) -> bytes | None:
-    """The response to a message; None if there is none. What listens is ended, as when the stream ends."""
+    """Return the response to a message, or None. Subscriptions end, as when the stream ends."""
     said: list[bytes] = []
     channel = Channel(handler, said.append, peer=PeerInfo(principal=principal))
     channel.batching_enabled, channel.protocol_version = batches, revision

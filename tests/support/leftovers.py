@@ -1,5 +1,6 @@
-"""What outlives the tests that made it. Processes are found by a mark in their environment, which is inherited, and
-files because the temporary directory is one that the tests have for themselves."""
+"""Find processes and files that outlive their tests.
+
+Processes are found by an inherited environment variable, and files in a temporary directory that only the tests use."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from pathlib import Path
 
 MARK = "STARTED_BY_TESTS"
 GOODBYE_SECONDS = 5.0
-# Where the processes of one server meet: none of them knows that it is the last.
+# The socket folder of a server's workers: none of them knows that it is the last.
 MEETING_PLACE = re.compile(r"portico-\d+-[0-9a-f]{12}").fullmatch
 
 
 def mark() -> None:
-    """From now on, whatever this process starts bears its number."""
+    """Mark all processes that this process starts from now on."""
     os.environ[MARK] = str(os.getpid())
 
 
 def running() -> dict[int, str]:
-    """The processes that bear our number, and their command lines. Linux only; elsewhere there are none to see."""
+    """Return the marked processes and their command lines. Linux only; empty elsewhere."""
     wanted = f"{MARK}={os.getpid()}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -33,17 +34,17 @@ def running() -> dict[int, str]:
             environment = (folder / "environ").read_bytes()
             command = (folder / "cmdline").read_bytes()
         except OSError:
-            continue  # it has ended, or is not ours to see
+            continue  # it has exited, or belongs to another user
         if wanted in environment.split(b"\0") and command and int(folder.name) != os.getpid():
             found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
     return found
 
 
 def end() -> dict[int, str]:
-    """The processes that do not end by themselves within a moment. They are killed."""
+    """Wait for the marked processes, then kill and return those that still run."""
     deadline = time.monotonic() + GOODBYE_SECONDS
     while (left := running()) and time.monotonic() < deadline:
-        time.sleep(0.05)  # they are not our children, so they cannot be waited for
+        time.sleep(0.05)  # they are not our children, so `wait` does not work
     for process in left:
         try:
             os.kill(process, signal.SIGKILL)
@@ -54,10 +55,10 @@ def end() -> dict[int, str]:
 
 @contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """From now on, what this process and its children make for a while is made in here. The path is short, for the
-    addresses of sockets."""
+    """Use a new temporary directory for this process and its children. Its path is short, because addresses of unix
+    sockets are limited."""
     folder = Path(tempfile.mkdtemp(prefix="t-"))
-    folder.chmod(0o711)  # some of it is another user's
+    folder.chmod(0o711)  # programs of other users write into it
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
@@ -72,5 +73,5 @@ def temporary_directory() -> Iterator[Path]:
 
 
 def files(folder: Path) -> list[str]:
-    """What of ours is still there."""
+    """Return the names of our files that remain."""
     return sorted(path.name for path in folder.glob("portico-*") if not MEETING_PLACE(path.name))

@@ -1,4 +1,4 @@
-"""A server of ours whose tokens come from a real provider, for clients of all kinds to log in to.
+"""Run a server that accepts tokens of a real OpenID provider, for clients to log in to.
 
 with provider(tmp_path) as issuer:
     async with served(notes(issuer)) as url:
@@ -24,7 +24,7 @@ from support import node, oidc
 REDIRECT_URI = "http://127.0.0.1:9/callback"
 SCOPES = ["notes:read", "notes:write"]
 PATIENCE = 60.0
-# Who the server is where it has to ask about tokens.
+# The client credentials of the server for token introspection.
 ASKING = {
     "client_id": "notes-server",
     "client_secret": "known to both",
@@ -34,7 +34,7 @@ ASKING = {
 }
 
 
-# A program that the provider knows already. One that registers itself gets no other scopes than it registers with.
+# A registered client. Clients that register themselves get only the scopes that they register with.
 PROGRAM = {
     "client_id": "program",
     "token_endpoint_auth_method": "none",
@@ -46,7 +46,7 @@ PROGRAM = {
 
 @contextmanager
 def provider(folder: Path, **settings: Any) -> Iterator[str]:
-    """npm's oidc-provider, where clients register themselves; skips where it cannot be had."""
+    """Run npm's oidc-provider with dynamic registration. Skips the test where it is not available."""
     said = {"clients": [ASKING, PROGRAM], "scopes": SCOPES, "registration": True, **settings}
     try:
         with oidc.provider(folder, **said) as issuer:
@@ -58,7 +58,7 @@ def provider(folder: Path, **settings: Any) -> Iterator[str]:
 
 
 def notes(auth: Any, **options: Any) -> Server:
-    """A tool for everybody who is logged in, one that needs a scope, and one that needs two."""
+    """Return a server with tools that need no scope, one scope and two scopes."""
     server = Server("notes", auth=ResourceServer(auth, **{"required_scopes": ["notes:read"], **options}))
 
     @server.tool
@@ -74,7 +74,7 @@ def notes(auth: Any, **options: Any) -> Server:
 
 @asynccontextmanager
 async def served(server: Server, **options: Any) -> AsyncIterator[str]:
-    """The URL of a server on this loop."""
+    """Serve on this event loop, and yield the URL."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     options = {"port": 0, "shutdown_timeout": 1.0, **options}
@@ -89,7 +89,7 @@ async def served(server: Server, **options: Any) -> AsyncIterator[str]:
 
 
 class Visitor:
-    """Shows pages to a person who says yes to everything."""
+    """Open pages as a user who accepts everything."""
 
     def __init__(self, account: str = "anna") -> None:
         self.browser = oidc.Browser(account)
@@ -101,7 +101,7 @@ class Visitor:
 
 
 class Kept:
-    """What the official Python client keeps, in memory."""
+    """Token storage of the official Python client, in memory."""
 
     def __init__(self) -> None:
         self.tokens: Any = None

@@ -1,8 +1,6 @@
-"""A real nginx for tests, in front of a port of this machine: it pools its connections to what is behind it, so that
-the requests of many clients follow one another on each of them.
+"""Run nginx as a reverse proxy with pooled connections: requests of many clients share each of them.
 
-Debian's, without being installed: its package is unpacked into a temporary folder where CI is set.
-`debian.NotInstalled` says why there is none.
+In CI, Debian's package is unpacked into a temporary folder. Raises `debian.NotInstalled` where it is not available.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ server {{
 
 @contextmanager
 def in_front_of(behind: int, *others: int, pooled: int, prefix: str = "") -> Iterator[int]:
-    """The port that it listens on. What is behind it takes turns. A prefix is taken away on the way in."""
+    """Run nginx in front of these ports, in turn, and yield its port. A prefix is removed from request paths."""
     port = free_port()
     servers = " ".join(f"server 127.0.0.1:{one};" for one in (behind, *others))
     inner = "/" if prefix else ""
@@ -64,7 +62,7 @@ def in_front_of(behind: int, *others: int, pooled: int, prefix: str = "") -> Ite
 
 @contextmanager
 def running(http: str, port: int) -> Iterator[None]:
-    """With these settings for HTTP, by which it listens on the port."""
+    """Run nginx with these HTTP settings, which make it listen on the port."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = shutil.which("nginx") or debian.unpack("nginx", folder) / "usr/sbin/nginx"

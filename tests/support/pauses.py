@@ -1,4 +1,4 @@
-"""How long a server may be busy with one thing before it looks after the next."""
+"""Measure how long a server may block its event loop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ _TEXTS = b"[" + b'"a",' * 400_000 + b"1]"
 
 
 def is_short(pause: float, times: int = 1) -> bool:
-    """Whether it is below a tenth of a second, or so many times that; more where the machine is slow at the moment."""
+    """Return whether a pause is below `times` tenths of a second, or more if the machine is slow at the moment."""
     return pause < times * MOST_PAUSE_SECONDS or pause < times * 12 * _reading_seconds()
 
 
 def _reading_seconds() -> float:
-    """How long the machine takes to read two megabytes. It may be slower than a moment ago, and others may use it too:
-    a pause is by the clock, and so is this."""
+    """Return how long parsing two megabytes takes now, in wall-clock time: pauses include the load too."""
     before = time.perf_counter()
     for _ in range(5):
         msgspec.json.decode(_TEXTS)

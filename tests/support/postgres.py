@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: Debian's binaries, in a temporary folder, on a unix socket, not as root.
+"""Run PostgreSQL for tests: Debian's binaries, in a temporary folder, on a unix socket, not as root.
 
     with postgres.server() as server:
         url = server.create_database()
@@ -62,7 +62,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
         self._emptied: list[str] = []
-        # By what was migrated: what such a database looks like when there is nothing in it, and some.
+        # By migration history: the fingerprint of an empty database, and unused databases.
         self._shapes: dict[str, str] = {}
         self._spare: dict[str, list[str]] = {}
 
@@ -70,7 +70,7 @@ class Server:
         return f"postgresql://{SUPERUSER}@/{database}?host={quote(str(self.folder), safe='')}"
 
     def create_database(self) -> str:
-        """An empty one; its URL."""
+        """Return the URL of an empty database."""
         if self._emptied:
             return self._emptied.pop()
         self._databases += 1
@@ -79,14 +79,14 @@ class Server:
         return self.url(name)
 
     def release(self, url: str) -> None:
-        """Empty it, for the next who asks: a database is a thousand files, and they take long to make and to remove."""
+        """Empty a database for reuse: creating and dropping one takes long, because it consists of a thousand files."""
         self.sql("set lock_timeout = '5s'; drop schema public cascade; create schema public", _name(url))
         self._emptied.append(url)
 
     @contextmanager
     def migrated(self, history: str, migrate: Callable[[str], None]) -> Iterator[str]:
-        """The URL of one with tables and nothing in them. To make these takes longer than most tests do, so one that
-        looks afterwards as it did is used again."""
+        """Yield the URL of a database with migrated, empty tables. Reused if its schema is unchanged: migrating takes
+        longer than most tests."""
         spare = self._spare.setdefault(history, [])
         if not spare:
             spare.append(self.create_database())
@@ -100,11 +100,11 @@ class Server:
             self.release(url)
 
     def _cleared(self, url: str) -> str:
-        """What it looks like when its rows are gone, but for those that say what was migrated."""
+        """Delete all rows except those of the migration history, and return a fingerprint of the schema."""
         return self.sql(CLEAR + LOOK, _name(url))
 
     def sql(self, text: str, database: str = "postgres") -> str:
-        """What the last statement finds, as text."""
+        """Run SQL and return the first value of the last statement, as text."""
         # Not at the top: the tests of the SDK also run where no extra is installed.
         import psycopg
 
@@ -117,7 +117,7 @@ class Server:
 
     def initialise(self) -> None:
         how = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C"]
-        # Nothing is in it yet that a loss of power could take: not to wait for the disk is most of its time.
+        # Waiting for the disk would be most of the time.
         self._must([*self._command("initdb"), "--no-sync", "-D", self.data, *how])
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Server:
         self._wait_until_ready()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT asks to end at once, SIGQUIT is a crash of all its processes."""
+        """Stop the server. SIGINT is a fast shutdown, SIGQUIT crashes all its processes."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(SECONDS)
@@ -161,7 +161,7 @@ class Server:
         while subprocess.run(ready, check=False).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > until:
                 self.stop(signal.SIGKILL)
-                raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}")
+                raise RuntimeError(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.02)
 
     def _command(self, name: str) -> list[Path]:
@@ -192,12 +192,12 @@ def _name(url: str) -> str:
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """A server of one's own, for as long as it is needed."""
+    """Run a new server."""
     binaries = find()
-    # A short path, because the address of a unix socket has room for a hundred characters.
+    # A short path: addresses of unix sockets are limited to about a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     user = None
-    if os.geteuid() == 0:  # which PostgreSQL refuses to run as
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         user = "postgres"
         shutil.chown(folder, user, user)
         folder.chmod(0o755)
@@ -212,7 +212,7 @@ def server() -> Iterator[Server]:
 
 
 def find() -> Path:
-    """The folder of the binaries."""
+    """Return the folder of the binaries. In CI they are installed first."""
     folder = BINARIES / VERSION / "bin"
     if not (folder / "postgres").exists():
         debian.install(f"postgresql-{VERSION}")

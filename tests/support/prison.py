@@ -1,4 +1,4 @@
-"""What several tests of live Python share: whether there is a jail here, and a client to talk with."""
+"""Helpers for tests of live Python: whether the sandbox works here, and a client."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox.landlock import unavailable_reason
 from portico_services.livepython.sandbox.limits import SandboxLimits
 
-# A revision that has pings.
+# A protocol version with pings.
 REVISION = "2025-11-25"
 PATIENCE = 30.0
 
 
 def why_not() -> str | None:
-    """Why there is no jail on this machine, if there is none."""
+    """Return why the sandbox does not work on this machine, or None."""
     return unavailable_reason(SandboxLimits())
 
 
-jail_only = pytest.mark.skipif(why_not() is not None, reason=f"the jail cannot be built here: {why_not()}")
+jail_only = pytest.mark.skipif(why_not() is not None, reason=f"the sandbox does not work here: {why_not()}")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that only the kernel could tell of, and does not."""
+    """Poll a condition that has no event."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
 class Talk:
-    """A client, and the few things that tests say to it."""
+    """A client with shortcuts for the tools of live Python."""
 
     def __init__(self, client: Client, live: LivePython) -> None:
         self.client = client

@@ -1,8 +1,8 @@
-"""Sees every frame that our side of a conversation sends, as a server or as a client and over whatever transport, and
-tells which of them do not fit the schema of the revision that was agreed on.
+"""Record every frame that our side sends, as a server or as a client, over any transport, and validate it against the
+schema of the negotiated protocol version.
 
-The functions that make frames are wrapped; nothing in the package knows of it. Frames are kept while a test runs, and
-looked at when it is over; the same again is not looked at twice.
+The functions that encode frames are wrapped; the packages do not know of it. Frames are validated after the test, and
+equal frames once per process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support.frames import complaints
 
 
 class Sent(NamedTuple):
-    """A frame, the revision it is said in (None before there is one), and the method that it answers."""
+    """A frame, its protocol version (None before one is negotiated), and the method that it responds to."""
 
     frame: bytes
     revision: str | None
@@ -38,14 +38,14 @@ class Sent(NamedTuple):
 
 _sent: list[Sent] = []
 _seen: set[int] = set()
-# What a client has agreed on with its server, for each of its channels and their doors.
+# The negotiated version by client channel and dispatcher.
 _agreed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-# The revision of the notification that is being said.
+# The version of the notification that is being sent.
 _saying = threading.local()
 
 
 def record(frame: bytes, revision: str | None, answers: str = "", *, text: bytes | None = None) -> None:
-    """Keep a frame for later. `text` is what of it is looked at: not its id."""
+    """Store a frame for validation. `text` is the part without its id, for finding equal frames."""
     key = hash((text or frame, revision, answers))
     if key not in _seen:
         _seen.add(key)
@@ -53,15 +53,15 @@ def record(frame: bytes, revision: str | None, answers: str = "", *, text: bytes
 
 
 def check(item: pytest.Item) -> None:
-    """Fail a test that has sent what does not fit, unless it says that it means to."""
+    """Fail a test that sent invalid frames, unless it is marked with `broken_frames`."""
     if item.get_closest_marker("broken_frames") is not None:
         forget()
     elif found := list(misfits()):
-        pytest.fail("it sends what its revision does not have:\n" + "\n".join(found), pytrace=False)
+        pytest.fail("invalid frames for their protocol version:\n" + "\n".join(found), pytrace=False)
 
 
 def misfits() -> Iterator[str]:
-    """What is wrong with the frames that were sent since the last time."""
+    """Yield the violations of the frames that were sent since the last call."""
     sent = _sent[:]
     del _sent[: len(sent)]
     for frame, revision, answers, key in sent:
@@ -74,14 +74,14 @@ def misfits() -> Iterator[str]:
 
 
 def forget() -> None:
-    """What was sent since the last time is not looked at."""
+    """Discard the frames that were sent since the last call."""
     for sent in _sent:
         _seen.discard(sent.key)
     _sent.clear()
 
 
 def _revision_in(request: dict[str, Any]) -> str | None:
-    """The revision that a request brings with it. Ones that do not exist are said in the words of the newest."""
+    """Return the version that a request names. Unknown versions count as the newest."""
     params = request.get("params")
     if not isinstance(params, dict):
         return None
@@ -94,7 +94,7 @@ def _revision_in(request: dict[str, Any]) -> str | None:
 
 
 class Overheard:
-    """What a server of ours in another process says: it is recorded where it arrives, by what it was asked."""
+    """Records the frames of a server in another process where they are received."""
 
     def __init__(self) -> None:
         self._asked: dict[Any, tuple[str | None, str]] = {}
@@ -121,11 +121,11 @@ class Overheard:
         )
 
 
-# What is wrapped
+# Wrappers
 
 
 def install() -> None:
-    """Record from now on, in this process."""
+    """Start recording in this process."""
     _wrap(jsonrpc, "encode_error", _error)
     _wrap(jsonrpc, "encode_notification", _notification)
     _wrap(Dispatcher, "_encode", _encode)
@@ -154,7 +154,7 @@ def _spoken(channel: Channel) -> str | None:
 
 
 def _of_reply(reply: ChannelReply) -> str | None:
-    # What came with a revision of its own asks nothing back.
+    # A request that names its version cannot be answered with a request.
     return _spoken(reply._channel) if reply.can_request else FIRST_MODERN_VERSION
 
 
@@ -177,7 +177,7 @@ def _notification(notification: Any) -> Any:
 
 
 def _said_in(emit: Any, revision_of: Callable[[Any], str | None]) -> Any:
-    """`emit` says a notification in the revision of what it is said on."""
+    """Record a notification in the version of the stream that sends it."""
 
     def recorded(self: Any, method: str, params: Any) -> None:
         before, _saying.revision = _being_said(), revision_of(self)
@@ -192,7 +192,7 @@ def _said_in(emit: Any, revision_of: Callable[[Any], str | None]) -> Any:
 def _encode(encode: Any) -> Any:
     def recorded(self: Dispatcher, call: Any, result: Any) -> bytes:
         frame: bytes = encode(self, call, result)
-        if type(call.reply) is not _InProcessReply:  # that one stays in this process
+        if type(call.reply) is not _InProcessReply:  # it does not leave this process
             record(
                 frame, call.protocol_version or _agreed.get(self), call.method, text=frame.partition(b',"result":')[2]
             )
@@ -218,7 +218,7 @@ def _dispatch(dispatch: Any) -> Any:
     def recorded(
         self: StreamableHttpTransport, method: str, location: Any, headers: Any, body: bytes = b"", operation: str = ""
     ) -> Any:
-        # Answers have been seen when they were made.
+        # Responses were recorded when they were encoded.
         if b'"method":' in body:
             record(body, self._protocol_version, text=body.partition(b',"method":')[2])
         return dispatch(self, method, location, headers, body, operation)

@@ -1,4 +1,4 @@
-"""What the tests of the memory have in common: texts, and short words for long calls."""
+"""Helpers for tests of the memory: texts, and shortcuts for long calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def keep(memories: MemoryStore, content: str, namespace: str = "decisions"
 
 
 async def found(memories: MemoryStore, query: str = "", filter: str = "", **more: int) -> list[str]:
-    """What was found, without the newest that are shown where nothing was."""
+    """Return the matches, without the recent memories that are returned when nothing matches."""
     page = await memories.recall(query, memories.filter(filter), **more)
     return [hit.record.content for hit in page.hits if hit.score or not hit.weak]
 
@@ -41,7 +41,7 @@ def template(uri: str) -> dict[str, str]:
 async def said(client: Client, tool: str, /, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert not result.is_error, result.content
-    # Before 2025-06-18 there is only the text.
+    # Results are text only before 2025-06-18.
     return json.loads(result.content[0].text) if result.structured is None else result.structured
 
 

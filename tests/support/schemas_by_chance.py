@@ -1,4 +1,4 @@
-"""Schemas made by chance, for what has to hold for all of them."""
+"""Generate random JSON Schemas for property tests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _compound(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dic
 
 
 def objects(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """Closed ones: where anything goes, to name something new is to forbid the rest of it."""
+    """Generate objects without additional properties, so that a new property is a compatible change."""
     return st.builds(
         lambda members, needed: {
             "type": "object",
@@ -78,7 +78,7 @@ ARGUMENTS = objects(SCHEMAS)
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments, and what has become of them: most changes that people make are small."""
+    """Generate a schema and a small change of it."""
     old = draw(ARGUMENTS)
     members, needed = dict(old["properties"]), set(old["required"])
     for _ in range(draw(st.integers(1, 3))):

@@ -1,6 +1,6 @@
-"""Servers whose every byte is the test's: sockets on this machine, and small MCP servers made of rules.
+"""Servers whose every byte the test controls: sockets, and small MCP servers made of rules.
 
-Every wait is bounded, and nothing sleeps.
+Every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "io.modelcontextprotocol/"
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something to become true. What is polled has no event of its own."""
+    """Poll a condition that has no event."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -30,7 +30,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 @dataclass
 class Request:
-    """One request, as it came."""
+    """One received request."""
 
     method: str
     target: str
@@ -47,20 +47,20 @@ class Request:
 
     @property
     def says(self) -> str:
-        """What it is: the method of its message, `answer` for one, or the method of HTTP."""
+        """Return the method of its message, `answer` for a response, or the HTTP method."""
         if not self.body:
             return self.method
         return str(self.json.get("method", "answer")) if isinstance(self.json, dict) else "batch"
 
 
 class Peer:
-    """One connection, from the server's side."""
+    """One connection, on the server's side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def request(self) -> Request:
-        """The next request; EOFError when there is none."""
+        """Return the next request. Raises EOFError at the end."""
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -75,7 +75,7 @@ class Peer:
         self.writer.write(data.encode() if isinstance(data, str) else data)
 
     def answer(self, status: int, body: bytes | str = b"", kind: str = "application/json", **headers: str) -> None:
-        """A whole response."""
+        """Send a whole response."""
         said = body.encode() if isinstance(body, str) else body
         lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(said)}"]
         lines += [f"Content-Type: {kind}"] if said else []
@@ -110,7 +110,7 @@ class Peer:
         self.chunk("\n".join([*lines, *(f"data: {line}" for line in text.split("\n"))]) + "\n\n")
 
     def end(self) -> None:
-        """The end of a body in chunks."""
+        """End a chunked body."""
         self.send("0\r\n\r\n")
 
     # Leaving
@@ -120,7 +120,7 @@ class Peer:
             await self.writer.drain()
 
     async def gone(self) -> None:
-        """Wait until the other side has left. What it still says is not listened to."""
+        """Wait until the client has disconnected, and discard its data."""
         async with asyncio.timeout(PATIENCE):
             with suppress(ConnectionError):
                 while await self.reader.read(65536):
@@ -128,11 +128,11 @@ class Peer:
 
     @property
     def is_there(self) -> bool:
-        """Whether the other side has not left yet."""
+        """Return whether the client is still connected."""
         return not self.reader.at_eof() and not self.writer.transport.is_closing()
 
     def abort(self) -> None:
-        """Go away at once, with a reset."""
+        """Close the connection with a reset."""
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
@@ -145,7 +145,7 @@ Script = Callable[[Peer], Awaitable[None]]
 
 
 class Site:
-    """A socket where a script is run for each connection."""
+    """A listening socket that runs a script for each connection."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -162,7 +162,7 @@ class Site:
 
     @property
     def open(self) -> int:
-        """How many connections there are now."""
+        """Return the number of open connections."""
         return len(self._tasks)
 
     async def start(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, port: int = 0) -> None:
@@ -181,7 +181,7 @@ class Site:
         except (EOFError, ConnectionError):
             pass
         except asyncio.CancelledError:
-            pass  # the test is over
+            pass  # the test has ended
         except BaseException as failure:
             self.failures.append(failure)
         finally:
@@ -189,7 +189,7 @@ class Site:
             writer.close()
 
     async def stop(self) -> None:
-        """Nobody listens here any more, and whoever was connected no longer is."""
+        """Stop listening and close all connections."""
         assert self._server is not None
         self._server.close()
         tasks = list(self._tasks)
@@ -206,7 +206,7 @@ Rule = Callable[[Peer, Request], Any]
 
 @dataclass
 class Endpoint:
-    """A small MCP server at a URL. `rules` say what becomes of a request; what has none is answered properly."""
+    """A small MCP server at a URL. `rules` replace the regular responses."""
 
     modern: bool = True
     revision: str = NEWEST_HANDSHAKE
@@ -294,5 +294,5 @@ async def at_site(script: Script, **options: Any) -> AsyncIterator[Site]:
 
 
 def text(said: str) -> dict[str, Any]:
-    """The result of a tool."""
+    """Return the result of a tool with this text."""
     return {"content": [{"type": "text", "text": said}], "isError": False}

@@ -1,4 +1,4 @@
-"""A server whose tools scripts call, and a client to it."""
+"""A server with tools for scripts, and a client to it."""
 
 from __future__ import annotations
 

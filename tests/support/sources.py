@@ -1,4 +1,4 @@
-"""The modules of the package as syntax trees, each read once for all tests that look at them."""
+"""Parse the modules of the packages, once for all tests that read them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """All nodes of a module."""
+    """Return all nodes of a module."""
     return list(ast.walk(tree(path)))
 
 
 def called(call: ast.Call) -> str:
-    """The last part of the name of what is called."""
+    """Return the last part of the name of the called function."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

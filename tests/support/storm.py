@@ -1,4 +1,4 @@
-"""How often to kill: what finds a mistake nearly always, or with `STORM=1` what finds it always."""
+"""Choose the number of repetitions of a test that kills or loads servers: few, or with STORM=1 many."""
 
 from __future__ import annotations
 

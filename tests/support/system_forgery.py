@@ -1,4 +1,4 @@
-"""Files made by hand: journals and hives of every layout, which a test may then spoil."""
+"""Write journals and registry hives of every layout, which tests then corrupt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PACKERS: dict[str, tuple[int, int, Callable[[bytes], bytes]]] = {
 
 
 class Journal:
-    """A journal file, object by object. Offsets of everything that was written are kept, for tests that spoil it."""
+    """A journal file, object by object. Stores the offsets of all objects, for tests that corrupt them."""
 
     def __init__(
         self, *, compact: bool = False, packer: str = "", seqnum_id: bytes = SEQNUM_ID, first: int = 1
@@ -92,7 +92,7 @@ class Journal:
         return self.fields[name]
 
     def _chain(self, bucket: int, at: int) -> None:
-        """Into a hash table: at the end of a bucket."""
+        """Append an object to its bucket of a hash table."""
         head, tail = self._get(bucket), self._get(bucket + 8)
         self._put(bucket, head or at)
         if tail:
@@ -116,7 +116,7 @@ class Journal:
         return at
 
     def _arrays(self, offsets: list[int], sizes: Sequence[int] = (4, 8, 16)) -> int:
-        """A chain of arrays, each larger than the one before; gives the first."""
+        """Write a chain of growing entry arrays, and return the offset of the first."""
         first = last = 0
         number = 0
         while offsets:
@@ -170,7 +170,7 @@ def entry(message: str | bytes, priority: int = 6, source: str = "test", **field
 
 
 class Hive:
-    """A hive, cell by cell."""
+    """A registry hive, cell by cell."""
 
     def __init__(self) -> None:
         self.out = bytearray()

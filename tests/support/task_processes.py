@@ -1,4 +1,4 @@
-"""Servers in processes of their own (`tasks_child.py`), spoken to over their pipes, and killed."""
+"""Run servers with tasks in processes (`tasks_child.py`) that tests kill."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "io.modelcontextprotocol/"
 
 
 class Child:
-    """One life of a server. Whatever is asked of it when it is killed is answered with EOFError."""
+    """A server process. Pending requests raise EOFError when it is killed."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -54,7 +54,7 @@ class Child:
                 future.exception()
 
     async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
-        """The whole response."""
+        """Return the whole response."""
         if self._reading.done():
             raise EOFError("the child has ended")
         self._last += 1
@@ -69,7 +69,7 @@ class Child:
         await self.ask("server/discover")
 
     async def create(self, tool: str, **arguments: Any) -> str:
-        """A task that has been acknowledged."""
+        """Create a task, and return it once it is acknowledged."""
         said = await self.ask("tools/call", {"name": tool, "arguments": arguments})
         id: str = said["result"]["taskId"]
         return id
@@ -78,7 +78,7 @@ class Child:
         return (await self.ask("tasks/get", {"taskId": id}))["result"]
 
     async def until(self, id: str, *statuses: str) -> Any:
-        """Wait until a task has one of these statuses, by asking now and then."""
+        """Poll a task until it has one of these statuses."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 found = await self.get(id)
@@ -92,7 +92,7 @@ class Child:
         await self._gone()
 
     async def close(self) -> None:
-        """As a client does that has no more to say."""
+        """Close its input, as a client does."""
         self._stdin.close()
         await self._gone()
 

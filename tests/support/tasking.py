@@ -1,4 +1,4 @@
-"""A server with tools of every kind, and both designs of tasks spoken by hand. Every wait is bounded."""
+"""A server with tools for every kind of task, and clients of both task designs. Every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ YES = {"action": "accept", "content": {"value": "yes"}}
 
 
 async def eventually(condition: Callable[[], Any]) -> Any:
-    """What the condition comes to, once it is true. For what nobody tells of; there is no other way to see it."""
+    """Poll a condition that has no event, and return its first true value."""
     async with asyncio.timeout(PATIENCE):
         while True:
             found = condition()
@@ -35,7 +35,7 @@ async def eventually(condition: Callable[[], Any]) -> Any:
 
 
 class Gates:
-    """What bodies wait for, and what they have done, by name."""
+    """Events that tool bodies wait for, and records of what they did, by name."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
@@ -50,7 +50,7 @@ class Gates:
 
 
 def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, Gates]:
-    """A server that has a tool for each thing a task can do."""
+    """Add a tool for each thing that a task can do."""
     server, gates = Server("tasks", version="1", store=store, **options), Gates()
 
     @server.tool
@@ -119,7 +119,7 @@ async def job_of(server: Server, id: str) -> Job | None:
 
 
 async def until(server: Server, id: str, *statuses: str) -> Job:
-    """Wait until a task has one of these statuses, as the store has them."""
+    """Wait until a task has one of these statuses in the store."""
     assert server.tasks is not None
     engine = await server.tasks.engine()
     with engine.watch(id) as news:
@@ -135,18 +135,18 @@ async def until(server: Server, id: str, *statuses: str) -> Job:
 ENDED = ("completed", "failed", "cancelled")
 
 
-# Both designs, by hand
+# Clients of both task designs
 
 
 class Modern:
-    """A client of 2026-07-28 that declares the extension, unless told otherwise."""
+    """A client of 2026-07-28. Declares the tasks extension by default."""
 
     def __init__(self, wire: Any, server: Server) -> None:
         self.wire = wire
         self.server = server
 
     async def said(self, method: str, params: Any = None, *, capabilities: Any = None, **more: Any) -> Any:
-        """The whole response."""
+        """Return the whole response."""
         return await self.wire.modern(
             method, params, capabilities=ABLE if capabilities is None else capabilities, **more
         )
@@ -174,7 +174,7 @@ class Modern:
         return await self.ask("tasks/get", {"taskId": id}, **more)
 
     async def end(self, name: str, arguments: Any = None) -> Any:
-        """The task when it is over."""
+        """Wait until the task has ended, and return it."""
         id = await self.start(name, arguments)
         await until(self.server, id, *ENDED)
         return await self.get(id)

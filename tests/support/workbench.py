@@ -1,4 +1,4 @@
-"""What the tests of work items have in common: a clock to turn, hostile texts, and short words for long calls."""
+"""Helpers for tests of work items: a clock, hostile texts, and shortcuts for long calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = [
 
 
 class Clock:
-    """Milliseconds that pass when they are told to."""
+    """A clock in milliseconds that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
@@ -48,7 +48,7 @@ async def move(items: WorkItemStore, id: str, parent: str) -> WorkItem:
 
 
 async def everything(items: WorkItemStore) -> Any:
-    """All that is kept, to see that nothing has changed."""
+    """Return all rows, to check that nothing has changed."""
 
     def look(tx: Transaction) -> Any:
         found = tx.fetch_all(WorkItem, "select * from (select " + _COLUMNS + " from work_item) all_of_it order by id")
@@ -62,7 +62,7 @@ _COLUMNS = ", ".join(WorkItem.__struct_fields__)
 
 
 async def check(items: WorkItemStore) -> None:
-    """Hold every count against what it counts."""
+    """Check every stored count against the rows."""
     found, pairs, _ = await everything(items)
     by_id = {one.id: one for one in found}
     for one in found:

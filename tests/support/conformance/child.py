@@ -1,4 +1,4 @@
-"""A process that does not outlive us, nor do its own children."""
+"""Run a process that ends with its children when the test ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Child:
-    """A command in a process group of its own, what it says in a file. The group ends with the `with`."""
+    """A command in a separate process group, with its output in a file. The group ends with the context."""
 
     def __init__(self, command: list[str], log: Path, *, cwd: Path, env: Mapping[str, str] | None = None) -> None:
         self.log = log
@@ -40,11 +40,11 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit status, or None while it runs."""
+        """Return its exit status, or None while it runs."""
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status, or None if it has not ended in that time."""
+        """Wait for its exit status. Return None after the timeout."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -59,7 +59,7 @@ class Child:
             raise RuntimeError(f"process {self._process.pid} could not be killed")
 
     def said(self, lines: int = 60) -> str:
-        """The end of what it wrote, on either stream."""
+        """Return the end of its output."""
         text = COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
         return "\n".join(text.splitlines()[-lines:])
 
@@ -67,8 +67,8 @@ class Child:
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
-            pass  # nobody is left in the group
+            pass  # the group is empty
         except PermissionError:
-            # What macOS says of a group in which only zombies are left.
+            # macOS reports this for a group of zombies.
             if self.code is None:
                 raise

@@ -1,6 +1,6 @@
-"""The official conformance suite: installed once, run leg by leg.
+"""Install and run the official conformance suite, a Node program (see ../node.py).
 
-The suite is a Node program, installed as ../node.py says. When its pin changes, reconcile legs.py and expected/.
+When its pin changes, update legs.py and expected/.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from support.paths import ROOT
 
 HERE = ROOT / "tests" / "conformance"
 LEG_SECONDS = 300
-# A client that is run alone has the first for a scenario, and the suite the second for all that is around it.
+# Timeouts of a client in one scenario, and of the scenario as a whole.
 CLIENT_SECONDS, SCENARIO_SECONDS = 60, 90
 AT_ONCE = 2
 PAUSE = 0.02
-# The suite starts its clients all at once, and on a machine that is small they would be late. They wait for each other.
+# The suite starts all clients concurrently, and on a small machine they would time out. This runs one at a time.
 IN_TURN = "exec 9>turn; flock 9 2>/dev/null;"
 
 CLIENT_ENDED = re.compile(r"^Client (exited with code -?\d+|timed out after \d+ms)$", re.MULTILINE)
-# The page to show to a person.
+# The login page for the user.
 SHOWN = re.compile(r"^http://127\.0\.0\.1:\d+/authorize\?\S+$", re.MULTILINE)
 LISTED = re.compile(r"^  - (?P<scenario>\S+) \[(?P<revisions>\S+)\]$", re.MULTILINE)
 
@@ -41,9 +41,9 @@ class Suite:
     script: Path
 
     def run(self, leg: Leg, target: list[str], folder: Path, expected: Path) -> Outcome:
-        """One leg, its results in `folder`. `target` says what is tested: `--url` and a URL, `--command` and a client.
+        """Run one leg, with results in `folder`.
 
-        A client is run by the suite, once for each scenario.
+        `target` is `--url` and a URL, or `--command` and a client, which the suite starts once per scenario.
         """
         results = folder / "results"
         results.mkdir(parents=True)
@@ -59,7 +59,7 @@ class Suite:
         return judge(leg, read(results), expected, endings, time.monotonic() - began)
 
     def scenarios(self) -> dict[str, set[str]]:
-        """What the suite has for clients, and for which revisions."""
+        """Return the client scenarios of the suite, and their protocol versions."""
         done = subprocess.run(
             [str(self.node), str(self.script), "list", "--client"],
             stdin=subprocess.DEVNULL,
@@ -81,12 +81,12 @@ class Suite:
         return {} if ending is None else {"": ending}
 
     def _run_clients(self, leg: Leg, command: str, folder: Path, expected: Path) -> dict[str, Ending]:
-        """All that the suite has, by one Node, because to start one takes longer than most scenarios."""
+        """Run all scenarios in one Node process, because starting one takes longer than most scenarios."""
         target = ["--command", f"{IN_TURN} {command}", "--timeout", str(LEG_SECONDS * 1000)]
         return self._run_all(leg, target, folder, expected, _homeless(folder / "home"))
 
     def _run_with_browser(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
-        """The suite says which page it wants shown to a person, and waits for the browser to come back to it."""
+        """Run a leg that needs a user: open the login page that the suite prints in a browser."""
         command = self._command(leg, target, folder)
         deadline = time.monotonic() + SCENARIO_SECONDS
         with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
@@ -137,7 +137,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class _Running:
-    """A scenario that is being run alone."""
+    """A running scenario."""
 
     scenario: str
     child: Child
@@ -149,15 +149,14 @@ class _Running:
 
 
 def _homeless(home: Path) -> dict[str, str]:
-    """An environment without what the user has set for other clients, and a home to see whether anything is kept."""
+    """Return an environment without the user's settings, and with a home folder that has to stay empty."""
     home.mkdir()
     kept = {name: value for name, value in node.environment().items() if not name.startswith(("PORTICO_", "XDG_"))}
     return {**kept, "HOME": str(home)}
 
 
 def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> Ending | None:
-    """What is to be said of a suite, or of a client that it ran, that did not end well; None if all did. The suite
-    forgives a client more than we do."""
+    """Return how a suite, or a client that it ran, failed, or None. Stricter than the suite about clients."""
     said = child.said(lines=10_000)
     found = CLIENT_ENDED.search(said)
     if found is not None:
@@ -168,6 +167,6 @@ def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> Ending | No
 
 
 def install() -> Suite:
-    """The pinned suite on the pinned Node."""
+    """Install the pinned suite on the pinned Node."""
     packages = node.install(HERE, "suite")
     return Suite(packages.node, packages.modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js")
