@@ -106,7 +106,7 @@ test: $(READY)
 
 # The output of the interoperability tests is printed after the rest. Both runs have their own cache of failed tests.
 test-all: $(READY) $(PEERS) $(AGENTS)
-	@$(call RUN_TESTS,$(VENV)/peers/bin/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
+	@$(call RUN_TESTS,$(VENV)/peers/$(SCRIPTS)/python -m pytest tests/peers -o cache_dir=.pytest_cache/peers,$(PEER_PROCESSES)) \
 		>$(PEER_LOG) 2>&1 & peers=$$!; \
 	$(call RUN_TESTS,$(BIN)/python -m pytest --ignore=tests/peers,$(PROCESSES)); ours=$$?; \
 	wait $$peers; theirs=$$?; \
@@ -139,12 +139,12 @@ real-servers: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
-# Wheels, sdists, SBOM and checksums of the four packages.
+# Build wheels, sdists, SBOM and checksums of the four packages.
 dist: $(DIST)
 	@rm -rf dist
 	@$(VENV)/dist/$(SCRIPTS)/python release/build.py dist --sbom
 
-# Whether TAG=vX.Y.Z is the version of the packages and has a section in CHANGELOG.md.
+# Check that TAG=vX.Y.Z is the version of the packages and has a section in CHANGELOG.md.
 release-check:
 	@$(PYTHON) release/version.py --check-tag "$(TAG)"
 
