@@ -422,12 +422,11 @@ async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(tmp_path:
 
 
 async def test_missing_servers_do_not_hide_the_others(script: Path, caplog: pytest.LogCaptureFixture) -> None:
-    hangs = HANGS | {"portico": {"timeout": 1.0}}
-    servers = configuration(dead=DEAD, **two(script), hangs=hangs)
+    servers = configuration(dead=DEAD, **two(script), hangs=HANGS)
     async with asyncio.timeout(PATIENCE), Client(servers, timeout=10.0) as client:
         assert list(client.missing_servers) == ["dead", "hangs"]
         assert "cannot start '/there/is/no/such/program'" in client.missing_servers["dead"]
-        assert client.missing_servers["hangs"] == "no answer within 1 s"
+        assert client.missing_servers["hangs"] == "no answer within 10 s"
         assert (
             "dead is not available: cannot start" in caplog.text and "hangs is not available: no answer" in caplog.text
         )
@@ -518,7 +517,7 @@ for line in sys.stdin:
 @pytest.mark.parametrize("mode, reason", [("silent", "in time"), ("error", "out of order"), ("wrong", "array")])
 async def test_server_that_fails_to_list_is_missing(script: Path, mode: str, reason: str) -> None:
     program = FAILS_TO_LIST.replace("MODE", repr(mode))
-    broken = {"command": sys.executable, "args": ["-c", program], "portico": {"timeout": 3.0}}
+    broken = {"command": sys.executable, "args": ["-c", program]}
     async with asyncio.timeout(PATIENCE), Client(configuration(broken=broken, **two(script)), timeout=8.0) as client:
         assert client.missing_servers == {}
         assert {"one_whoami", "two_whoami"} <= {tool.name for tool in await client.list_tools()}
