@@ -75,7 +75,7 @@ def test_the_audit_is_listed_and_whole(seen: Any) -> None:
     page.get_by_role("link", name="Audit").click()
     expect(page.get_by_role("row", name="write_note").first).to_be_visible()
     page.get_by_role("button", name="Verify integrity").click()
-    expect(page.get_by_text("whole", exact=True)).to_be_visible()
+    expect(page.get_by_text("intact", exact=True)).to_be_visible()
     page.get_by_role("row", name="write_note").first.click()
     expect(page.get_by_role("dialog").get_by_role("tree")).to_contain_text("principal")
     page.keyboard.press("Escape")

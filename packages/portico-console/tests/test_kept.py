@@ -95,3 +95,23 @@ def test_no_rule_of_axe_is_broken_where_things_are_kept(kept: Any) -> None:
         expect(kept.page.locator("#main .card, #main .board, #main .empty, #main .graph").first).to_be_visible()
         broken += kept.violations()
     assert not broken, "\n".join(broken)
+
+
+def test_labels_of_the_dialog_are_above_their_fields(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Memory", exact=True).click()
+    page.get_by_role("button", name="New memory").click()
+    for name in ("Content", "Namespace", "Tags (comma-separated)"):
+        label = page.get_by_role("dialog").get_by_text(name, exact=True).bounding_box()
+        field = page.get_by_role("dialog").get_by_label(name).bounding_box()
+        assert label and field and label["y"] + label["height"] <= field["y"] and label["x"] == field["x"]
+
+
+def test_column_heads_are_aligned_with_their_cells(kept: Any) -> None:
+    page = kept.page
+    page.get_by_role("link", name="Contracts").click()
+    page.get_by_role("columnheader").first.wait_for()
+    aligned = "cells => cells.map(cell => getComputedStyle(cell).textAlign)"
+    assert page.locator("thead th").evaluate_all(aligned) == page.locator("tbody tr:first-child td").evaluate_all(
+        aligned
+    )

@@ -34,8 +34,8 @@ def test_no_rule_of_axe_is_broken_in_either_scheme(visit: Callable[..., Any], va
 
 def test_the_switch_goes_before_the_system(visit: Callable[..., Any], varied: Any) -> None:
     page = visit(varied, color_scheme="light").page
-    page.get_by_role("button", name="System theme").click()
-    page.get_by_role("button", name="Light").click()
+    page.get_by_role("button", name="Theme: system").click()
+    page.get_by_role("button", name="Theme: light").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 21, 24)"
     page.get_by_role("button", name="Dark").click()
 

@@ -220,3 +220,23 @@ def test_everything_is_reached_by_the_keyboard_alone(tried: Any) -> None:
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="greet")).to_be_focused()
+
+
+def test_required_text_that_was_not_edited_is_missing(tried: Any) -> None:
+    tried.go("tools", "trip")
+    page = tried.page
+    page.get_by_role("button", name="Run Ctrl ↵").click()
+    expect(page.get_by_label("who")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_text("Is required").first).to_be_visible()
+
+
+def test_first_steps_are_shown_until_they_are_closed(tried: Any) -> None:
+    tried.go("tools")
+    page = tried.page
+    steps = page.get_by_role("region", name="First steps")
+    expect(steps.get_by_role("listitem").first).to_contain_text("Select a tool")
+    steps.get_by_role("button", name="Close").click()
+    page.reload()
+    expect(page.get_by_role("searchbox", name="Filter tools")).to_be_visible()
+    expect(page.get_by_text("Protocol version")).to_be_visible()
+    expect(steps).to_have_count(0)

@@ -102,6 +102,11 @@ export function split(place, list, label) {
 
 let speaker;
 /** Say it to those who listen to a screen reader, and show it for a moment. */
+/** Remove error notes: what they report has been corrected. */
+export function clearErrors() {
+  document.querySelectorAll("#said .note.bad").forEach((note) => note.remove());
+}
+
 export function say(text, kind = "info") {
   speaker ??= document.getElementById("said");
   const note = h("div", { class: `note ${kind}` }, plain(text, 400));

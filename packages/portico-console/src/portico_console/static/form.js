@@ -162,8 +162,11 @@ function textField(schema, options) {
     : h("input", { type: schema.writeOnly ? "password" : type, class: "wide", placeholder: plain(hint, 100), value: given ?? "", autocomplete: "off", spellcheck: "false" });
   const now = schema.format === "date-time" ? button("now", () => { control.value = new Date().toISOString(); }, { class: "small" }) : undefined;
   const field = frame(options, control, now);
-  const emptyIsMeant = options.required || given === "";
-  return { ...field, read: () => (control.value === "" && !emptyIsMeant ? undefined : control.value === "" && schema.format ? undefined : control.value) };
+  // A required text that was never edited is missing; one that was cleared is empty.
+  let edited = given === "" || options.entry;
+  control.addEventListener("input", () => { edited = true; });
+  const emptyIsMeant = () => edited && (options.required || given === "");
+  return { ...field, read: () => (control.value === "" && !emptyIsMeant() ? undefined : control.value === "" && schema.format ? undefined : control.value) };
 }
 
 function numberField(schema, options) {

@@ -52,7 +52,8 @@ export function makeList({ label, choose, rowHeight = 52, filter = true }) {
     const chosen = shown[at]?.value;
     shown = words.length ? all.filter((one) => words.every((word) => one.sought.includes(word))) : all;
     at = shown.findIndex((one) => one.value === chosen);
-    count.textContent = shown.length === all.length ? `${number(all.length)}` : `${number(shown.length)} of ${number(all.length)}`;
+    const noun = all.length === 1 ? label.toLowerCase().replace(/s$/, "") : label.toLowerCase();
+    count.textContent = shown.length === all.length ? `${number(all.length)} ${noun}` : `${number(shown.length)} of ${number(all.length)} ${noun}`;
     box.scrollTop = 0;
     draw();
   }

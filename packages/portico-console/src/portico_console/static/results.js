@@ -150,8 +150,10 @@ export function makeTable(rows, { columns, caption, choose } = {}) {
     more.hidden = drawn >= sorted.length;
     more.textContent = `Show ${Math.min(ROWS, sorted.length - drawn)} of ${(sorted.length - drawn).toLocaleString("en")} remaining`;
   };
+  // Points in time are numbers, too, but are shown as dates.
+  const figures = new Set(keys.map(([key]) => key).filter((key) => !/^(time|when|at|.*_at)$/.test(key) && rows.some((row) => typeof row[key] === "number")));
   const line = (row) => h("tr", choose ? { tabindex: "0", on: { click: () => choose(row), keydown: (event) => event.key === "Enter" && choose(row) } } : {},
-    keys.map(([key, , show]) => h("td", { class: typeof row[key] === "number" ? "figure" : undefined }, show ? show(row[key], row) : cell(row[key]))));
+    keys.map(([key, , show]) => h("td", { class: figures.has(key) ? "figure" : undefined }, show ? show(row[key], row) : cell(row[key]))));
   const sort = (key) => {
     down = by === key ? !down : false;
     by = key;
@@ -161,7 +163,7 @@ export function makeTable(rows, { columns, caption, choose } = {}) {
     drawn = 0;
     add();
   };
-  const heads = keys.map(([key, title]) => [key, h("th", { scope: "col", "aria-sort": "none" }, button(plain(title, 60), () => sort(key)))]);
+  const heads = keys.map(([key, title]) => [key, h("th", { scope: "col", "aria-sort": "none", class: figures.has(key) ? "figure" : undefined }, button(plain(title, 60), () => sort(key)))]);
   add();
   return h("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": caption ?? "Table" }, h("table", {}, caption ? h("caption", {}, caption) : undefined, h("thead", {}, h("tr", {}, heads.map(([, head]) => head))), body), more);
 }

@@ -1,6 +1,6 @@
 // One run of a tool, a resource or a prompt: what is said on the way, the way to stop it, what came of it.
 
-import { button, copy, fill, h, plain, say, show, span } from "./dom.js";
+import { button, clearErrors, copy, fill, h, plain, say, show, span } from "./dom.js";
 
 const MOST_LINES = 500;
 const FORMS = [["curl", "curl"], ["portico", "portico call"], ["pytest", "pytest test"], ["python", "Python"], ["json", "JSON"]];
@@ -64,6 +64,7 @@ export function makeRun(app, request, draw, { again, reuse, over } = {}) {
     doing.textContent = [span(took), said?.rounds > 1 ? `${said.rounds} rounds` : undefined].filter(Boolean).join(" · ");
     fill(tools, again ? button("Run again", again, { class: "small" }) : undefined, reuse ? button("Edit", reuse, { class: "small" }) : undefined,
       app.has("wire") ? button("Messages", () => app.goto("wire", String(said?.trips?.[0] ?? "last"), request.name), { class: "small" }) : undefined);
+    clearErrors();
     say(`${request.name}: ${text}`);
     over?.(said);
   }

@@ -164,7 +164,7 @@ function drawSide() {
     targetButton(),
     button([h("span", {}, "Search or run a command"), h("kbd", {}, navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K")], palette, { class: "seek", data: { key: "seek" } }),
     h("nav", { "aria-label": "Views" }, [...groups].map(([group, views]) => h("section", {}, h("h2", {}, group), h("ul", {}, views.map(entry))))),
-    h("div", { class: "foot" }, button(schemeText(), nextScheme, { class: "plain small", data: { key: "scheme" }, title: "Toggle theme" }), h("span", { class: "quiet" }, plain(app.about.portico ?? "", 20))));
+    h("div", { class: "foot" }, button(schemeText(), nextScheme, { class: "plain small", data: { key: "scheme" }, title: "Toggle theme" }), h("span", { class: "quiet", title: "Version of Portico" }, plain(app.about.portico ?? "", 20))));
   if (focused) [...side.querySelectorAll("a, button")].find((one) => (one.getAttribute("href") ?? one.dataset.key) === focused)?.focus();
 }
 
@@ -234,7 +234,7 @@ function opener(done = () => {}) {
 
 // --- schemes, keys -------------------------------------------------------------------------------------------------------
 
-const SCHEMES = { "": "System theme", light: "Light", dark: "Dark" };
+const SCHEMES = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 const schemeText = () => SCHEMES[document.documentElement.dataset.scheme ?? ""];
 
 function nextScheme() {

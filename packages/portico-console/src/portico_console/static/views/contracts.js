@@ -35,8 +35,8 @@ async function weigh(app) {
   const top = rows[0]?.tokens || 1;
   const bar = (tokens) => {
     const line = h("div", { class: "hbar" });
-    line.style.width = `${(tokens / top) * 160}px`;
-    return line;
+    line.style.width = `${(tokens / top) * 100}%`;
+    return h("div", { class: "share" }, line);
   };
   return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for all tool definitions"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens per tool (average)")),
     makeTable(rows, { caption: "Sorted by token count", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "Share", (_, row) => bar(row.tokens)]] })];

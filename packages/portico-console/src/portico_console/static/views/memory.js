@@ -5,10 +5,11 @@ import { makeGraph } from "../graph.js";
 import { offers, use, within } from "../service.js";
 
 const PAGE = 50;
+const ALL_PROJECTS = "project:*";
 
 export function view(place, app, rest) {
   const query = h("input", { type: "search", class: "wide", placeholder: "Search memories", "aria-label": "Search memories" });
-  const filter = h("input", { type: "text", class: "wide mono", placeholder: "ns:decisions  tag:database  thread:set-up  since:7d  project:*", value: "project:*", "aria-label": "Filter", autocomplete: "off", spellcheck: "false" });
+  const filter = h("input", { type: "text", class: "wide mono", placeholder: "ns:decisions  tag:database  thread:set-up  since:7d  project:*", value: ALL_PROJECTS, id: "memory-filter", autocomplete: "off", spellcheck: "false" });
   const found = h("div", { class: "stack" });
   const aside = h("div", { class: "stack" });
   const ways = ["List", "Timeline", "Graph"];
@@ -17,7 +18,7 @@ export function view(place, app, rest) {
   let cursor;
   const bar = segments(ways, (index) => { way = index; draw(); });
   fill(place, sheet("Memories", [bar.element, offers(app, "memory", "capture") ? button("New memory", () => capture(app, search), { class: "primary" }) : undefined],
-    h("div", { class: "stack" }, query, filter, aside), found));
+    h("div", { class: "stack" }, query, h("label", { for: "memory-filter" }, "Filter"), filter, aside), found));
 
   async function search(more) {
     await within(found, async () => {
@@ -42,7 +43,7 @@ export function view(place, app, rest) {
 
   function draw(said) {
     bar.press(way);
-    if (!memories.length) return void fill(found, empty("No results", query.value || filter.value ? "Try fewer words or a different filter." : "No memories captured yet."));
+    if (!memories.length) return void fill(found, query.value.trim() || !["", ALL_PROJECTS].includes(filter.value.trim()) ? empty("No results", "Try fewer words or a different filter.") : empty("No memories yet", "Select New memory, or let an assistant store one with memory_capture."));
     const note = said?.note ? h("p", { class: "quiet" }, plain(said.note, 400)) : undefined;
     if (way === 2) return void fill(found, makeGraph(memories, (id) => open(id)), entities(app, (name) => { query.value = name; way = 0; search(); }));
     if (way === 1) return void fill(found, note, timeline());
@@ -125,7 +126,7 @@ const history = (said) => h("div", { class: "timeline" }, said.changes.map((one)
 async function capture(app, changed) {
   const { namespaces = [] } = await use(app, "memory", "namespaces").catch(() => ({}));
   const text = h("textarea", { rows: 4, class: "wide grow", id: "new-memory" });
-  const kind = h("select", { id: "new-kind" }, namespaces.filter((one) => one.writable !== false).map((one) => h("option", { value: one.name }, plain(`${one.name}: ${one.about}`, 80))));
+  const kind = h("select", { id: "new-kind", class: "wide" }, namespaces.filter((one) => one.writable !== false).map((one) => h("option", { value: one.name }, plain(`${one.name}: ${one.about}`, 80))));
   const tags = h("input", { type: "text", class: "wide", id: "new-tags" });
   const problem = h("div", {});
   const dialog = show("New memory", h("label", { for: "new-memory" }, "Content"), text, h("label", { for: "new-kind" }, "Namespace"), kind, h("label", { for: "new-tags" }, "Tags (comma-separated)"), tags, problem,

@@ -93,11 +93,26 @@ export function view(place, app, rest) {
   };
 }
 
+const STARTED = "portico-console-started";
+
+/** What to do first; shown until it is closed. */
+function firstSteps(app) {
+  if (localStorage.getItem(STARTED)) return undefined;
+  const card = h("section", { class: "card", "aria-label": "First steps" },
+    h("div", { class: "row apart" }, h("h2", {}, "First steps"), button("Close", () => { localStorage.setItem(STARTED, "yes"); card.remove(); }, { class: "small" })),
+    h("ol", {},
+      h("li", {}, "Select a tool on the left, fill in its form and press Run."),
+      app.has("saved") ? h("li", {}, "Press Save to keep a call under Saved calls and repeat it later.") : undefined,
+      app.has("wire") ? h("li", {}, "Open Traffic to read the messages between client and server.") : undefined,
+      h("li", {}, "Press Ctrl-K to search tools and views, / to filter a list.")));
+  return card;
+}
+
 function instructions(app) {
   const { server, instructions: text, protocol_version: revision } = app.target;
   return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
     lead(text ?? "Select a tool. Press / to filter, Ctrl-K for the command palette.", 2000),
-    facts([["Version", server?.version], ["Protocol version", revision], ["Target", app.target.spec]])];
+    facts([["Version", server?.version], ["Protocol version", revision], ["Target", app.target.spec]]), firstSteps(app)];
 }
 
 function makeTool(app, tool, weight, given, runs, tools) {

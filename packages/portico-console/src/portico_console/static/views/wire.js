@@ -77,7 +77,7 @@ function makeTrip(app, trip, open) {
   const status = trip.failed ? ["error", "bad"] : last.kind === "response" ? ["ok", "good"] : first.kind === "notification" ? ["notice", ""] : ["waiting", "warn"];
   const body = h("div", {});
   const element = h("details", { class: `trip ${trip.failed ? "failed" : ""}`, open, data: { key: trip.key } },
-    h("summary", {}, h("span", { class: "quiet mono" }, clock(first.at)), h("span", { class: "quiet peer" }, plain(first.peer, 24)),
+    h("summary", {}, h("span", { class: "quiet mono" }, clock(first.at)), h("span", { class: "quiet peer" }, first.peer === "self" ? "console" : plain(first.peer, 24)),
       h("span", { class: "name" }, h("strong", {}, plain(first.method ?? first.http?.method ?? first.kind, 60)), " ", plain(first.name ?? first.http?.path ?? spoken(first), 160)),
       h("span", { class: "quiet ms" }, took === undefined ? "" : span(took * 1000)), h("span", { class: `badge ${status[1]}` }, status[0])), body);
   const build = () => { if (element.open && !body.firstChild) fill(body, trip.messages.map((one) => makeMessage(app, one))); };

@@ -40,7 +40,7 @@ function board(app, tasks, load) {
   };
   return h("div", { class: "board" }, STATES.map(([status, title], at) => {
     const mine = tasks.filter((one) => one.status === status);
-    const column = h("section", { class: "column", "aria-label": title }, h("h2", {}, title, h("span", { class: "quiet" }, String(mine.length))), mine.map((one) => card(app, one, at, move, load)));
+    const column = h("section", { class: "column", "aria-label": title }, h("h2", {}, title, h("span", { class: "quiet" }, String(mine.length))), mine.length ? mine.map((one) => card(app, one, at, move, load)) : h("p", { class: "quiet" }, "No items"));
     column.addEventListener("dragover", (event) => { event.preventDefault(); column.classList.add("over"); });
     column.addEventListener("dragleave", () => column.classList.remove("over"));
     column.addEventListener("drop", (event) => { event.preventDefault(); column.classList.remove("over"); move(event.dataTransfer.getData("text/x-item"), status); });
