@@ -74,9 +74,10 @@ class System(Service):
         client_roots: bool = False,
     ) -> None:
         super().__init__()
-        for name in hives or {}:
+        for name, path in (hives or {}).items():
             if not name.strip("\\/ "):
                 raise UsageError(f"hives: expected a name such as SYSTEM or HKLM\\SYSTEM, got {name!r}")
+            _check_hive_file(name, os.path.abspath(path))
         self.access_levels = allowed.resolve_levels(access_levels or {})
         options: dict[str, Any] = {
             "allowed_paths": list(allowed_paths),
@@ -236,6 +237,16 @@ class System(Service):
     @completion("eventlog://{logName}/{id}", "logName")
     def log_names(self, typed: str) -> list[str]:
         return [name for name in self.machine.log_names() if name.casefold().startswith(typed.casefold())]
+
+
+def _check_hive_file(name: str, path: str) -> None:
+    """Raise UsageError unless this is a file that can be read. Otherwise the mistake would surface on first use."""
+    if os.path.isfile(path):
+        problem = "" if os.access(path, os.R_OK) else "no permission to read"
+    else:
+        problem = "expected a file, got" if os.path.exists(path) else "file not found:"
+    if problem:
+        raise UsageError(f"hives.{name}: {problem} {path}")
 
 
 def _prompt(name: str, **values: Any) -> str:

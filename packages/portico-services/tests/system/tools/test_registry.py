@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from portico import Client, Server, ToolError
+from portico import Client, Server, ToolError, UsageError
 from portico_services.system import System
 from portico_services.system.registry.hive import Hive
 from support import system_forgery as forgery
@@ -214,3 +215,19 @@ async def test_a_real_system_hive_is_listed_whole(hive_files: dict[str, Path]) -
             more = {"cursor": page["nextCursor"]}
         assert (sorted(names), page["hasMore"]) == (sorted(expected), False)
         assert "Control" in (await asked(client, "reg_list", path=r"sys\CurrentControlSet"))["subkeys"]
+
+
+@pytest.mark.parametrize(
+    "made, message",
+    [
+        (lambda path: None, "file not found: "),
+        (lambda path: path.mkdir(), "expected a file, got "),
+        (lambda path: path.symlink_to(path.with_name("gone")), "file not found: "),
+    ],
+)
+def test_a_hive_that_is_not_a_file_is_an_error_at_the_start(
+    tmp_path: Path, made: Callable[[Path], object], message: str
+) -> None:
+    made(tmp_path / "SYSTEM")
+    with pytest.raises(UsageError, match=re.escape(f"hives.sys: {message}{tmp_path / 'SYSTEM'}")):
+        System(hives={"sys": tmp_path / "SYSTEM"})
