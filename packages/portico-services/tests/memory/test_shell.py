@@ -146,15 +146,16 @@ def test_the_project_is_shown_where_several_are_listed(shell: Shell, monkeypatch
     assert "PROJECT" not in shell("list", "--format", "table", plain=True)
 
 
-def test_the_end_of_a_projects_name_is_enough(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_projects_name_is_enough(shell: Shell) -> None:
     for project in ("github.com/ann/shop", "github.com/ann/site", "github.com/bob/site"):
         shell("capture", "We use PostgreSQL", "-n", "config", "--project", project)
     assert shell("list", "--project", "shop")[0]["project"] == "github.com/ann/shop"
     assert len(shell("export", "--project", "shop", plain=True).splitlines()) == 1
     assert shell("recall", "PostgreSQL", "--project", "ann/site")[0]["project"] == "github.com/ann/site"
     assert "github.com/bob/site" in shell("list", "--project", "site", fails=2)
-    main(["memory", "list", "--project", "hop", "--format", "table"])
-    assert "github.com/ann/shop" in (told := capsys.readouterr().err) and "no memories found" in told
+    for words in (("list",), ("recall", "PostgreSQL"), ("export",), ("conflicts",)):
+        message = shell(*words, "--project", "hop", fails=1)
+        assert "unknown project 'hop'" in message and "github.com/ann/shop" in message
 
 
 def test_an_edit_adds_tags_unless_it_is_told_to_replace_them(shell: Shell) -> None:

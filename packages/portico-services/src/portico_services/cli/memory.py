@@ -93,7 +93,7 @@ def _as_action(tool: re.Match[str]) -> str:
 async def _resolve_project(url: str, name: str) -> str:
     """Return the project with this name, or the only one that ends with it.
 
-    Raises `UsageError` if several do. An unknown name is returned unchanged, with a note that lists the projects.
+    Raises `UsageError` if several do, and `ToolError` if none does.
     """
     # Read-only, so that the lookup neither builds an index nor changes anything.
     memory = Memory(url, project=name, read_only=True)
@@ -106,8 +106,7 @@ async def _resolve_project(url: str, name: str) -> str:
         raise UsageError(f"ambiguous project {name!r}: {_some(ending)}; write more of the name")
     if ending:
         return ending[0]
-    print(f"unknown project {name!r}; projects with memories: {_some(projects) or 'none'}", file=sys.stderr)
-    return name
+    raise ToolError(f"unknown project {name!r}; projects with memories: {_some(projects) or 'none'}")
 
 
 def _some(names: list[str]) -> str:
