@@ -109,6 +109,26 @@ def test_an_option_of_another_action_is_refused(
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command, words, suggestion",
+    [
+        ("memory", ["capture", "x", "--undo", "3"], ""),
+        ("memory", ["--undo=3", "capture", "x"], ""),
+        ("memory", ["sync", "--undo", "3"], "did you mean --undo-run?"),
+        ("items", ["edit", "3fb8", "--priorty", "1"], "did you mean --priority?"),
+        ("items", ["delete", "3fb8", "--stroe", "x.db"], "did you mean --store?"),
+    ],
+)
+def test_suggested_options_belong_to_the_same_action(
+    command: str, words: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser_for(command).parse(words)
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and "unrecognized arguments" in message
+    assert suggestion in message if suggestion else "did you mean" not in message
+
+
 @pytest.mark.parametrize("command", [one for one in all_commands() if one not in NO_RESULTS])
 def test_every_command_with_results_has_one_output_flag(command: str) -> None:
     flags = {name: flag for flag in parser_for(command).flags for name in flag.option_strings}

@@ -75,12 +75,15 @@ class CommandParser(argparse.ArgumentParser):
         # The actions that an option belongs to, and a parser with the options of one action.
         self.owners: dict[str, str] = {}
         self.actions: dict[str, Callable[[], CommandParser]] = {}
+        # The action on the command line, for error messages; empty until it is known.
+        self._action = ""
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Parse a command line. Options may appear before, after and between positional arguments."""
         typed = argv[: argv.index("--")] if "--" in argv else argv
-        if {"-h", "--help"}.intersection(typed) and (action := next(filter(self.actions.__contains__, typed), None)):
-            self.actions[action]().print_help()
+        self._action = next(filter(self.actions.__contains__, typed), "")
+        if self._action and {"-h", "--help"}.intersection(typed):
+            self.actions[self._action]().print_help()
             self.exit(0)
         arguments = self.parse_intermixed_args(argv)
         self._check_options(typed, getattr(arguments, "action", ""))
@@ -103,14 +106,18 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"portico: {message}{self._suggestion(message)}\n")
 
     def _suggestion(self, message: str) -> str:
-        """Return suggestions for unrecognized options."""
+        """Return suggestions for unrecognized options: only options that the action accepts."""
         head, _, words = message.partition("unrecognized arguments: ")
         if head or not words:
             return ""
         # Only needed here.
         from difflib import get_close_matches
 
-        candidates = list(self._option_string_actions)
+        candidates = [
+            name
+            for name, flag in self._option_string_actions.items()
+            if not self._action or self._action in self.owners.get(flag.option_strings[-1], self._action).split()
+        ]
         typed = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
         # Transposed letters are the most likely mistake.
         near = [
