@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from portico._lazy import load_module
+from portico.protocol.errors import UsageError
 from portico.server.policy.settings import AccessSection
 
 if TYPE_CHECKING:
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 
 
 def load_gateway(path: str) -> Gateway:
-    """Load a gateway from a gateway.toml or an mcp.json file."""
+    """Load a gateway from a gateway.toml or an mcp.json file. Raises UsageError for an mcp.json without servers."""
     from portico_gateway.gateway.gateway import Gateway
 
-    return Gateway.load(path)
+    gateway = Gateway.load(path)
+    # Only at the start: a file may lose its last server while the gateway runs, and get another one later.
+    if path.endswith(".json") and not gateway.status():
+        raise UsageError(f"{path} has no enabled servers; `portico install json -- TARGET` prints an entry")
+    return gateway
 
 
 def load_gateway_for_client(path: str) -> Gateway:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, UsageError
+from portico.cli.serve import load_server
 from portico.extend import configure_access
 from portico.protocol.errors import ResourceNotFound
 from portico.secret_references import SecretResolver
@@ -36,6 +37,16 @@ def test_an_mcp_json_is_a_gateway() -> None:
 def test_who_is_disabled_is_left_out() -> None:
     said = {"servers": {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}}
     assert list(parse_settings(said, SecretResolver()).upstreams) == ["b"]
+
+
+@pytest.mark.parametrize("servers", [{}, {"mcpServers": {}}, {"servers": {"a": {"command": "x", "disabled": True}}}])
+def test_serve_refuses_an_mcp_json_without_servers(tmp_path: Path, servers: dict[str, Any]) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps(servers))
+    with pytest.raises(UsageError, match=r"mcp\.json has no enabled servers; `portico install json"):
+        load_server(str(file))
+    # While it runs, the last server may be removed.
+    assert load_settings(file, SecretResolver()).upstreams == {}
 
 
 def test_a_toml_says_more(tmp_path: Path) -> None:
