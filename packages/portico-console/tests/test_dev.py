@@ -109,6 +109,39 @@ async def test_a_mistake_leaves_the_last_good_version(file: Path) -> None:
             assert [item["name"] for item in items] == ["tool_3"]
 
 
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("x = 1\ndef f(:\n", "growing.py, line 2: SyntaxError: invalid syntax\n    def f(:"),
+        (
+            "import beside\nbeside.fail()\n",
+            "growing.py cannot be loaded: RuntimeError: second\n  growing.py, line 2, in <module>\n    beside.fail()\n"
+            '  beside.py, line 5, in fail\n    raise RuntimeError("second")',
+        ),
+        (
+            "from portico import Server\nserver = Server('x')\n@server.tool\ndef f(a: Server) -> int: ...\n",
+            "growing.py cannot be loaded: f.a: Server cannot be described as JSON Schema.",
+        ),
+        ("raise SystemExit(3)\n", "growing.py cannot be loaded: SystemExit: 3\n  growing.py, line 1, in <module>"),
+    ],
+)
+def test_error_in_the_file_is_one_message_with_the_users_frames(
+    file: Path, text: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(
+        file.with_name("beside.py"),
+        'def fail():\n    try:\n        1 / 0\n    except ArithmeticError:\n        raise RuntimeError("second")\n',
+    )
+    write(file, text)
+    reloader = Reloader(str(file))
+    reloader.load_initial()
+    error = str(reloader.state.error)
+    assert error.startswith(message)
+    assert "Traceback" not in error and "During handling" not in error and "portico/" not in error
+    # `portico dev` prints the error itself; a log record would repeat it.
+    assert caplog.records == []
+
+
 async def test_what_lies_beside_the_file_is_loaded_again_too(file: Path) -> None:
     async with developed(file) as (url, reloader, _), Client(url) as client:
         told = asyncio.Event()

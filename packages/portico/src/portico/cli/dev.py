@@ -47,13 +47,15 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
         elif line := console.describe_link(site, url, arguments.data, sys.stderr):
             print(f"  Console: {line}", file=sys.stderr)
         if reloader.state.state == "broken":
-            print(f"  not loaded yet:\n{escape_control(reloader.state.error or '')}", file=sys.stderr)
+            report()
         sys.stderr.flush()
 
     def report() -> None:
+        message = escape_control(reloader.state.error or "")
         if reloader.state.state == "ok":
             tools = len(server.tools)
-            print(f"{reloader.state.file} reloaded: {tools} {plural('tool', tools)}", file=sys.stderr, flush=True)
+            message = f"{reloader.state.file} reloaded: {tools} {plural('tool', tools)}"
+        print(message, file=sys.stderr, flush=True)
 
     reloader.listeners.append(report)
     server.on_http_start.append(use)

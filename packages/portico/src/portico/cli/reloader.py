@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import os
 import sys
 import time
@@ -24,8 +23,6 @@ from portico.server.reload import replace_server
 from portico.server.server import Server
 from portico.transports import importer
 
-log = logging.getLogger("portico")
-
 # Polling works on every platform and file system, including mounted volumes of containers.
 POLL_INTERVAL_SECONDS = 0.25
 # An editor may write a file in several steps.
@@ -34,7 +31,7 @@ DEBOUNCE_SECONDS = 0.05
 DRAIN_TIMEOUT_SECONDS = 10.0
 # Each poll calls stat() for every file.
 MAX_WATCHED_FILES = 5000
-MAX_TRACEBACK_CHARS = 8000
+MAX_ERROR_CHARS = 8000
 
 
 class ReloadState(Struct, kw_only=True):
@@ -168,12 +165,11 @@ class Reloader:
         # The cause has the traceback into the user's file; the wrapper was raised by the importer.
         if isinstance(failure, importer.LoadFailed) and failure.__cause__ is not None:
             failure = failure.__cause__
-        lines = traceback.format_exception(failure)
         own = [frame.lineno for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == self.path]
         line = failure.lineno if isinstance(failure, SyntaxError) else own[-1] if own else None
-        text = "".join(_trim_traceback(lines, self.folder))[-MAX_TRACEBACK_CHARS:].replace(self.folder + os.sep, "")
-        place = self.state.file if line is None else f"{self.state.file}, line {line}"
-        log.warning("failed to load %s: %s", place, lines[-1].strip())
+        # The same message as `portico serve` prints: one sentence and the user's own frames.
+        text = importer.describe_failure(self.state.file, failure)
+        text = text.replace(self.folder + os.sep, "")[:MAX_ERROR_CHARS]
         self.state = ReloadState(
             state="broken", file=self.state.file, error=text, line=line, at=time.time(), loads=self.state.loads
         )  # fmt: skip
@@ -181,8 +177,3 @@ class Reloader:
     def _notify(self) -> None:
         for listener in self.listeners:
             listener()
-
-
-def _trim_traceback(lines: list[str], folder: str) -> list[str]:
-    """Remove the frames of the importer from a traceback."""
-    return [line for line in lines if not line.startswith('  File "') or folder in line.partition("\n")[0]]
