@@ -34,8 +34,8 @@ FOLDERS = tuple(
 )
 # Modules whose use starts a process, directly or later.
 HELPERS = (
-    "chromium cli clones collectors consoles fleets forks haproxy nginx node node_scripts oidc postgres prison "
-    "task_processes"
+    "chromium cli clones collectors consoles fleets forks haproxy hub_hosts nginx node node_scripts oidc postgres "
+    "prison task_processes"
 )
 MODULES = frozenset(
     {"multiprocessing", "playwright", "pty", "subprocess", *(f"support.{name}" for name in re.findall(r"\w+", HELPERS))}

@@ -1,6 +1,6 @@
 """Entry point of `python -m portico`."""
 
-from portico.cli.main import main
+from portico.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -10,6 +10,9 @@ COMMANDS = {
     name: CommandEntry(f"portico_gateway.cli.{name}", summary, forms=FORMS)
     for name, summary in {
         "gateway": "check a gateway file, or show a running gateway's upstreams",
+        "hub": "run the servers of all local hosts once: start, stop, status, upgrade",
+        "connect": "bridge a host to servers of the hub",
+        "adopt": "make the hosts on this machine use the hub",
         "pins": "list, compare or approve pinned tool definitions",
         "audit": "verify, list or export the audit log",
         "policy": "explain or test access rules",

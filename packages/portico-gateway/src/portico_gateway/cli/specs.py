@@ -43,6 +43,75 @@ FORMS: dict[str, CommandSpec] = {
         action_options={"--token": "status", "--data": "status"},
         examples=("gateway check mcp.json", "gateway status http://127.0.0.1:8080"),
     ),
+    "hub": CommandSpec(
+        "portico hub start | stop | status [options]\n       portico hub restart|upgrade|logs [NAME …]",
+        "Start, stop and observe the hub: a background process that runs the stdio servers\n"
+        "of all hosts of this user. Hosts reach it with `portico connect`.\n\n"
+        "  start    start the hub; bridges do this themselves\n"
+        "  stop     stop the hub and its servers, until a host sends the next message\n"
+        "  status   show the servers, their hosts and processes\n"
+        "  restart  restart the hub, or the processes of NAME; calls in flight of NAME fail\n"
+        "  upgrade  start new processes for all servers or NAME, move new calls to them,\n"
+        "           and let calls in flight end\n"
+        "  logs     print the end of the hub's log, or of the standard error of NAME",
+        (
+            argument("action", choices=("start", "stop", "status", "restart", "upgrade", "logs"), metavar="ACTION"),
+            argument("names", nargs="*", metavar="NAME", help="name of a server"),
+        ),
+        {
+            "": (
+                option("--lines", metavar="N", type=parse_count, default=50, help="lines to print (default: 50)"),
+                report_format(),
+            )
+        },
+        "Settings: hub.toml in the hub's directory, which `status` shows.\n"
+        "Exit status: 0 success; 1 a server could not be replaced; 2 usage error; 3 the\n"
+        "hub is not running or cannot be used.",
+        action_options={"--lines": "logs", "--format": "status"},
+        examples=("hub status", "hub upgrade time", "hub logs --lines 100"),
+    ),
+    "connect": CommandSpec(
+        "portico connect NAME [NAME …]\n       portico connect NAME [--env VAR …] [--cwd DIR] -- COMMAND [ARG …]",
+        "Bridge a host to servers of the hub, over standard input and output. A host runs\n"
+        "this command instead of the server. The hub is started if necessary.\n\n"
+        "Without a command, NAME is a server of the hub's settings. Several names are\n"
+        "combined, and their tools are prefixed.",
+        (
+            argument("names", nargs="+", metavar="NAME", help="name of a server"),
+            argument("command", nargs="*", metavar="COMMAND", help="command that starts the server, after --"),
+        ),
+        {
+            "": (
+                _repeatable("--env", "VAR", "environment variable that belongs to the server's configuration"),
+                option("--cwd", metavar="DIR", help="working directory of the server (default: that of the host)"),
+            )
+        },
+        "Exit status: 0 the host closed the connection; 2 usage error; 3 the hub cannot be\nused.",
+        examples=("connect notes", "connect time -- uvx mcp-server-time"),
+    ),
+    "adopt": CommandSpec(
+        "portico adopt [CLIENT …] [options]",
+        "Change the configuration of hosts so that they run their servers through the hub.\n"
+        "Prints the changes as a diff; --write applies them and keeps a backup. Secrets\n"
+        "stay in the configuration of the host. CLIENT is claude-desktop, claude-code,\n"
+        "cursor, vscode, windsurf or zed; by default all that are configured.",
+        (argument("clients", nargs="*", metavar="CLIENT", help="host whose configuration is changed"),),
+        {
+            "": (
+                option(
+                    "--scope",
+                    choices=("user", "project"),
+                    default="user",
+                    help="the user's configuration, or that of the current project (default: user)",
+                ),
+                option("--write", action="store_true", help="apply the changes"),
+                option("--undo", action="store_true", help="restore the files as they were before"),
+                _repeatable("--server", "NAME", "only this server"),
+            )
+        },
+        "Exit status: 0 success; 1 a file cannot be changed or restored; 2 usage error.",
+        examples=("adopt", "adopt cursor --write", "adopt --undo --write"),
+    ),
     "pins": CommandSpec(
         "portico pins list|diff|approve FILE [options]",
         "List, compare or approve pinned tool definitions. Approved definitions are\n"

@@ -450,6 +450,10 @@ class UpstreamHealth:
             return breaker.unavailable_error(self.alias)
         return self._refusal_of(failure, error_id)
 
+    def describe_failure(self, failure: PorticoError) -> ToolError:
+        """Log a failure that is already recorded. Return the error for the client."""
+        return self._refusal_of(failure, log_failure(log, self.alias, self._mask(str(failure))))
+
     def _refusal_of(self, failure: PorticoError, error_id: str) -> ToolError:
         what = f"{self.alias}: {self._explain(failure)} (error id {error_id})."
         return ToolError(what, error_type="ToolExecutionError", details={"upstream": self.alias, "error_id": error_id})

@@ -15,6 +15,7 @@ from msgspec import Struct
 from portico._lazy import LazyModule
 from portico.protocol.errors import PorticoError
 from portico.protocol.json_depth import decode_bounded
+from portico.protocol.meta import Implementation
 from portico_gateway.gateway.catalog_entries import CatalogEntry
 from portico_gateway.gateway.settings import UpstreamSettings
 
@@ -46,6 +47,9 @@ class UpstreamFeatures(Struct, frozen=True):
     skills: bool = False
     # Did not answer the last connection attempt. Lists do not wait for such an upstream.
     is_unreachable: bool = False
+    # Its own description, for clients that see it alone.
+    server: Implementation | None = None
+    instructions: str | None = None
 
 
 class _CatalogRow(Struct):

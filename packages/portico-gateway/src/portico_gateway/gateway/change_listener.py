@@ -73,6 +73,11 @@ class UpstreamChangeListener:
     def is_started(self) -> bool:
         return self._lists is not None and not self._lists.closed
 
+    @property
+    def has_resources(self) -> bool:
+        """Return whether a client subscribed to resources."""
+        return bool(self._resources)
+
     @staticmethod
     def relay(
         handler: Handler, filter: SubscriptionFilter, on_notification: NotificationCallback, on_gap: Callable[[], None]

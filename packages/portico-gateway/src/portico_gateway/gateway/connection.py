@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -50,6 +50,30 @@ def forwardable_capabilities(able: ClientCapabilities) -> ClientCapabilities:
     return ClientCapabilities(elicitation=able.elicitation, sampling=able.sampling, roots=able.roots, extensions=pages)
 
 
+class SessionClient(Protocol):
+    """The client that an upstream serves alone, or the one that it is shown instead of many (`ConnectionPool.client`).
+
+    The upstream sees its capabilities and its name in the handshake, whatever call opens the connection.
+    """
+
+    @property
+    def capabilities(self) -> ClientCapabilities: ...
+    @property
+    def info(self) -> Implementation | None: ...
+    @property
+    def can_request(self) -> bool:
+        """Return whether the client accepts requests that belong to none of its calls."""
+        ...
+
+    async def request(self, method: str, params: Any) -> Any:
+        """Send a request of the upstream to the client and return the result."""
+        ...
+
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification of the upstream to the client."""
+        ...
+
+
 class _InFlightCall(Struct, eq=False):
     """Call in flight, and its suspended state if the client is asked by an input-required result instead of a
     request.
@@ -83,8 +107,10 @@ class UpstreamConnection:
         auth: AuthenticatedTransport | None = None,
         client_handlers: ClientHandlers | None = None,
         turned: Callable[[UpstreamConnection, int], None] = lambda lane, busy: None,
+        client: SessionClient | None = None,
     ) -> None:
         assert settings.target is not None
+        self._client = client
         self._answers = client_handlers
         self._turned = turned
         self._alias = settings.alias
@@ -104,6 +130,10 @@ class UpstreamConnection:
         self.has_tasks = False
         # Number of listeners for changes.
         self.subscribers = 0
+        # Creates another connection with the same settings, for the pool.
+        self.create_replacement: Callable[[], UpstreamConnection]
+        # Whether the end of the connection was recorded as a failure of the upstream.
+        self.loss_recorded = False
         self.connection = Upstream(
             settings.target,
             self._handle_message,
@@ -197,6 +227,8 @@ class UpstreamConnection:
             held = self._find_call(message) if message.method == notifications.LOG_MESSAGE else None
             if held is not None:
                 _forward_log_message(message, held.call)
+            elif self._client is not None and message.method == notifications.LOG_MESSAGE:
+                self._client.notify(message.method, message.params)
             else:
                 self._told(message.method, message.params)
             return None
@@ -235,10 +267,14 @@ class UpstreamConnection:
                     return await self._answers.handle(question.method, question.params or None)
             except ClientRequestFailed as refusal:
                 raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
-        if question.method == "roots/list" and self._serves_no_client:
+        client = self._client if self._client is not None and self._client.can_request else None
+        if question.method == "roots/list" and self._serves_no_client and client is None:
             # Servers request roots when a session begins, before a client is served on it.
             return ListRootsResult(roots=[])
         held = self._find_call(question)
+        if client is not None and (held is None or self._serves_no_client):
+            # All calls are of one client, so the request need not be assigned to one of them.
+            return await self._ask_client(client, question)
         if not in_request_stream.get() and any(item.call.method in INPUT_REQUIRED_METHODS for item in self._in_flight):
             # Only requests during a call with input matter; others say nothing about the server's tools.
             self._asked()
@@ -253,6 +289,14 @@ class UpstreamConnection:
                 if held.parked is not None:
                     return await held.parked.request_input(question.method, params)
                 return await send_client_request(call, question.method, params)
+        except PorticoError as refusal:
+            raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
+
+    async def _ask_client(self, client: SessionClient, question: Call) -> Any:
+        params = attribute(self._alias, question.method, question.params or None)
+        try:
+            with self.connection.pause_timeouts():
+                return await client.request(question.method, params)
         except PorticoError as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
 

@@ -23,7 +23,12 @@ from portico.rpc.identity import principal_id
 from portico.transports.targets import UrlTarget
 from portico_gateway.gateway.accounting import LOCAL, FairQueue, QueueFull, UpstreamHealth, reserve
 from portico_gateway.gateway.client_handlers import ClientHandlers
-from portico_gateway.gateway.connection import NotificationHandler, UpstreamConnection, forwardable_capabilities
+from portico_gateway.gateway.connection import (
+    NotificationHandler,
+    SessionClient,
+    UpstreamConnection,
+    forwardable_capabilities,
+)
 from portico_gateway.gateway.server_request_bridge import ServerRequestBridge
 from portico_gateway.gateway.settings import UpstreamSettings
 
@@ -91,6 +96,10 @@ class ConnectionPool:
         self._missed = on_gap
         self._learnt = on_features_known
         self.by_key: dict[Any, list[UpstreamConnection]] = {}
+        # Replaced connections that still have calls or tasks.
+        self._retired: list[UpstreamConnection] = []
+        # Set if all callers are one client, or are shown to the upstream as one.
+        self.client: SessionClient | None = None
         # Callers who may share a connection wait while one of them opens it; others do not wait.
         self._opening: WeakValueDictionary[Any, asyncio.Lock] = WeakValueDictionary()
         self._being_opened = 0
@@ -110,6 +119,9 @@ class ConnectionPool:
     def __iter__(self) -> Any:
         return iter([lane for group in self.by_key.values() for lane in group])
 
+    def __contains__(self, connection: UpstreamConnection) -> bool:
+        return connection in self._retired or any(connection in group for group in self.by_key.values())
+
     def __len__(self) -> int:
         return sum(map(len, self.by_key.values()))
 
@@ -125,7 +137,7 @@ class ConnectionPool:
         if self.settings.problem:
             error_id = log_failure(log, f"{self.alias} is not configured", self.settings.problem)
             raise ToolError(f"{self.alias} is not configured (error id {error_id}).", error_type="ToolExecutionError")
-        able = forwardable_capabilities(call.capabilities)
+        able = forwardable_capabilities(call.capabilities if self.client is None else self.client.capabilities)
         key = self._key(call, able)
         lane = self._find_idle(key)
         # Fast path: no await and no queue, unless the connection is idle and its caller may have used up its share.
@@ -189,6 +201,8 @@ class ConnectionPool:
         else:
             self._busy.pop(lane.owner, None)
         if busy < 0:
+            if lane in self._retired and not lane.has_tasks:
+                self._close_in_background(lane)
             self._wake()
 
     def _wake(self) -> None:
@@ -273,9 +287,11 @@ class ConnectionPool:
 
     async def _open(self, key: Any, able: ClientCapabilities, call: Call, owner: str) -> None:
         sender = None if self._auth is None else self._auth.make_sender(call)
-        lane = UpstreamConnection(
+        info = self._info if self.client is None else self.client.info or self._info
+        create = partial(
+            UpstreamConnection,
             self._with_headers(call),
-            self._info,
+            info,
             able,
             self._told,
             self._opened,
@@ -284,7 +300,10 @@ class ConnectionPool:
             sender,
             self._answers,
             self._on_busy_changed,
+            self.client,
         )
+        lane = create()
+        lane.create_replacement = create
         try:
             await lane.open()
         except (TransportError, ProtocolError) as failure:
@@ -358,6 +377,29 @@ class ConnectionPool:
             self.one_call_per_connection = True
             self._learnt()
 
+    # Replacing
+
+    async def replace_connections(self) -> None:
+        """Replace every connection by a new one. Calls in flight and tasks end on the old connections.
+
+        Raises TransportError or ProtocolError if a new connection cannot be opened; the old one is used further then.
+        """
+        for key, group in list(self.by_key.items()):
+            old = list(group)
+            # Opened before the old ones are retired, so that a broken upgrade changes nothing.
+            lane = old[0].create_replacement()
+            lane.create_replacement = old[0].create_replacement
+            await lane.open()
+            lane.owner = old[0].owner
+            current = self.by_key.setdefault(key, [])
+            current[:] = [lane, *(item for item in current if item not in old)]
+            self._opened(lane)
+            for item in old:
+                self._retired.append(item)
+                if not item.in_flight and not item.has_tasks:
+                    self._close_in_background(item)
+        self._wake()
+
     # Closing
 
     def _close_with_session(self, call: Call) -> None:
@@ -378,6 +420,8 @@ class ConnectionPool:
                     self._close_in_background(lane)
 
     def _drop(self, lane: UpstreamConnection) -> None:
+        if lane in self._retired:
+            self._retired.remove(lane)
         for key, group in list(self.by_key.items()):
             if lane in group:
                 group.remove(lane)
@@ -397,8 +441,9 @@ class ConnectionPool:
 
     async def close_idle(self, now: float) -> None:
         """Close connections that were idle for too long and have no listeners."""
-        for lane in self:
-            if not lane.in_flight and not lane.subscribers and now - lane.last_used_at > self.settings.idle_timeout:
+        for lane in [*self, *self._retired]:
+            is_listening = lane.subscribers > 0 and lane not in self._retired
+            if not lane.in_flight and not is_listening and now - lane.last_used_at > self.settings.idle_timeout:
                 self._drop(lane)
                 await _close(lane)
 
@@ -408,8 +453,9 @@ class ConnectionPool:
         for task in openings:
             task.cancel()
         await asyncio.gather(*openings, return_exceptions=True)
-        lanes = list(self)
+        lanes = [*self, *self._retired]
         self.by_key.clear()
+        self._retired.clear()
         await asyncio.gather(*map(_close, lanes), *self._closings, return_exceptions=True)
 
 

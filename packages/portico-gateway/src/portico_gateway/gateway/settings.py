@@ -140,6 +140,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     client_handlers: ClientHandlerSettings | None = None
     pinning: PinningMode = "off"
     new_tools: NewToolPolicy = "require_approval"
+    # Whether a cached catalog is served without connecting, until the first call. Set by the hub.
+    is_lazy: bool = False
 
     def forwarded_headers(self, headers: Mapping[bytes, bytes] | None) -> tuple[tuple[str, str], ...]:
         """Return the headers of a client's request to forward, under their new names."""

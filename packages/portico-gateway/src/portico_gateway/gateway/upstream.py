@@ -41,7 +41,7 @@ from portico.secret_references import SecretResolver
 from portico.transports.event_loop import LifespanTask
 from portico.transports.http_client.streamable_http import PendingHttpCall
 from portico.transports.process import STDERR_MARKER
-from portico.transports.targets import InProcessTarget
+from portico.transports.targets import CommandTarget, InProcessTarget
 from portico_gateway.gateway.accounting import (
     AccountedCall,
     CallStats,
@@ -168,6 +168,8 @@ class UpstreamProvider:
         if self.is_per_caller and (by is None or by.principal is None):
             return
         listing = self.catalog.get_or_create(by)
+        if self.settings.is_lazy and listing.is_from_cache and listing.is_ready and not len(self.connections):
+            return
         reads = listing.refresh_task is not None and not listing.refresh_task.done()
         if not listing.is_fresh and not reads and not self.health.breaker_of(by).is_open:
             if listing.first_requested_at is None or self.is_per_caller:
@@ -284,6 +286,32 @@ class UpstreamProvider:
     def _is_busy(self) -> bool:
         return self.concurrency.busy or any(lane.in_flight for lane in self.connections)
 
+    @property
+    def last_used_at(self) -> float:
+        """Return when the last call on an open connection ended."""
+        return max((lane.last_used_at for lane in self.connections), default=0.0)
+
+    async def close_if_idle(self, seconds: float) -> bool:
+        """Close the connections if there was no call for `seconds`. The next call opens them again.
+
+        Subscribed resources and tasks need the connection. Return whether it was closed.
+        """
+        lanes = list(self.connections)
+        if (
+            not lanes
+            or self._is_busy
+            or self.change_listener.has_resources
+            or any(lane.has_tasks for lane in lanes)
+            or time.monotonic() - self.last_used_at < seconds
+        ):
+            return False
+        await self.change_listener.close()
+        # Changes are no longer received, so the lists are as good as cached ones.
+        self.catalog.shared.is_from_cache = self.catalog.shared.is_known
+        for lane in lanes:
+            await self.connections.discard(lane)
+        return True
+
     async def close(self) -> None:
         if self._is_connecting and not self.features.is_unreachable:
             # It was given up before it responded, so the next start does not wait for it either.
@@ -316,9 +344,10 @@ class UpstreamProvider:
         lists.generation += news and not shared
         if news or (first and shared) or before != lists.merged.digest:
             self._changed(others)
-            if shared and not self.is_per_caller:
-                await self._catalog_cache.put_catalog(self.settings, listing.entries)
         if not self.is_per_caller:
+            # The cache of a lazy upstream is renewed each time, because its age decides when it is listed again.
+            if shared and (news or first or before != lists.merged.digest or self.settings.is_lazy):
+                await self._catalog_cache.put_catalog(self.settings, listing.entries)
             self.change_listener.start()
 
     def _on_list_refused(self, method: str, refusal: ProtocolError) -> None:
@@ -353,7 +382,8 @@ class UpstreamProvider:
         self._store_features(
             _features_from(
                 lane.connection.handshake.capabilities, lane.protocol_version, self.connections.one_call_per_connection
-            )
+            ),
+            lane,
         )
 
     def _on_notification(self, method: str, params: Any) -> None:
@@ -369,7 +399,10 @@ class UpstreamProvider:
     def _on_features_known(self) -> None:
         self._store_features(replace(self.features, asks=True))
 
-    def _store_features(self, traits: UpstreamFeatures) -> None:
+    def _store_features(self, traits: UpstreamFeatures, lane: UpstreamConnection | None = None) -> None:
+        if lane is not None:
+            about = lane.connection.handshake
+            traits = replace(traits, server=about.server, instructions=about.instructions)
         if traits == self.features:
             return
         self.features = traits
@@ -563,7 +596,12 @@ class UpstreamProvider:
             # The HTTP status says that it is overloaded, whatever the body contains.
             return self.health.record_failure(call, failure)
         if not lane.is_alive:
+            was_lost, lane.loss_recorded = lane.loss_recorded, True
             await self.connections.discard(lane)
+            if was_lost and isinstance(self.settings.target, CommandTarget):
+                # The end of one process is one failure, however many calls it took along. The next call starts
+                # another process, and opens the breaker if that fails.
+                return self.health.describe_failure(failure)
         return self.health.record_failure(call, failure)
 
     async def _call_in_process(self, call: Call) -> UpstreamResponse:

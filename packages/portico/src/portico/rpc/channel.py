@@ -426,6 +426,14 @@ class Channel:
 
     # Shutdown
 
+    def is_running(self, id: RequestId) -> bool:
+        """Return whether a request of the peer is in flight."""
+        return id in self._running
+
+    def use_unique_ids(self, first: int) -> None:
+        """Set the first id of requests to the peer, which may still answer requests of an earlier channel."""
+        self._last_id = first
+
     @property
     def in_flight(self) -> int:
         return len(self._running)

@@ -104,6 +104,11 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
         if sys.platform != "win32":
             watchdog.add_group(self._transport.get_pid())
 
+    @property
+    def pid(self) -> int | None:
+        """Return the process id while the process runs."""
+        return None if self._transport is None or self.exited.is_set() else self._transport.get_pid()
+
     # Receiving
 
     @property
@@ -145,6 +150,10 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
         # Check again after each wait: another request may have filled the buffer first.
         while not self._writable.is_set():
             await self._writable.wait()
+        if not self.closed and (self.exited.is_set() or self._ended_pipes & {0, 1}):
+            # The end of the process is known, but not reported yet. It cannot receive the request, so that the
+            # request can be sent to the next process, even if it must not run twice.
+            raise ConnectError(f"{self.name} ended")
         self._was_asked = True
         try:
             result = await self.channel.request(method, params, send=self._write, id=id)

@@ -45,10 +45,12 @@ class CommandTarget(Struct, frozen=True):
     words: tuple[str, ...]
     env: dict[str, str] | None = None
     cwd: str | None = None
+    # Separates the cached lists of equal commands whose environment makes them different servers.
+    cache_scope: str = ""
 
     @property
     def cache_key(self) -> str:
-        return shlex.join(self.words)
+        return shlex.join(self.words) + (f"\0{self.cache_scope}" if self.cache_scope else "")
 
 
 class UrlTarget(Struct, frozen=True):

@@ -163,6 +163,14 @@ class HandshakeSession:
             "log_level": self.log_level,
         }
 
+    async def prepare_request(self, method: str, params: Any) -> Any:
+        """Wait until the client accepts requests, and return the params of one that belongs to no call.
+
+        Raises `MissingClientCapability` and `UsageError` like a request of a call.
+        """
+        await self._wait_until_initialized()
+        return self._prepare_client_request(method, params)
+
     def _prepare_client_request(self, method: str, params: Any) -> Any:
         """Validate a server-to-client request and return its params in the format of the protocol version."""
         request = client_requests.prepare_client_request(self, method, params)

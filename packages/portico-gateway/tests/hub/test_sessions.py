@@ -1,0 +1,295 @@
+"""Hosts of a hub: which processes they share, and what they see of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico_gateway.hub.daemon import ControlRequest, Hub
+from support.hub_hosts import PATIENCE, SERVER, Host, attached_host, connect, greeting, parse
+
+SHARED = "[server.server]\nshared = true\n"
+
+
+async def test_host_sees_the_server_behind_the_hub(hub: Hub) -> None:
+    async with attached_host("claude") as host:
+        tools = (await host.request("tools/list"))["result"]["tools"]
+        assert [tool["name"] for tool in tools][:2] == ["about", "roots"]
+        assert await host.call("echo", text="hello") == "hello"
+        about = await host.call("about")
+        # The server sees the host itself, not the hub.
+        assert about["client"]["clientInfo"]["name"] == "claude"
+        assert set(about["client"]["capabilities"]) >= {"roots", "elicitation", "sampling"}
+        again = await host.request("initialize")
+        assert "error" in again
+
+
+async def test_initialize_returns_the_servers_name_and_instructions(hub: Hub) -> None:
+    reader, writer = await connect()
+    writer.write(json.dumps(greeting()).encode() + b"\n")
+    assert await reader.readline() == b"ok\n"
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    writer.write(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params}).encode() + b"\n")
+    line = await asyncio.wait_for(reader.readline(), PATIENCE)
+    head, _, body = line.partition(b" ")
+    # The line belongs to the state of the session: a bridge sends it again to another hub.
+    assert head == b"1!"
+    result = json.loads(body)["result"]
+    assert result["serverInfo"]["name"] == "handshake-server"
+    assert result["instructions"] == "Use these tools."
+    writer.close()
+
+
+async def test_each_host_has_its_own_process(hub: Hub) -> None:
+    async with attached_host("one") as one, attached_host("two") as two:
+        assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
+        await one.call("remember", text="secret of one")
+        assert await two.call("remember", text="two") == ["two"]
+
+
+async def test_process_ends_with_its_host(hub: Hub) -> None:
+    async with attached_host() as host:
+        pid = (await host.call("about"))["pid"]
+    await wait_until(lambda: not is_running(pid))
+
+
+async def test_hosts_share_a_stateless_server(hub: Hub, hub_directory: Path) -> None:
+    (hub_directory / "hub.toml").write_text(SHARED)
+    async with attached_host("one") as one, attached_host("two", {}) as two:
+        first, second = await one.call("about"), await two.call("about")
+        assert first["pid"] == second["pid"]
+        # A shared process cannot ask one of its hosts, so it sees a client without features.
+        assert first["client"]["capabilities"] == {}
+        assert first["client"]["clientInfo"]["name"] not in ("one", "two")
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"environment": {"TOKEN": "other"}, "variables": ("TOKEN",)},
+        {"cwd": "/tmp"},
+        {"names": ("other",)},
+    ],
+    ids=["environment", "directory", "name"],
+)
+async def test_hosts_with_other_settings_share_nothing(
+    hub: Hub, hub_directory: Path, difference: dict[str, Any]
+) -> None:
+    (hub_directory / "hub.toml").write_text(SHARED + "[server.other]\nshared = true\n")
+    same: dict[str, Any] = {"environment": {"TOKEN": "mine"}, "variables": ("TOKEN",)}
+    async with attached_host(**same) as one, attached_host(**{**same, **difference}) as two:
+        assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
+
+
+async def test_shared_server_gets_only_the_variables_of_its_configuration(hub: Hub, hub_directory: Path) -> None:
+    (hub_directory / "hub.toml").write_text(SHARED)
+    environment = {"TOKEN": "mine", "OTHER": "a secret of the host"}
+    async with attached_host(environment=environment, variables=("TOKEN",)) as host:
+        about = await host.call("about")
+        assert (about["token"], about["other"]) == ("mine", None)
+
+
+async def test_server_of_one_host_gets_its_environment_and_directory(hub: Hub, tmp_path: Path) -> None:
+    async with attached_host(environment={"OTHER": "inherited"}, cwd=tmp_path) as host:
+        about = await host.call("about")
+        assert (about["other"], about["cwd"]) == ("inherited", str(tmp_path))
+
+
+async def test_roots_elicitation_and_sampling_reach_the_host(hub: Hub) -> None:
+    async with attached_host("one") as host:
+        assert await host.call("roots") == {"roots": [{"uri": "file:///one"}]}
+        assert (await host.call("elicit", text="sure?"))["content"] == {"by": "one"}
+        assert (await host.call("sample", text="hi"))["model"] == "one"
+        host.send({"method": "notifications/roots/list_changed"})
+
+        async def changed() -> bool:
+            return bool((await host.call("about"))["roots_changes"])
+
+        await wait_until(changed)
+
+
+async def test_concurrent_questions_need_no_second_process(hub: Hub) -> None:
+    async with attached_host("one") as host:
+        pid = (await host.call("about"))["pid"]
+        host.answering.clear()
+        calls = [host.start_call("elicit", text=f"question {number}") for number in range(4)]
+        await wait_until(lambda: len(host.asked) == 4)
+        host.answering.set()
+        for call in calls:
+            assert parse(await asyncio.wait_for(call, PATIENCE))["content"] == {"by": "one"}
+        assert (await host.call("about"))["pid"] == pid
+
+
+async def test_cancelled_call_is_reported_as_done(hub: Hub, tmp_path: Path) -> None:
+    async with attached_host() as host:
+        host.start_call("wait", file=str(tmp_path / "never"))
+        number = host._last_id
+        host.send({"method": "notifications/cancelled", "params": {"requestId": number}})
+        await host.request("ping")
+        # initialize, initialized, the call, the cancellation, ping: a bridge does not retain any of them.
+        host.send({"method": "notifications/cancelled", "params": {"requestId": 999}})
+        numbers = {1, 2, 3, 4, 5, 6}
+        await wait_until(lambda: {int(line.partition(b" ")[0].strip(b"!\n") or 0) for line in host.received} >= numbers)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_two_hosts_never_see_each_other(hub: Hub, hub_directory: Path, seed: int) -> None:
+    """Random concurrent calls of two hosts, at servers that they share and servers that they do not share."""
+    (hub_directory / "hub.toml").write_text("[server.shared]\nshared = true\n")
+    chance = random.Random(seed)
+    names = ("alpha", "beta")
+    async with (
+        attached_host("alpha") as alpha,
+        attached_host("beta") as beta,
+        attached_host("alpha", names=("shared",)) as shared_alpha,
+        attached_host("beta", names=("shared",)) as shared_beta,
+    ):
+        own = {"alpha": alpha, "beta": beta}
+        shared = {"alpha": shared_alpha, "beta": shared_beta}
+
+        async def act(name: str) -> None:
+            action = chance.choice(["roots", "elicit", "sample", "remember", "echo", "shared echo"])
+            text = f"text of {name}"
+            if action == "shared echo":
+                assert await shared[name].call("echo", text=text) == text
+                return
+            host: Host = own[name]
+            response = await host.call(action, **({} if action == "roots" else {"text": text}))
+            other = names[1 - names.index(name)]
+            assert name in json.dumps(response)
+            assert other not in json.dumps(response)
+
+        await asyncio.gather(*(act(chance.choice(names)) for _ in range(60)))
+    for name, host in [*own.items(), *shared.items()]:
+        other = names[1 - names.index(name)].encode()
+        assert not any(other in line for line in host.received)
+
+
+async def test_hosts_with_a_shared_server_do_not_see_each_others_tasks(hub: Hub, hub_directory: Path) -> None:
+    source = hub_directory.parent / "tasks.py"
+    source.write_text(
+        "from portico import Server\n"
+        "server = Server('tasks')\n"
+        "@server.tool(task='optional')\n"
+        "async def slow(text: str) -> str:\n"
+        "    return text\n"
+        "server.run()\n"
+    )
+    (hub_directory / "hub.toml").write_text(SHARED)
+    command = (SERVER[0], str(source))
+    version = {"version": "2025-11-25", "command": command}
+    async with attached_host("one", **version) as one, attached_host("two", **version) as two:
+        params = {"name": "slow", "arguments": {"text": "of one"}, "task": {}}
+        response = await one.request("tools/call", params)
+        task = response["result"]["task"]["taskId"]
+        assert (await one.request("tasks/get", {"taskId": task}))["result"]["taskId"] == task
+        assert "error" in await two.request("tasks/get", {"taskId": task})
+        assert "error" in await two.request("tasks/result", {"taskId": task})
+        listed = await two.request("tasks/list")
+        assert not listed.get("result", {}).get("tasks")
+
+
+# Failures
+
+
+async def test_killed_server_is_restarted_and_only_its_calls_are_lost(hub: Hub, tmp_path: Path) -> None:
+    async with attached_host() as host:
+        pid = (await host.call("about"))["pid"]
+        lost = [host.start_call("wait", file=str(tmp_path / "never")) for _ in range(20)]
+        await host.call("echo", text="they have started")
+        os.kill(pid, signal.SIGKILL)
+        for call in lost:
+            assert parse(await asyncio.wait_for(call, PATIENCE)).startswith("error")
+        # Twenty lost calls are one failure: the next call is not rejected.
+        about = await host.call("about")
+        assert about["pid"] != pid
+
+
+async def test_upgrade_moves_new_calls_and_lets_running_calls_end(hub: Hub, tmp_path: Path) -> None:
+    async with attached_host() as host:
+        pid = (await host.call("about"))["pid"]
+        gate = tmp_path / "gate"
+        running = host.start_call("wait", file=str(gate))
+        await host.call("echo", text="it has started")
+        result = await hub.control(ControlRequest(1, "upgrade", ["server"]))
+        assert result == {"replaced": ["server"], "problems": []}
+        assert (await host.call("about"))["pid"] != pid
+        assert is_running(pid)
+        gate.touch()
+        assert parse(await asyncio.wait_for(running, PATIENCE)) == pid
+        await wait_until(lambda: not is_running(pid))
+
+
+async def test_failed_upgrade_keeps_the_old_process(hub: Hub, tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    shutil.copy(SERVER[1], program)
+    command = (SERVER[0], str(program))
+    async with attached_host(command=command) as host:
+        pid = (await host.call("about"))["pid"]
+        program.write_text("raise SystemExit('broken')")
+        result = await hub.control(ControlRequest(1, "upgrade"))
+        assert "broken" in result["problems"][0]
+        assert (await host.call("about"))["pid"] == pid
+
+
+async def test_restart_of_a_server_starts_it_with_the_next_call(hub: Hub) -> None:
+    async with attached_host() as host:
+        pid = (await host.call("about"))["pid"]
+        await hub.control(ControlRequest(1, "restart", ["server"]))
+        await wait_until(lambda: not is_running(pid))
+        assert (await host.call("about"))["pid"] != pid
+
+
+async def test_idle_server_stops_and_starts_again(hub: Hub, hub_directory: Path) -> None:
+    (hub_directory / "hub.toml").write_text("[server.server]\nidle_timeout = 0.01\n")
+    async with attached_host() as host:
+        pid = (await host.call("about"))["pid"]
+        await asyncio.sleep(0.02)
+        await hub._run_maintenance()
+        await wait_until(lambda: not is_running(pid))
+        # The lists are served without a process.
+        assert (await host.request("tools/list"))["result"]["tools"]
+        assert not list(next(iter(hub.sessions.values())).processes())
+        assert (await host.call("about"))["pid"] != pid
+
+
+async def test_known_server_is_started_by_its_first_call(hub: Hub) -> None:
+    async with attached_host("first") as host:
+        await host.request("tools/list")
+    async with attached_host("second") as host:
+        assert (await host.request("tools/list"))["result"]["tools"]
+        gateway = next(iter(hub.sessions.values()))
+        assert not list(gateway.processes())
+        await host.call("echo", text="now")
+        assert len(list(gateway.processes())) == 1
+
+
+async def test_server_that_does_not_start_fails_the_handshake(hub: Hub) -> None:
+    with pytest.raises(AssertionError, match="cannot start"):
+        async with attached_host(environment={"FAIL_TO_START": "1"}):
+            pass
+
+
+async def wait_until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            result = condition()
+            if await result if asyncio.iscoroutine(result) else result:
+                return
+            await asyncio.sleep(0.005)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
