@@ -13,7 +13,7 @@ def main() -> None:
     if words[:1] == ["connect"] and not {"-h", "--help"} & set(words[: words.index("--") if "--" in words else None]):
         try:
             # By name, like the other parts of packages that this one does not depend on (`portico.plugins`).
-            bridge = __import__("portico_{}.hub.bridge".format("gateway"), fromlist=["run"])  # noqa: UP032
+            bridge = __import__("portico_{}.hub.bridge".format("gateway"), fromlist=["run"])
         except ImportError:
             # Without the package the command line below reports how to install it.
             pass

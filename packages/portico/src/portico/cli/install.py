@@ -409,7 +409,7 @@ def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) 
     if before == after:
         _print(f"{_short(path)}: nothing to change")
         return
-    _print(_difference(path, before, after))
+    _print(format_difference(path, before, after))
     if not arguments.write:
         _print("Nothing was written; use --write to apply the change.")
         return
@@ -418,7 +418,8 @@ def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) 
     _print("Restart the client, or reload its configuration.")
 
 
-def _difference(path: Path, before: str, after: str) -> str:
+def format_difference(path: Path, before: str, after: str) -> str:
+    """Return the change of a file as a unified diff."""
     # A diff rather than the whole file, which may be megabytes of settings and history.
     old, new = before.splitlines(), after.splitlines()
     names = (_short(path) if before else os.devnull, _short(path))
