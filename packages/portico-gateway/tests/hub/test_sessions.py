@@ -128,6 +128,17 @@ async def test_concurrent_questions_need_no_second_process(hub: Hub) -> None:
         assert (await host.call("about"))["pid"] == pid
 
 
+async def test_calls_that_start_the_server_do_not_wait_for_each_other(hub: Hub, tmp_path: Path) -> None:
+    async with attached_host() as host:
+        await host.request("tools/list")
+    async with attached_host() as host:
+        gate = tmp_path / "gate"
+        long = host.start_call("wait", file=str(gate))
+        assert await host.call("echo", text="short") == "short"
+        gate.touch()
+        await asyncio.wait_for(long, PATIENCE)
+
+
 async def test_cancelled_call_is_reported_as_done(hub: Hub, tmp_path: Path) -> None:
     async with attached_host() as host:
         host.start_call("wait", file=str(tmp_path / "never"))

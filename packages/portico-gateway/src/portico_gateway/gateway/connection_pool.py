@@ -153,6 +153,12 @@ class ConnectionPool:
         owner = caller[0]
         while True:
             key = self._key(call, able)
+            shared = None if self.one_call_per_connection else self._find_idle(key)
+            if shared is not None and shared.in_flight:
+                # Another call of the same callers uses it already, so it takes nothing from a share.
+                if has_turn:
+                    self._wake()
+                return shared
             if key is STATELESS_KEY or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
                 lane = self._find_idle(key)
                 if lane is not None:
