@@ -23,7 +23,8 @@ PEER_PROCESSES := $(shell expr $(CORES) / 2 \| 1)
 PEER_LOG       := $(VENV)/peers.log
 # Run the pytest command $(1) in $(2) processes, then run failed tests again, one by one. A test that passes only the
 # second time depends on the load of the machine and needs a fix.
-RUN_TESTS = { $(1) --numprocesses=$(2) $(DISTRIBUTE) || { test $$? -eq 1 && $(1) --last-failed --last-failed-no-failures=none; }; }
+# A test that hangs fails after five minutes instead of stopping the run.
+RUN_TESTS = { $(1) --timeout=300 --numprocesses=$(2) $(DISTRIBUTE) || { test $$? -eq 1 && $(1) --timeout=300 --last-failed --last-failed-no-failures=none; }; }
 
 # Check the version first: with an old Python, pip only reports that it found no matching version of a dependency.
 CHECK_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1; then $(PYTHON) -c 'import sys; sys.exit(3 * (sys.version_info < (3, 11)))'; \
