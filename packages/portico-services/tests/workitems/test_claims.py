@@ -12,7 +12,7 @@ import pytest
 from portico.store.transaction import Transaction
 from portico_services.workitems import claims
 from portico_services.workitems.edits import WorkItemChanges, WorkItemDraft
-from portico_services.workitems.errors import ClaimedByOther, InvalidWorkItem
+from portico_services.workitems.errors import InvalidWorkItem, WorkItemConflict
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
 from support.workbench import Clock, check, make, set_to
@@ -62,7 +62,7 @@ async def test_a_claim_that_is_not_finished_in_time_goes_back(items: WorkItemSto
     assert await taken(items, "ben") is None
     clock.wait(61)
     assert await taken(items, "ben") == id
-    with pytest.raises(ClaimedByOther, match="ben"):
+    with pytest.raises(WorkItemConflict, match="ben"):
         await items.complete(id, "too late", worker="ann")
     changes = [(one.change, one.who) for one in (await items.history(id)).events]
     assert changes == [("claimed", "ben"), ("lease ended", ""), ("claimed", "ann")]
@@ -84,7 +84,7 @@ async def test_a_claim_is_renewed_by_its_worker(items: WorkItemStore, clock: Clo
     await items.update(id, WorkItemChanges(), worker="ann", lease=60)
     clock.wait(50)
     assert await taken(items, "ben") is None
-    with pytest.raises(ClaimedByOther):
+    with pytest.raises(WorkItemConflict):
         await items.update(id, WorkItemChanges(), worker="ben", lease=60)
     clock.wait(11)
     assert await taken(items, "ben") == id

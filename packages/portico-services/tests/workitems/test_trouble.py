@@ -16,7 +16,7 @@ import pytest
 from portico.store import errors
 from portico.store.database import Database
 from portico_services.workitems import records
-from portico_services.workitems.errors import WorkItemStoreError
+from portico_services.workitems.errors import WorkItemError
 from portico_services.workitems.item_store import WorkItemStore
 from support.workbench import check, make, refused, said
 
@@ -53,7 +53,7 @@ async def test_a_closed_storage_says_so(url: str) -> None:
     async with database:
         items = WorkItemStore(database)
         await items.open()
-    with pytest.raises(WorkItemStoreError, match="closed"):
+    with pytest.raises(WorkItemError, match="closed"):
         await items.get("task_0")
 
 
@@ -105,7 +105,7 @@ async def test_a_full_disk_is_told_and_what_was_acknowledged_is_there(small_disk
         items = WorkItemStore(database)
         await items.open()
         kept = []
-        with pytest.raises(WorkItemStoreError, match="the disk is full") as refusal:
+        with pytest.raises(WorkItemError, match="the disk is full") as refusal:
             for _ in range(1000):
                 kept.append(await make(items, context=os.urandom(5000).hex()))
         assert refusal.value.retryable
@@ -139,5 +139,5 @@ async def test_a_file_that_is_not_to_be_written_to_can_be_looked_at(tmp_path: Pa
             items = WorkItemStore(database)
             await items.open()
             assert (await items.get(id)).description == "kept"
-            with pytest.raises(WorkItemStoreError, match="read-only"):
+            with pytest.raises(WorkItemError, match="read-only"):
                 await make(items)

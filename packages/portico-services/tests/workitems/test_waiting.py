@@ -14,8 +14,6 @@ from portico_services.workitems.edits import WorkItemDraft
 from portico_services.workitems.errors import (
     DependencyCycle,
     InvalidWorkItem,
-    WorkItemBlocked,
-    WorkItemClosed,
     WorkItemConflict,
     WorkItemNotFound,
 )
@@ -31,7 +29,7 @@ async def test_a_task_waits_until_its_blockers_are_completed(items: WorkItemStor
     waiting = await make(items, blocked_by=[first, second, first])
     assert (await items.get(waiting)).blocked
     for status in ("in_progress", "completed"):
-        with pytest.raises(WorkItemBlocked, match=first):
+        with pytest.raises(WorkItemConflict, match=first):
             await set_to(items, waiting, status)
     await items.complete(first)
     assert (await items.get(waiting)).blocked
@@ -59,7 +57,7 @@ async def test_a_blocker_that_is_reopened_blocks_again(items: WorkItemStore) -> 
     await set_to(items, blocker, "pending")
     after = await items.get(waiting)
     assert (after.blocked, after.status) == (True, "in_progress")
-    with pytest.raises(WorkItemBlocked):
+    with pytest.raises(WorkItemConflict):
         await items.complete(waiting)
     assert (await set_to(items, waiting, "failed")).status == "failed"
     await check(items)
@@ -73,7 +71,7 @@ async def test_what_is_below_a_blocked_task_is_blocked_too(items: WorkItemStore)
     late = await make(items, parent_id=middle)
     for one in (top, middle, leaf, late):
         assert (await items.get(one)).blocked
-    with pytest.raises(WorkItemBlocked, match=blocker):
+    with pytest.raises(WorkItemConflict, match=blocker):
         await set_to(items, leaf, "in_progress")
     found = await items.get_blockers(leaf)
     assert (found.blocked_by, [one.id for one in found.inherited]) == ([], [blocker])
@@ -107,7 +105,7 @@ async def test_unknown_ids_and_tasks_that_are_over_are_refused(items: WorkItemSt
     for one, other in ((id, "task_nowhere"), ("task_nowhere", id), ("", id), ("task_nowhere", "task_nowhere")):
         with pytest.raises(WorkItemNotFound):
             await items.block(one, other)
-    with pytest.raises(WorkItemClosed, match="completed"):
+    with pytest.raises(WorkItemConflict, match="completed"):
         await items.block(done, id)
     assert await everything(items) == was
     # What is completed is a blocker that blocks nothing, until it is reopened.

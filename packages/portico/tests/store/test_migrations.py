@@ -12,7 +12,7 @@ import pytest
 
 from portico.protocol.errors import UsageError
 from portico.store.database import Database
-from portico.store.errors import ForeignKeyViolation, InvalidStatement, MigrationChanged, SchemaTooNew, StoreError
+from portico.store.errors import ConstraintViolation, InvalidStatement, SchemaMismatch, StoreError
 from support.paths import ROOT
 
 FIRST = """
@@ -89,7 +89,7 @@ async def test_a_database_that_is_newer_than_the_code_is_refused(url: str, folde
         await db.migrate("notes", folder)
         (folder / "0002_more.sql").unlink()
         with pytest.raises(
-            SchemaTooNew, match="“notes” of the database has version 2, but this Portico supports versions up to 1"
+            SchemaMismatch, match="“notes” of the database has version 2, but this Portico supports versions up to 1"
         ):
             await db.migrate("notes", folder)
 
@@ -116,7 +116,7 @@ async def test_a_file_that_was_edited_after_it_was_applied_is_refused(url: str, 
         (folder / "0001_note.sql").write_bytes(FIRST.replace("\n", "\r\n").encode())
         assert await db.migrate("notes", folder) == []
         (folder / "0001_note.sql").write_text(FIRST + " ")
-        with pytest.raises(MigrationChanged, match="0001_note of “notes”"):
+        with pytest.raises(SchemaMismatch, match="0001_note of “notes”"):
             await db.migrate("notes", folder)
 
 
@@ -169,7 +169,7 @@ async def test_a_table_that_others_refer_to_can_be_rebuilt(url: str, folder: Pat
             await db.read(lambda tx: tx.fetch_one(int, "select count(*) from child join note on child.note = note.id"))
             == 1
         )
-        with pytest.raises(ForeignKeyViolation):
+        with pytest.raises(ConstraintViolation, match="foreign key"):
             await db.write(lambda tx: tx.execute("insert into child (note) values (77)"))
 
 

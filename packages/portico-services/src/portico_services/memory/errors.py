@@ -6,10 +6,10 @@
     ├── ModelError             -32606  llm_error: a required model did not respond
     ├── SavedPromptNotFound    -32607  prompt_not_found
     ├── InvalidInput           -32608  validation_error
-    │   ├── UnknownNamespace           a protocol error where invalid arguments are one
-    │   └── MemoryVersionConflict      version_conflict: the memory has changed since it was read
-    ├── MemoryStoreError       -32609  storage_error
+    │   └── UnknownNamespace           a protocol error where invalid arguments are one
     └── SyncError              -32610  sync_error
+
+The base class itself has -32609 storage_error; InvalidInput also has the code version_conflict.
 
 The numbers are known to clients of older memory servers. They lie in a range that JSON-RPC reserves, so they are sent
 as error details unless a setting makes them JSON-RPC codes.
@@ -24,6 +24,8 @@ from typing import Any, ClassVar
 
 from portico import ToolError
 
+STORAGE_ERROR = -32609
+
 
 class MemoryToolError(ToolError):
     """Base class of errors that a memory tool reports to the model."""
@@ -33,9 +35,15 @@ class MemoryToolError(ToolError):
     error_code: ClassVar[str] = "internal_error"
     error_type = "ToolExecutionError"
 
-    def __init__(self, message: str, *, retryable: bool | None = None, **details: Any) -> None:
+    def __init__(
+        self, message: str, *, error_type: str | None = None, retryable: bool | None = None, **details: Any
+    ) -> None:
+        # `code` and `number` may be among the details.
         super().__init__(
-            message, details={"code": self.error_code, "number": self.jsonrpc_code, **details}, retryable=retryable
+            message,
+            error_type=error_type,
+            details={"code": self.error_code, "number": self.jsonrpc_code, **details},
+            retryable=retryable,
         )
 
 
@@ -71,23 +79,6 @@ class UnknownNamespace(InvalidInput):
         super().__init__(
             f"{self.brief}. Use one of {', '.join(choices)}.", namespace=namespace[:80], valid=list(choices)
         )
-
-
-class MemoryVersionConflict(InvalidInput):
-    error_code = "version_conflict"
-
-    def __init__(self, id: str, expected: int, actual: int) -> None:
-        super().__init__(
-            f"Memory {id}: expected version {expected}, got {actual}; it has changed since you read it. "
-            "Read it again with memory_get and retry with its version.",
-            id=id,
-            expected=expected,
-            found=actual,
-        )
-
-
-class MemoryStoreError(MemoryToolError):
-    jsonrpc_code, error_code, error_type = -32609, "storage_error", "ToolExecutionError"
 
 
 class SyncError(MemoryToolError):

@@ -15,7 +15,7 @@ from itertools import islice
 
 from portico.extend import Transaction
 from portico_services.workitems import records
-from portico_services.workitems.errors import InvalidWorkItem, WorkItemBlocked, WorkItemClosed
+from portico_services.workitems.errors import InvalidWorkItem, work_item_blocked, work_item_closed
 from portico_services.workitems.records import WorkItem
 from portico_services.workitems.states import REQUIRES_BLOCKERS_DONE, REQUIRES_CHILDREN_DONE
 
@@ -96,14 +96,14 @@ def subtree_height(tx: Transaction, id: str) -> int:
 
 
 def check_transition_allowed(tx: Transaction, item: WorkItem, status: str) -> None:
-    """Raise `WorkItemBlocked` if open blockers or children prevent the new status."""
+    """Raise `WorkItemConflict` if open blockers or children prevent the new status."""
     waits = item.blocked and status in REQUIRES_BLOCKERS_DONE
     has_open = item.children_open > 0 and status in REQUIRES_CHILDREN_DONE
     if waits or has_open:
         # Names are loaded only for the error message; the decision needs the stored counts alone.
         children = _open_children(tx, item.id) if has_open else []
         blockers = dict(islice(open_blockers(tx, item).items(), MAX_SHOWN_BLOCKERS)) if waits else {}
-        raise WorkItemBlocked(item.id, status, blockers, children)
+        raise work_item_blocked(item.id, status, blockers, children)
 
 
 def _open_children(tx: Transaction, id: str) -> list[str]:
@@ -222,7 +222,7 @@ def load_prerequisites(tx: Transaction, ids: Sequence[str]) -> list[str]:
 def add_blockers(tx: Transaction, item: WorkItem, blockers: Sequence[WorkItem]) -> bool:
     """Add blockers to a task; return whether any of them is new. The caller checks for cycles."""
     if not item.is_open:
-        raise WorkItemClosed(item.id, item.status, "it does not wait for anything any more")
+        raise work_item_closed(item.id, item.status, "it does not wait for anything any more")
     existing = load_blockers(tx, [item.id])[item.id]
     new = [blocker for blocker in blockers if blocker.id not in existing]
     if not new:
@@ -257,7 +257,7 @@ def check_parent_allowed(tx: Transaction, item: WorkItem, parent: WorkItem) -> N
     limited.
     """
     if item.is_open and not parent.is_open:
-        raise WorkItemClosed(parent.id, parent.status, "nothing open can be below it")
+        raise work_item_closed(parent.id, parent.status, "nothing open can be below it")
     depth = len(ancestors(tx, parent.id)) + 1 + subtree_height(tx, item.id)
     if depth > MAX_DEPTH:
         raise InvalidWorkItem(f"That would be {depth} levels of tasks; there can be {MAX_DEPTH}.")

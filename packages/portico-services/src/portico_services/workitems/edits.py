@@ -14,13 +14,13 @@ from msgspec.structs import asdict, replace
 from portico.extend import Transaction
 from portico_services.workitems import cycles, dependencies, records, validation
 from portico_services.workitems.errors import (
-    ClaimedByOther,
     DependencyCycle,
-    HasChildren,
     InvalidWorkItem,
-    WorkItemClosed,
     WorkItemConflict,
-    WorkItemVersionConflict,
+    claimed_by_other,
+    has_children,
+    version_conflict,
+    work_item_closed,
 )
 from portico_services.workitems.records import NO_DUE_DATE, WorkItem
 from portico_services.workitems.states import STATUSES, apply_transition
@@ -90,10 +90,10 @@ def _lock_for_edit(tx: Transaction, id: str, edit: EditContext) -> WorkItem:
     # Locked before the checks, so that neither version nor worker can change between check and write.
     item = records.get(tx, id, lock=True)
     if edit.version is not None and edit.version != item.version:
-        raise WorkItemVersionConflict(item.id, edit.version, item.version)
+        raise version_conflict(item.id, edit.version, item.version)
     # A worker that gives its name can only change tasks that it holds or that are unclaimed.
     if edit.worker is not None and item.status == "in_progress" and item.worker not in (None, edit.worker):
-        raise ClaimedByOther(item.id, str(item.worker), edit.worker)
+        raise claimed_by_other(item.id, str(item.worker), edit.worker)
     return item
 
 
@@ -285,7 +285,7 @@ def _apply_status(
     if status == "pending" and not before.is_open and before.parent_id is not None:
         parent = records.get(tx, before.parent_id, lock=True)
         if not parent.is_open:
-            raise WorkItemClosed(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
+            raise work_item_closed(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
     return fields
 
 
@@ -361,7 +361,7 @@ def delete(
     item = _lock_for_edit(tx, id, edit)
     below = dependencies.load_descendants(tx, id, MAX_DELETED_ITEMS)
     if below and children == "refuse":
-        raise HasChildren(id, below, len(below))
+        raise has_children(id, below, len(below))
     kept = _reparent_children(tx, item, edit) if children == "keep" else []
     gone = [id] if children == "keep" else [id, *below]
     if len(gone) > MAX_DELETED_ITEMS:

@@ -3,16 +3,11 @@
     WorkItemError              message written for the model
     ├── WorkItemNotFound       task_not_found
     ├── InvalidWorkItem        validation_error
-    ├── WorkItemConflict       the state of the tasks does not permit the call
-    │   ├── IllegalTransition        illegal_transition
-    │   ├── WorkItemBlocked          waiting: for blockers or children
-    │   ├── DependencyCycle          circle: tasks would wait for each other
-    │   ├── WorkItemClosed           over: completed or failed, and not open for changes
-    │   ├── HasChildren              has_children: the call does not say what to do with them
-    │   ├── ClaimedByOther           taken: another worker holds it
-    │   └── WorkItemVersionConflict  version_conflict: the task has changed since it was read
-    ├── WorkItemsReadOnly      read_only
-    └── WorkItemStoreError     storage_error
+    └── WorkItemConflict       the state of the tasks does not permit the call
+        └── DependencyCycle    circle: tasks would wait for each other
+
+Nobody handles the other conflicts separately, so they differ in their code only: see the functions below. The base
+class itself has the codes read_only and storage_error.
 
 `brief` is a short message for clients of a compatible server. Its beginning stays as those clients know it; the cause
 and the remedy follow in parentheses.
@@ -36,9 +31,21 @@ class WorkItemError(ToolError):
     # One of the eight error types of contracts.
     error_type = "ToolExecutionError"
 
-    def __init__(self, message: str, *, brief: str = "", retryable: bool | None = None, **details: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        brief: str = "",
+        code: str = "",
+        error_type: str | None = None,
+        retryable: bool | None = None,
+        **details: Any,
+    ) -> None:
         super().__init__(
-            message, details={"code": self.error_code, "brief": brief or message, **details}, retryable=retryable
+            message,
+            details={"code": code or self.error_code, "brief": brief or message, **details},
+            error_type=error_type,
+            retryable=retryable,
         )
 
 
@@ -62,43 +69,40 @@ class WorkItemConflict(WorkItemError):
     error_code = "not_now"
 
 
-class IllegalTransition(WorkItemConflict):
-    error_code = "illegal_transition"
+def illegal_transition(id: str, before: str, after: str, legal: Sequence[str]) -> WorkItemConflict:
+    """Return the error for a status that the current one cannot become."""
+    return WorkItemConflict(
+        f"The task {id} is {before} and cannot become {after}. From {before} it can become {_join_or(legal)}.",
+        brief=f"illegal transition: {before} to {after} (from {before} to {_join_or(legal)} only)",
+        code="illegal_transition",
+        id=id,
+        status=before,
+        legal=list(legal),
+    )
 
-    def __init__(self, id: str, before: str, after: str, legal: Sequence[str]) -> None:
-        super().__init__(
-            f"The task {id} is {before} and cannot become {after}. From {before} it can become {_join_or(legal)}.",
-            brief=f"illegal transition: {before} to {after} (from {before} to {_join_or(legal)} only)",
-            id=id,
-            status=before,
-            legal=list(legal),
+
+def work_item_blocked(id: str, status: str, blockers: Mapping[str, str], children: Sequence[str]) -> WorkItemConflict:
+    """Return the error for open blockers or children. `blockers` maps each to the task that it blocks."""
+    sentences, brief = [], []
+    if blockers:
+        named = _list_ids(
+            [blocker if of == id else f"{blocker} (blocks its parent {of})" for blocker, of in blockers.items()]
         )
-
-
-class WorkItemBlocked(WorkItemConflict):
-    error_code = "waiting"
-
-    def __init__(self, id: str, status: str, blockers: Mapping[str, str], children: Sequence[str]) -> None:
-        """Create the error. `blockers` maps each blocker to the task it blocks: this one or an ancestor."""
-        sentences, brief = [], []
-        if blockers:
-            named = _list_ids(
-                [blocker if of == id else f"{blocker} (blocks its parent {of})" for blocker, of in blockers.items()]
-            )
-            remedy = "complete that first, or remove the blocker with remove_blocker"
-            sentences.append(f"It is blocked by {named}: {remedy}.")
-            brief.append(f"blocked by {named}: {remedy}")
-        if children:
-            remedy = "complete, fail or delete them first"
-            sentences.append(f"It has open children: {_list_ids(children)}. {remedy.capitalize()}.")
-            brief.append(f"open children {_list_ids(children)}: {remedy}")
-        super().__init__(
-            f"The task {id} cannot become {status} yet. {' '.join(sentences)}",
-            brief=f"task is waiting: {id} ({'; '.join(brief)})",
-            id=id,
-            blockers=list(blockers),
-            children=list(children),
-        )
+        remedy = "complete that first, or remove the blocker with remove_blocker"
+        sentences.append(f"It is blocked by {named}: {remedy}.")
+        brief.append(f"blocked by {named}: {remedy}")
+    if children:
+        remedy = "complete, fail or delete them first"
+        sentences.append(f"It has open children: {_list_ids(children)}. {remedy.capitalize()}.")
+        brief.append(f"open children {_list_ids(children)}: {remedy}")
+    return WorkItemConflict(
+        f"The task {id} cannot become {status} yet. {' '.join(sentences)}",
+        brief=f"task is waiting: {id} ({'; '.join(brief)})",
+        code="waiting",
+        id=id,
+        blockers=list(blockers),
+        children=list(children),
+    )
 
 
 class DependencyCycle(WorkItemConflict):
@@ -117,71 +121,64 @@ class DependencyCycle(WorkItemConflict):
         )
 
 
-class WorkItemClosed(WorkItemConflict):
-    error_code = "over"
-
-    def __init__(self, id: str, status: str, consequence: str) -> None:
-        super().__init__(
-            f"The task {id} is {status}, so {consequence}. Reopen it first: update_task with status pending.",
-            brief=f"task is {status}: {id} (reopen it first: update_task with status pending)",
-            id=id,
-            status=status,
-        )
-
-
-class HasChildren(WorkItemConflict):
-    error_code = "has_children"
-
-    def __init__(self, id: str, children: Sequence[str], count: int) -> None:
-        below = f"{count:,} {'task' if count == 1 else 'tasks'} below it ({_list_ids(children)})"
-        super().__init__(
-            f"The task {id} has {below}. Choose what happens to them: "
-            "children=delete deletes them too, children=keep moves them to the parent of this task.",
-            brief=f"task has children: {id} ({below}; pass children=delete to delete them too, or children=keep to "
-            "move them up)",
-            id=id,
-            children=list(children),
-            count=count,
-        )
+def work_item_closed(id: str, status: str, consequence: str) -> WorkItemConflict:
+    """Return the error for a task that is completed or failed and not open for changes."""
+    return WorkItemConflict(
+        f"The task {id} is {status}, so {consequence}. Reopen it first: update_task with status pending.",
+        brief=f"task is {status}: {id} (reopen it first: update_task with status pending)",
+        code="over",
+        id=id,
+        status=status,
+    )
 
 
-class ClaimedByOther(WorkItemConflict):
-    # The wire code predates the class name; clients match on it.
-    error_code, error_type = "taken", "PermissionError"
-
-    def __init__(self, id: str, holder: str, worker: str) -> None:
-        super().__init__(
-            f"The task {id} is claimed by {holder!r}, not by {worker!r}. A claim ends with its lease; next_task gives "
-            "another task.",
-            brief=f"task is claimed by another worker: {id} (it is with {holder!r}, and its claim ends with its lease)",
-            id=id,
-            worker=holder,
-        )
-
-
-class WorkItemVersionConflict(WorkItemConflict):
-    error_code = "version_conflict"
-
-    def __init__(self, id: str, expected: int, actual: int) -> None:
-        super().__init__(
-            f"The task {id} is at version {actual}, expected version {expected}: it has changed since. "
-            "Read it with get_task and try again with its version.",
-            brief=f"version conflict: {id} (expected {expected}, it is {actual}: read it again with get_task)",
-            id=id,
-            expected=expected,
-            found=actual,
-        )
+def has_children(id: str, children: Sequence[str], count: int) -> WorkItemConflict:
+    """Return the error for a deletion that does not say what happens to the children."""
+    below = f"{count:,} {'task' if count == 1 else 'tasks'} below it ({_list_ids(children)})"
+    return WorkItemConflict(
+        f"The task {id} has {below}. Choose what happens to them: "
+        "children=delete deletes them too, children=keep moves them to the parent of this task.",
+        brief=f"task has children: {id} ({below}; pass children=delete to delete them too, or children=keep to "
+        "move them up)",
+        code="has_children",
+        id=id,
+        children=list(children),
+        count=count,
+    )
 
 
-class WorkItemsReadOnly(WorkItemError):
-    error_code, error_type = "read_only", "PermissionError"
+def claimed_by_other(id: str, holder: str, worker: str) -> WorkItemConflict:
+    """Return the error for a task that another worker holds."""
+    return WorkItemConflict(
+        f"The task {id} is claimed by {holder!r}, not by {worker!r}. A claim ends with its lease; next_task gives "
+        "another task.",
+        brief=f"task is claimed by another worker: {id} (it is with {holder!r}, and its claim ends with its lease)",
+        # Clients match on this code.
+        code="taken",
+        error_type="PermissionError",
+        id=id,
+        worker=holder,
+    )
 
-    def __init__(self) -> None:
-        super().__init__("These tasks are read-only.", brief="read-only")
+
+def version_conflict(id: str, expected: int, actual: int) -> WorkItemConflict:
+    """Return the error for a task that has changed since it was read."""
+    return WorkItemConflict(
+        f"The task {id} is at version {actual}, expected version {expected}: it has changed since. "
+        "Read it with get_task and try again with its version.",
+        brief=f"version conflict: {id} (expected {expected}, it is {actual}: read it again with get_task)",
+        code="version_conflict",
+        id=id,
+        expected=expected,
+        found=actual,
+    )
 
 
-class WorkItemStoreError(WorkItemError):
-    error_code = "storage_error"
+def read_only() -> WorkItemError:
+    """Return the error for a change of read-only tasks."""
+    return WorkItemError(
+        "These tasks are read-only.", brief="read-only", code="read_only", error_type="PermissionError"
+    )
 
 
 def _join_or(words: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from portico.extend import Database, Transaction
 from portico_services import git_project, text as texts, timestamps
 from portico_services.workitems import claims, dependencies, edits, listing, records, text_index, validation
 from portico_services.workitems.edits import DeletionResult, EditContext, WorkItemChanges, WorkItemDraft
-from portico_services.workitems.errors import DependencyCycle, InvalidWorkItem, WorkItemNotFound, WorkItemStoreError
+from portico_services.workitems.errors import DependencyCycle, InvalidWorkItem, WorkItemError, WorkItemNotFound
 from portico_services.workitems.ids import IdGenerator
 from portico_services.workitems.listing import ItemPage, ItemTree, ListQuery
 from portico_services.workitems.query_plan import TextFilter
@@ -427,10 +427,11 @@ def _validate_lease(seconds: float | None) -> int | None:
     return int(seconds * timestamps.MS_PER_SECOND)
 
 
-def store_error(failure: StoreError) -> WorkItemStoreError:
+def store_error(failure: StoreError) -> WorkItemError:
     """Return the error for the client, without the paths and addresses that the database error contains."""
-    return WorkItemStoreError(
+    return WorkItemError(
         f"The tasks could not be stored or read: {failure.public_message}.",
         brief=f"storage failed: {failure.public_message}",
+        code="storage_error",
         retryable=failure.retryable,
     )

@@ -20,7 +20,7 @@ from portico_services.project_resolver import ProjectResolver
 from portico_services.workitems import records, results, validation
 from portico_services.workitems.dependencies import MAX_BLOCKERS
 from portico_services.workitems.edits import DEFAULT_PRIORITY, WorkItemChanges, WorkItemDraft
-from portico_services.workitems.errors import WorkItemError, WorkItemsReadOnly
+from portico_services.workitems.errors import WorkItemError, read_only
 from portico_services.workitems.item_store import MAX_HISTORY_EVENTS, WorkItemStore, store_error
 from portico_services.workitems.listing import MAX_CURSOR_CHARS, MAX_PAGE_ITEMS, ListQuery
 from portico_services.workitems.maintenance import WorkItemMaintenance
@@ -132,7 +132,7 @@ class Tasks(DatabaseService[WorkItemStore]):
         return store_error(failure)
 
     def _read_only_error(self) -> WorkItemError:
-        return WorkItemsReadOnly()
+        return read_only()
 
     async def _on_change(self, store: WorkItemStore, event: Event) -> None:
         id, *lists = event.payload.split(" ")

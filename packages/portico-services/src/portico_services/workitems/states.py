@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from portico_services.workitems.errors import IllegalTransition
+from portico_services.workitems.errors import illegal_transition
 
 Status = Literal["pending", "in_progress", "completed", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -27,9 +27,9 @@ REQUIRES_CHILDREN_DONE = ("completed", "failed")
 
 
 def apply_transition(id: str, before: str, after: str, now: int, worker: str | None) -> dict[str, Any]:
-    """Return the fields that a transition changes. Raises `IllegalTransition`."""
+    """Return the fields that a transition changes. Raises `WorkItemConflict`."""
     if after not in TRANSITIONS[before]:
-        raise IllegalTransition(id, before, after, TRANSITIONS[before])
+        raise illegal_transition(id, before, after, TRANSITIONS[before])
     # A released or reopened task starts over: an old worker or lease must not remain, or it could not be claimed
     # again.
     if after == "pending":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portico_services import timestamps
-from portico_services.memory.errors import InvalidInput, MemoryNotFound, MemoryVersionConflict, UnknownNamespace
+from portico_services.memory.errors import InvalidInput, MemoryNotFound, UnknownNamespace
 from portico_services.memory.store import validation
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
@@ -72,9 +72,9 @@ async def test_an_update_keeps_what_was_before(memories: MemoryStore) -> None:
 async def test_an_update_of_another_version_is_refused(memories: MemoryStore) -> None:
     kept = await keep(memories, "The port is 8080", "config")
     await memories.update(kept.id, content="The port is 9090", expected_version=1)
-    with pytest.raises(MemoryVersionConflict, match="expected version 1, got 2"):
+    with pytest.raises(InvalidInput, match="expected version 1, got 2"):
         await memories.update(kept.id, content="The port is 7070", expected_version=1)
-    with pytest.raises(MemoryVersionConflict):
+    with pytest.raises(InvalidInput):
         await memories.delete(kept.id, expected_version=1)
 
 

@@ -19,7 +19,7 @@ from portico import Client, Server
 from portico.protocol.errors import ProtocolError
 from portico.store import errors
 from portico.store.database import Database
-from portico_services.memory.errors import MemoryStoreError
+from portico_services.memory.errors import MemoryToolError
 from portico_services.memory.service import Memory
 from portico_services.memory.store import records
 from portico_services.memory.store.memory_store import MemoryStore
@@ -106,7 +106,7 @@ async def test_a_closed_storage_says_so(url: str) -> None:
     async with database:
         memories = MemoryStore(database)
         await memories.open()
-    with pytest.raises(MemoryStoreError, match="closed"):
+    with pytest.raises(MemoryToolError, match="closed"):
         await memories.get("abcd")
 
 
@@ -187,7 +187,7 @@ async def test_pages_that_are_damaged_are_said(tmp_path: Path) -> None:
         file.write(b"\xff" * (size // 4))
     async with Database(path) as database:
         memories = MemoryStore(database, project="here/project")
-        with pytest.raises((MemoryStoreError, errors.DatabaseCorrupt)) as failure:
+        with pytest.raises((MemoryToolError, errors.DatabaseCorrupt)) as failure:
             await memories.open()
             await memories.recall("", memories.filter(""), limit=1000)
         await memories.close()
@@ -220,7 +220,7 @@ async def test_another_process_that_holds_the_file_is_said_after_a_while(tmp_pat
         kept = await keep(memories, "before")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("begin immediate")
-        with pytest.raises(MemoryStoreError, match="another process has held") as failure:
+        with pytest.raises(MemoryToolError, match="another process has held") as failure:
             await keep(memories, "while it is held")
         assert failure.value.retryable
         assert await found(memories) == ["before"]

@@ -40,10 +40,6 @@ _ARRAY_KEYWORDS = ("items", "contains", "unevaluatedItems", "additionalItems")
 _OBJECT_KEYWORDS = ("additionalProperties", "propertyNames", "unevaluatedProperties")
 
 
-class SchemaTooComplex(ValueError):
-    """The schema is too expensive to use."""
-
-
 class SchemaCost(Struct, frozen=True):
     """Maximum number of evaluations of one location, and whether it applies to each level of the value."""
 
@@ -52,12 +48,12 @@ class SchemaCost(Struct, frozen=True):
 
 
 def estimate_cost(schema: Schema) -> SchemaCost:
-    """Return the cost of a schema. Raises SchemaTooComplex if it exceeds the limits."""
+    """Return the cost of a schema. Raises ValueError if it exceeds the limits."""
     counter = _EvaluationCounter(schema)
     try:
         return SchemaCost(counter.count(schema), counter.recursive)
     except RecursionError:
-        raise SchemaTooComplex("it is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def count_nodes(value: Any, limit: int) -> int:
@@ -103,14 +99,14 @@ class _EvaluationCounter:
         # A value is an array or an object, never both, so only the more expensive side counts.
         total = len(parts) + max(self._in_arrays(parts), self._in_objects(parts))
         if total > MAX_EVALUATIONS_PER_LOCATION:
-            raise SchemaTooComplex("it refers to its parts too often")
+            raise ValueError("it refers to its parts too often")
         self._totals[id(schema)] = total
         return total
 
     def _step(self, steps: int) -> None:
         self._steps += steps
         if self._steps > MAX_ANALYSIS_STEPS:
-            raise SchemaTooComplex("it has too many parts")
+            raise ValueError("it has too many parts")
 
     def _applied_subschemas(self, schema: Any) -> Iterator[Schema]:
         """Yield every subschema that applies to the same value, as often as it applies."""
@@ -128,7 +124,7 @@ class _EvaluationCounter:
             self._step(1)
             # Stops within the loop: the number of combinations may be astronomical.
             if count > MAX_EVALUATIONS_PER_LOCATION:
-                raise SchemaTooComplex("it refers to its parts too often")
+                raise ValueError("it refers to its parts too often")
             yield node
             above = above | {id(node)}
             pending += [(part, above) for part in self._parts(node)]

@@ -3,9 +3,7 @@
 ```
 StoreError                   base class
 ├── DatabaseOpenError        there is no usable database at this address
-├── SchemaMismatch           the tables do not match this code
-│   ├── SchemaTooNew               they belong to a newer version
-│   └── MigrationChanged           a migration was edited after it was applied
+├── SchemaMismatch           the tables belong to a newer version, or a migration was edited after it was applied
 ├── LockTimeout              another transaction held a lock for too long
 ├── SerializationConflict    others changed the same rows, on every attempt
 ├── ConnectionLost           the server is unreachable
@@ -14,14 +12,10 @@ StoreError                   base class
 │   └── DiskFull
 ├── ReadOnlyDatabase         the file, server or transaction is read-only
 ├── DatabaseCorrupt          the file is not a database, or is damaged
-├── ConstraintViolation      `table`, `columns` and `constraint` as far as the engine reports them
-│   ├── UniqueViolation
-│   ├── ForeignKeyViolation        the referenced row is missing, or a row is still referenced
-│   ├── CheckViolation
-│   └── NotNullViolation
+├── ConstraintViolation      `rule`, and `table`, `columns` and `constraint` as far as the engine reports them
+│   └── UniqueViolation
 ├── InvalidValue             a value that the database cannot store
-├── RowMismatch              a row does not match the requested type
-│   └── UnexpectedRowCount
+├── RowMismatch              a row does not match the requested type, or not one row where one was expected
 ├── InvalidStatement         the SQL is wrong, or not allowed here
 └── DatabaseClosed
 ```
@@ -32,10 +26,11 @@ any, is the cause (`__cause__`).
 
 from __future__ import annotations
 
+from typing import Literal
+
 from portico.protocol.errors import PorticoError
 
 __all__ = [
-    "CheckViolation",
     "CommitOutcomeUnknown",
     "ConnectionLost",
     "ConstraintViolation",
@@ -44,19 +39,14 @@ __all__ = [
     "DatabaseOpenError",
     "DiskError",
     "DiskFull",
-    "ForeignKeyViolation",
     "InvalidStatement",
     "InvalidValue",
     "LockTimeout",
-    "MigrationChanged",
-    "NotNullViolation",
     "ReadOnlyDatabase",
     "RowMismatch",
     "SchemaMismatch",
-    "SchemaTooNew",
     "SerializationConflict",
     "StoreError",
-    "UnexpectedRowCount",
     "UniqueViolation",
 ]
 
@@ -75,30 +65,7 @@ class DatabaseOpenError(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The tables do not match this code."""
-
-
-class SchemaTooNew(SchemaMismatch):
-    """The tables belong to a newer version of Portico."""
-
-    def __init__(self, history: str, applied_version: int, supported_version: int) -> None:
-        super().__init__(
-            f"The schema “{history}” of the database has version {applied_version}, but this Portico supports "
-            f"versions up to {supported_version}. A newer Portico has used the database. Run that version, or "
-            "restore a backup from before the upgrade."
-        )
-        self.applied_version = applied_version
-        self.supported_version = supported_version
-
-
-class MigrationChanged(SchemaMismatch):
-    """A migration was edited after it was applied."""
-
-    def __init__(self, history: str, name: str) -> None:
-        super().__init__(
-            f"The migration {name} of “{history}” was edited after it was applied to this database. Restore it, "
-            "and put the change into a new migration with the next number."
-        )
+    """The tables belong to a newer version of Portico, or a migration was edited after it was applied."""
 
 
 class LockTimeout(StoreError):
@@ -155,34 +122,33 @@ class DatabaseCorrupt(StoreError):
     public_message = "the storage is damaged"
 
 
+ConstraintRule = Literal["unique", "foreign key", "check", "not null", ""]
+_RULES = {
+    "unique": "duplicate value: uniqueness",
+    "foreign key": "the referenced row is missing, or the row is still referenced: foreign key",
+    "check": "the value is not allowed: check",
+    "not null": "a value is missing: not null",
+    "": "a constraint",
+}
+
+
 class ConstraintViolation(StoreError):
     """A constraint was violated. SQLite does not report the name of a foreign key."""
 
-    rule = "a constraint"
-
-    def __init__(self, *, table: str = "", columns: tuple[str, ...] = (), constraint: str = "") -> None:
+    def __init__(
+        self, rule: ConstraintRule = "", *, table: str = "", columns: tuple[str, ...] = (), constraint: str = ""
+    ) -> None:
         place = ".".join(filter(None, (table, ", ".join(columns))))
         details = " ".join(filter(None, (place and f"of {place}", constraint and f"({constraint})")))
-        super().__init__(f"{self.rule} {details}".rstrip())
+        super().__init__(f"{_RULES[rule]} {details}".rstrip())
+        self.rule = rule
         self.table = table
         self.columns = columns
         self.constraint = constraint
 
 
 class UniqueViolation(ConstraintViolation):
-    rule = "duplicate value: uniqueness"
-
-
-class ForeignKeyViolation(ConstraintViolation):
-    rule = "the referenced row is missing, or the row is still referenced: foreign key"
-
-
-class CheckViolation(ConstraintViolation):
-    rule = "the value is not allowed: check"
-
-
-class NotNullViolation(ConstraintViolation):
-    rule = "a value is missing: not null"
+    """A value exists already."""
 
 
 class InvalidValue(StoreError):
@@ -190,11 +156,7 @@ class InvalidValue(StoreError):
 
 
 class RowMismatch(StoreError):
-    """A row does not match the requested type."""
-
-
-class UnexpectedRowCount(RowMismatch):
-    """No row, or several, where one was expected."""
+    """A row does not match the requested type, or there is no row, or several, where one was expected."""
 
 
 class InvalidStatement(StoreError):

@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.store.errors import ForeignKeyViolation, InvalidStatement, MigrationChanged, SchemaTooNew
+from portico.store.errors import ConstraintViolation, InvalidStatement, SchemaMismatch
 from portico.store.transaction import Engine, Transaction
 
 _FILE = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)(?:\.(?P<engine>sqlite|postgresql))?\.sql")
@@ -102,9 +102,16 @@ def _applied_numbers(history: str, migrations: list[Migration], tx: Transaction)
     for number, name, checksum in rows:
         # An older release would read tables that it does not understand.
         if number not in by_number and not _is_additive(name):
-            raise SchemaTooNew(history, rows[-1][0], len(migrations))
+            raise SchemaMismatch(
+                f"The schema “{history}” of the database has version {rows[-1][0]}, but this Portico supports "
+                f"versions up to {len(migrations)}. A newer Portico has used the database. Run that version, or "
+                "restore a backup from before the upgrade."
+            )
         if number in by_number and by_number[number].checksum != checksum:
-            raise MigrationChanged(history, by_number[number].name)
+            raise SchemaMismatch(
+                f"The migration {by_number[number].name} of “{history}” was edited after it was applied to this "
+                "database. Restore it, and put the change into a new migration with the next number."
+            )
     return {number for number, _, _ in rows}
 
 
@@ -126,5 +133,5 @@ def _apply(history: str, migrations: list[Migration], item: Migration, tx: Trans
         # Foreign keys are off during a migration, so they are checked before its commit.
         broken = tx.fetch_all(tuple[str, int | None, str, int], "pragma foreign_key_check")
         if broken:
-            raise ForeignKeyViolation(table=broken[0][0])
+            raise ConstraintViolation("foreign key", table=broken[0][0])
     return item.name

@@ -271,11 +271,11 @@ _ERRORS_BY_SQLSTATE: dict[str, tuple[type[StoreError], str]] = {
     "XX002": (errors.DatabaseCorrupt, "The PostgreSQL server reports a damaged index: {detail}"),
 }
 
-_VIOLATIONS_BY_SQLSTATE: dict[str, type[errors.ConstraintViolation]] = {
-    "23505": errors.UniqueViolation,
-    "23503": errors.ForeignKeyViolation,
-    "23514": errors.CheckViolation,
-    "23502": errors.NotNullViolation,
+_RULES_BY_SQLSTATE: dict[str, errors.ConstraintRule] = {
+    "23505": "unique",
+    "23503": "foreign key",
+    "23514": "check",
+    "23502": "not null",
 }
 
 
@@ -291,7 +291,7 @@ def translate_postgres_error(failure: Exception) -> StoreError:
             return errors.ConnectionLost(f"The connection to PostgreSQL was lost: {failure}")
         return errors.InvalidStatement(str(failure))
     if state.startswith("23"):
-        return _constraint_violation(_VIOLATIONS_BY_SQLSTATE.get(state, errors.ConstraintViolation), failure.diag)
+        return _constraint_violation(_RULES_BY_SQLSTATE.get(state, ""), failure.diag)
     kind, words = next(
         (_ERRORS_BY_SQLSTATE[state[:n]] for n in (5, 3, 2) if state[:n] in _ERRORS_BY_SQLSTATE),
         (errors.InvalidStatement, "{detail}"),
@@ -299,7 +299,7 @@ def translate_postgres_error(failure: Exception) -> StoreError:
     return kind(words.format(detail=failure.diag.message_primary or failure))
 
 
-def _constraint_violation(kind: type[errors.ConstraintViolation], diagnostics: Any) -> errors.ConstraintViolation:
+def _constraint_violation(rule: errors.ConstraintRule, diagnostics: Any) -> errors.ConstraintViolation:
     """Build the error from the server's diagnostics.
 
     The detail is `Key (owner, name)=(1, x) already exists.`, possibly localized; only the columns are used, because the
@@ -307,4 +307,5 @@ def _constraint_violation(kind: type[errors.ConstraintViolation], diagnostics: A
     """
     key = re.search(r"\(([^()]*)\)=\(", diagnostics.message_detail or "")
     columns = tuple(key[1].split(", ")) if key else tuple(filter(None, [diagnostics.column_name]))
-    return kind(table=diagnostics.table_name or "", columns=columns, constraint=diagnostics.constraint_name or "")
+    kind = errors.UniqueViolation if rule == "unique" else errors.ConstraintViolation
+    return kind(rule, table=diagnostics.table_name or "", columns=columns, constraint=diagnostics.constraint_name or "")

@@ -131,13 +131,13 @@ _ERRORS_BY_CODE: dict[int, tuple[type[StoreError], str]] = {
 # Damage that the driver detects itself and has no code for.
 _INVALID_TEXT = re.compile("Could not decode to UTF-8|unsupported file format|malformed")
 
-_VIOLATIONS_BY_CODE: dict[int, type[errors.ConstraintViolation]] = {
-    sqlite3.SQLITE_CONSTRAINT_UNIQUE: errors.UniqueViolation,
-    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: errors.UniqueViolation,
-    sqlite3.SQLITE_CONSTRAINT_ROWID: errors.UniqueViolation,
-    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: errors.ForeignKeyViolation,
-    sqlite3.SQLITE_CONSTRAINT_CHECK: errors.CheckViolation,
-    sqlite3.SQLITE_CONSTRAINT_NOTNULL: errors.NotNullViolation,
+_RULES_BY_CODE: dict[int, errors.ConstraintRule] = {
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: "unique",
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: "unique",
+    sqlite3.SQLITE_CONSTRAINT_ROWID: "unique",
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: "foreign key",
+    sqlite3.SQLITE_CONSTRAINT_CHECK: "check",
+    sqlite3.SQLITE_CONSTRAINT_NOTNULL: "not null",
 }
 
 
@@ -155,18 +155,19 @@ def translate_sqlite_error(failure: Exception, path: str) -> StoreError:
         return errors.InvalidValue(f"The database cannot hold this value: {failure}")
     code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF == sqlite3.SQLITE_CONSTRAINT:
-        return _constraint_violation(_VIOLATIONS_BY_CODE.get(code, errors.ConstraintViolation), str(failure))
+        return _constraint_violation(_RULES_BY_CODE.get(code, ""), str(failure))
     kind, template = _ERRORS_BY_CODE.get(code & 0xFF, (errors.InvalidStatement, "{detail}"))
     return kind(template.format(path=path, detail=failure))
 
 
-def _constraint_violation(kind: type[errors.ConstraintViolation], message: str) -> errors.ConstraintViolation:
+def _constraint_violation(rule: errors.ConstraintRule, message: str) -> errors.ConstraintViolation:
     """Build the error from a message such as `UNIQUE constraint failed: task.owner, task.name`.
 
     The message of a check constraint has its name there.
     """
     names = message.partition("constraint failed: ")[2]
     places = [name.split(".") for name in names.split(", ")]
-    if kind is not errors.CheckViolation and all(len(place) == 2 for place in places):
-        return kind(table=places[0][0], columns=tuple(column for _, column in places))
-    return kind(constraint=re.sub(r"^index '(.*)'$", r"\1", names))
+    kind = errors.UniqueViolation if rule == "unique" else errors.ConstraintViolation
+    if rule != "check" and all(len(place) == 2 for place in places):
+        return kind(rule, table=places[0][0], columns=tuple(column for _, column in places))
+    return kind(rule, constraint=re.sub(r"^index '(.*)'$", r"\1", names))

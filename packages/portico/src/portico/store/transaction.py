@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.store.errors import InvalidStatement, StoreError, UnexpectedRowCount
+from portico.store.errors import InvalidStatement, RowMismatch, StoreError
 from portico.store.rows import Row, decode_rows
 
 T = TypeVar("T")
@@ -80,10 +80,10 @@ class Transaction:
         return decode_rows(row_type, columns, rows)
 
     def fetch_one(self, row_type: type[T], sql: str, parameters: Parameters = ()) -> T:
-        """Return the only row. Raises UnexpectedRowCount."""
+        """Return the only row. Raises RowMismatch."""
         columns, rows = self._do(self._fetch, sql, parameters)
         if len(rows) != 1:
-            raise UnexpectedRowCount(f"expected one row, got {len(rows)}: {sql}")
+            raise RowMismatch(f"expected one row, got {len(rows)}: {sql}")
         value: T = decode_rows(row_type, columns, rows)[0]
         return value
 
@@ -91,7 +91,7 @@ class Transaction:
         """Return the only row, or None. A single value may also be null."""
         columns, rows = self._do(self._fetch, sql, parameters)
         if len(rows) > 1:
-            raise UnexpectedRowCount(f"expected at most one row, got {len(rows)}: {sql}")
+            raise RowMismatch(f"expected at most one row, got {len(rows)}: {sql}")
         return decode_rows(row_type, columns, rows, nullable=True)[0] if rows else None
 
     def publish(self, topic: str, payload: str = "") -> None:

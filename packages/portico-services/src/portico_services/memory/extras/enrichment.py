@@ -233,7 +233,7 @@ async def _related_memories(memories: MemoryStore, record: MemoryRecord) -> list
 
 
 async def apply_enrichment(memories: MemoryStore, proposed: EnrichmentProposal, *, who: str = "") -> MemoryRecord:
-    """Store a proposal. Raises `MemoryVersionConflict` if the memory has changed since it was made."""
+    """Store a proposal. Raises `InvalidInput` if the memory has changed since it was made."""
     before = proposed.record
     if proposed.changes_nothing:
         return before

@@ -22,12 +22,6 @@ MAX_GROUPS, MAX_MEMBERS = 1000, 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class GroupPermissionDenied(MemoryToolError):
-    """The caller is not an admin of the group."""
-
-    jsonrpc_code, error_code, error_type = -32608, "not_allowed", "PermissionError"
-
-
 class GroupMember(Struct, frozen=True):
     """A member of a group."""
 
@@ -127,6 +121,11 @@ def _to_result(group: UserGroup) -> UserGroup:
 
 
 def _require_admin(group: UserGroup, by: str | None) -> None:
-    """Raise `GroupPermissionDenied` unless `by` is an admin; None means that the server has no authentication."""
+    """Raise `MemoryToolError` unless `by` is an admin; None means that the server has no authentication."""
     if by is not None and GroupMember(by, "admin") not in group.members:
-        raise GroupPermissionDenied(f"This requires the role admin in the group {group.name}.")
+        raise MemoryToolError(
+            f"This requires the role admin in the group {group.name}.",
+            error_type="PermissionError",
+            code="not_allowed",
+            number=InvalidInput.jsonrpc_code,
+        )

@@ -26,7 +26,7 @@ from portico.extend import Database, Transaction
 from portico.store.errors import DatabaseCorrupt, InvalidStatement, InvalidValue, UniqueViolation
 from portico_services import text as texts, timestamps
 from portico_services.git_project import ProjectInfo
-from portico_services.memory.errors import InvalidInput, MemoryStoreError, MemoryToolError, MemoryVersionConflict
+from portico_services.memory.errors import STORAGE_ERROR, InvalidInput, MemoryToolError
 from portico_services.memory.search import index_builder, retrieval
 from portico_services.memory.search.embeddings import EmbeddingIndex, EmbeddingsUnavailable, QueryEmbedding
 from portico_services.memory.search.index_maintenance import IndexMaintenance
@@ -481,10 +481,17 @@ def _page(hits: list[SearchHit], limit: int, offset: int) -> RecallPage:
 
 
 def _require_version(tx: Transaction, id: str, owner: str, version: int | None) -> MemoryRecord:
-    """Return the memory. Raises `MemoryVersionConflict` if its version is not the expected one."""
+    """Return the memory. Raises `InvalidInput` if its version is not the expected one."""
     record = records.get(tx, _parse_id(id), owner)
     if version is not None and version != record.version:
-        raise MemoryVersionConflict(record.id, version, record.version)
+        raise InvalidInput(
+            f"Memory {record.id}: expected version {version}, got {record.version}; it has changed since you read it. "
+            "Read it again with memory_get and retry with its version.",
+            code="version_conflict",
+            id=record.id,
+            expected=version,
+            found=record.version,
+        )
     return record
 
 
@@ -513,6 +520,9 @@ def store_error(failure: StoreError) -> MemoryToolError:
     """Return the error for the client, without the paths and addresses that the database error contains."""
     if isinstance(failure, InvalidValue):
         return InvalidInput("An argument contains a NUL or a lone surrogate, which cannot be stored. Remove it.")
-    return MemoryStoreError(
-        f"The memory could not be stored or read: {failure.public_message}.", retryable=failure.retryable
+    return MemoryToolError(
+        f"The memory could not be stored or read: {failure.public_message}.",
+        retryable=failure.retryable,
+        code="storage_error",
+        number=STORAGE_ERROR,
     )

@@ -94,7 +94,7 @@ def _to_jsonrpc_error(refusal: MemoryToolError, ctx: Context, codes: ErrorStyle)
     # The numbers lie in the range that JSON-RPC 2.0 (section 5.1) reserves, so later versions of the protocol may
     # define them.
     if codes == "jsonrpc" and revision == V2024_11_05:
-        return ProtocolError(str(refusal), refusal.to_meta(), code=refusal.jsonrpc_code)
+        return ProtocolError(str(refusal), refusal.to_meta(), code=refusal.details["number"])
     return None
 
 
