@@ -1,23 +1,14 @@
 """OAuth flows as generators, without I/O.
 
-A flow yields the requests it needs, receives their responses, and returns its result. A driver performs the requests,
-synchronously or asynchronously, in about ten lines:
-
-    def run(flow):
-        reply = None
-        while True:
-            try:
-                request = flow.send(reply)
-            except StopIteration as done:
-                return done.value
-            reply = perform(request)  # fetch, open a browser, show a code or sleep
+A flow yields the requests it needs, receives their responses, and returns its result. `drive` is the asynchronous
+driver; a synchronous one is the same loop without `await`.
 
 A driver that cannot perform a request throws the error into the flow or lets it propagate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -95,6 +86,28 @@ FlowResponse = FetchResponse | Mapping[str, str] | None
 
 T = TypeVar("T")
 AuthFlow = Generator[FlowRequest, FlowResponse, T]
+
+
+async def drive(flow: AuthFlow[T], perform: Callable[[FlowRequest], Awaitable[FlowResponse]]) -> T:
+    """Run a flow and return its result. `perform` answers each request that the flow yields."""
+    reply: FlowResponse = None
+    while True:
+        try:
+            request = flow.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        reply = await perform(request)
+
+
+async def drive_without_browser(flow: AuthFlow[T], fetch: Callable[[FetchRequest], Awaitable[FetchResponse]]) -> T:
+    """Run a flow that only fetches. Raises UsageError if it asks for a browser."""
+
+    async def perform(request: FlowRequest) -> FlowResponse:
+        if not isinstance(request, FetchRequest):
+            raise UsageError("this authorization flow requires a browser, which is not available here")
+        return await fetch(request)
+
+    return await drive(flow, perform)
 
 
 def fetch(method: str, url: str, headers: HeaderItems = (), body: bytes = b"") -> AuthFlow[FetchResponse]:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction, encode_json_column
 from portico.store.errors import DatabaseCorrupt
 from portico_services.memory.errors import InvalidInput, MemoryNotFound
-from portico_services.memory.store.filters import MemoryFilter, to_sql
+from portico_services.memory.store.filters import MemoryFilter
 from portico_services.memory.store.namespaces import CURRENT_STATUSES
 from portico_services.memory.store.ownership import VISIBLE, is_visible, owner_of
 
@@ -231,15 +231,6 @@ def fetch_existing(tx: Transaction, ids: Sequence[str]) -> dict[str, MemoryRecor
     if lost is not None:
         raise DatabaseCorrupt(f"The store is damaged: memory {lost} is referenced but missing. Restore a backup.")
     return result
-
-
-def filter_ids(
-    tx: Transaction, ids: Sequence[str], filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT_STATUSES, at: int
-) -> set[str]:
-    """Return the ids that match a filter."""
-    condition, values = to_sql(filter, statuses)
-    sql = f"select memory.id from memory where memory.id in :among and {condition} and {NOT_EXPIRED_SQL}"
-    return set(tx.fetch_all(str, sql, {**values, "among": list(ids), "now": at}))
 
 
 def select_where(tx: Transaction, condition: str, values: dict[str, Any], limit: int) -> list[MemoryRecord]:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from portico.auth.flow import AuthFlow, FetchRequest, FetchResponse
+from portico.auth.flow import AuthFlow, FetchRequest, FetchResponse, drive_without_browser
 from portico.auth.principal import Principal
 from portico.protocol.errors import PorticoError, UsageError
 
@@ -105,12 +105,4 @@ async def run_flow(flow: AuthFlow[T], fetch: Fetcher | None) -> T:
     """Run a flow that only fetches."""
     if fetch is None:
         raise UsageError("no fetcher is available")
-    reply: FetchResponse | None = None
-    while True:
-        try:
-            request = flow.send(reply)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        if not isinstance(request, FetchRequest):
-            raise UsageError("a verifier cannot open a browser")
-        reply = await fetch(request)
+    return await drive_without_browser(flow, fetch)

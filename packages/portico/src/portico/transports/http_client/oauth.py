@@ -15,6 +15,7 @@ from portico.auth.flow import (
     FlowRequest,
     FlowResponse,
     WaitRequest,
+    drive,
     parse_redirect,
 )
 from portico.auth.oauth import OAuth
@@ -83,17 +84,11 @@ class OAuthTransport:
         await self._fetcher.close()
 
     async def _run_conversation(self, conversation: AuthFlow[T]) -> T:
-        reply: FlowResponse = None
         # The timeout of a request is paused while it waits for another request's login.
         with pause_timeout() if self._lock.locked() else nullcontext():
             await self._lock.acquire()
         try:
-            while True:
-                try:
-                    flow_request = conversation.send(reply)
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
-                reply = await self._perform(flow_request)
+            return await drive(conversation, self._perform)
         finally:
             self._lock.release()
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from portico.auth.errors import AuthorizationError, UnsafeUrl, quote_untrusted
-from portico.auth.flow import AuthFlow, FetchRequest, FetchResponse, FlowResponse
+from portico.auth.flow import AuthFlow, FetchRequest, FetchResponse, drive_without_browser
 from portico.auth.url_policy import MAX_RESPONSE_BYTES, check_addresses, check_redirect, split_url
-from portico.protocol.errors import ProtocolError, TransportError, UsageError
+from portico.protocol.errors import ProtocolError, TransportError
 from portico.transports.http_client.pool import HttpConnectionPool, HttpUrl
 
 T = TypeVar("T")
@@ -33,15 +33,7 @@ class OAuthFetcher:
 
     async def run_conversation(self, conversation: AuthFlow[T]) -> T:
         """Run an authorization flow that only fetches, and return its result."""
-        reply: FlowResponse = None
-        while True:
-            try:
-                request = conversation.send(reply)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            if not isinstance(request, FetchRequest):
-                raise UsageError("this authorization flow requires a browser, which is not available here")
-            reply = await self.fetch(request)
+        return await drive_without_browser(conversation, self.fetch)
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         try:
