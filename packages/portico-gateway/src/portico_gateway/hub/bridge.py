@@ -7,8 +7,8 @@ of the hub. Each line from the hub is
     [NUMBER][!] [MESSAGE]
 
 where NUMBER is set when the hub is done with the host's NUMBER-th line of this connection, and `!` marks a line that
-has to be sent again to another hub: it belongs to the state of the session, such as `initialize`. The line `stop`
-says that the operator stopped the hub.
+has to be sent again to another hub: it belongs to the state of the session, such as `initialize`. The line
+`end NUMBER` says that the hub is about to end and has processed no later line, and `stop` that the operator stopped it.
 
 When the hub ends, the bridge starts another one and repeats the lines that are marked. Requests without side effects
 are sent again; other requests in flight are answered with an error, because they may have run.
@@ -37,6 +37,8 @@ MAX_SESSION_LINES = 512
 # Reading stops while the other side has this much unread.
 HIGH_WATER_BYTES = 1024 * 1024
 READ_BYTES = 256 * 1024
+MAX_ANSWER_BYTES = 64 * 1024
+MAX_ATTACH_ATTEMPTS, ATTACH_PAUSE_SECONDS = 10, 0.05
 # A hub that ends more often is broken, and starting it again and again would hide that.
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
 
@@ -83,6 +85,8 @@ class Bridge:
         self._session: list[bytes] = []
         # Responses to the first lines of a connection are discarded if they only repeat the session.
         self._repeated = 0
+        # The last line that a hub has processed before it ended in an orderly way.
+        self._processed: int | None = None
         # The beginning of a line from the hub; whether the rest of a long message is being copied.
         self._hub_line = bytearray()
         self._streaming = self._discarding = False
@@ -250,6 +254,9 @@ class Bridge:
         if head == b"stop":
             self._stopped = True
             return False
+        if head == b"end":
+            self._processed = int(message)
+            return False
         number = 0
         if head:
             number = int(head.rstrip(b"!"))
@@ -277,30 +284,43 @@ class Bridge:
     # Connection to the hub
 
     def _attach(self) -> None:
-        directory = location.open_directory()
-        try:
-            self._hub = hub = location.connect_or_start(directory)
-        finally:
-            os.close(directory)
-        self._hub_ended = False
-        # Bounded: a hub that does not answer its greeting hangs.
+        """Connect to the hub and introduce the host. Raises HubError."""
+        for attempt in range(MAX_ATTACH_ATTEMPTS):
+            # A hub that is about to end may still accept connections.
+            time.sleep(attempt * ATTACH_PAUSE_SECONDS)
+            directory = location.open_directory()
+            try:
+                hub = location.connect_or_start(directory)
+            finally:
+                os.close(directory)
+            answer = self._greet(hub)
+            if answer == b"ok\n":
+                hub.setblocking(False)
+                self._hub, self._hub_ended = hub, False
+                return
+            hub.close()
+            if answer:
+                raise HubError(answer.decode(errors="replace").strip())
+        raise HubError("the hub closes its connections; see `portico hub logs`")
+
+    def _greet(self, hub: socket.socket) -> bytes:
+        """Send the greeting and return the answer, or nothing if the connection ended. Raises HubError."""
+        # Bounded: a hub that does not answer hangs.
         hub.settimeout(location.START_TIMEOUT_SECONDS)
+        answer = b""
         try:
             hub.sendall(self._greeting)
-            answer = b""
-            while not answer.endswith(b"\n"):
-                # One byte at a time: the messages that follow belong to the loop.
+            # One byte at a time: the messages that follow belong to the loop.
+            while not answer.endswith(b"\n") and len(answer) < MAX_ANSWER_BYTES:
                 byte = hub.recv(1)
-                if not byte or len(answer) > 64 * 1024:
-                    raise HubError("the hub closed the connection; see `portico hub logs`")
+                if not byte:
+                    return b""
                 answer += byte
         except TimeoutError:
             raise HubError("the hub does not answer; try `portico hub restart`") from None
-        except OSError as failure:
-            raise HubError(f"the connection to the hub failed: {failure.strerror}") from None
-        if answer != b"ok\n":
-            raise HubError(answer.decode(errors="replace").strip())
-        hub.setblocking(False)
+        except OSError:
+            return b""
+        return answer
 
     def _lose_hub(self) -> None:
         if self._hub is not None:
@@ -319,6 +339,9 @@ class Bridge:
         unsent = self._to_hub.count(b"\n")
         pending = self._pending
         first_unsent = self._sent - unsent + 1
+        if self._processed is not None:
+            first_unsent = min(first_unsent, self._processed + 1)
+        self._processed = None
         self._to_hub.clear()
         self._pending, self._pending_bytes, self._sent = {}, 0, 0
         again: list[bytes] = []

@@ -318,6 +318,7 @@ class _BridgeConnection(asyncio.Protocol):
     def close(self) -> None:
         """End the session."""
         if self._session is not None:
+            self._session.stop_reading()
             self._session.ended.set()
         else:
             self._transport.abort()

@@ -72,6 +72,7 @@ class HostSession(StdioConnection):
         self.channel.use_unique_ids(int.from_bytes(os.urandom(5), "big"))
         self._on_roots_changed = on_roots_changed
         self._received = 0
+        self._stops = False
         # Number of the line of each request in flight; lines of batches.
         self._numbers: dict[int | str, int] = {}
         self._marks: set[int] = set()
@@ -136,6 +137,17 @@ class HostSession(StdioConnection):
             self._marks.discard(number)
             return b"%d!" % number
         return b"%d" % number
+
+    def stop_reading(self) -> None:
+        """Process no more lines, and tell the bridge which lines it can send to another hub."""
+        if not self._stops and not self.broken:
+            self._stops = True
+            self._backlog.clear()
+            self._write_bytes(b"end %d\n" % self._received)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._stops:
+            super().data_received(data)
 
     def tell_stop(self) -> None:
         """Tell the bridge not to start another hub before its host sends a message."""
