@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +36,7 @@ class HttpDriver:
         tool: str | None = None,
         session: bool = False,
         fresh: bool = False,
-        core: int = 0,
+        core: int | None = 0,
         timeout: float = 30.0,
     ) -> None:
         self.port = free_port()
@@ -51,7 +52,7 @@ class HttpDriver:
     def __enter__(self) -> Self:
         self.output = tempfile.TemporaryFile()
         try:
-            with on_core(self.core):
+            with on_core(self.core) if self.core is not None else nullcontext():
                 # A session of its own, so that a server which forks can be ended as a whole.
                 self.child = subprocess.Popen(
                     self.command,

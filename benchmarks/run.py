@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import audit_table
+import backend_table
 import client_table
 import compiled  # noqa: F401
 import console_table
@@ -50,6 +51,7 @@ SERVICES = {
     "memory": memory_table,
     "items": work_items,
     "workers": workers_table,
+    "backend": backend_table,
     "find": find_table,
     "console": console_table,
 }
