@@ -204,7 +204,7 @@ def options_of(init: Any) -> list[str]:
         ("serve-resources", ["uri", *ResourceOptions.__annotations__], Server.resource),
         ("write-prompts", PromptOptions.__annotations__, Server.prompt),
         ("server", options_of(Server.__init__), Server),
-        ("write-a-client", options_of(Client.__init__), Client),
+        ("client", options_of(Client.__init__), Client),
     ],
 )
 def test_every_option_is_explained(page: str, options: Iterable[str], described: Any) -> None:
@@ -221,7 +221,7 @@ def test_every_option_of_running_is_described() -> None:
     assert not [name for name in (*stdio, *http) if f"**{name}**" not in described]
 
 
-@pytest.mark.parametrize("page, of", [("context", Context), ("server", Service), ("write-a-client", Client)])
+@pytest.mark.parametrize("page, of", [("context", Context), ("server", Service), ("client", Client)])
 def test_every_public_name_is_explained(page: str, of: type) -> None:
     internal = {"get_rounds", "bind_task", "enter_thread", "input_required_result", "components", "scoped_components"}
     public = [name for name in vars(of) if not name.startswith("_") and name not in internal]
