@@ -129,6 +129,7 @@ docs: $(SITE)
 
 specifications: $(READY)
 	$(BIN)/python docs/specifications/write.py
+	$(BIN)/python docs/generate.py
 
 conform: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/conformance/run.py
