@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = sorted(path for path in (ROOT / "packages").iterdir() if (path / "src").is_dir())
 MAX_PER_1000_WORDS = 2.0
 # The documentation has not been rewritten yet: this limit only keeps it from getting worse.
-MAX_PER_1000_WORDS_IN_DOCS = 12.5
+MAX_PER_1000_WORDS_IN_DOCS = 8.0
 # Strings with fewer words are names, keys and formats rather than messages.
 MIN_MESSAGE_SPACES = 3
 

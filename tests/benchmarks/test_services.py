@@ -316,7 +316,7 @@ def test_goals_of_the_live_table_follow_from_the_numbers(bench: SimpleNamespace)
     assert goals[3].measured == "101.0 ms (recurses)"
 
 
-def test_a_python_that_is_new_enough_is_looked_for(
+def test_a_python_that_is_new_enough_is_searched(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench.live_table, "candidates", lambda: iter([str(tmp_path / "none"), sys.executable]))

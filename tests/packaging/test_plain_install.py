@@ -283,6 +283,6 @@ def test_what_needs_one_says_which(run: object, words: tuple[str | Path, ...], e
     assert status and said == "" and extra in err and "Traceback" not in err
 
 
-def test_tracing_that_is_wanted_and_not_installed_is_said_once(run: object) -> None:
+def test_tracing_that_is_wanted_and_not_installed_is_reported_once(run: object) -> None:
     _, _, err = run("serve", HELLO, OTEL_TRACES_EXPORTER="otlp")  # type: ignore[operator]
     assert err.count("portico[otel]") == 1 and "Traceback" not in err

@@ -263,7 +263,7 @@ async def test_what_a_tool_says_is_not_taken_for_the_name_of_another(plain_words
     assert json.loads(failed["content"][0]["text"])["error"]["error_message"] == "no number in look_up"
 
 
-async def test_a_failure_is_told_with_its_details_and_its_explanation(plain_words: Any) -> None:
+async def test_a_failure_is_reported_with_its_details_and_its_explanation(plain_words: Any) -> None:
     refused = (await plain_words.call("my_module.number", value=""))["result"]
     said = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
     assert refused["error"]["error_details"].items() >= said.items()

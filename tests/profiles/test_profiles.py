@@ -109,7 +109,7 @@ async def test_the_command_line_goes_before_the_configuration_and_that_before_th
     assert "create_task" in await child.tools()
 
 
-def test_how_much_of_a_service_is_offered_is_said_on_the_command_line(place: ServiceEnvironment) -> None:
+def test_how_much_of_a_service_is_offered_is_reported_on_the_command_line(place: ServiceEnvironment) -> None:
     said = settings.merge_settings({"services": {"memory": {"tools": "default"}}})
     names = [
         {tool.name for tool in assembly.build_server([one], said, place).tools} for one in ("memory", "memory:all")
@@ -407,7 +407,7 @@ async def test_failures_are_worded_as_is_wanted(connect: Connect) -> None:
         (None, "2025-11-25", True),
     ],
 )
-async def test_wrong_arguments_are_told_as_is_wanted(
+async def test_wrong_arguments_are_reported_as_is_wanted(
     connect: Connect, habit: Any, revision: str, is_result: bool
 ) -> None:
     wire = await opened(connect, odd(argument_errors=habit), revision)

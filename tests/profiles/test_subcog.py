@@ -151,7 +151,7 @@ async def test_the_prompt_guides_a_capture(subcog: Any) -> None:
     )
 
 
-async def test_projects_are_told_apart_by_the_clients_roots(serve: Serve, tmp_path: Path) -> None:
+async def test_projects_are_distinguished_by_the_clients_roots(serve: Serve, tmp_path: Path) -> None:
     for name in ("x", "y"):
         (tmp_path / name / "app").mkdir(parents=True)
         child = with_roots(await serve("subcog"), tmp_path / name / "app")

@@ -249,7 +249,7 @@ async def test_a_client_need_not_say_who_it_is(connect: Connect) -> None:
 
 @pytest.mark.requirement("modern.client-info-optional")
 @pytest.mark.parametrize("info", ["Ada", {"name": "c"}, {"name": 1, "version": "1"}])
-async def test_a_client_that_misspells_itself_is_told(connect: Connect, info: Any) -> None:
+async def test_a_client_that_misspells_itself_is_informed(connect: Connect, info: Any) -> None:
     """Present but malformed is another matter than absent."""
     said = await connect(small()).modern("tools/list", client=info)
     assert said["error"]["code"] == -32602
@@ -1077,7 +1077,7 @@ def test_the_order_is_the_one_in_which_things_were_added() -> None:
 
 
 @pytest.mark.requirement("tools.names-aggregated")
-async def test_equal_names_are_told_apart_by_the_prefix_the_author_chose(connect: Connect) -> None:
+async def test_equal_names_are_distinguished_by_the_prefix_the_author_chose(connect: Connect) -> None:
     """Two servers may call themselves and their tools the same; the prefix decides, not their names."""
     server = Server("outer")
     for number in (1, 2):
@@ -1406,7 +1406,7 @@ async def test_names_of_tools_have_a_case(revision: str) -> None:
 
 @pytest.mark.requirement("prompts.list-changed")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_prompt_that_comes_or_goes_is_told_of(connect: Connect, revision: str) -> None:
+async def test_a_prompt_that_comes_or_goes_is_reported(connect: Connect, revision: str) -> None:
     server = small()
     wire = connect(server)
     await wire.initialize(revision)

@@ -699,7 +699,7 @@ async def _all_tools(peer: Peer) -> dict[str, dict[str, Any]]:
         (V2026_07_28, ["text", "image", "audio", "resource", "resource"]),
     ],
 )
-async def test_audio_is_said_in_words_to_2024_11_05(revision: str, kinds: list[str]) -> None:
+async def test_audio_is_reported_in_words_to_2024_11_05(revision: str, kinds: list[str]) -> None:
     """`AudioContent` came with 2025-03-26."""
     async with Peer(revision) as peer:
         content = (await peer.call("blocks"))["result"]["content"]
@@ -708,7 +708,7 @@ async def test_audio_is_said_in_words_to_2024_11_05(revision: str, kinds: list[s
 
 @pytest.mark.requirement("tools.structured-since", "content.link-since")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_resource_link_is_said_in_words_before_2025_06_18_and_keeps_its_address(revision: str) -> None:
+async def test_a_resource_link_is_reported_in_words_before_2025_06_18_and_keeps_its_address(revision: str) -> None:
     """`ResourceLink` came with 2025-06-18, its icons with 2025-11-25."""
     async with Peer(revision) as peer:
         (block,) = (await peer.call("link"))["result"]["content"]

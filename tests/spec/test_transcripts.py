@@ -397,7 +397,7 @@ async def test_a_prompt_with_its_argument(connect: Connect) -> None:
 
 @pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_a_tool_that_is_registered_at_run_time_is_told_of(connect: Connect, revision: str) -> None:
+async def test_a_tool_that_is_registered_at_run_time_is_reported(connect: Connect, revision: str) -> None:
     server = tasks()
 
     @server.tool
@@ -418,7 +418,7 @@ async def test_a_tool_that_is_registered_at_run_time_is_told_of(connect: Connect
 
 
 @pytest.mark.requirement("resources.list-changed")
-async def test_a_resource_that_is_registered_at_run_time_is_told_of(connect: Connect) -> None:
+async def test_a_resource_that_is_registered_at_run_time_is_reported(connect: Connect) -> None:
     server = Server("subcog")
 
     @server.tool

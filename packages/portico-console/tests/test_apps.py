@@ -103,7 +103,7 @@ def allow(card: Any, label: str = "Allow") -> None:
     card.get_by_role("group", name="App permission request").get_by_role("button", name=label).click()
 
 
-def test_an_app_gets_its_input_and_its_result_and_is_told_what_changes(seen: Any) -> None:
+def test_an_app_gets_its_input_and_its_result_and_is_reported_what_changes(seen: Any) -> None:
     card = run(seen, "real")
     app = app_of(card)
     host = said(app, "host")
@@ -187,7 +187,7 @@ def test_a_link_of_an_app_is_opened_by_a_person(seen: Any) -> None:
     seen.wrong[:] = [one for one in seen.wrong if "another page" not in one]
 
 
-def test_an_app_hears_that_its_call_was_cancelled_and_is_told_before_it_ends(seen: Any) -> None:
+def test_an_app_hears_that_its_call_was_cancelled_and_is_reported_before_it_ends(seen: Any) -> None:
     card = run(seen, "slow")
     app = app_of(card)
     assert said(app, "input") == {}

@@ -77,7 +77,7 @@ async def developed(file: Path) -> AsyncIterator[tuple[str, Reloader, Server]]:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_clients_keep_their_connection_and_are_told(file: Path, revision: Any) -> None:
+async def test_clients_keep_their_connection_and_are_informed(file: Path, revision: Any) -> None:
     async with developed(file) as (url, _, _), Client(url, protocol_version=revision) as client:
         assert (await client.call_tool("tool_1")).text == "a1"
         async with client.listen(tools=True) as changes:

@@ -165,7 +165,7 @@ async def test_a_console_for_any_server(serve: Serve, file: str) -> None:
     ],
     ids=str,
 )
-def test_mistakes_are_said_in_a_sentence(words: list[str], why: str, file: str) -> None:
+def test_mistakes_are_reported_in_a_sentence(words: list[str], why: str, file: str) -> None:
     command = [*PORTICO, *(word.format(file=file) for word in words)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert said.returncode == 2 and why in said.stderr and "Traceback" not in said.stderr

@@ -48,7 +48,7 @@ async def names(client: Client) -> set[str]:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_clients_of_every_revision_are_told(server: Server, revision: Any) -> None:
+async def test_clients_of_every_revision_are_informed(server: Server, revision: Any) -> None:
     changes = Changes()
     async with (
         server.lifespan(),
@@ -79,7 +79,7 @@ async def test_what_was_not_there_at_the_start_can_be_switched_on(server: Server
         assert again.structured["outcome"] == "no_change"
 
 
-async def test_a_service_that_is_none_or_cannot_be_had_is_told_so(server: Server, monkeypatch: Any) -> None:
+async def test_a_service_that_is_none_or_cannot_be_had_is_reported_so(server: Server, monkeypatch: Any) -> None:
     async with server.lifespan(), Client(server) as client:
         for tool in ("service_enable", "service_disable"):
             with pytest.raises(ToolError, match="Unknown service 'operator'"):

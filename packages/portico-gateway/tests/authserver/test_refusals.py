@@ -230,7 +230,7 @@ async def test_registration_can_be_turned_off(stand: Stand) -> None:
         ({"request_uri": "https://evil.example/"}, "request_not_supported"),
     ],
 )
-async def test_only_a_client_that_a_user_let_in_is_told_what_is_wrong(
+async def test_only_a_client_that_a_user_let_in_is_informed_what_is_wrong(
     stand: Stand, wrong: dict[str, str], error: str
 ) -> None:
     """RFC 9700, 4.11.2: anybody can register, so a link of this host would lead anywhere."""

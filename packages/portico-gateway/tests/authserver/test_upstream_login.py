@@ -296,7 +296,7 @@ def test_a_ring_lies_beside_the_database_for_its_owner_alone(tmp_path: Path, mon
         KeyRing([b"short"])
 
 
-async def test_rows_are_sealed_anew_after_a_key_was_replaced(tmp_path: Path) -> None:
+async def test_rows_are_sealed_again_after_a_key_was_replaced(tmp_path: Path) -> None:
     store, old = f"sqlite://{tmp_path}/store.db", KeyRing([b"k" * 32])
     row = StoredToken("us anna", "notes", "https://login.example", "", 1.0)
     before = TokenVault("https://gateway.example", store, old)

@@ -146,7 +146,7 @@ async def test_rules_of_a_config_hold_for_any_target(target: str, tmp_path: Path
         assert [one.name for one in await client.list_tools()] == [allowed.partition(".")[2]]
 
 
-def test_scripts_of_the_code_face_are_told_which_rule_they_need(
+def test_scripts_of_the_code_face_are_reported_which_rule_they_need(
     rules: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -159,7 +159,7 @@ def test_scripts_of_the_code_face_are_told_which_rule_they_need(
     assert "→ allowed" in capsys.readouterr().out
 
 
-def test_a_face_whose_scripts_no_rule_allows_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_face_whose_scripts_no_rule_allows_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     for rule, words in (("shop.*", "no access rule allows scripts"), ("code.*", "")):
         caplog.clear()
         server = Server("shop")

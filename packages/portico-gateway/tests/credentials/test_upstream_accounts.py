@@ -144,7 +144,7 @@ async def test_the_first_request_of_all_may_be_a_call(place: Any, revision: Any)
             await anna.call_tool("notes_min")
 
 
-async def test_who_cannot_be_asked_is_told_where_to_go(place: Any) -> None:
+async def test_who_cannot_be_asked_is_informed_where_to_go(place: Any) -> None:
     async with place() as at, at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
         with pytest.raises(ToolError, match="/connect/to/notes") as refused:
             await anna.call_tool("notes_connect_account")

@@ -101,6 +101,6 @@ async def test_a_handler_in_this_process_is_answered_too() -> None:
         ({"sampling": "no_such_module:f"}, "no_such_module"),
     ],
 )
-def test_what_makes_no_sense_is_told(answers: Any, what: str) -> None:
+def test_what_makes_no_sense_is_reported(answers: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         Gateway().add_upstream("a", ["x"], client_handlers=answers)

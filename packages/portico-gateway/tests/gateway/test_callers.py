@@ -180,7 +180,7 @@ async def test_what_a_caller_may_have_by_now_is_found(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_change_is_told_and_seen_by_those_whom_it_is_for(revision: Any) -> None:
+async def test_a_change_is_reported_and_seen_by_those_whom_it_is_for(revision: Any) -> None:
     server = guarded()
     gateway = Gateway({"n": server})
 

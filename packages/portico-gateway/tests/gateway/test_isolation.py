@@ -61,7 +61,7 @@ async def test_two_sessions_of_one_user_are_two(counter: list[str]) -> None:
 
 
 @pytest.mark.parametrize("isolation, found", [("principal", [1, 2, 1]), ("shared", [1, 2, 3])])
-async def test_principals_are_told_apart_if_wanted(counter: list[str], isolation: str, found: list[int]) -> None:
+async def test_principals_are_distinguished_if_wanted(counter: list[str], isolation: str, found: list[int]) -> None:
     gateway = gateway_to(counter, isolation=isolation)
     async with Client(gateway, principal="ada") as ada, Client(gateway, principal="bob") as bob:
         assert [*await more(ada, 2), *await more(bob, 1)] == found

@@ -87,7 +87,7 @@ def test_a_toml_says_more(tmp_path: Path) -> None:
         ("upstream = 1", "upstream: expected a table, got 1"),
     ],
 )
-def test_what_makes_no_sense_is_told(tmp_path: Path, text: str, what: str) -> None:
+def test_what_makes_no_sense_is_reported(tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"gateway\.toml") as told:
@@ -107,7 +107,7 @@ def test_a_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.Monke
     assert secrets.mask("hunter2hunter2 and correct horse") == "*** and ***"
 
 
-async def test_a_secret_is_masked_in_what_is_told(
+async def test_a_secret_is_masked_in_what_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TOKEN_OF_A", "hunter2hunter2")

@@ -107,7 +107,7 @@ async def test_what_was_subscribed_is_heard_again_after_the_upstream_was_restart
 
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_who_listens_is_told_of_lists_that_it_never_asked_for(revision: Any, view: bool) -> None:
+async def test_who_listens_is_notified_of_lists_that_it_never_asked_for(revision: Any, view: bool) -> None:
     below = Server("below")
 
     @below.tool
@@ -131,7 +131,7 @@ async def test_who_listens_is_told_of_lists_that_it_never_asked_for(revision: An
                     break
 
 
-async def test_who_listens_to_tools_alone_is_told_of_nothing_else() -> None:
+async def test_who_listens_to_tools_alone_is_notified_of_nothing_else() -> None:
     below = Server("below")
 
     @below.tool

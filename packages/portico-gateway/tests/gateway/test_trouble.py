@@ -148,7 +148,7 @@ async def test_a_list_that_is_refused_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize("below", [SUPPORTED_PROTOCOL_VERSIONS[-2], SUPPORTED_PROTOCOL_VERSIONS[-1]])
-async def test_a_client_that_can_be_asked_is_told_why_too(tmp_path: Path, below: Any) -> None:
+async def test_a_client_that_can_be_asked_is_informed_why_too(tmp_path: Path, below: Any) -> None:
     flag = tmp_path / "dead"
     gateway = Gateway()
     gateway.add_upstream("mortal", [sys.executable, str(mortal(tmp_path)), str(flag)], protocol_version=below)

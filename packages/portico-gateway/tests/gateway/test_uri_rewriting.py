@@ -74,7 +74,7 @@ async def test_what_is_not_called_otherwise_is_the_same_to_the_byte() -> None:
         assert RESULT.encode() == bytes(await gateway(call))
 
 
-def test_only_addresses_are_written_anew() -> None:
+def test_only_addresses_are_written_again() -> None:
     said = rewrite_result_uris("tools/call", Raw(RESULT.encode()), lambda uri: exposed_uri("two", uri))
     assert bytes(said).decode() == RESULT.replace("note://x", "note://two/x")
 

@@ -114,7 +114,7 @@ async def test_each_view_has_its_path(revision: Any) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_change_is_told_where_it_is_seen(revision: Any) -> None:
+async def test_a_change_is_reported_where_it_is_seen(revision: Any) -> None:
     """One that listens to another part of the server hears nothing of it."""
     a, b = upstream("a"), upstream("b")
     found = Gateway({"a": a, "b": b})
@@ -199,7 +199,7 @@ def test_check_shows_the_views(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("[view.two]\ninclude = 'x'", "include: expected a list, got 'x'"),
     ],
 )
-def test_what_makes_no_sense_in_a_view_is_told(tmp_path: Path, more: str, what: str) -> None:
+def test_what_makes_no_sense_in_a_view_is_reported(tmp_path: Path, more: str, what: str) -> None:
     with pytest.raises(UsageError) as told:
         Gateway.load(file(tmp_path, more))
     assert what in str(told.value)

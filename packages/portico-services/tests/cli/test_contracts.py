@@ -149,7 +149,7 @@ def test_notes_of_an_author_that_cannot_be_read_are_an_error(contracts: Portico,
     assert "[notes]" in done.stdout
 
 
-def test_several_files_are_looked_at(contracts: Portico, tmp_path: Path) -> None:
+def test_several_files_are_checked(contracts: Portico, tmp_path: Path) -> None:
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text("nothing")
     done = contracts("lint", "a.md", "b.md")

@@ -334,7 +334,7 @@ def test_types_and_defaults_may_be_told_in_other_words(old: str, new: str) -> No
     assert lint_document(swapped(old, new)) == []
 
 
-def test_alternatives_and_arrays_are_told_as_they_are() -> None:
+def test_alternatives_and_arrays_are_reported_as_they_are() -> None:
     of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
     for schema, right, wrong in (
         ({"type": ["string", "null"]}, "string", "null"),

@@ -204,7 +204,7 @@ async def test_the_details_of_a_refusal_arrive(tmp_path: Path, revision: str) ->
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, TimeoutError])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_type_of_what_a_body_raises_is_told_without_a_word_of_it(
+async def test_the_type_of_what_a_body_raises_is_reported_without_a_word_of_it(
     revision: str, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL", "portico")
@@ -221,7 +221,9 @@ async def test_the_type_of_what_a_body_raises_is_told_without_a_word_of_it(
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_the_type_of_what_a_task_raises_is_told_as_well(revision: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_type_of_what_a_task_raises_is_reported_as_well(
+    revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("CRITICAL", "portico")
     server = Server("s")
 

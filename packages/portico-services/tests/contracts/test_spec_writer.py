@@ -194,7 +194,7 @@ def test_any_name_has_an_invocation_name(name: str) -> None:
     assert spec_parser.parse_specification(text)[0].invocation[0] == contract.tools[0].invocation
 
 
-def test_names_that_would_be_the_same_are_told_apart() -> None:
+def test_names_that_would_be_the_same_are_distinguished() -> None:
     listed = [{"name": name, "inputSchema": {}} for name in ("do-it", "do_it", "DO IT", "do-it")]
     assert [one.invocation for one in contract_from_tools(listed, server="s").tools] == [
         "s.do_it",

@@ -104,7 +104,7 @@ async def test_a_new_field_breaks_no_client(revision: str, strict: bool) -> None
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_server_that_is_started_anew_over_http(revision: str) -> None:
+async def test_a_server_that_is_started_again_over_http(revision: str) -> None:
     version_discovery._modern_by_target.clear()
     async with listening(first(strict=True)) as port:
         client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision)

@@ -169,7 +169,7 @@ async def test_a_worker_that_ended_meanwhile_is_replaced_and_the_session_says_so
 
 
 @jail_only
-async def test_the_loss_of_a_worker_is_told_with_the_next_evaluation(talk: Begin) -> None:
+async def test_the_loss_of_a_worker_is_reported_with_the_next_evaluation(talk: Begin) -> None:
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)

@@ -51,7 +51,7 @@ CLASS = {"python://class/A", "pharo://class/A", "python://package/__main__"}
 METHOD = {*CLASS, "python://method/A/f"}
 
 
-async def test_what_changes_a_class_is_told(listener: Listener) -> None:
+async def test_what_changes_a_class_is_reported(listener: Listener) -> None:
     assert await listener.heard("evaluate", expression="class A:\n    def f(self): return 1") == METHOD
     assert await listener.heard("evaluate", expression="A().f()") == set()
     assert await listener.heard("define_method", className="A", source="def f(self): return 2") == METHOD
@@ -64,7 +64,7 @@ async def test_what_changes_a_class_is_told(listener: Listener) -> None:
     assert await listener.heard("reset_session") == set()
 
 
-async def test_a_class_that_is_gone_with_its_session_is_told(listener: Listener) -> None:
+async def test_a_class_that_is_gone_with_its_session_is_reported(listener: Listener) -> None:
     await listener.heard("evaluate", expression="class A: ...")
     answer = await listener.wire.request(
         "tools/call", {"name": "evaluate", "arguments": {"expression": "import os; os._exit(1)"}}

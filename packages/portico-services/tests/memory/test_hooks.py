@@ -80,7 +80,7 @@ def test_the_assistant_says_where_it_works(shell: Shell, tmp_path: Path) -> None
         assert "belongs" in context(shell("hook", "session-start", stdin=json.dumps({"cwd": nowhere})))
 
 
-def test_what_is_said_is_bounded_and_is_called_information(shell: Shell) -> None:
+def test_what_is_reported_is_bounded_and_is_called_information(shell: Shell) -> None:
     for number in range(12):
         shell("capture", "-", "-n", "context", stdin=f"n{number} " + f"deploy{number} " * 20_000)
     for name, given in (("session-start", {}), ("user-prompt-submit", {"prompt": "n1 deploy1 n2 deploy2 " * 50_000})):

@@ -76,7 +76,7 @@ async def test_who_says_no_is_not_asked_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
-async def test_a_client_that_cannot_ask_its_user_is_told_how(folder: Path, revision: Any) -> None:
+async def test_a_client_that_cannot_ask_its_user_is_informed_how(folder: Path, revision: Any) -> None:
     async with Client(serving(), roots=[(folder / "mine").as_uri()], protocol_version=revision) as client:
         with pytest.raises(ToolError, match=r"cannot ask its user.*portico serve --allow-path PATH"):
             await read(client, folder / "mine" / "plan.txt")

@@ -65,7 +65,7 @@ def messages(*numbers: int) -> list[str]:
     return [f"message {n}" for n in numbers]
 
 
-def test_only_what_is_new_is_told_and_only_once(tmp_path: Path) -> None:
+def test_only_what_is_new_is_reported_and_only_once(tmp_path: Path) -> None:
     add(tmp_path / "log", *range(50))
     follower = Follower(tmp_path / "log")
     assert follower.told() == []
@@ -76,7 +76,7 @@ def test_only_what_is_new_is_told_and_only_once(tmp_path: Path) -> None:
     assert follower.told(limit=7) == messages(*range(53, 100))
 
 
-def test_a_line_is_told_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_is_reported_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
     add(path, 0)
     follower = Follower(path)
@@ -130,7 +130,7 @@ def test_nothing_is_lost_when_a_log_is_rotated(tmp_path: Path, rotate: Callable[
     assert follower.told() == messages(14)
 
 
-def test_a_log_that_was_cut_is_begun_anew_and_that_is_said(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_is_begun_again_and_that_is_said(tmp_path: Path) -> None:
     log = tmp_path / "log"
     add(log, *range(10))
     follower = Follower(log)
@@ -175,7 +175,7 @@ def test_an_empty_log_can_be_followed_through_its_rotation(tmp_path: Path) -> No
     assert follower.told() == messages(1, 2)
 
 
-def test_what_is_written_fast_is_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_fast_is_reported_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MAX_READ_BYTES", 1000)
     log = tmp_path / "log"
     log.touch()
@@ -277,7 +277,7 @@ async def test_when_the_time_is_up_there_is_a_cursor_and_nothing_else(tmp_path: 
         assert told["nextCursor"]
 
 
-async def test_names_are_hidden_in_what_is_told(tmp_path: Path) -> None:
+async def test_names_are_hidden_in_what_is_reported(tmp_path: Path) -> None:
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
         first = await follow_log(client, waitSeconds=0)

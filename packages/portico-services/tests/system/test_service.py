@@ -173,7 +173,7 @@ async def test_a_long_message_is_cut_and_can_be_read_whole(folder: Path) -> None
     ("tool", "asked"),
     [("eventlog_query", {"logName": "App"}), ("fs_search", {"fileName": "*"}), ("fs_list", {"path": "PLACE"})],
 )
-async def test_without_what_seals_cursors_there_is_no_next_page_and_that_is_told(
+async def test_without_what_seals_cursors_there_is_no_next_page_and_that_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tool: str, asked: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)  # type: ignore[arg-type]
@@ -413,7 +413,7 @@ async def test_the_names_of_logs_are_completed(folder: Path, connect: Callable[.
 
 
 @pytest.mark.parametrize("attached", [True, False])
-async def test_who_follows_a_log_is_told_when_it_grows(
+async def test_who_follows_a_log_is_informed_when_it_grows(
     folder: Path, connect: Callable[..., Any], attached: bool
 ) -> None:
     service = system(folder, log_poll_interval=3600)
@@ -451,7 +451,7 @@ async def test_every_server_that_has_the_service_tells_of_a_log_that_grows(folde
     assert sorted(told) == [("one", "eventlog://app"), ("two", "eventlog://app")]
 
 
-async def test_logs_are_looked_at_by_themselves(folder: Path) -> None:
+async def test_logs_are_checked_by_themselves(folder: Path) -> None:
     looked = threading.Event()
     service = system(folder, log_poll_interval=0.001)
     service.machine.logs.change_stamps = lambda: looked.set() or {}  # type: ignore[method-assign,func-returns-value]

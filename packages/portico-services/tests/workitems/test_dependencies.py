@@ -67,7 +67,7 @@ async def test_a_thousand_tasks_are_one_plan_all_or_none(serving: Serving) -> No
     assert done.data["count"] == 1000
 
 
-async def test_circles_are_looked_for_once_a_task_however_much_it_waits_for(
+async def test_circles_are_searched_once_a_task_however_much_it_waits_for(
     items: WorkItemStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Mock(wraps=cycles.find_path)
@@ -161,7 +161,7 @@ async def test_a_wait_has_an_end(serving: Serving) -> None:
         await client.call_tool("next_task", {"worker": "ann", "wait": 1e9})
 
 
-async def test_a_circle_in_a_plan_is_told_in_the_names_of_the_plan(items: WorkItemStore) -> None:
+async def test_a_circle_in_a_plan_is_reported_in_the_names_of_the_plan(items: WorkItemStore) -> None:
     there = await make(items)
     for plan, path in (
         ([WorkItemDraft(description="x", ref="a", blocked_by=["a"])], ["a", "a"]),
@@ -180,7 +180,7 @@ async def test_a_circle_in_a_plan_is_told_in_the_names_of_the_plan(items: WorkIt
     assert await items.count(ListQuery()) == 1
 
 
-async def test_a_worker_that_asks_for_some_is_told_that_there_are_others(serving: Serving) -> None:
+async def test_a_worker_that_asks_for_some_is_reported_that_there_are_others(serving: Serving) -> None:
     client = await serving()
     await client.call_tool("create_task", {"description": "Cut some trees"})
     answer = (await client.call_tool("next_task", {"worker": "ann", "query": "roof"}, result_type=dict)).data

@@ -45,7 +45,7 @@ async def test_a_transition_is_legal_or_changes_nothing(items: WorkItemStore, be
         assert await everything(items) == was
 
 
-async def test_times_are_set_on_the_way_and_taken_off_when_it_begins_anew(items: WorkItemStore, clock: Clock) -> None:
+async def test_times_are_set_on_the_way_and_taken_off_when_it_begins_again(items: WorkItemStore, clock: Clock) -> None:
     id = await make(items)
     begun = await set_to(items, id, "in_progress", worker="ann")
     assert (begun.started_at, begun.completed_at, begun.worker) == (clock.now, None, "ann")

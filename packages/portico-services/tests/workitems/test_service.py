@@ -49,7 +49,7 @@ async def make(client: Client, description: str = "something", **more: Any) -> s
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_created_task_is_told_as_json_on_every_revision(serving: Serving, revision: str) -> None:
+async def test_a_created_task_is_reported_as_json_on_every_revision(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     result = await client.call_tool("create_task", {"description": "Fix parser bug"})
     told = json.loads(result.content[0].text)
@@ -116,7 +116,7 @@ async def test_wrong_arguments_are_refused(serving: Serving, tool: str, argument
     assert (await said(client, "list_tasks"))["tasks"] == []
 
 
-async def test_a_task_that_is_not_there_is_said_in_a_sentence_and_in_a_word(serving: Serving) -> None:
+async def test_a_task_that_is_not_there_is_reported_in_a_sentence_and_in_a_word(serving: Serving) -> None:
     client = await serving()
     for tool, argument in (
         ("get_task", "id"),

@@ -208,7 +208,7 @@ async def test_what_is_no_circle_is_allowed(
     await finish(items)
 
 
-async def test_a_circle_is_looked_for_within_bounds(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_circle_is_searched_within_bounds(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.cycles.MAX_VISITED_NODES", 10)
     chain = [await make(items)]
     for _ in range(8):

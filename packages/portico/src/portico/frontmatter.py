@@ -70,7 +70,7 @@ def parse_frontmatter(text: str) -> dict[str, Any]:
         forbidden = _FORBIDDEN_CHARS.search(line)
         if forbidden is not None:
             description = "a tab: use spaces" if forbidden[0] == "\t" else f"the character U+{ord(forbidden[0]):04X}"
-            raise UsageError(f"line {number}: the frontmatter cannot hold {description}")
+            raise UsageError(f"line {number}: {description} is not supported in frontmatter")
         if line.startswith(("---", "...")):
             raise UsageError(f"line {number}: a line that starts with {line[:3]!r} would end the frontmatter")
     return _YamlParser(lines).mapping()

@@ -235,7 +235,7 @@ def test_a_body_beyond_the_bound_is_not_read() -> None:
     assert FetchResponse(200, (), b"[" * 100_000).json_object() is None
 
 
-def test_a_driver_that_answers_the_wrong_thing_is_told(world: Any) -> None:
+def test_a_driver_that_answers_the_wrong_thing_is_reported(world: Any) -> None:
     talk = world.oauth().authorize()
     talk.send(None)
     with pytest.raises(UsageError, match="must be a FetchResponse, got dict"):

@@ -167,7 +167,7 @@ def test_an_application_on_the_web_says_so(world: Any, issuer: Any) -> None:
 
 
 @pytest.mark.requirement("auth.registration-refused")
-def test_with_nothing_to_go_by_the_user_is_told_what_to_do(make: Any, server: Any) -> None:
+def test_with_nothing_to_go_by_the_user_is_informed_what_to_do(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(registration_endpoint=None))
     with pytest.raises(RegistrationError, match="configure its client id"):
         world.call(world.oauth())

@@ -220,7 +220,7 @@ def test_the_servers_nonce_on_a_good_answer_is_kept(bound: Any, make: Any) -> No
     assert verified(headers["DPoP"])[1]["nonce"] == "next"
 
 
-def test_without_the_package_one_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_one_is_informed_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
     with pytest.raises(UsageError, match=r"portico\[oauth\]"):
         DpopProver(lambda: 0.0)

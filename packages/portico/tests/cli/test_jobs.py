@@ -115,7 +115,7 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(jobs: Jobs, client: Sy
     assert task.refresh() == "working"
 
 
-def test_what_is_not_there_is_said(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
     with closing(sqlite3.connect(store)) as made, made:
         made.execute("create table other (one integer)")

@@ -135,7 +135,7 @@ def test_the_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: P
     assert status(again, token.strip()) == 200
 
 
-def test_open_is_said_in_so_many_words(start: Start, env: dict[str, str]) -> None:
+def test_open_is_reported_in_so_many_words(start: Start, env: dict[str, str]) -> None:
     url, said = start("--port", "0", "--no-auth")
     assert "No token is required (--no-auth): every user of this machine" in said
     assert status(url) == 200

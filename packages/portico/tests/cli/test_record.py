@@ -208,7 +208,7 @@ async def test_another_answer_to_a_question_was_not_recorded(shop: Path, tmp_pat
         ('{"portico_recording":1}\n', "contains no response to initialize"),
     ],
 )
-def test_what_is_no_recording_is_said_in_a_sentence(text: str, complaint: str, tmp_path: Path) -> None:
+def test_what_is_no_recording_is_reported_in_a_sentence(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(UsageError, match=complaint):
         ReplayHandler.load(tmp_path / "x.jsonl")

@@ -218,7 +218,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(surroundings: dict[str, str
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
 @pytest.mark.parametrize("words", [["list", "tools", "examples/hello.py"], ["completion", "bash"]])
-def test_a_full_disk_is_said(surroundings: dict[str, str], words: list[str]) -> None:
+def test_a_full_disk_is_reported(surroundings: dict[str, str], words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "portico", *words],

@@ -62,7 +62,7 @@ def test_a_result_is_what_it_says(terminal: Open) -> None:
     assert json.loads(seen.left) == {"x": 1, "y": 2}
 
 
-def test_several_contents_are_told_apart(terminal: Open, liar: Any) -> None:
+def test_several_contents_are_distinguished(terminal: Open, liar: Any) -> None:
     contents = [{"uri": "a://1", "mimeType": "text/plain", "text": "one"}, {"uri": "a://2", "text": "two"}]
     seen = terminal("read", "a://1", "--", *liar({"resources/read": {"contents": contents}}))
     assert seen.end() == 0

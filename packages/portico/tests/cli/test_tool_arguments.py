@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_refused(words: list[str], sentence: str) -> None:
     assert sentence in refused(*words)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     assert refused("citty=x", "dayz=3").count("\n") == 1
 
 

@@ -335,7 +335,7 @@ class Paged(Counting):
 
 @pytest.mark.requirement("caching.cursor-dead")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
-async def test_a_list_is_fetched_anew_if_a_kept_page_leads_nowhere(kind: str) -> None:
+async def test_a_list_is_fetched_again_if_a_kept_page_leads_nowhere(kind: str) -> None:
     """2026-07-28, server/utilities/caching, Interaction with Pagination."""
     server = Paged()
     async with Client(server) as client:

@@ -380,7 +380,7 @@ def test_other_roots_are_a_mistake(root: Any) -> None:
 
 @pytest.mark.parametrize("modes", [("form",), ("url",), ("form", "url")], ids="+".join)
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_revision_is_told_what_it_has_words_for(revision: str, modes: Any) -> None:
+async def test_a_revision_is_reported_what_it_has_words_for(revision: str, modes: Any) -> None:
     told: list[Any] = []
 
     def trace(direction: str, message: bytes) -> None:
@@ -406,7 +406,7 @@ async def test_a_revision_is_told_what_it_has_words_for(revision: str, modes: An
     assert able.get("elicitation") == (elicitation if has_forms else None)
 
 
-def test_roots_that_are_given_later_are_looked_at_too() -> None:
+def test_roots_that_are_given_later_are_checked_too() -> None:
     inputs = InputHandlers(roots=["/a"])
     inputs.roots = ["/b c", "file:///d"]
     assert inputs.roots == [Root("file:///b%20c"), Root("file:///d")]

@@ -264,7 +264,7 @@ async def test_what_a_server_does_not_read_waits_here_no_longer_than_it_may() ->
 
 
 @pytest.mark.requirement("stdio.stderr")
-async def test_whatever_is_said_on_standard_error_has_a_bound() -> None:
+async def test_whatever_is_reported_on_standard_error_has_a_bound() -> None:
     answer = "sys.stderr.write(('x' * 1000 + '\\n') * 5000 + 'y' * 10_000_000); sys.stderr.flush(); os._exit(1)"
     async with asyncio.timeout(PATIENCE), Client(child(answer)) as client:
         with pytest.raises(ConnectionClosed) as raised:

@@ -129,7 +129,9 @@ async def test_a_handler_that_fails_fails_the_call() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_a_handler_that_fails_is_told_without_its_words(revision: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_fails_is_reported_without_its_words(
+    revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def pushy(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(

@@ -291,7 +291,7 @@ async def test_structured_content_that_is_null_is_not_none_at_all() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_promise_is_looked_for_until_it_is_found(revision: str) -> None:
+async def test_a_promise_is_searched_until_it_is_found(revision: str) -> None:
     pages = 0
 
     def counting(handler: Any) -> Any:

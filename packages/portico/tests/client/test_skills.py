@@ -315,7 +315,7 @@ async def test_an_entry_that_makes_no_sense_is_refused_before_anything_is_read(
     assert shelf.reads == []
 
 
-async def test_what_is_refused_is_told_in_a_few_words(shelf: Shelf) -> None:
+async def test_what_is_refused_is_reported_in_a_few_words(shelf: Shelf) -> None:
     deep: Any = 0
     for _ in range(60):
         deep = {"k": [deep]}

@@ -102,7 +102,7 @@ async def test_what_nobody_asked_for_is_not_heard_of(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_changes_often_is_told_once(revision: str, heard: Any) -> None:
+async def test_what_changes_often_is_reported_once(revision: str, heard: Any) -> None:
     """A loop that is slow finds one entry for each thing, not one for each time."""
     server = notes()
     async with (
@@ -224,7 +224,7 @@ async def test_a_server_that_never_says_yes_is_not_waited_for_without_end() -> N
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.parametrize("how", ["ends", "refuses", "acknowledges something else"])
-async def test_a_server_that_does_not_say_yes_is_said_not_to(how: str) -> None:
+async def test_a_server_that_does_not_say_yes_is_reported_not_to(how: str) -> None:
     async def listen(call: Call) -> Any:
         if how == "refuses":
             raise MethodNotFound

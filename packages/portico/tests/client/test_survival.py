@@ -229,7 +229,7 @@ async def test_a_server_that_dies_each_time_is_not_started_without_end(
         assert (await client.call_tool("do")).text == "done"
 
 
-async def test_a_server_that_does_not_come_back_is_said_not_to(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_does_not_come_back_is_reported_not_to(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     once = "if len(open(book).read().splitlines()) > 1: print('no more', file=sys.stderr); os._exit(4)"
     async with asyncio.timeout(PATIENCE), Client(book.command("modern", once), max_retries=1) as client:
@@ -273,7 +273,7 @@ async def test_who_gives_up_waiting_for_it_does_not_spoil_it_for_the_others(book
     assert len(book.starts) == 3
 
 
-async def test_what_was_told_to_the_old_server_is_told_to_the_new_one(book: Book) -> None:
+async def test_what_was_told_to_the_old_server_is_informed_to_the_new_one(book: Book) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command("handshake"), log_level="error") as client:
         await client.subscribe("a://b")
         await client.subscribe("a://c")
@@ -311,7 +311,7 @@ async def test_leaving_a_listener_of_a_server_that_died_takes_no_time(book: Book
     assert len(book.starts) <= 2
 
 
-async def test_leaving_a_listener_is_told(book: Book) -> None:
+async def test_leaving_a_listener_is_informed(book: Book) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command("handshake")) as client:
         async with client.listen(uris=["a://b"]), client.listen(uris=["a://b"]):
             pass
@@ -327,7 +327,7 @@ async def test_leaving_a_listener_is_told(book: Book) -> None:
 
 @ERAS
 @pytest.mark.parametrize("call", ["repeatable", "not repeatable"])
-async def test_whoever_waits_when_the_client_closes_is_told_at_once(book: Book, era: str, call: str) -> None:
+async def test_whoever_waits_when_the_client_closes_is_informed_at_once(book: Book, era: str, call: str) -> None:
     client = Client(book.command(era))
     async with asyncio.timeout(PATIENCE):
         await client.connect()
@@ -342,7 +342,7 @@ async def test_whoever_waits_when_the_client_closes_is_told_at_once(book: Book, 
     assert len(book.starts) == 1
 
 
-async def test_whoever_is_about_to_try_again_is_told_at_once(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_is_about_to_try_again_is_reported_at_once(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 60.0)
     monkeypatch.setattr(upstreams, "MAX_BACKOFF_SECONDS", 60.0)
     client = Client(book.command("modern"), timeout=None)
@@ -502,7 +502,7 @@ async def _refused(port: int) -> None:
 
 
 @REVISIONS
-async def test_a_server_that_stays_down_is_said_to(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stays_down_is_reported_to(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     server, _ = counting()
     async with asyncio.timeout(PATIENCE):
@@ -561,7 +561,7 @@ async def test_listeners_come_back_with_the_server(revision: str) -> None:
             await client.close()
 
 
-async def test_a_gap_on_the_other_stream_is_told(serve: Serve) -> None:
+async def test_a_gap_on_the_other_stream_is_reported(serve: Serve) -> None:
     """Without ids nothing can be resumed, so what was said meanwhile is lost."""
     there = await serve(Endpoint(modern=False))
 
@@ -600,7 +600,7 @@ def forgotten(peer: Peer, request: Request, status: int, code: int | None) -> No
     ids=["404", "404 -32001", "404 -32600", "400 -32000", "400 -32600", "400"],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call"])
-async def test_a_session_that_is_lost_is_begun_anew(serve: Serve, status: int, code: int | None, method: str) -> None:
+async def test_a_session_that_is_lost_is_begun_again(serve: Serve, status: int, code: int | None, method: str) -> None:
     there = await serve(Endpoint(modern=False))
 
     def rule(peer: Peer, request: Request) -> None:

@@ -213,7 +213,7 @@ async def test_state_belongs_to_one_conversation() -> None:
         assert again == {"before": "a", "id": first["id"]}
 
 
-async def test_what_cannot_be_kept_is_said() -> None:
+async def test_what_cannot_be_kept_is_reported() -> None:
     server = FastMCP()
 
     @server.tool
@@ -438,7 +438,7 @@ class _Codec:
     [RequestStateSecurity(keys=["a" * 32]), RequestStateSecurity(codec=_Codec()), RequestStateSecurity.ephemeral()],
     ids=["keys", "codec", "ephemeral"],
 )
-async def test_states_are_sealed_as_the_server_is_told(security: RequestStateSecurity) -> None:
+async def test_states_are_sealed_as_the_server_is_informed(security: RequestStateSecurity) -> None:
     server = FastMCP("s", request_state_security=security)
 
     @server.tool

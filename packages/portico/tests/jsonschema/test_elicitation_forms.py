@@ -110,7 +110,7 @@ def test_an_answer_is_held_against_its_form(field: Any, right: list[Any], wrong:
     assert find_invalid_field(form, {}) == "f"
 
 
-def test_what_is_said_beside_the_fields_is_flat_too() -> None:
+def test_what_is_reported_beside_the_fields_is_flat_too() -> None:
     form = form_of({"type": "string"})
     assert [find_invalid_field(form, {"f": "x", "g": more}) for more in ("y", 1, 1.5, True, ["z"])] == [None] * 5
     assert [find_invalid_field(form, {"f": "x", "g": more}) for more in ({}, None, [1], [[]])] == ["g"] * 4

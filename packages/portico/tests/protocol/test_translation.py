@@ -175,7 +175,7 @@ def test_lists_lose_their_cache_hints_and_keep_their_cursor(revision: str) -> No
         assert found.get("nextCursor", "n") == "n"
 
 
-def test_2026_07_28_is_told_everything() -> None:
+def test_2026_07_28_is_reported_everything() -> None:
     said = tools.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public")
     assert translation.translate_result(said, V2026_07_28) is said
 

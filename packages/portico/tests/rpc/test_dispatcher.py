@@ -282,7 +282,7 @@ async def test_a_version_we_do_not_serve_is_named_with_those_we_do(version: str,
     assert discovered["supportedVersions"] == reply["error"]["data"]["supported"]
 
 
-async def test_a_missing_key_is_told_before_an_unknown_version(server: Server) -> None:
+async def test_a_missing_key_is_reported_before_an_unknown_version(server: Server) -> None:
     """The order that the reference implementations and the conformance suite agree on."""
     assert await code(written("tools/list", {"_meta": {PROTOCOL_VERSION_META_KEY: "v999"}}), server) == INVALID_PARAMS
 

@@ -188,7 +188,7 @@ def test_rules_by_kind_and_by_name() -> None:
     assert screen(f"{token}", rules).blocked == {"jwt": 1}
 
 
-def test_a_name_alone_is_looked_for_although_its_kind_is_not() -> None:
+def test_a_name_alone_is_searched_although_its_kind_is_not() -> None:
     rules = ScreeningPolicy(secrets="allow", overrides={"private_key": "block"})
     assert screen(samples.pem("EC PRIVATE KEY", 121)(RNG), rules).blocked == {"private_key": 1}
     assert screen(GITHUB, rules).text == GITHUB

@@ -415,7 +415,7 @@ async def test_a_rule_that_asks_the_person_asks_for_the_tool_that_is_meant(serve
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_clients_that_defer_tools_are_told_to_leave_those_of_a_face(revision: Any) -> None:
+async def test_clients_that_defer_tools_are_informed_to_leave_those_of_a_face(revision: Any) -> None:
     async with Client(ToolSearchServer(forge(), pinned_tools=["create_issue"]), protocol_version=revision) as client:
         marked = [bool((tool.meta or {}).get("anthropic/alwaysLoad")) for tool in await client.list_tools()]
     # Older revisions have no `_meta` there.

@@ -105,7 +105,7 @@ async def test_a_gateway_shows_pages_as_their_servers_do() -> None:
         assert (await client.call_tool("two_add_to_cart", {"book": "Emma"})).content[0].text == "Emma added."
 
 
-async def test_a_file_is_read_anew_for_each_host(tmp_path: Path) -> None:
+async def test_a_file_is_read_again_for_each_host(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(HTML)
     server = Server("s")

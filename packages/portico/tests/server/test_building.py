@@ -95,7 +95,7 @@ def test_what_the_protocol_forbids_is_not_built(build: Callable[[], Any], words:
 
 
 @pytest.mark.requirement("caching.hints-valid")
-def test_hints_of_skills_are_looked_at_too(tmp_path: Path) -> None:
+def test_hints_of_skills_are_checked_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ttl_ms"):
         Skills(tmp_path, cache_ttl_ms=-1)
 

@@ -122,13 +122,13 @@ async def test_a_long_result_is_cut_off() -> None:
         assert "1,000 characters" in said.content[1].text
 
 
-async def test_what_failed_for_want_of_a_connection_is_tried_again() -> None:
+async def test_what_failed_without_a_connection_is_tried_again() -> None:
     server, _ = made(RetryMiddleware(base_delay=0.001))
     async with Client(server) as client:
         assert (await client.call_tool("flaky")).data == "there"
 
 
-async def test_errors_are_told_and_requests_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_are_reported_and_requests_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     told: list[Any] = []
     server, _ = made(ErrorHandlingMiddleware(lambda error, context: told.append(context.name)), LoggingMiddleware())
     with caplog.at_level(logging.INFO, "portico.requests"):

@@ -245,7 +245,7 @@ async def test_a_list_is_encoded_once(revision: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_change_makes_a_list_anew(revision: str) -> None:
+async def test_a_change_makes_a_list_again(revision: str) -> None:
     server = full(3)
     before = await listed(server, revision)
     server.add(Tool(lambda: "", name="more"))

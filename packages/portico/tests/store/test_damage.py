@@ -160,7 +160,7 @@ def test_at_the_shell_it_is_one_sentence(
         assert done.returncode == 0 or len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-async def test_a_file_of_no_bytes_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_file_of_no_bytes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"")
     with caplog.at_level(logging.WARNING, "portico"):

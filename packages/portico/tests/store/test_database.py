@@ -382,7 +382,7 @@ async def test_foreign_keys_cascade(db: Database) -> None:
     assert await db.read(names) == []
 
 
-async def test_a_constraint_that_is_looked_at_last_fails_the_one_who_broke_it_and_nobody_else(db: Database) -> None:
+async def test_a_constraint_that_is_checked_last_fails_the_one_who_broke_it_and_nobody_else(db: Database) -> None:
     await db.write(
         lambda tx: tx.execute(
             "create table late (id bigint primary key, next bigint references late (id) deferrable initially deferred)"

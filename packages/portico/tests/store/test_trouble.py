@@ -314,7 +314,7 @@ async def test_what_is_kept_is_private(tmp_path: Path) -> None:
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_file_that_is_moved_away_while_closed_is_begun_anew(tmp_path: Path) -> None:
+async def test_a_file_that_is_moved_away_while_closed_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with Database(path) as db:
         await db.write(lambda tx: tx.execute(TABLE))
@@ -353,7 +353,7 @@ def terminate(server: postgres.Server, url: str) -> None:
     server.sql(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
 
 
-async def test_connections_that_were_lost_while_idle_are_made_anew(
+async def test_connections_that_were_lost_while_idle_are_made_again(
     postgres_server: postgres.Server, postgres_url: str
 ) -> None:
     async with Database(postgres_url) as db:

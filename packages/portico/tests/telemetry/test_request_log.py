@@ -65,7 +65,7 @@ def test_a_line_says_who_asked_what_and_how_it_ended(lines: list[dict[str, Any]]
     }
 
 
-def test_a_refusal_is_told_from_an_accident_whose_traceback_has_the_same_id(lines: list[dict[str, Any]]) -> None:
+def test_a_refusal_is_reported_from_an_accident_whose_traceback_has_the_same_id(lines: list[dict[str, Any]]) -> None:
     assert _of(lines, "refuse")["outcome"] == "tool_error"
     broken = _of(lines, "breaks")
     assert (broken["outcome"], broken["revision"]) == ("KeyError", "2025-06-18")

@@ -113,7 +113,7 @@ def test_a_project_uses_everything(project: Path) -> None:
     assert '+      "description": "What it may cost.",' in changed.stdout
 
 
-def test_mistakes_are_said_in_a_sentence(tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
         "import pytest\n\n@pytest.mark.protocol_version('2020-01-01')\ndef test_one(portico_sync_client): ...\n"
     )

@@ -65,7 +65,7 @@ class SessionFileStore:
         # A replaced file counts twice here. The check is approximate, as two saves may also run concurrently.
         if sum(item.stat().st_size for item in self._folder.rglob(f"*{_SUFFIX}")) + len(data) > MAX_TOTAL_BYTES:
             raise InspectionError(
-                "The total size of all saved sessions is reached: delete one that is no longer needed."
+                "The saved sessions have reached their total size limit: delete one that is no longer needed."
             )
         # Write to a temporary file and rename it, so that a reader never sees a partial file.
         descriptor, unfinished = tempfile.mkstemp(dir=place)

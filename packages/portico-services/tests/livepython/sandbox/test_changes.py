@@ -122,7 +122,7 @@ def test_all_changes_make_one_patch_that_can_be_applied(image: Interpreter, tmp_
     )
 
 
-def test_a_class_that_is_defined_anew_has_no_changes(image: Interpreter) -> None:
+def test_a_class_that_is_defined_again_has_no_changes(image: Interpreter) -> None:
     image.define_method("Account", "def pay(self, amount): ...")
     image.evaluate("class Account: ...")
     assert image.list_changes()["total"] == 0

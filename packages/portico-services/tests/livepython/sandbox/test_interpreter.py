@@ -120,7 +120,7 @@ def test_classes_of_the_session_behave_as_in_a_module(image: Interpreter) -> Non
         ),
     ],
 )
-def test_a_failure_is_told_in_the_lines_that_are_the_users(
+def test_a_failure_is_reported_in_the_lines_that_are_the_users(
     image: Interpreter, code: str, lines: list[str] | None
 ) -> None:
     told = refusal(image, code)
@@ -141,7 +141,7 @@ def test_a_failure_in_something_from_before_says_where_that_was(image: Interpret
     ]
 
 
-def test_deep_recursion_is_told_in_a_few_lines(image: Interpreter) -> None:
+def test_deep_recursion_is_reported_in_a_few_lines(image: Interpreter) -> None:
     told = refusal(image, "def f(): f()\nf()").splitlines()
     assert told[0].startswith("RecursionError")
     assert len(told) < 20

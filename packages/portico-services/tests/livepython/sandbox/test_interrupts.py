@@ -127,7 +127,7 @@ HELD_STILL = "points[0] is first and points[4].double() == 8"
     [("", "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", 0.3), (LARGE, "", 3.0)],
     ids=["deaf to the rescue", "too large"],
 )
-async def test_names_that_cannot_be_saved_are_lost_and_that_is_told(
+async def test_names_that_cannot_be_saved_are_lost_and_that_is_reported(
     talk: Begin, earlier: str, before: str, rescue_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "INTERRUPT_GRACE_SECONDS", 0.2)

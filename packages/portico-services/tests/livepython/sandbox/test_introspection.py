@@ -74,7 +74,7 @@ def refusal(image: Interpreter, op: str, **arguments: Any) -> str:
     return str(caught.value)
 
 
-def test_a_class_is_told_with_what_it_has(image: Interpreter) -> None:
+def test_a_class_is_reported_with_what_it_has(image: Interpreter) -> None:
     found = ask(image, "class_details", className="Point")
     assert found["name"] == "Point"
     assert found["qualifiedName"] == "__main__.Point"
@@ -202,7 +202,7 @@ def test_packages_are_installed_or_standard(image: Interpreter) -> None:
     assert "json" not in some
 
 
-def test_an_object_is_told_with_what_it_holds(image: Interpreter) -> None:
+def test_an_object_is_reported_with_what_it_holds(image: Interpreter) -> None:
     found = ask(image, "inspect_object", expression="Point(3, 4)")
     assert (found["type"], found["module"], found["repr"]) == ("Point", "__main__", "Point(x=3, y=4)")
     assert found["attributes"] == [
@@ -220,7 +220,7 @@ def test_an_object_is_told_with_what_it_holds(image: Interpreter) -> None:
     assert len(ask(image, "inspect_object", expression="list(range(1000))")["items"]) == 50
 
 
-def test_methods_properties_and_data_are_told_apart(image: Interpreter) -> None:
+def test_methods_properties_and_data_are_distinguished(image: Interpreter) -> None:
     image.evaluate(
         "import functools, enum\n"
         "class Tool:\n"
@@ -256,7 +256,7 @@ def test_methods_properties_and_data_are_told_apart(image: Interpreter) -> None:
     "expression, member, where",
     [("1j", "real", "properties"), ("slice(1)", "start", "properties"), ("[]", "append", "methods")],
 )
-def test_objects_of_c_are_told_alike(image: Interpreter, expression: str, member: str, where: str) -> None:
+def test_objects_of_c_are_reported_alike(image: Interpreter, expression: str, member: str, where: str) -> None:
     told = image.inspect_object(expression)
     assert [key for key in ("methods", "properties", "classAttributes") if member in str(told[key])] == [where]
 
@@ -299,7 +299,7 @@ def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
     assert ask(image, "complete", kind="method", typed="__in", className="Point")["values"][0] == "__init__"
 
 
-def test_a_range_that_is_longer_than_python_can_say_is_looked_at(image: Interpreter) -> None:
+def test_a_range_that_is_longer_than_python_can_say_is_checked(image: Interpreter) -> None:
     told = image.inspect_object("range(10**30)")
     assert "length" not in told
     assert told["items"][0]["repr"] == "0"

@@ -219,7 +219,7 @@ async def test_output_that_is_no_text_is_text_all_the_same(worker: PythonWorker,
     assert (await task).output == "\ufffd\ufffda"
 
 
-async def test_time_that_is_up_is_said_first_and_enforced_then(
+async def test_time_that_is_up_is_reported_first_and_enforced_then(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
@@ -323,7 +323,7 @@ async def test_whoever_waits_for_what_was_cancelled_may_be_cancelled_too(worker:
         (None, "closed its channel"),
     ],
 )
-async def test_how_it_ended_is_told(worker: PythonWorker, puppet: Puppet, status: int | None, reason: str) -> None:
+async def test_how_it_ended_is_reported(worker: PythonWorker, puppet: Puppet, status: int | None, reason: str) -> None:
     task = await asked(worker, puppet)
     puppet.exit, puppet.unread = status, b"last words"
     puppet.end()
@@ -341,7 +341,7 @@ async def test_whoever_uses_too_much_is_ended(
     assert (await ended(task)).reason == "it wrote too much"
 
 
-async def test_it_is_looked_at_once_more_after_the_answer(
+async def test_it_is_checked_once_more_after_the_answer(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "USAGE_CHECK_SECONDS", 0)

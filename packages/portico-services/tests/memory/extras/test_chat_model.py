@@ -119,7 +119,7 @@ async def test_what_is_no_key_is_not_sent(endpoint: Endpoint, key: str, monkeypa
 
 
 @pytest.mark.parametrize("status, again", [(500, True), (429, True), (404, False), (307, False)])
-async def test_what_fails_is_told_as_it_is(endpoint: Endpoint, status: int, again: bool) -> None:
+async def test_what_fails_is_reported_as_it_is(endpoint: Endpoint, status: int, again: bool) -> None:
     endpoint.status = status
     with pytest.raises(ModelError) as caught:
         await chat_model_from_settings(settings(endpoint))("Tags?", 100)

@@ -519,7 +519,7 @@ async def way(memories: MemoryStore, start: str, end: str) -> list[tuple[str, st
     return [(edge.source, edge.target) for edge in found.edges]
 
 
-async def test_a_way_is_looked_for_from_both_ends(memories: MemoryStore, asked: list[str]) -> None:
+async def test_a_way_is_searched_from_both_ends(memories: MemoryStore, asked: list[str]) -> None:
     for number in range(30):
         await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
         await keep(memories, f"`RightEnd` is beside `RightSide{number}`")
@@ -539,7 +539,7 @@ async def test_the_shortest_of_several_ways_is_found(memories: MemoryStore) -> N
     assert len(await way(memories, "StepFour", "StepOne")) == 3
 
 
-async def test_where_all_around_one_end_is_known_no_way_is_looked_for_from_the_other(
+async def test_where_all_around_one_end_is_known_no_way_is_searched_from_the_other(
     memories: MemoryStore, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):

@@ -67,7 +67,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_each_change_is_told_and_signed(
+async def test_each_change_is_reported_and_signed(
     serving: Serving, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_SECRET", SECRET)

@@ -126,7 +126,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL here")
-async def test_encoding_goes_on_after_a_kill_and_its_progress_is_told(url: str) -> None:
+async def test_encoding_goes_on_after_a_kill_and_its_progress_is_reported(url: str) -> None:
     total, done = 3 * embeddings.ENCODE_BATCH_SIZE, 2 * embeddings.ENCODE_BATCH_SIZE
     async with opened(url, None) as memories:
         await memories.capture_batch(

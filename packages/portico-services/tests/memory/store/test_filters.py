@@ -231,7 +231,7 @@ async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, qu
 
 
 @pytest.mark.parametrize("project", ["here/project", None])
-def test_the_same_text_is_looked_for_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
+def test_the_same_text_is_searched_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
     def look(tx: Transaction) -> None:
         digest = records.content_digest("nobody has said this")
         assert (
@@ -283,7 +283,7 @@ def test_what_is_like_a_memory_is_found_by_its_rare_words_and_by_a_frequent_one_
     assert large < 2 * small + 10
 
 
-def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:
+def test_the_past_is_checked_in_pieces(stores: tuple[Path, Path]) -> None:
     """What has not changed since is found by the index."""
     now = timestamps.now_ms()
     wanted = filters.parse_filter("tag:rare project:*", now)
@@ -308,7 +308,7 @@ async def test_a_condition_may_have_thousands_of_values(memories: MemoryStore, k
         memories.filter(f"path:{','.join(f'src/{number}/' for number in range(1000))}")
 
 
-async def test_what_was_not_looked_through_is_said(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_not_looked_through_is_reported(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = await memories.capture_batch(drafts(6))
     for one in taken:
         await memories.update(one.record.id, status="archived")

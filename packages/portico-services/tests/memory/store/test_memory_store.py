@@ -134,7 +134,7 @@ async def test_the_filter_language(memories: MemoryStore) -> None:
         await found(memories, "", "status:asleep")
 
 
-async def test_other_projects_are_looked_at_when_asked_for(memories: MemoryStore) -> None:
+async def test_other_projects_are_checked_when_asked_for(memories: MemoryStore) -> None:
     await keep(memories, "ours")
     await keep(memories, "theirs", project="there/project")
     await keep(memories, "mine", domain="user")

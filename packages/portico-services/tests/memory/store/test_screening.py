@@ -203,7 +203,7 @@ def test_what_no_database_keeps_becomes_a_replacement_character() -> None:
     assert texts.replace_unstorable("plain") == "plain"
 
 
-async def test_that_something_could_not_be_stored_is_said(serving: Serving) -> None:
+async def test_that_something_could_not_be_stored_is_reported(serving: Serving) -> None:
     client = await serving()
     captured = await said(client, "memory_capture", content="before\0after", namespace="context")
     assert "1 characters" in captured["notes"][0] and "U+FFFD" in captured["notes"][0]

@@ -135,7 +135,7 @@ async def captured_until(client: Any, refused_by: str) -> tuple[list[str], dict[
     raise AssertionError("it is never refused")
 
 
-async def test_a_full_disk_is_said_and_nothing_that_was_kept_is_lost(serving: Serving, small_disk: Path) -> None:
+async def test_a_full_disk_is_reported_and_nothing_that_was_kept_is_lost(serving: Serving, small_disk: Path) -> None:
     client = await serving(store=small_disk / "memory.db")
     await said(client, "memory_capture", **CAPTURE)
     (small_disk / "ballast").write_bytes(b"x" * 500_000)
@@ -161,7 +161,7 @@ async def test_a_file_that_is_not_to_be_written_to_can_be_searched(serving: Serv
     assert "read-only" in text and str(tmp_path) not in text
 
 
-async def test_a_damaged_file_is_said_and_left_alone(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_reported_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "broken.db"
     path.write_bytes(b"these are my notes, not a database\n" * 100)
     before = path.read_bytes()
@@ -176,7 +176,7 @@ async def test_a_damaged_file_is_said_and_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-async def test_pages_that_are_damaged_are_said(tmp_path: Path) -> None:
+async def test_pages_that_are_damaged_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     async with opened(path) as memories:
         for number in range(300):
@@ -212,7 +212,7 @@ async def test_two_processes_capture_into_one_file(tmp_path: Path) -> None:
         assert set(await memories.read(lambda tx: records.fetch(tx, list(kept)))) == kept
 
 
-async def test_another_process_that_holds_the_file_is_said_after_a_while(tmp_path: Path) -> None:
+async def test_another_process_that_holds_the_file_is_reported_after_a_while(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     async with Database(path, timeout=0.1) as database:
         memories = MemoryStore(database, project="here/project")
@@ -256,7 +256,7 @@ async def test_every_memory_that_was_acknowledged_survives_its_process_and_is_fo
             assert await memories.read(lambda tx: tx.fetch_all(str, "pragma integrity_check")) == ["ok"]
 
 
-async def test_an_index_that_is_lost_is_built_anew(memories: MemoryStore) -> None:
+async def test_an_index_that_is_lost_is_built_again(memories: MemoryStore) -> None:
     kept = [await keep(memories, f"{word} grows in the garden", "learnings") for word in ("fennel", "sorrel", "lovage")]
     await memories.write(lambda tx: tx.execute("delete from memory_posting"))
     assert await memories.reindex() == 3

@@ -48,7 +48,7 @@ async def test_a_ref_that_is_missing_erases_nothing(clone: Clone, origin: Path) 
     assert await counts(ann, bob) == [3, 3]
 
 
-async def test_a_repository_that_was_made_anew_is_filled_again(clone: Clone, origin: Path) -> None:
+async def test_a_repository_that_was_made_again_is_filled_again(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await some(ann)
     await both(ann, bob)

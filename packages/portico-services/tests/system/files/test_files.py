@@ -317,7 +317,7 @@ def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: FileQ
         ("/a)|(b/", "unexpected \\)"),
     ],
 )
-def test_what_is_wrong_with_a_pattern_is_told_in_words(files: FileQueries, pattern: str, said: str) -> None:
+def test_what_is_wrong_with_a_pattern_is_reported_in_words(files: FileQueries, pattern: str, said: str) -> None:
     pytest.importorskip("re2")
     with pytest.raises(InvalidArgument, match=said):
         files.search(FileCriteria(), None, pattern, 10, None)

@@ -63,7 +63,7 @@ def test_every_record_of_the_corpus_is_what_the_package_says(evtx_files: list[Pa
             assert format_iso(entry.time)[:19] == (created or record["timestamp"])[:19]
 
 
-def test_damage_is_said(evtx_files: list[Path]) -> None:
+def test_damage_is_reported(evtx_files: list[Path]) -> None:
     problems: list[str] = []
     [path] = [path for path in evtx_files if path.name == "sample_with_a_bad_chunk_magic.evtx"]
     assert read(log_of(path), problems)

@@ -281,7 +281,7 @@ def test_only_what_was_added_is_counted(tmp_path: Path, monkeypatch: pytest.Monk
     assert reading.total < 10_000
 
 
-def test_a_file_that_was_cut_or_written_anew_is_counted_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_or_written_again_is_counted_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = log_of(path)
     for lines in (50, 20, 70):

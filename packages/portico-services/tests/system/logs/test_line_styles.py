@@ -176,7 +176,7 @@ def test_a_time_behind_what_announces_it_is_found(line: str, when: str) -> None:
         ("I, [2026-11-16T10:15:32.1 #12]  INFO -- : x", "", "x"),
     ],
 )
-def test_what_wrote_a_line_is_told_from_what_it_says(line: str, source: str, message: str) -> None:
+def test_what_wrote_a_line_is_reported_from_what_it_says(line: str, source: str, message: str) -> None:
     found = parse_line(line, NOW)
     assert (found.source, found.message) == (source, message)
 

@@ -112,7 +112,7 @@ def test_a_page_goes_on_where_the_last_ended_whatever_became_of_the_file(
     assert numbers(first + rest) == list(range(49, -1, -1))
 
 
-def test_files_that_begin_the_same_are_told_apart(tmp_path: Path) -> None:
+def test_files_that_begin_the_same_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("# a header\n" + lines(50, 100))
     (tmp_path / "log.1").write_text("# a header\n" + lines(0, 50))
     log = log_of(tmp_path / "log")

@@ -467,7 +467,7 @@ async def heard(wire: Any) -> list[Any]:
 
 @pytest.mark.requirement("resources.subscribe")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_subscriber_is_told_of_its_resource_and_of_no_other(
+async def test_a_subscriber_is_notified_of_its_resource_and_of_no_other(
     revision: str, server: Server, connect: Connect
 ) -> None:
     """server/resources, Subscriptions."""
@@ -523,7 +523,7 @@ async def test_a_session_has_a_bounded_number_of_subscriptions(server: Server, c
 
 @pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_changes_of_lists_are_told_once_for_all_that_is_done_in_one_go(
+async def test_changes_of_lists_are_reported_once_for_all_that_is_done_in_one_go(
     revision: str, server: Server, connect: Connect
 ) -> None:
     """server/tools, List Changed Notification; unsolicited on the handshake revisions."""

@@ -122,7 +122,7 @@ async def test_an_image_may_stand_in_a_message(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_revision_does_not_know_is_said_as_text(revision: str) -> None:
+async def test_what_a_revision_does_not_know_is_reported_as_text(revision: str) -> None:
     server = Server("s")
     link = ResourceLink(uri="a://b", name="b", title="The b")
     server.prompt("p")(lambda: [AudioContent(data="AAAA", mime_type="audio/wav"), link])

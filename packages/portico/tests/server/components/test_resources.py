@@ -328,7 +328,7 @@ async def test_a_subscription_covers_what_is_below(heard: Any) -> None:
     assert [said["uri"] for method, said in heard.messages if method.endswith("updated")] == ["a://b/c"]
 
 
-async def test_many_updates_in_one_go_are_told_once(heard: Any) -> None:
+async def test_many_updates_in_one_go_are_informed_once(heard: Any) -> None:
     server = Server("s")
     server.resource("a://b")(lambda: "")
     server.resource("a://last")(lambda: "")

@@ -363,7 +363,7 @@ async def test_texts_and_media_may_be_mixed(connect: Connect, revision: str, hin
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_revision_does_not_know_is_said_as_text(connect: Connect, revision: str) -> None:
+async def test_what_a_revision_does_not_know_is_reported_as_text(connect: Connect, revision: str) -> None:
     value = [Audio(data=b"\x00" * 300), ResourceLink(uri="a://b", name="b", title="The b")]
     _, result = await listed_and_called(connect, returning(Any, value), revision)
     audio, link = result["content"]

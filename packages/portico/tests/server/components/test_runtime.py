@@ -450,7 +450,7 @@ async def test_the_clients_of_one_principal_share_one_turn(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_beyond_a_bound_a_caller_is_told_when_to_come_back(
+async def test_beyond_a_bound_a_caller_is_informed_when_to_come_back(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
     monkeypatch.setattr(fair_queue, "MAX_QUEUED_CALLS_PER_CALLER", 3)

@@ -790,7 +790,7 @@ def test_the_author_is_heard_and_the_cause_is_not() -> None:
     assert message(taking(Lookup), {"x": {"name": "a"}}) == "Invalid argument 'x': no such name."
 
 
-def test_pydantic_problems_are_told_in_our_words() -> None:
+def test_pydantic_problems_are_reported_in_our_words() -> None:
     found = problems(taking(Model), {"x": {"inner": {"a": "x"}, "tags": [1], "day": "2026-02-31"}})
     assert [problem.path for problem in found] == ["arguments.x.inner.a", "arguments.x.day", "arguments.x.tags[0]"]
     assert found[0].message == ("Invalid argument 'x.inner.a': expected a valid integer, received the string \"x\".")

@@ -351,7 +351,7 @@ async def test_arguments_that_are_no_object_are_refused_in_words(connect: Connec
         ("protocol", "2026-07-28", False),
     ],
 )
-async def test_a_server_may_pin_how_wrong_arguments_are_told(
+async def test_a_server_may_pin_how_wrong_arguments_are_informed(
     connect: Connect, habit: Any, revision: str, as_result: bool
 ) -> None:
     server = Server("s", argument_errors=habit)

@@ -364,7 +364,7 @@ async def test_a_missing_capability_has_a_code_of_its_own(connect: Connect, tool
 
 @pytest.mark.parametrize("tool, capability", [("elicit", "elicitation"), ("sample", "sampling"), ("roots", "roots")])
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_before_that_the_model_is_told(revision: str, tool: str, capability: str) -> None:
+async def test_before_that_the_model_is_informed(revision: str, tool: str, capability: str) -> None:
     async with Client(needy(), protocol_version=revision) as client:
         result = await client.call_tool(tool, raise_on_error=False)
     assert result.is_error

@@ -98,7 +98,7 @@ async def test_a_schema_that_is_not_flat_is_not_sent(connect: Connect, revision:
 
 @pytest.mark.requirement("elicitation.titles")
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_choices_with_titles_are_said_as_the_revision_has_them(connect: Connect, revision: str) -> None:
+async def test_choices_with_titles_are_reported_as_the_revision_has_them(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "string", "oneOf": CHOICES, "default": "s"}}}
     asked = Asked(connect, eliciting(schema), revision)
     result = await asked.call("ask", {"action": "accept", "content": {"size": "l"}})

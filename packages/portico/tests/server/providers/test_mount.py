@@ -141,7 +141,7 @@ async def test_the_inward_name_is_unknown_outside() -> None:
             await client.read_resource("data://one")
 
 
-async def test_a_name_misspelt_behind_the_prefix_is_said_as_the_client_knows_it() -> None:
+async def test_a_name_misspelt_behind_the_prefix_is_reported_as_the_client_knows_it() -> None:
     async with Client(outer()) as client:
         with pytest.raises(ProtocolError) as raised:
             await client.call_tool("x_ad")
@@ -152,7 +152,7 @@ async def test_a_name_misspelt_behind_the_prefix_is_said_as_the_client_knows_it(
     assert raised.value.message == "Unknown prompt: x_gret"
 
 
-async def test_a_missing_resource_is_said_as_the_client_knows_it() -> None:
+async def test_a_missing_resource_is_reported_as_the_client_knows_it() -> None:
     async with Client(outer()) as client:
         for uri in ("data://x/nothing/more", "data://x/nowhere"):
             with pytest.raises(ProtocolError) as raised:
@@ -304,7 +304,7 @@ async def test_long_lists_have_pages_across_mounts() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_change_inside_is_told_outside(heard: Any, revision: str) -> None:
+async def test_a_change_inside_is_reported_outside(heard: Any, revision: str) -> None:
     server, mounted = Server("outer"), Server("inner")
     server.mount(mounted, namespace="x")
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
@@ -319,7 +319,7 @@ async def test_a_change_inside_is_told_outside(heard: Any, revision: str) -> Non
         assert [one.name for one in await client.list_tools()] == ["x_t"]
 
 
-async def test_an_update_inside_is_told_with_the_outward_uri(heard: Any) -> None:
+async def test_an_update_inside_is_reported_with_the_outward_uri(heard: Any) -> None:
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://one")(lambda: "")
     server.mount(mounted, namespace="x")

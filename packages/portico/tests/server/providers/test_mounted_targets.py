@@ -113,7 +113,7 @@ async def test_a_server_elsewhere_answers_as_part_of_this_one(how: str, revision
         assert said.messages[0].content.text == "Greet Ada."
 
 
-async def test_what_a_server_with_a_handshake_answers_is_said_in_the_words_of_2026_07_28() -> None:
+async def test_what_a_server_with_a_handshake_answers_is_reported_in_the_words_of_2026_07_28() -> None:
     """Without a prefix nothing in it has to change; what its revision does not say is said all the same."""
     async with (
         asyncio.timeout(PATIENCE),
@@ -163,7 +163,7 @@ async def test_a_cancelled_call_is_cancelled_there() -> None:
 
 
 @pytest.mark.parametrize("how", ["url", "client", "session"])
-async def test_changes_there_are_told_here(how: str) -> None:
+async def test_changes_there_are_reported_here(how: str) -> None:
     inner = weather()
     async with (
         asyncio.timeout(PATIENCE),

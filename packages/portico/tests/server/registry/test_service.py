@@ -183,7 +183,7 @@ async def test_single_things_can_be_added_and_removed() -> None:
             await client.read_resource("a://c")
 
 
-def test_what_cannot_be_added_or_removed_is_said_at_once() -> None:
+def test_what_cannot_be_added_or_removed_is_reported_at_once() -> None:
     server = Server("s")
     for thing in (5, "name", None, object()):
         with pytest.raises(UsageError, match="expected a service"):
@@ -287,7 +287,7 @@ async def test_a_service_that_was_not_added_is_not_told_of(heard: Any, kind: str
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_change_is_told_once_and_by_its_kind(heard: Any, revision: str) -> None:
+async def test_a_change_is_reported_once_and_by_its_kind(heard: Any, revision: str) -> None:
     server = Server("s")
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
         if revision in HANDSHAKE_VERSIONS:
@@ -326,7 +326,7 @@ async def steps(client: Client, server: Server, heard: Any) -> None:
     await heard.until(TOOLS, times=4)
 
 
-async def test_the_list_has_changed_by_the_time_one_is_told(heard: Any) -> None:
+async def test_the_list_has_changed_by_the_time_one_is_informed(heard: Any) -> None:
     server = Server("s")
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
         assert await client.list_tools() == []
@@ -370,7 +370,7 @@ async def silently(server: Server, heard: Any) -> None:
     await heard.until(PROMPTS, times=2)
 
 
-async def test_a_change_made_in_a_thread_is_told(heard: Any) -> None:
+async def test_a_change_made_in_a_thread_is_reported(heard: Any) -> None:
     server = Server("s")
 
     @server.tool

@@ -59,7 +59,7 @@ async def crowd() -> Any:
     assert not (index._lists or index._exact or index._below or index._lengths)
 
 
-async def test_only_who_asked_is_looked_at(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_who_asked_is_checked(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Subscriber] = []
     tell = Subscriber.notify
     monkeypatch.setattr(Subscriber, "notify", lambda self, *said: (looked_at.append(self), tell(self, *said))[1])
@@ -106,7 +106,7 @@ async def test_a_subscription_is_for_a_resource_and_what_is_below(
     assert crowd.told["one"] == ([("notifications/resources/updated", changed)] if told else [])
 
 
-async def test_others_have_their_turn_while_many_are_told(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_have_their_turn_while_many_are_informed(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "NOTIFY_BATCH_SIZE", 2)
     for number in range(5):
         crowd.join(str(number), SubscriptionFilter(tools_list_changed=True))
@@ -184,7 +184,7 @@ async def test_a_subscription_to_what_cannot_be_reached_is_refused(connect: Conn
     assert said["error"]["code"] == -32603
 
 
-async def test_a_listener_is_told_which_resources_exist(connect: Connect) -> None:
+async def test_a_listener_is_informed_which_resources_exist(connect: Connect) -> None:
     """2026-07-28, basic/patterns/subscriptions: the acknowledgement has the subset that is honoured."""
     server = Server("s")
     server.resource("a://one")(lambda: "")
@@ -210,7 +210,7 @@ async def test_a_listener_is_told_which_resources_exist(connect: Connect) -> Non
 @pytest.mark.requirement("tools.list-changed-first")
 @pytest.mark.parametrize("around", ["nothing", "a middleware", "a mount"])
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_change_in_the_first_call_is_told(connect: Connect, revision: str, around: str) -> None:
+async def test_a_change_in_the_first_call_is_reported(connect: Connect, revision: str, around: str) -> None:
     """server/tools, List Changed Notification: `initialized` and the call may come in one read."""
     server = Server("s")
 

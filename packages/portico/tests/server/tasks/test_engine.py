@@ -211,7 +211,7 @@ async def test_of_one_tool_no_more_run_at_once_in_all_processes(make: Make) -> N
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_whoever_has_room_is_told_when_a_tool_has(make: Make) -> None:
+async def test_whoever_has_room_is_reported_when_a_tool_has(make: Make) -> None:
     """One worker makes room for the tool and has none itself; the other has room, and had been waiting for it."""
     gates = {name: asyncio.Event() for name in ("one", "busy")}
     began: list[tuple[str, str]] = []

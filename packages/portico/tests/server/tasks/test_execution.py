@@ -91,7 +91,7 @@ print("psycopg" in sys.modules)
         TaskConfig(poll_interval=0),
     ],
 )
-def test_what_makes_no_sense_is_said_at_once(task: Any) -> None:
+def test_what_makes_no_sense_is_reported_at_once(task: Any) -> None:
     with pytest.raises(UsageError, match=r"job|task: expected one of"):
 
         @Server("tasks").tool(task=task)
@@ -456,7 +456,7 @@ async def test_detaching_twice_and_in_a_task_is_nothing(modern: Talk, serving: S
     assert text(await modern(await serving(server)).end("already")) == "done"
 
 
-async def test_a_detached_body_with_wrong_arguments_is_told_at_the_call(modern: Talk, serving: Serve) -> None:
+async def test_a_detached_body_with_wrong_arguments_is_reported_at_the_call(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task=TaskConfig(detachable=True))

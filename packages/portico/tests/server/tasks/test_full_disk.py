@@ -116,7 +116,7 @@ async def fill(client: Modern) -> tuple[dict[int, str], list[Any]]:
     raise AssertionError("the disk is never full")
 
 
-async def test_a_full_disk_is_told_and_when_there_is_room_again_everything_is_finished(
+async def test_a_full_disk_is_reported_and_when_there_is_room_again_everything_is_finished(
     small: Small,
     modern: Callable[..., Modern],
     caplog: pytest.LogCaptureFixture,

@@ -150,7 +150,7 @@ async def test_tasks_belong_to_the_token_and_not_to_the_session(site: Callable[.
         assert refused.value.code == -32602
 
 
-async def test_listeners_are_told_over_http(site: Callable[..., Any]) -> None:
+async def test_listeners_are_reported_over_http(site: Callable[..., Any]) -> None:
     here = await site()
     heard: asyncio.Queue[Any] = asyncio.Queue()
     extensions: dict[str, Any] = {EXTENSION: {}}

@@ -69,7 +69,7 @@ async def test_what_is_honoured_is_acknowledged_and_the_present_comes_first(mode
     assert {one["status"] for one in first} == {"working"}
 
 
-async def test_every_change_is_told_in_full(modern: Talk, serving: Serve) -> None:
+async def test_every_change_is_reported_in_full(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
     id = await client.start("ask")
@@ -85,7 +85,7 @@ async def test_every_change_is_told_in_full(modern: Talk, serving: Serve) -> Non
     assert over["result"]["content"][0]["text"] == "accept: yes"
 
 
-async def test_only_those_who_listen_to_a_task_are_looked_at(modern: Talk, serving: Serve) -> None:
+async def test_only_those_who_listen_to_a_task_are_checked(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     ids = [await client.start("running", {"name": name}) for name in ("x", "y", "z")]
@@ -119,7 +119,7 @@ async def test_progress_is_a_change(modern: Talk, serving: Serve) -> None:
 
 
 @pytest.mark.parametrize(("tool", "status"), [("err", "failed"), ("refuse", "completed")])
-async def test_the_end_is_told_as_looking_would(modern: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_the_end_is_reported_as_looking_would(modern: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
     id = await client.start(tool)
@@ -128,7 +128,7 @@ async def test_the_end_is_told_as_looking_would(modern: Talk, serving: Serve, to
     assert await listening.until(status) == without_signature(await asking.get(id))
 
 
-async def test_a_cancellation_is_told(modern: Talk, serving: Serve) -> None:
+async def test_a_cancellation_is_reported(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
     id = await client.start("running", {"name": "x"})
@@ -138,7 +138,7 @@ async def test_a_cancellation_is_told(modern: Talk, serving: Serve) -> None:
     await listening.until("cancelled")
 
 
-async def test_what_is_over_is_told_once(modern: Talk, serving: Serve) -> None:
+async def test_what_is_over_is_reported_once(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = (await client.end("add", {"a": 1, "b": 2}))["taskId"]
@@ -231,7 +231,7 @@ async def test_a_change_between_looking_and_listening_is_not_missed(
     await listening.until("completed")
 
 
-async def test_when_events_were_lost_listeners_are_told_all_the_same(modern: Talk, serving: Serve) -> None:
+async def test_when_events_were_lost_listeners_are_reported_all_the_same(modern: Talk, serving: Serve) -> None:
     """Of too many events only the topic is left; then it may have been any task."""
     server, _ = with_tools()
     client = modern(await serving(server))

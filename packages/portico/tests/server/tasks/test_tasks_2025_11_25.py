@@ -157,7 +157,7 @@ async def test_a_wish_that_is_none_is_invalid(old: Talk, serving: Serve, wish: A
     assert (await client.refused("tools/call", params))["code"] == -32602
 
 
-async def test_wrong_arguments_are_told_at_the_call(old: Talk, serving: Serve) -> None:
+async def test_wrong_arguments_are_reported_at_the_call(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     said = await client.call("add", {"a": "one"})
@@ -542,7 +542,7 @@ async def test_a_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept True"
 
 
-async def test_what_the_client_cannot_answer_is_told_to_the_model_as_in_a_call(old: Talk, serving: Serve) -> None:
+async def test_what_the_client_cannot_answer_is_informed_to_the_model_as_in_a_call(old: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="optional")
@@ -702,7 +702,7 @@ async def until_told(client: Old, id: str, status: str) -> list[Any]:
 
 
 @pytest.mark.requirement("tasks.told")
-async def test_whoever_made_the_task_is_told_how_it_comes_along(old: Talk, serving: Serve) -> None:
+async def test_whoever_made_the_task_is_reported_how_it_comes_along(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -716,7 +716,7 @@ async def test_whoever_made_the_task_is_told_how_it_comes_along(old: Talk, servi
 
 
 @pytest.mark.parametrize(("tool", "status"), [("refuse", "failed"), ("err", "failed")])
-async def test_a_tool_that_says_no_is_told_as_a_failure(old: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_a_tool_that_says_no_is_reported_as_a_failure(old: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start(tool)
@@ -765,7 +765,7 @@ async def test_both_designs_see_the_same_task(old: Talk, modern: Callable[..., M
 
 @pytest.mark.requirement("tasks.progress")
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_the_progress_of_a_task_is_told_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
+async def test_the_progress_of_a_task_is_reported_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
     """2025-11-25, basic/utilities/tasks: the token of the request stays valid as long as its task."""
     server = Server("tasks", store="sqlite://")
     go = asyncio.Event()

@@ -111,7 +111,7 @@ async def test_the_wish_of_2025_11_25_is_ignored(modern: Talk, serving: Serve, w
     assert said["resultType"] == "complete"
 
 
-async def test_wrong_arguments_are_told_at_the_call(modern: Talk, serving: Serve) -> None:
+async def test_wrong_arguments_are_reported_at_the_call(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     said = await client.call("add", {"a": "one", "b": 2})
@@ -122,7 +122,7 @@ async def test_wrong_arguments_are_told_at_the_call(modern: Talk, serving: Serve
     assert await (await server.tasks.engine()).list_jobs("", (-1, "")) == []
 
 
-async def test_scopes_are_told_at_the_call(modern: Talk, serving: Serve) -> None:
+async def test_scopes_are_reported_at_the_call(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     ran = []
 
@@ -142,7 +142,7 @@ async def test_scopes_are_told_at_the_call(modern: Talk, serving: Serve) -> None
     assert ran == [True]
 
 
-async def test_what_a_tool_says_about_its_tasks_is_told(modern: Talk, serving: Serve) -> None:
+async def test_what_a_tool_says_about_its_tasks_is_reported(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task=TaskConfig(ttl=None, poll_interval=3))
@@ -341,7 +341,7 @@ async def test_another_one_s_task_is_not_there(modern: Talk, serving: Serve) -> 
         ("tasks/cancel", "the task was not cancelled"),
     ],
 )
-async def test_when_the_store_fails_the_client_is_told_which_of_its_wishes_and_no_more(
+async def test_when_the_store_fails_the_client_is_informed_which_of_its_wishes_and_no_more(
     modern: Talk, serving: Serve, monkeypatch: pytest.MonkeyPatch, method: str, said: str
 ) -> None:
     server, _ = with_tools()
@@ -617,7 +617,7 @@ async def test_a_cancelled_task_stays_cancelled_whatever_its_body_does(modern: T
 # Telling how far it is
 
 
-async def test_progress_is_told_in_words(modern: Talk, serving: Serve) -> None:
+async def test_progress_is_reported_in_words(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     go = asyncio.Event()
 

@@ -334,7 +334,7 @@ async def test_a_browser_comes_back(opened: list[str]) -> None:
         await page(port, "/callback?code=1")
 
 
-async def test_a_browser_that_was_refused_is_told_so(opened: list[str]) -> None:
+async def test_a_browser_that_was_refused_is_reported_so(opened: list[str]) -> None:
     port = free_port()
     redirect = f"http://127.0.0.1:{port}/callback"
     login = asyncio.ensure_future(BrowserLogin(lambda url: None)("https://issuer.test/", redirect))

@@ -101,7 +101,9 @@ async def test_a_certificate_for_another_name_is_refused(
     assert seen == []
 
 
-async def test_what_does_not_speak_tls_is_said_not_to(listen: Listen, pool_of: Any, tls_client: ssl.SSLContext) -> None:
+async def test_what_does_not_speak_tls_is_reported_not_to(
+    listen: Listen, pool_of: Any, tls_client: ssl.SSLContext
+) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.read(10)
         peer.send("HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -136,7 +138,7 @@ async def test_ipv6(listen: Listen, pool_of: Any) -> None:
     assert seen[0].headers["host"] == f"[::1]:{site.port}"
 
 
-async def test_nobody_there_is_said_with_the_place(pool_of: Any) -> None:
+async def test_nobody_there_is_reported_with_the_place(pool_of: Any) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -144,7 +146,7 @@ async def test_nobody_there_is_said_with_the_place(pool_of: Any) -> None:
         await get(pool_of(), f"http://127.0.0.1:{port}/x")
 
 
-async def test_no_such_host_is_said_with_its_name(pool_of: Any) -> None:
+async def test_no_such_host_is_reported_with_its_name(pool_of: Any) -> None:
     with pytest.raises(ConnectError, match=r"cannot connect to no-such-host\.invalid"):
         await get(pool_of(), "http://no-such-host.invalid/x")
 
@@ -223,7 +225,7 @@ async def test_plain_http_is_asked_of_the_proxy(
     assert len(proxy.peers) == 1
 
 
-async def test_a_proxy_is_told_who_we_are(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_reported_who_we_are(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Request] = []
     proxy = await listen(remembering(seen))
     monkeypatch.setenv("HTTP_PROXY", f"http://me:p%20w@127.0.0.1:{proxy.port}")
@@ -404,7 +406,7 @@ async def test_a_tunnel_to_another_server_is_found_out(
         ("", "through the proxy: the server closed the connection"),
     ],
 )
-async def test_a_proxy_that_refuses_is_said_to(
+async def test_a_proxy_that_refuses_is_reported_to(
     listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, answer: str, complaint: str
 ) -> None:
     proxy = await listen(tunnel([], None, answer))  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ async def test_an_endpoint_on_another_origin_is_refused(serve: Serve, where: str
 
 
 @pytest.mark.requirement("old-sse.fallback")
-async def test_where_there_is_neither_the_first_refusal_is_told(serve: Serve) -> None:
+async def test_where_there_is_neither_the_first_refusal_is_reported(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules |= {
         says: lambda peer, request: peer.answer(404, "no such page", "text/plain")
@@ -175,7 +175,7 @@ async def test_a_stream_that_does_not_begin_is_given_up(
     await until(lambda: there.site.open == 0)
 
 
-async def test_a_stream_that_ends_at_once_is_said_to(serve: Serve) -> None:
+async def test_a_stream_that_ends_at_once_is_reported_to(serve: Serve) -> None:
     there = await serve(Old())
 
     def rule(peer: Peer, request: Request) -> None:

@@ -137,7 +137,7 @@ async def test_a_tool_with_a_bad_annotation_is_hidden_and_no_other(
 
 
 @pytest.mark.requirement("http.param-headers-stale")
-async def test_headers_that_do_not_fit_any_more_are_made_anew(serve: Serve) -> None:
+async def test_headers_that_do_not_fit_any_more_are_made_again(serve: Serve) -> None:
     """2026-07-28, basic/transports: on -32020, list the tools again and retry."""
     there = await serve()
     asked = 0
@@ -849,7 +849,7 @@ async def test_leaving_a_modern_call_closes_its_stream(serve: Serve, how: str, m
 
 @pytest.mark.requirement("cancellation.session-client")
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-async def test_leaving_a_call_of_a_session_is_said(serve: Serve, how: str) -> None:
+async def test_leaving_a_call_of_a_session_is_reported(serve: Serve, how: str) -> None:
     """2025-11-25, basic/utilities/cancellation: a closed stream says nothing."""
     there = await serve(Endpoint(modern=False))
     begun = asyncio.Event()

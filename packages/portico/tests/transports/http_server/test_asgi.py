@@ -267,7 +267,7 @@ async def test_a_notification_is_202(endpoint: At) -> None:
     assert (response.status, response.body) == (202, b"")
 
 
-async def test_events_arrive_as_they_are_said(endpoint: At) -> None:
+async def test_events_arrive_as_they_are_reported(endpoint: At) -> None:
     """docs/how-to/choose-a-transport.md: the answer becomes a stream at that moment, and is not collected first."""
     stream = await endpoint.open_call("talk", {"count": 2, "hold": True}, meta={"progressToken": 1})
     assert stream.head["content-type"] == "text/event-stream"

@@ -460,7 +460,7 @@ def test_the_origins_of_sockets_are_those_that_they_are_bound_to() -> None:
         assert origins_of([nameless], secure=False) == []
 
 
-async def test_without_an_address_of_its_own_a_server_is_told_its_url(
+async def test_without_an_address_of_its_own_a_server_is_informed_its_url(
     server: Server, issuer: Issuer, tmp_path: Path
 ) -> None:
     server.auth = ResourceServer(issuer.url)

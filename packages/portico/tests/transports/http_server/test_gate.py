@@ -206,7 +206,7 @@ def test_no_origin_makes_the_gate_fail(origin: str) -> None:
         ("GET", "/nowhere"),
     ],
 )
-async def test_every_request_is_looked_at(serve: Serve, server: Server, method: str, path: str) -> None:
+async def test_every_request_is_checked(serve: Serve, server: Server, method: str, path: str) -> None:
     """Not on POST alone."""
     site = await serve(server, sse=True)
     for fields in ({"host": "evil.example"}, {"origin": "http://evil.example"}):

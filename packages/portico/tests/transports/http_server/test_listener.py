@@ -427,7 +427,7 @@ async def test_a_body_may_come_byte_by_byte(serve: Serve, server: Server) -> Non
     assert text_of(await raw.response()) == "bytes"
 
 
-async def test_a_client_that_asks_first_is_told_to_continue(serve: Serve, server: Server) -> None:
+async def test_a_client_that_asks_first_is_informed_to_continue(serve: Serve, server: Server) -> None:
     """RFC 9110 10.1.1: 100 before the body, when it is wanted."""
     site = await serve(server)
     raw = await site.connect()
@@ -471,7 +471,7 @@ async def test_a_client_that_asks_first_does_not_disturb_what_is_being_said(
         ({"authorization": "Bearer wrong"}, 401),
     ],
 )
-async def test_a_client_that_asks_first_is_told_no_before_its_body(
+async def test_a_client_that_asks_first_is_informed_no_before_its_body(
     serve: Serve, server: Server, fields: dict[str, str], status: int
 ) -> None:
     """RFC 9110 10.1.1: a final status instead of 100 if the head is enough to refuse it. It waits for that."""
@@ -816,7 +816,7 @@ async def test_trailers_are_no_headers(
     assert "access-control-allow-origin" not in response
 
 
-async def test_credentials_are_looked_at_when_a_request_is_handled(serve: Serve, server: Server) -> None:
+async def test_credentials_are_checked_when_a_request_is_handled(serve: Serve, server: Server) -> None:
     """Whatever happened to its headers since they were judged, a request without the token does nothing."""
     site = await serve(server, token="right")
     exchange = site.listener.application

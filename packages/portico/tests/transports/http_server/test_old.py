@@ -113,7 +113,7 @@ async def test_progress_and_questions_come_on_the_stream_too(serve: Serve, serve
     assert (await old.stream.message())["result"]["content"][0]["text"] == "sampled"
 
 
-async def test_changes_are_told(serve: Serve, server: Server) -> None:
+async def test_changes_are_reported(serve: Serve, server: Server) -> None:
     """2024-11-05, server/tools: list_changed comes unasked."""
     site = await serve(server, sse=True)
     old = await initialized(site)
@@ -122,7 +122,7 @@ async def test_changes_are_told(serve: Serve, server: Server) -> None:
 
 
 @pytest.mark.requirement("jsonrpc.parse-error")
-async def test_what_is_no_message_is_told_on_the_stream(serve: Serve, server: Server) -> None:
+async def test_what_is_no_message_is_reported_on_the_stream(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, 5.1: a parse error has a response; it must not end the session."""
     site = await serve(server, sse=True)
     old = await initialized(site)

@@ -710,7 +710,7 @@ async def test_changes_come_on_the_get_stream(serve: Serve, server: Server, revi
 
 @pytest.mark.requirement("resources.subscribe")
 @every
-async def test_a_subscription_is_told_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
+async def test_a_subscription_is_reported_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
     """server/resources, Subscriptions."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -935,7 +935,7 @@ async def test_coming_back_twice_brings_nothing_twice(serve: Serve, server: Serv
     assert text_of(await final.message()) == "said"
 
 
-async def test_a_get_stream_that_is_opened_anew_brings_nothing_twice(serve: Serve, server: Server) -> None:
+async def test_a_get_stream_that_is_opened_again_brings_nothing_twice(serve: Serve, server: Server) -> None:
     """The same for the GET stream, whose first event has an id too."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1200,7 +1200,9 @@ async def test_an_idle_session_keeps_little_of_what_it_misses(serve: Serve, serv
 
 
 @every
-async def test_a_change_before_the_first_stream_is_told_on_it_once(serve: Serve, server: Server, revision: str) -> None:
+async def test_a_change_before_the_first_stream_is_reported_on_it_once(
+    serve: Serve, server: Server, revision: str
+) -> None:
     site = await serve(server)
     session = await site.initialize(revision)
     await session.request("resources/subscribe", {"uri": "note://a"})

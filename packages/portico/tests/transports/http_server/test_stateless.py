@@ -173,7 +173,7 @@ async def test_header_and_body_of_different_versions_are_a_mismatch(serve: Serve
 
 @pytest.mark.requirement("modern.unsupported-version")
 @pytest.mark.parametrize("version", ["v999", "2099-01-01", "2025-11-25", "2024-11-05"])
-async def test_an_unsupported_version_is_told_with_what_is_supported(
+async def test_an_unsupported_version_is_reported_with_what_is_supported(
     serve: Serve, server: Server, version: str
 ) -> None:
     """2026-07-28, basic/versioning: -32022 with `supported` and `requested`, 400; the same list as discover's."""
@@ -511,7 +511,7 @@ async def test_what_was_not_asked_for_is_not_said(serve: Serve, server: Server) 
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
-async def test_who_names_no_events_gets_json_whatever_is_said_on_the_way(
+async def test_who_names_no_events_gets_json_whatever_is_reported_on_the_way(
     serve: Serve, server: Server, accept: str | None
 ) -> None:
     site = await serve(server)
@@ -559,7 +559,7 @@ async def test_a_client_may_accept_less_than_it_should(serve: Serve, server: Ser
     assert (await site.call("echo", {"text": "x"}, headers={"accept": accept})).status == 200
 
 
-async def test_a_client_that_accepts_nothing_we_have_is_told(serve: Serve, server: Server) -> None:
+async def test_a_client_that_accepts_nothing_we_have_is_informed(serve: Serve, server: Server) -> None:
     """RFC 9110 15.5.7."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"accept": "text/html"})).status == 406

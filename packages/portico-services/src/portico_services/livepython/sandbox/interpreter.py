@@ -319,7 +319,7 @@ class Interpreter:
 def find_references(names: NameResolver, name: str, package: str | None = None) -> Json:
     """Find the uses of a name in the code that this session has run, and in a package if given."""
     if not name.isidentifier():
-        raise InspectionError(f"{truncate_line(name, 60)!r} is not a name.")
+        raise InspectionError(f"Invalid name {truncate_line(name, 60)!r}: expected a Python identifier.")
     texts = [(key.strip("<>"), "".join(entry[2])) for key, entry in list_evaluations()]
     result = [
         use for where, text in texts for use in _references_in_tree(where, parse_or_none(text), text.splitlines(), name)

@@ -46,7 +46,7 @@ class _ReadLate:
         return getattr(self, name)
 
     def _read(self) -> None:
-        made = self._made(self._load())
+        made = self._build(self._load())
         made.runner.service_scopes = self._service_scopes
         # Attributes set before loading, such as another name, take precedence.
         vars(self).update({**vars(made), **vars(self)})
@@ -54,7 +54,7 @@ class _ReadLate:
         # replaced.
         self.__class__ = self._becomes
 
-    def _made(self, fn: Callable[..., Any]) -> Any:
+    def _build(self, fn: Callable[..., Any]) -> Any:
         raise NotImplementedError
 
     def require_scopes(self, scopes: frozenset[str]) -> None:
@@ -96,7 +96,7 @@ class LazyTool(_ReadLate, Tool):
     def update_definition(self, change: Callable[[Definition], Definition]) -> None:
         self._changes += (change,)
 
-    def _made(self, fn: Callable[..., Any]) -> Tool:
+    def _build(self, fn: Callable[..., Any]) -> Tool:
         made = Tool(fn, name=self.local_name, annotations=self._hints, version=self.version)
         if made.header_params:
             raise UsageError(f"tool {self.name!r}: a lazy tool must not have arguments that are mirrored in headers")
@@ -119,7 +119,7 @@ class LazyResource(_ReadLate, Resource):
         self.template = uri_template.UriTemplate(uri) if "{" in uri else None
         self._load = load
 
-    def _made(self, fn: Callable[..., Any]) -> Resource:
+    def _build(self, fn: Callable[..., Any]) -> Resource:
         return Resource(fn, self.uri, name=self.name, mime_type=self.mime_type, description=self._description)
 
 
@@ -132,5 +132,5 @@ class LazyPrompt(_ReadLate, Prompt):
         self.name, self.version, self.auth = name, None, None
         self._load = load
 
-    def _made(self, fn: Callable[..., Any]) -> Prompt:
+    def _build(self, fn: Callable[..., Any]) -> Prompt:
         return Prompt(fn, name=self.name)

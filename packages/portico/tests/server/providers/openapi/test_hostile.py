@@ -124,7 +124,7 @@ def test_what_is_left_open_is_little_too() -> None:
     assert sum(len(msgspec.json.encode(tool.definition)) for tool in server.tools) < 1_000_000
 
 
-def test_names_that_come_to_the_same_are_told_apart_in_time() -> None:
+def test_names_that_come_to_the_same_are_distinguished_in_time() -> None:
     refs = [{"$ref": f"#/components/schemas/{'é' * (n + 1)}"} for n in range(500)]
     schemas = {"é" * (n + 1): {"type": "string"} for n in range(500)}
     made(document({"/refs": {"post": operation("refs", {"properties": {"a": {"anyOf": refs}}})}}, schemas))

@@ -52,7 +52,7 @@ async def tool(spec: dict[str, Any]) -> Any:
         ({"type": "string", "x-note": 1, "xml": {}, "discriminator": {}}, {"type": "string"}),
     ],
 )
-def test_what_3_0_says_otherwise_is_said_as_2020_12_has_it(said: dict[str, Any], meant: dict[str, Any]) -> None:
+def test_what_3_0_says_otherwise_is_reported_as_2020_12_has_it(said: dict[str, Any], meant: dict[str, Any]) -> None:
     assert SchemaConverter(read_document(document({}))).convert(said, "in") == meant
 
 

@@ -207,7 +207,7 @@ async def test_what_is_secret_stands_neither_in_the_environment_nor_on_the_comma
         (["--transport", "http", "--fd", "99"], "descriptor 99 is not a socket"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_sentence(server_file: Path, words: list[str], said: str) -> None:
+def test_what_cannot_be_is_reported_in_one_sentence(server_file: Path, words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "portico", "serve", server_file, *words], capture_output=True, text=True, timeout=30
     )

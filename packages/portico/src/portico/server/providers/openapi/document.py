@@ -81,7 +81,7 @@ class OpenApiDocument(Struct):
             else:
                 result = result.get(step) if isinstance(result, dict) else None
         if result is None:
-            raise UsageError(f"the reference {ref[:200]!r} points to nothing")
+            raise UsageError(f"cannot resolve the reference {ref[:200]!r}: the document has no such element")
         return result
 
     def resolve(self, value: Any) -> Any:
