@@ -27,6 +27,7 @@ from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.versions import FIRST_MODERN_VERSION, HANDSHAKE_VERSIONS, SUPPORTED_PROTOCOL_VERSIONS
 from portico.rpc import client_requests
 from portico.rpc.call import Call
+from portico.types import LogMessage
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
@@ -448,10 +449,11 @@ async def test_the_level_may_be_changed(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_log_handler_without_a_level_receives_messages(revision: str) -> None:
-    heard: list[notifications.LogMessageParams] = []
+    heard: list[LogMessage] = []
     async with Client(weather(), protocol_version=revision, log_handler=heard.append) as client:
         await client.call_tool("work")
     # A session has the server's default level; 2026-07-28 has none, and the client asks for everything.
+    assert all(type(message) is LogMessage for message in heard)
     assert [message.level for message in heard] == (
         ["debug", "warning"] if revision >= FIRST_MODERN_VERSION else ["warning"]
     )
