@@ -74,6 +74,8 @@ def test_most_lines_without_a_level_are_not_candidates() -> None:
         b'{"level":30,"time":1763288132123,"msg":"request completed","responseTime":5}',
         b'10.0.0.1 - - [16/Nov/2026:10:15:32 +0000] "GET /a HTTP/1.1" 200 512',
         b"I1116 10:15:32.123456 1 server.go:5] started",
+        b"2026-01-02 12:00:00,123 INFO shop.payments[17]: failed=0 errors=0, no error, no exception",
+        b"2026-01-02T12:00:00.123Z DEBUG [main] error handler installed",
     ):
         assert search.find(line, 0) < 0, line
 
@@ -82,7 +84,16 @@ def test_most_lines_without_a_level_are_not_candidates() -> None:
 @given(
     text=st.text(alphabet=st.sampled_from("eErRoOEFWA<>[](): |*\"'=#!1357\\u\x1b[31mſKı\xa0.,-_/"), max_size=40),
     head=st.sampled_from(
-        ["", "2026-01-02 12:00:00 ", "Jan  2 12:00:00 host app: ", '{"level":', "<3>", "E0102 12:00:00 "]
+        [
+            "",
+            "2026-01-02 12:00:00 ",
+            "2026-01-02 12:00:00 INFO ",
+            "2026-01-02T12:00:00.123+02:00 DEBUG ",
+            "Jan  2 12:00:00 host app: ",
+            '{"level":',
+            "<3>",
+            "E0102 12:00:00 ",
+        ]
     ),
 )
 def test_no_line_of_these_letters_is_missed(text: str, head: str) -> None:

@@ -39,6 +39,12 @@ _NUMBERS = {
     WARNING: r"(?:[0-4]\b|[3-9][0-9]\b|[0-9]{3})",
 }
 _STATUSES = {CRITICAL: "", ERROR: "5", WARNING: "45"}
+# Lines that state a lower level right after their time: `2026-01-02 12:00:00,123 INFO shop: no errors`. A word in their
+# message does not change it, and a program may write the word `error` in every line. Only valid dates, and no digit
+# after the level, because the parser could read such lines in another way.
+_DATE = r"20\d\d-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d{1,6})?(?:Z|[+-](?:0\d|1[0-2]):?[03]0)?"
+_LOWER_LINES = rf"(?-i:(?:{_DATE}[T ]{_TIME} {{1,4}}(?:INFO|DEBUG|TRACE) {{1,4}}[A-Za-z_\[(][^\n]*(?:\n|\z))+)"
 
 
 class LevelSearch:
@@ -53,11 +59,17 @@ class LevelSearch:
         # RE2 would write to stderr, which belongs to the server's own log.
         options.log_errors = False
         self._pattern: Any = re2.compile("|".join(_traces(min_level)).encode("latin-1"), options)
+        self._lower_lines: Any = re2.compile(_LOWER_LINES.encode("latin-1"), options)
 
     def find(self, data: bytes, at: int) -> int:
         """Return the next position from an offset on, or -1."""
-        match = self._pattern.search(data, at)
-        return -1 if match is None else int(match.start())
+        while (match := self._pattern.search(data, at)) is not None:
+            position = int(match.start())
+            lower = self._lower_lines.match(data, data.rfind(b"\n", 0, position) + 1)
+            if lower is None:
+                return position
+            at = lower.end()
+        return -1
 
     @staticmethod
     @lru_cache(8)
