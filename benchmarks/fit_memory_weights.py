@@ -1,25 +1,27 @@
-"""Fits the weights of the memory ranker, and says how well they do where they were not fitted.
+"""Fit the weights of the memory ranker, and report cross-validated scores.
 
-    python benchmarks/fit_memory_weights.py --tools FOLDER --locomo dev.zip --beam GIT_DIRECTORY [--words] [--write]
+    python benchmarks/fit_memory_weights.py --tools FOLDER --locomo dev.zip --beam GIT_DIRECTORY --qmsum train.jsonl \\
+        [--words] [--kinds transcripts] [--write]
 
-FOLDER has `locomo_retrieval.py` and `beam_retrieval.py`, which know how to read the data. Only the development parts
-are looked at: LoCoMo's conversations 26, 30 and 41, and BEAM's chats 1 to 7 of size 100K.
+FOLDER has `locomo_retrieval.py` and `beam_retrieval.py`, which read the data. Only development parts are used: LoCoMo's
+conversations 26, 30 and 41, BEAM's chats 1 to 7 of size 100K, and the training split of QMSum.
 
-A weight says how much one feature of a memory speaks for it. They are such that the right memories of each question
-get as large a share as possible of the sum of exp(score) over all that were looked at, with a penalty for large
-weights, so that few questions do not say too much. There are four sets of them: for people who talk, fitted on LoCoMo;
-for a user and an assistant, fitted on BEAM; for what nobody in particular wrote, in threads and alone, fitted on both,
-with authors, or authors and threads, taken away. Each question is asked of its own conversation, and where there are
-authors also of all of them together.
+The weights maximize the share that the right memories of each question have of the sum of exp(score) over its
+candidates, with a penalty for large weights. There are five sets: people in short conversations, fitted on LoCoMo; a
+user and an assistant, fitted on BEAM; transcripts (threads of more than a hundred messages), fitted on QMSum; and
+memories without an author, in threads and alone, fitted on LoCoMo and BEAM without these labels. Each question is asked
+of its own conversation, and where there are authors also of all of them together.
 
-Each conversation is left out once, and the weights are then judged on the one that was left out (“cv”).
-Needs numpy; `--words` leaves out the model, and what was fitted with it stays as it is.
+Each conversation is left out once (of the meetings, a tenth), and the weights are scored on those left out (“cv”).
+Needs numpy. `--words` leaves out the model, and the weights that were fitted with it stay as they are; so do the
+columns of kinds that are not named.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -39,6 +41,9 @@ WEIGHTS = (
     Path(__file__).resolve().parent.parent / "packages/portico-services/src/portico_services/memory/search/weights.txt"
 )
 PENALTY = 10.0
+KINDS = ("notes", "lines", "people", "chat", "transcripts")
+# Groups of conversations that are left out together.
+MAX_FOLDS = 10
 DEVELOPMENT = ("conv-26", "conv-30", "conv-41")
 
 
@@ -51,6 +56,8 @@ class Asked:
     right: np.ndarray
     # How many memories are right, looked at or not.
     evidence: int
+    # Whether these are spans of many turns, of which at most k can be among the first k.
+    spans: bool = False
 
 
 def filled(data: Any, make: Callable[[], Memory], **without: None) -> Memory:
@@ -61,14 +68,33 @@ def filled(data: Any, make: Callable[[], Memory], **without: None) -> Memory:
     return store
 
 
-def asked(data: Any, store: Memory, *, pooled: bool = False) -> list[Asked]:
+def load_meetings(path: str) -> Any:
+    """Return QMSum's meetings as documents and questions of the kind that LoCoMo has; a meeting is one thread."""
+    tools = importlib.import_module("locomo_retrieval")
+    docs, questions = [], []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines()):
+        meeting, scope = json.loads(line), f"meeting-{number:02}"
+        turns = meeting["meeting_transcripts"]
+        docs += [
+            tools.Doc(f"{scope}/D1:{at}", scope, 1, at, turn["speaker"], turn["content"], "", "")
+            for at, turn in enumerate(turns)
+        ]
+        for at, asks in enumerate(meeting["specific_query_list"]):
+            spans = [(int(first), min(int(last), len(turns) - 1)) for first, last in asks["relevant_text_span"]]
+            right = {f"{scope}/D1:{turn}": None for first, last in spans for turn in range(first, last + 1)}
+            if right:
+                questions.append(tools.Question(f"{scope}#{at}", scope, asks["query"], 1, tuple(right)))
+    return tools.Dataset(docs, questions, {})
+
+
+def asked(data: Any, store: Memory, *, pooled: bool = False, spans: bool = False) -> list[Asked]:
     found = []
     width = len(FEATURES) + isinstance(store, MemoryVectors)
     for question in data.questions:
         seen, names = store.look(question.text, None if pooled else question.scope)
         right = np.array([name in question.evidence for name in names], float)
         features = np.array(feature_rows(seen), float).reshape(len(right), width)
-        found.append(Asked(question.scope, features, right, len(question.evidence)))
+        found.append(Asked(question.scope, features, right, len(question.evidence), spans))
     return found
 
 
@@ -113,21 +139,25 @@ def _curve(
 
 
 def judge(questions: Sequence[Asked], weights: np.ndarray) -> np.ndarray:
-    """R@5, R@10 and the reciprocal rank of each question."""
+    """Return R@1, R@5, R@10 and the reciprocal rank of each question."""
     rows = []
     for one in questions:
         order = np.argsort(-(one.features @ weights), kind="stable")
         right = one.right[order]
         first = 1 / (1 + int(right.argmax())) if right.any() else 0.0
-        rows.append((right[:5].sum() / one.evidence, right[:10].sum() / one.evidence, first))
+        recalls = [right[:most].sum() / (min(most, one.evidence) if one.spans else one.evidence) for most in (1, 5, 10)]
+        rows.append((*recalls, first))
     return np.array(rows)
 
 
 def left_out(train: Sequence[Asked], test: Sequence[Asked]) -> np.ndarray:
-    rows = np.zeros((len(test), 3))
-    for conversation in sorted({one.conversation for one in test}):
-        weights = fit([one for one in train if one.conversation != conversation])
-        chosen = [number for number, one in enumerate(test) if one.conversation == conversation]
+    rows = np.zeros((len(test), 4))
+    conversations = sorted({one.conversation for one in test})
+    folds = min(MAX_FOLDS, len(conversations))
+    for fold in range(folds):
+        out = set(conversations[fold::folds])
+        weights = fit([one for one in train if one.conversation not in out])
+        chosen = [number for number, one in enumerate(test) if one.conversation in out]
         rows[chosen] = judge([test[number] for number in chosen], weights)
     return rows
 
@@ -137,28 +167,37 @@ def report(name: str, train: Sequence[Asked], tests: dict[str, Sequence[Asked]])
     for setting, test in tests.items():
         cv, same = left_out(train, test).mean(0), judge(test, weights).mean(0)
         print(
-            f"{name:22s} {setting:9s} cv R@5 {cv[0]:.3f} R@10 {cv[1]:.3f} MRR {cv[2]:.3f}   "
-            f"in sample R@5 {same[0]:.3f} R@10 {same[1]:.3f} MRR {same[2]:.3f}",
+            f"{name:22s} {setting:9s} cv R@1 {cv[0]:.3f} R@5 {cv[1]:.3f} R@10 {cv[2]:.3f} MRR {cv[3]:.3f}   "
+            f"in sample R@1 {same[0]:.3f} R@5 {same[1]:.3f} R@10 {same[2]:.3f} MRR {same[3]:.3f}",
             flush=True,
         )
     return weights
 
 
-def fitted(locomo: Any, beam: Any, make: Callable[[], Memory], name: str) -> list[np.ndarray]:
-    """The weights, in the order of COLUMNS."""
-    found = []
+def fitted(
+    locomo: Any, beam: Any, meetings: Any, make: Callable[[], Memory], name: str, kinds: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return the weights of each kind."""
+    found = {}
     # Without authors, and without threads as well: fitted on both kinds of conversations together.
     for kind, without in (("notes", {"author": None, "thread": None}), ("lines", {"author": None})):
-        tests = {}
+        if kind not in kinds:
+            continue
+        tests: dict[str, Sequence[Asked]] = {}
         for people, data in (("people", locomo), ("chat", beam)):
             store = filled(data, make, **without)
             tests[people] = asked(data, store)
             store.close()
-        found.append(report(f"{kind}, {name}", [*tests["people"], *tests["chat"]], tests))
-    for kind, data in (("people", locomo), ("chat", beam)):
-        store = filled(data, make)
-        tests = {"isolated": asked(data, store), "pooled": asked(data, store, pooled=True)}
-        found.append(report(f"{kind}, {name}", [*tests["isolated"], *tests["pooled"]], tests))
+        found[kind] = report(f"{kind}, {name}", [*tests["people"], *tests["chat"]], tests)
+    for kind, data in (("people", locomo), ("chat", beam), ("transcripts", meetings)):
+        if kind not in kinds:
+            continue
+        store, spans = filled(data, make), kind == "transcripts"
+        tests = {"isolated": asked(data, store, spans=spans)}
+        # All meetings together are 38,000 turns with many questions that any of them could answer.
+        if not spans:
+            tests["pooled"] = asked(data, store, pooled=True)
+        found[kind] = report(f"{kind}, {name}", [one for test in tests.values() for one in test], tests)
         store.close()
     return found
 
@@ -167,7 +206,12 @@ def usual(weights: np.ndarray, questions: Sequence[Asked]) -> np.ndarray:
     """The weights with the last one such that the usual memory that was looked at, if none of its words had been asked
     for, gets nothing: so those of one kind are not ahead of those of another before anything is asked."""
     seen = np.concatenate([one.features for one in questions]).mean(0)
-    of_kind = slice(FEATURES.index("named"), FEATURES.index("at_all"))
+    of_kind = [
+        number
+        for number, name in enumerate(FEATURES)
+        if FEATURES.index("named") <= number < FEATURES.index("at_all")
+        and name not in ("own_share", "section", "section_share")
+    ]
     weights = weights.copy()
     weights[FEATURES.index("at_all")] = -float(weights[of_kind] @ seen[of_kind])
     if len(weights) > len(FEATURES):
@@ -175,40 +219,47 @@ def usual(weights: np.ndarray, questions: Sequence[Asked]) -> np.ndarray:
     return weights
 
 
-def written(words: list[np.ndarray], meaning: list[np.ndarray]) -> str:
-    """The table with the same head, and new weights."""
-    lines = [line for line in WEIGHTS.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+def written(fits: dict[str, np.ndarray]) -> str:
+    """Return the table with new weights in the columns that were fitted."""
+    rows = WEIGHTS.read_text(encoding="utf-8").splitlines()
+    lines = [line for line in rows if line.startswith("#")]
+    before = {line.split()[0]: [float(number) for number in line.split()[1:]] for line in rows if line[:1] != "#"}
     for number, feature in enumerate((*FEATURES, "meaning")):
-        values = [column[number] if number < len(column) else 0.0 for column in (*words, *meaning)]
+        values = before.get(feature, [0.0] * 2 * len(KINDS))
+        for at, column in enumerate(f"{kind}, {name}" for name in NAMES for kind in KINDS):
+            if column in fits:
+                values[at] = fits[column][number] if number < len(fits[column]) else 0.0
         lines.append(feature.ljust(16) + "".join(f"{value:9.3f}" for value in values))
     return "\n".join(lines) + "\n"
 
 
-def stored(first: int) -> list[np.ndarray]:
-    """The columns of the table from this one on, as they are."""
-    lines = [line for line in WEIGHTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    table = np.array([[float(number) for number in line.split()[1:]] for line in lines])
-    return list(table.T[first:])
+NAMES = ("words", "words and meanings")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tools", required=True, help="folder of locomo_retrieval.py and beam_retrieval.py")
     parser.add_argument("--locomo", required=True, help="LoCoMo's development conversations, a zip")
     parser.add_argument("--beam", required=True, help="git directory of BEAM")
+    parser.add_argument("--qmsum", required=True, help="training split of QMSum, JSON lines")
     parser.add_argument("--words", action="store_true", help="without the model")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="columns to fit")
     parser.add_argument("--write", action="store_true", help=f"write {WEIGHTS.name}")
     options = parser.parse_args()
     os.environ["BEAM_DATA"] = options.beam
     sys.path.insert(0, options.tools)
     locomo = importlib.import_module("locomo_retrieval").load(options.locomo)
     if {one.scope for one in locomo.docs} - set(DEVELOPMENT):
-        raise SystemExit("There are conversations in this file that are kept for judging.")
+        raise SystemExit("This file contains conversations that are reserved for evaluation.")
     beam = importlib.import_module("beam_retrieval").load("100K", 1, 7)
-    words = fitted(locomo, beam, Memory, "words")
-    meaning = stored(4) if options.words else fitted(locomo, beam, MemoryVectors, "words and meanings")
+    meetings = load_meetings(options.qmsum)
+    fits: dict[str, np.ndarray] = {}
+    for name, make in zip(NAMES, (Memory, MemoryVectors), strict=True):
+        if make is Memory or not options.words:
+            weights = fitted(locomo, beam, meetings, make, name, options.kinds)
+            fits |= {f"{kind}, {name}": values for kind, values in weights.items()}
     if options.write:
-        WEIGHTS.write_text(written(words, meaning), encoding="utf-8")
+        WEIGHTS.write_text(written(fits), encoding="utf-8")
 
 
 if __name__ == "__main__":

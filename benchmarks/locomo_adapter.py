@@ -108,7 +108,7 @@ def draft(doc: Any) -> MemoryDraft:
     shown = f" [image: {doc.caption}]" if doc.caption else ""
     return MemoryDraft(
         # Longer ones are refused, and one of BEAM's is; nor can one say nothing.
-        content=(doc.text + shown)[:MAX_CONTENT_CHARS] or "…",
+        content=(doc.text + shown).strip()[:MAX_CONTENT_CHARS] or "…",
         namespace="context",
         project=doc.scope,
         author=doc.speaker or None,

@@ -15,6 +15,7 @@ import pytest
 
 from portico_services.cli import memory_hooks
 from portico_services.cli.specs import HOOKS
+from portico_services.memory.extras.hooks import responses
 from support.overrides import override_constants
 from support.remembering import KEY
 
@@ -55,6 +56,20 @@ def test_hooks_bring_what_is_known(shell: Shell) -> None:
     assert shell("hook", "user-prompt-submit", stdin='{"prompt": "Tell me a joke"}') == []
     assert shell("hook", "post-tool-use", stdin='{"tool_input": {"file_path": "x.py"}}') == []
     assert shell("hook", "stop", stdin="{}") == []
+
+
+def test_prompt_gets_strong_matches_within_a_token_budget(shell: Shell) -> None:
+    lines = [
+        {"content": f"The deploy script needs key {n} first. {'x' * 280}", "namespace": "context"} for n in range(9)
+    ]
+    shell("import", stdin="\n".join(map(json.dumps, lines)))
+    known = context(shell("hook", "user-prompt-submit", stdin='{"prompt": "which key does the deploy script need"}'))
+    assert 2 <= known.count("deploy script") <= 5
+    known = context(shell("hook", "session-start", stdin="{}"))
+    assert len(known) <= responses.MAX_CONTEXT_TOKENS * responses.CHARS_PER_TOKEN
+    # One word in common with a long prompt is no reason to spend context.
+    asked = "Write a poem about the rivers of Patagonia, their glaciers and the key of G minor in which they sing"
+    assert shell("hook", "user-prompt-submit", stdin=json.dumps({"prompt": asked})) == []
 
 
 def test_what_is_known_about_a_file_comes_when_it_is_touched(shell: Shell, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ sums, and comparing two of these integers compares their scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -43,6 +43,8 @@ _STANDALONE_SHARE = 2 / 3
 _MIN_CANDIDATES_PER_RESULT, RERANK_CUTOFF = 4, 0.3
 
 _POSITION_MASK = id_allocator.PLACES - 1
+# A section of a transcript has 16 messages: a subject is discussed over some thirty.
+SECTION_BITS = 4
 
 
 class Postings(Struct):
@@ -79,6 +81,9 @@ class TermMatches:
         # Packed match of the best memory of each thread, and the union of the matches of its leading memories.
         self.thread_best: dict[int, int] = {}
         self.thread_masks: dict[int, int] = {}
+        # The same sums and unions for the sections of transcripts, by document id without its last bits.
+        self.section_scores: dict[int, int] = {}
+        self.section_masks: dict[int, int] = {}
 
     def add(self, term: str, postings: Postings, frequency: int) -> None:
         """Add the postings of a term with document frequency `frequency`."""
@@ -138,6 +143,15 @@ class TermMatches:
             else:
                 best[thread] = together[thread] = value
         return leading
+
+    def collect_sections(self, threads: Collection[int]) -> None:
+        """Record the matches of each section of the given threads."""
+        sums, masks, shift = self.section_scores, self.section_masks, self.shift
+        for doc_id, value in self.scores.items():
+            if doc_id >> id_allocator.POSITION_BITS in threads:
+                section = doc_id >> SECTION_BITS
+                sums[section] = sums.get(section, 0) + (value >> shift)
+                masks[section] = masks.get(section, 0) | value
 
     def candidates(self, most: int, results_needed: int | None = None) -> list[int]:
         """Return the document ids for the second stage: the best matches and their neighbours.

@@ -17,6 +17,7 @@ from portico.extend import Transaction
 from portico_services.memory.search import id_allocator
 from portico_services.memory.search.bm25 import TermCounts, TermMatches, match_terms, match_terms_in
 from portico_services.memory.search.embeddings import QueryEmbedding
+from portico_services.memory.search.id_allocator import MESSAGE, PERSON
 from portico_services.memory.search.query import ParsedQuery, parse_query
 from portico_services.memory.search.synonyms import expand_synonyms
 
@@ -31,6 +32,13 @@ _UNEXPIRED = (
     " and (not exists (select 1 from memory where expires_at <= :recall_now) "
     "or memory_seat.memory not in (select id from memory where expires_at <= :recall_now))"
 )
+
+
+# A thread of messages or of persons that is longer than this is ranked as a transcript, for example of a meeting: its
+# subjects change within the thread, so the section around a message says more than the thread does.
+MIN_TRANSCRIPT_MESSAGES = 100
+# Kind of the candidates in such a thread, in addition to the kinds of `id_allocator`.
+TRANSCRIPT = 5
 
 
 # A candidate for reranking: document id, memory id, author, kind, number of terms, flags.
@@ -107,8 +115,29 @@ def retrieve_candidates(tx: Transaction, request: RetrievalRequest) -> Candidate
         # it. With one, its similarity may.
         if query_embedding is None:
             candidates = [candidate for candidate in candidates if matches.is_adjacent_match(candidate[0])]
+    candidates = _mark_transcripts(matches, candidates)
     similarities = None if query_embedding is None else _similarities(tx, query_embedding, candidates)
     return CandidateSet(parsed, matches, named, candidates, similarities)
+
+
+def _mark_transcripts(matches: TermMatches, candidates: list[Candidate]) -> list[Candidate]:
+    """Return the candidates with kind TRANSCRIPT for those in long threads, and record the sections of these."""
+    # Candidates come from all over a long thread, so their positions show its length without another statement.
+    threads = {
+        candidate[0] >> id_allocator.POSITION_BITS
+        for candidate in candidates
+        if MIN_TRANSCRIPT_MESSAGES <= candidate[0] & id_allocator.PLACES - 1 < id_allocator.ALONE
+        and candidate[3] in (MESSAGE, PERSON)
+    }
+    if not threads:
+        return candidates
+    matches.collect_sections(threads)
+    return [
+        (doc_id, memory, author, TRANSCRIPT, words, flags)
+        if kind in (MESSAGE, PERSON) and doc_id >> id_allocator.POSITION_BITS in threads
+        else (doc_id, memory, author, kind, words, flags)
+        for doc_id, memory, author, kind, words, flags in candidates
+    ]
 
 
 def _similarities(tx: Transaction, query_embedding: QueryEmbedding, candidates: list[Candidate]) -> list[float]:

@@ -36,9 +36,7 @@ _NAMESPACE_WORDS = {
     "testing": "testing",
     "prompts": "prompts",
 }
-_NAMESPACE_BY_TERM = {
-    normalize_term(word): name for name, called in _NAMESPACE_WORDS.items() for word in called.split()
-}
+NAMESPACE_BY_TERM = {normalize_term(word): name for name, called in _NAMESPACE_WORDS.items() for word in called.split()}
 
 
 class NamespaceMatch(Struct, frozen=True):
@@ -57,7 +55,7 @@ def match_namespaces(
     """Yield the namespaces that the query terms name."""
     shares: dict[str, float] = {}
     for term, share in terms.items():
-        if name := _NAMESPACE_BY_TERM.get(term):
+        if name := NAMESPACE_BY_TERM.get(term):
             shares[name] = max(NAMESPACE_WEIGHT * share, shares.get(name, 0.0))
     for name, share in shares.items():
         values: dict[str, Any] = {"name": name}

@@ -26,9 +26,10 @@ from portico_services.memory.search.analyzer import (
     IS_STANDING_INSTRUCTION,
     SECOND_PERSON,
 )
-from portico_services.memory.search.bm25 import SCORE_SCALE, MaskSums, TermMatches
-from portico_services.memory.search.candidates import AuthorMatches, Candidate, CandidateSet
+from portico_services.memory.search.bm25 import SCORE_SCALE, SECTION_BITS, MaskSums, TermMatches
+from portico_services.memory.search.candidates import TRANSCRIPT, AuthorMatches, Candidate, CandidateSet
 from portico_services.memory.search.id_allocator import ASSISTANT, NOTE, PERSON, USER
+from portico_services.memory.search.namespace_boost import NAMESPACE_BY_TERM
 from portico_services.memory.search.query import ParsedQuery, QueryIntent
 
 FEATURES = (
@@ -45,6 +46,9 @@ FEATURES = (
     "named",  # written by an author whom the query names
     "named_head",  # `head`, for those
     "in_company",  # written by another author in a scope of the named author
+    "own_share",  # share of the query by IDF that it contains; this and the next two in transcripts only
+    "section",  # BM25 score of all messages of its section and of the nearest one beside it
+    "section_share",  # share of the query by IDF that these contain
     "substance",  # number of content terms (logarithm)
     "broad_substance",  # the same, for a broad query
     "asks",
@@ -64,8 +68,9 @@ FEATURES = (
 FIRST_TEXT_FEATURE = FEATURES.index("substance")
 
 
-# A result is weak if it covers less than this share of the query and its similarity is below this value.
-WEAK_MATCH_SHARE, MIN_SIMILARITY = 0.15, 0.35
+# A result is strong if it covers at least this share of the query or is at least this similar. Chosen by asking
+# questions of the wrong conversation (`benchmarks/recall_calibration.py`, docs/decisions/recall.md).
+MIN_STRONG_SHARE, MIN_SIMILARITY = 0.35, 0.45
 # Cached text scores per query intent.
 MAX_CACHED_SCORES = 4096
 _POSITION_MASK = id_allocator.PLACES - 1
@@ -75,13 +80,14 @@ FeatureWeights = Sequence[tuple[float, ...]]
 
 
 class ScoredMemory(NamedTuple):
-    """A search result: memory id, score relative to the best result (0 to 1), and whether it covers little of the
-    query.
+    """A search result: memory id, score relative to the best result (0 to 1), whether it covers little of the query,
+    and its similarity if there is a query embedding.
     """
 
     memory: str
     score: float
     is_weak: bool = False
+    similarity: float | None = None
 
 
 class FeatureScorer:
@@ -93,6 +99,30 @@ class FeatureScorer:
         self._about = ASSISTANT if question.intent.about_assistant else USER
         self._shares, self._rarities, self._everything = _query_coverage(matches)
 
+    def query_shares(self, candidates: Iterable[Candidate]) -> list[float]:
+        """Return how much of the query each candidate covers by IDF, from 0 to about 1: its own terms count two thirds,
+        those of it and its neighbours a third, and synonyms half.
+        """
+        matches, idf_shares = self._matches, self._rarities
+        get, bits, alike = matches.scores.get, matches.bits, matches.synonym_doc_ids.get
+        # An unknown term counts like one that a single memory contains. Its own IDF would dominate in a small store.
+        # A term that names a namespace of the store is known, even if no text contains it.
+        unknown = sum(
+            share
+            for term, share in matches.terms.items()
+            if term not in matches.term_order and f"ns:{NAMESPACE_BY_TERM.get(term)}" not in matches.term_order
+        )
+        known = sum(matches.terms[term] * idf for term, idf in zip(matches.term_order, matches.idfs, strict=True))
+        whole = (known + unknown * matches.idf(1)) or 1.0
+        scale, unit = self._everything / whole / 3, 1 / (2 * SCORE_SCALE * whole)
+        results = []
+        for doc_id, _, _, kind, _, _ in candidates:
+            own = around = get(doc_id, 0)
+            if kind != NOTE:
+                around = own | get(doc_id - 1, 0) | get(doc_id + 1, 0) | get(doc_id - 2, 0) | get(doc_id + 2, 0)
+            results.append((2 * idf_shares[own & bits] + idf_shares[around & bits]) * scale + alike(doc_id, 0) * unit)
+        return results
+
     def score(self, candidates: Iterable[Candidate], weights: FeatureWeights) -> list[float]:
         """Return the weighted sum of the features before FIRST_TEXT_FEATURE for each candidate.
 
@@ -103,12 +133,13 @@ class FeatureScorer:
         thread_best, thread_all, alike = matches.thread_best.get, matches.thread_masks.get, matches.synonym_doc_ids.get
         authors, scopes, about = self._named.authors, self._named.scopes, self._about
         unit, alike_unit = 1 / (SCORE_SCALE << matches.shift), 1 / (SCORE_SCALE * self._everything)
+        section_of, section_mask, section_unit = matches.section_scores.get, matches.section_masks.get, 1 / SCORE_SCALE
         # Integers of the packed matches are scaled once per candidate (`unit`) instead of once per feature.
         results: list[float] = []
         for doc_id, _, author, kind, _, _ in candidates:
             (
                 of_words, of_head, of_around, of_further, of_before, of_after, of_before_two, of_best, of_share,
-                of_alike, of_named, of_named_head, of_company,
+                of_alike, of_named, of_named_head, of_company, of_own_share, of_section, of_section_share,
             ) = weights[kind]  # fmt: skip
             # Packed matches of the memory and of its neighbours.
             own, thread = get(doc_id, 0), doc_id >> id_allocator.POSITION_BITS
@@ -129,11 +160,22 @@ class FeatureScorer:
                 + of_share * idf_shares[thread_all(thread, 0) & bits]
                 + of_alike * alike(doc_id, 0) * alike_unit
             )
+            if kind == TRANSCRIPT:
+                section = doc_id >> SECTION_BITS
+                # The other section is the one that the message is nearer to.
+                beside = section + 1 if doc_id >> SECTION_BITS - 1 & 1 else section - 1
+                together = section_of(section, 0) + section_of(beside, 0)
+                mask = section_mask(section, 0) | section_mask(beside, 0)
+                score += (
+                    of_own_share * idf_shares[own & bits]
+                    + of_section * together * section_unit
+                    + of_section_share * idf_shares[mask & bits]
+                )
             # “What did you recommend” names the assistant, and any other query the user, in conversations whose authors
             # have no names. Otherwise the author must be one whom the query names.
-            if kind == about if kind > PERSON else author in authors:
+            if kind == about if kind in (USER, ASSISTANT) else author in authors:
                 score += of_named + of_named_head * head
-            elif kind == PERSON and doc_id >> id_allocator.SCOPE_SHIFT in scopes:
+            elif kind in (PERSON, TRANSCRIPT) and doc_id >> id_allocator.SCOPE_SHIFT in scopes:
                 score += of_company
             results.append(score)
         return results
@@ -184,23 +226,19 @@ def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
     rows = [[float(number) for number in line.split()[1:]] for line in lines if not line.startswith("#")]
     columns = list(zip(*rows, strict=True))
     # The user and the assistant share a column. The last feature is the similarity.
-    by_words = (*columns[:4], columns[3])
-    return tuple(column[:-1] for column in by_words), (*columns[4:], columns[7])
+    by_words, by_both = ((*half[:4], half[3], half[4]) for half in (columns[:5], columns[5:]))
+    return tuple(column[:-1] for column in by_words), tuple(by_both)
 
 
-# Read once at import: 28 lines, and every search needs them.
+# Read once at import: 31 lines, and every search needs them.
 _WEIGHTS = _weights()
 _TEXT_ONLY_WEIGHTS = tuple([weights[:FIRST_TEXT_FEATURE] for weights in kinds] for kinds in _WEIGHTS)
 _SIMILARITY_WEIGHTS = [weights[-1] for weights in _WEIGHTS[True]]
-# Weights that select a single feature each, used to compute the feature matrix; and the features that decide whether a
-# result is weak.
+# Weights that select a single feature each, used to compute the feature matrix.
 _SINGLE_FEATURE_WEIGHTS = [
     [tuple(map(name.__eq__, FEATURES[:FIRST_TEXT_FEATURE]))] * len(_TEXT_ONLY_WEIGHTS[0])
     for name in FEATURES[:FIRST_TEXT_FEATURE]
 ]
-_COVERAGE_WEIGHTS = [tuple(name in ("around", "alike") for name in FEATURES[:FIRST_TEXT_FEATURE])] * len(
-    _TEXT_ONLY_WEIGHTS[0]
-)
 
 
 class _TextScores(LruCache[tuple[int, int, int, bool], float]):
@@ -242,15 +280,17 @@ def rerank(candidate_set: CandidateSet, limit: int) -> list[ScoredMemory]:
     scored.sort(reverse=True)
     del scored[limit:]
     best = [candidates[number] for *_, number in scored]
-    # A result is weak if neither it nor its neighbours cover much of the query and its similarity is low.
-    weak = [share < WEAK_MATCH_SHARE for share in scorer.score(best, _COVERAGE_WEIGHTS)]
-    if near is not None:
-        weak = [
-            candidate and near[number] < MIN_SIMILARITY for candidate, (*_, number) in zip(weak, scored, strict=True)
-        ]
+    similarities = [None if near is None else near[number] for *_, number in scored]
     return [
-        ScoredMemory(memory, math.exp(score - scored[0][0]), is_weak)
-        for (score, *_), (_, memory, *_), is_weak in zip(scored, best, weak, strict=True)
+        ScoredMemory(
+            memory,
+            math.exp(score - scored[0][0]),
+            share < MIN_STRONG_SHARE and (similarity is None or similarity < MIN_SIMILARITY),
+            similarity,
+        )
+        for (score, *_), (_, memory, *_), share, similarity in zip(
+            scored, best, scorer.query_shares(best), similarities, strict=True
+        )
     ]
 
 
@@ -262,7 +302,7 @@ def rank_by_similarity(
     # On a tie, the newer memory first.
     scored.sort(reverse=True)
     return [
-        ScoredMemory(memory, max(0.0, similarity), similarity < MIN_SIMILARITY)
+        ScoredMemory(memory, max(0.0, similarity), similarity < MIN_SIMILARITY, similarity)
         for similarity, _, memory in scored[:limit]
     ]
 

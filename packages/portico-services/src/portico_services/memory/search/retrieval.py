@@ -33,7 +33,7 @@ from portico_services.memory.search.candidates import (
 from portico_services.memory.search.embeddings import QueryEmbedding
 from portico_services.memory.search.index import analyze_record
 from portico_services.memory.search.query import parse_query, query_terms
-from portico_services.memory.search.reranker import WEAK_MATCH_SHARE, ScoredMemory, rank_by_similarity, rerank
+from portico_services.memory.search.reranker import MIN_STRONG_SHARE, ScoredMemory, rank_by_similarity, rerank
 from portico_services.memory.store import listing, query_plan
 from portico_services.memory.store.filters import FilterCondition, MemoryFilter, to_sql
 from portico_services.memory.store.namespaces import CURRENT_STATUSES
@@ -219,7 +219,7 @@ def _full_scan(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at
     for memory in listing.list_memories(tx, filter, limit=MAX_SCAN, at=at):
         share = term_coverage(memory, terms)
         if share:
-            scored.append(ScoredMemory(memory.id, share, share < WEAK_MATCH_SHARE))
+            scored.append(ScoredMemory(memory.id, share, share < MIN_STRONG_SHARE))
     # The sort is stable, and the list is ordered by time: on a tie, the newest stays first.
     scored.sort(key=lambda weights: -weights.score)
     return scored[:limit]

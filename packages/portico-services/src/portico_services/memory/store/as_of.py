@@ -30,7 +30,7 @@ def search_as_of(
     """Search the memories as of `moment` and return the best matches first, or the newest if there is no query.
 
     Each result comes with the share of the query terms it contains. Matches that the index finds through synonyms
-    contain few of the terms and get at least the weak-match share.
+    contain few of the terms and get at least the share of a strong match.
     """
     terms = query_terms(words)
     scored: dict[str, MemoryRecord] = {}
@@ -48,7 +48,7 @@ def search_as_of(
         scored[item.id] = item
 
     for item, is_like in _unchanged_since(tx, words, filter, moment, most):
-        take(item, reranker.WEAK_MATCH_SHARE if is_like else 0.0)
+        take(item, reranker.MIN_STRONG_SHARE if is_like else 0.0)
     for item in _changed_since(tx, filter, moment):
         take(item)
     ranked = sorted(best, key=lambda rank: (-rank[0], -rank[1], rank[2]))

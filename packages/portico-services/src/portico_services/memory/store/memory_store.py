@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,10 @@ from portico_services.git_project import ProjectInfo
 from portico_services.memory.errors import STORAGE_ERROR, InvalidInput, MemoryToolError
 from portico_services.memory.search import index_builder, retrieval
 from portico_services.memory.search.embeddings import EmbeddingIndex, EmbeddingsUnavailable, QueryEmbedding
+from portico_services.memory.search.explain import Explanation, explain as explain_match
 from portico_services.memory.search.index_maintenance import IndexMaintenance
-from portico_services.memory.search.reranker import WEAK_MATCH_SHARE
+from portico_services.memory.search.query import parse_query
+from portico_services.memory.search.reranker import MIN_STRONG_SHARE
 from portico_services.memory.store import filters, listing, records, statistics, validation
 from portico_services.memory.store.filters import FilterCondition, MemoryFilter
 from portico_services.memory.store.namespaces import CURRENT_STATUSES, STATUSES, validate_namespace
@@ -71,6 +73,8 @@ class SearchHit(Struct, frozen=True):
     score: float
     # Whether it covers little of the query.
     weak: bool = False
+    # Reasons for the result, if requested.
+    explanation: Explanation | None = None
 
 
 class RecallPage(Struct, frozen=True):
@@ -83,6 +87,8 @@ class RecallPage(Struct, frozen=True):
     last: ListKey | None = None
     # Limitation of the search, such as an incomplete index.
     note: str | None = None
+    # Whether there was a query and no strong match on any page.
+    nothing_known: bool = False
 
 
 class DeletionReport(Struct, frozen=True):
@@ -255,8 +261,9 @@ class MemoryStore:
         after: ListKey | None = None,
         as_of: int | None = None,
         mode: retrieval.Mode = "hybrid",
+        explain: bool = False,
     ) -> RecallPage:
-        """Search memories and return the best matches first.
+        """Search memories and return the best matches first, with the reasons for each if `explain` is set.
 
         Without a query, return the newest memories; `after` is the key at which the page begins. `as_of` searches the
         memories as they were at that time.
@@ -274,11 +281,8 @@ class MemoryStore:
         window = offset + limit + 1
         if as_of is not None:
             hits = await self.read(lambda tx: past.search_as_of(tx, words, filter, as_of, window))
-            return _page(
-                [SearchHit(item, score, bool(words) and score < WEAK_MATCH_SHARE) for item, score in hits],
-                limit,
-                offset,
-            )
+            results = [SearchHit(item, score, bool(words) and score < MIN_STRONG_SHARE) for item, score in hits]
+            return _page(_explained(results, words, now) if explain else results, limit, offset, bool(words))
         if not words:
             result = await self.read(
                 lambda tx: listing.list_memories(tx, filter, limit=limit + 1, offset=offset, at=now, after=after)
@@ -295,11 +299,12 @@ class MemoryStore:
         def retrieve_and_fetch(tx: Transaction) -> list[SearchHit]:
             scored = retrieval.retrieve(tx, words, filter, window, at=now, query_embedding=query_embedding, mode=mode)
             result = records.fetch(tx, [item.memory for item in scored])
-            return [
+            hits = [
                 SearchHit(result[item.memory], item.score, item.is_weak) for item in scored if item.memory in result
             ]
+            return _explained(hits, words, now, {item.memory: item.similarity for item in scored}) if explain else hits
 
-        page = _page(await self.read(retrieve_and_fetch), limit, offset)
+        page = _page(await self.read(retrieve_and_fetch), limit, offset, searched=True)
         if not whole:
             page = replace(
                 page,
@@ -476,8 +481,20 @@ class MemoryStore:
         return DeletionReport(first, count)
 
 
-def _page(hits: list[SearchHit], limit: int, offset: int) -> RecallPage:
-    return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
+def _page(hits: list[SearchHit], limit: int, offset: int, searched: bool) -> RecallPage:
+    # All results up to the end of the page count, so a later page does not contradict the first one.
+    nothing_known = searched and all(hit.weak for hit in hits)
+    return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit, nothing_known=nothing_known)
+
+
+def _explained(
+    hits: list[SearchHit], words: str, now: int, similarities: Mapping[str, float | None] | None = None
+) -> list[SearchHit]:
+    """Return the results with the reasons for each. Without a query there are none."""
+    if not words:
+        return hits
+    query, similarity = parse_query(words, now), similarities or {}
+    return [replace(hit, explanation=explain_match(hit.record, query, similarity.get(hit.record.id))) for hit in hits]
 
 
 def _require_version(tx: Transaction, id: str, owner: str, version: int | None) -> MemoryRecord:

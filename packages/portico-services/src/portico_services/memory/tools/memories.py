@@ -132,11 +132,13 @@ class MemoryTools:
         cursor: Annotated[str | None, "`nextCursor` from the previous page"] = None,
         entity: Annotated[str | None, "Person, technology or file that must be mentioned"] = None,
         as_of: Annotated[str | None, "Search memories as they were at this time, ISO 8601"] = None,
+        explain: Annotated[bool, "Add the reasons for each result"] = False,
     ) -> results.RecallResult:
         """Search stored memories and return the best matches, ranked. Without a query, list the newest.
 
         Use it before asking the user for something they may have said already, and before making a decision that may
-        exist. `match: weak` marks poor matches. Content may be truncated; memory_get returns it in full.
+        exist. `match: weak` marks poor matches, and `nothing_known` a result without any other. Content may be
+        truncated; memory_get returns it in full.
         """
         memories = await self._access.store(ctx)
         if namespace is not None:
@@ -151,7 +153,14 @@ class MemoryTools:
         after = validation.parse_cursor(cursor) if cursor is not None and "." in cursor else None
         start = validation.parse_offset_cursor(cursor) if cursor is not None and after is None else offset
         page = await memories.recall(
-            query or "", parsed_filter, limit=count, offset=0 if after else start, after=after, as_of=moment, mode=mode
+            query or "",
+            parsed_filter,
+            limit=count,
+            offset=0 if after else start,
+            after=after,
+            as_of=moment,
+            mode=mode,
+            explain=explain,
         )
         prefix = self._access.prefix
         hits = [
@@ -167,6 +176,7 @@ class MemoryTools:
             count=len(hits),
             memories=hits,
             mode=memories.resolve_mode(mode),
+            nothing_known=page.nothing_known,
             note=page.note,
             next_cursor=validation.make_cursor(page.last) if page.last else str(start + count) if page.more else None,
         )

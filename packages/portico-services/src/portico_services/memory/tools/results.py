@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from portico._lazy import LazyModule
 from portico_services import text, timestamps
 from portico_services.database_service import copy_to_result
+from portico_services.memory.search.explain import Explanation
 from portico_services.memory.store.memory_store import SearchHit
 from portico_services.memory.store.records import MemoryEvent, MemoryRecord
 from portico_services.memory.store.screening import ContentScreenResult
@@ -87,6 +88,7 @@ class MemoryHit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     match: Annotated[
         Literal["strong", "weak"] | None, "Whether it covers much (strong) or little (weak) of the query"
     ] = None
+    explain: Annotated[Explanation | None, "Reasons for this result, if requested"] = None
     cut: Annotated[bool, "Whether content is truncated"] = False
     author: Annotated[str | None, "Author"] = None
     thread: Annotated[str | None, "Conversation, file or session"] = None
@@ -107,6 +109,7 @@ class RecallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_cursor: Annotated[str | None, "Cursor of the next page; null on the last"] = field(
         default=None, name="nextCursor"
     )
+    nothing_known: Annotated[bool, "Whether no result is a strong match: nothing relevant seems to be stored"] = False
     note: Annotated[str | None, "Limitation of the result, or next step"] = None
 
 
@@ -232,7 +235,10 @@ def to_capture_result(
 def to_scored_hit(hit: SearchHit, scheme: str, detail: str) -> MemoryHit:
     """Return a search result with its score."""
     return replace(
-        to_hit(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong"
+        to_hit(hit.record, scheme, detail),
+        score=round(hit.score, 4),
+        match="weak" if hit.weak else "strong",
+        explain=hit.explanation,
     )
 
 

@@ -1,0 +1,81 @@
+"""Calibrated matches, `nothing_known`, explanations, and the ranking of transcripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from portico_services.memory.search.candidates import MIN_TRANSCRIPT_MESSAGES
+from portico_services.memory.store.memory_store import MemoryStore
+from support.remembering import keep, said
+
+
+async def test_unrelated_query_reports_that_nothing_is_known(memories: MemoryStore) -> None:
+    await keep(memories, "The retention of audit logs is seven years")
+    await keep(memories, "The office is closed on Monday")
+    everywhere = memories.filter("")
+    assert not (await memories.recall("retention of audit logs", everywhere)).nothing_known
+    for query in ("quantum chromodynamics", "why was the yearly balance sheet for the tax office of Hamburg late"):
+        page = await memories.recall(query, everywhere)
+        assert page.nothing_known
+        assert all(hit.weak for hit in page.hits)
+    # A later page agrees with the first one, and a list of the newest is no answer to a query.
+    assert not (await memories.recall("retention of audit logs", everywhere, limit=1, offset=1)).nothing_known
+    assert not (await memories.recall("", everywhere)).nothing_known
+
+
+async def test_empty_store_knows_nothing(memories: MemoryStore) -> None:
+    assert (await memories.recall("anything at all", memories.filter(""))).nothing_known
+
+
+@pytest.mark.parametrize("status", ["superseded", "archived"])
+async def test_memory_that_is_not_current_is_never_a_match(memories: MemoryStore, status: str) -> None:
+    old = await keep(memories, "Deploys run on Fridays")
+    await memories.update(old.id, status=status)
+    await keep(memories, "Lunch is at noon")
+    page = await memories.recall("when do deploys run", memories.filter(""))
+    assert [hit.record.content for hit in page.hits] == ["Lunch is at noon"]
+    assert page.nothing_known
+
+
+async def test_explanation_names_terms_synonyms_time_and_author(memories: MemoryStore) -> None:
+    await keep(memories, "Use PostgreSQL for storage", author="Ann Lee", at="2026-05-08")
+    query = "Which database did Ann pick for storage on 8 May?"
+    page = await memories.recall(query, memories.filter(""), explain=True)
+    explanation = page.hits[0].explanation
+    assert explanation is not None
+    assert "storage" in explanation.terms
+    assert explanation.synonyms == ["database"]
+    assert explanation.time == ["8/5"]
+    assert explanation.author == "Ann Lee"
+    assert explanation.embedding is None
+    assert not explanation.context
+    assert (await memories.recall(query, memories.filter(""))).hits[0].explanation is None
+    past = await memories.recall(query, memories.filter(""), as_of=page.hits[0].record.created_at + 1, explain=True)
+    assert past.hits[0].explanation == explanation
+
+
+async def test_tool_reports_nothing_known_and_explains(serving) -> None:  # type: ignore[no-untyped-def]
+    client = await serving()
+    await said(client, "memory_capture", content="Use PostgreSQL for storage", namespace="decisions")
+    recalled = await said(client, "memory_recall", query="which database", explain=True)
+    assert "nothing_known" not in recalled
+    assert recalled["memories"][0]["explain"] == {"synonyms": ["database"]}
+    recalled = await said(client, "memory_recall", query="quantum chromodynamics")
+    assert recalled["nothing_known"] is True
+    assert "explain" not in recalled["memories"][0]
+
+
+async def test_transcript_ranks_the_section_that_discusses_the_query(memories: MemoryStore) -> None:
+    """One turn elsewhere has the words in passing; the section has them in several turns."""
+    fillers = ["Right, and then we moved on to the next point", "Mm-hmm, fine with me", "Let us see the slides again"]
+    turns = [fillers[number % 3] + f" {number}" for number in range(2 * MIN_TRANSCRIPT_MESSAGES)]
+    turns[20] = "The budget of the remote control, by the way, is a headline"
+    for number in range(150, 162, 3):
+        turns[number] = f"The budget for the remote control leaves {number} euros for rubber buttons"
+    for number, turn in enumerate(turns):
+        await keep(memories, turn, thread="meeting", author=("Ann", "Bob", "Eve")[number % 3], at="2026-05-08")
+    page = await memories.recall("What was said about the budget of the remote control?", memories.filter(""), limit=5)
+    assert [hit.record.content for hit in page.hits[:4]] == sorted(
+        (hit.record.content for hit in page.hits[:4]), key=lambda text: "rubber" not in text
+    )
+    assert "rubber" in page.hits[0].record.content
