@@ -10,7 +10,7 @@ Python, PostgreSQL, git and Debian), which `apt-get download` fetches by name, a
 
 A text is the sum of the vectors of its stems. Training moves the vectors so that the signs of a sum stay close to the
 direction of the teacher's embedding of the same text, and so that the similarities within a batch agree with those of
-the teacher. The seed is fixed. The result is `table.npz` and `terms.txt`; the package does not contain them, because the
+the teacher. The seed is fixed. The result is `table.npz` and `terms.txt`. The package does not contain them: the
 ranking gains nothing from them (docs/decisions/recall.md).
 """
 
