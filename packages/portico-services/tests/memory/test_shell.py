@@ -274,7 +274,7 @@ def test_the_words_behind_memory_are_completed() -> None:
 
 def test_what_was_deleted_is_restored_at_the_shell(shell: Shell) -> None:
     (captured,) = shell("capture", "Plants are watered on Mondays")
-    shell("delete", captured["id"])
+    assert shell("delete", captured["id"])[0]["note"] == "`portico memory restore` restores it."
     assert shell("list") == []
     (back,) = shell("restore", captured["id"])
     assert back["id"] == captured["id"]

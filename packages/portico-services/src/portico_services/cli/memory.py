@@ -173,6 +173,7 @@ async def _delete(shell: ServiceSession) -> None:
         return
     for id in require_arguments(arguments.words, "an ID"):
         deleted = await shell.call("memory_delete", memory_id=id, hard=arguments.permanent)
+        deleted["note"] = _TOOL.sub(_as_action, deleted["note"])
         back = " permanently" if deleted["hard"] else f"; `portico memory restore {deleted['id'][:12]}` restores it"
         shell.show(deleted, f"{deleted['id']} is deleted{back}")
 
