@@ -18,7 +18,7 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel, Field
 
-from portico import Audio, Client, File, Image, Server, ToolResult, UsageError
+from portico import Audio, Client, File, Image, Server, ToolError, ToolResult, UsageError
 from portico.protocol.content import (
     Annotations,
     AudioContent,
@@ -588,3 +588,20 @@ async def test_what_does_not_fit_its_schema_is_not_sent(revision: str, hint: Any
 async def test_a_number_that_json_does_not_have_is_not_sent_as_null(revision: str, value: float) -> None:
     async with Client(returning(float, value), protocol_version=revision) as client:
         assert (await client.call_tool("give", raise_on_error=False)).is_error
+
+
+@pytest.mark.parametrize("hint, expected", [(int, "int"), (list[int], "list[int]"), (int | None, "int | None")])
+async def test_wrong_result_type_is_logged_by_its_name(
+    hint: Any, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server("wrong")
+
+    def give() -> Any:
+        return "x"
+
+    give.__annotations__["return"] = hint
+    server.tool(give)
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match="Internal error"):
+            await client.call_tool("give")
+    assert f"give returned str, expected {expected}: " in caplog.text

@@ -382,7 +382,9 @@ def make_output_validator(hint: Any, name: str) -> OutputValidator | None:
         try:
             (decode or made())(encoded)
         except ValueError as reason:
-            raise TypeError(f"{name} returned a {type(value).__name__} that does not match {hint}: {reason}") from None
+            # `int`, not `<class 'int'>`.
+            expected = inspect.formatannotation(hint)
+            raise TypeError(f"{name} returned {type(value).__name__}, expected {expected}: {reason}") from None
 
     return verify
 
