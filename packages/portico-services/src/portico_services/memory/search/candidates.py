@@ -60,7 +60,7 @@ class RetrievalRequest(Struct, frozen=True):
     scopes: Sequence[int] | None = None
     memories: int | None = None
     limit: int = 10
-    # SQL condition on `memory`, and its parameters.
+    # SQL condition on `memory` or on `memory_seat` alone, and its parameters.
     condition: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     # Reference time of relative dates; memories that have expired by then are not returned.
@@ -188,9 +188,9 @@ class CandidateReader:
     def __init__(self, tx: Transaction, request: RetrievalRequest) -> None:
         self._tx = tx
         self._search = request
-        self._source = (
-            "memory_seat join memory on memory.id = memory_seat.memory" if request.condition else "memory_seat"
-        )
+        # A condition on tags or entities alone refers to `memory_seat`.
+        joined = " join memory on memory.id = memory_seat.memory" if "memory." in request.condition else ""
+        self._source = f"memory_seat{joined}"
         self._where = f"memory_seat.kind >= 0{_UNEXPIRED if request.now is not None else ''}"
         self._values = {**request.values, "recall_now": request.now} if request.now is not None else request.values
         if request.condition:

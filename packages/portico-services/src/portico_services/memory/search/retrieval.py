@@ -35,7 +35,7 @@ from portico_services.memory.search.index import analyze_record
 from portico_services.memory.search.query import parse_query, query_terms
 from portico_services.memory.search.reranker import MIN_STRONG_SHARE, ScoredMemory, rank_by_similarity, rerank
 from portico_services.memory.store import listing, query_plan
-from portico_services.memory.store.filters import FilterCondition, MemoryFilter, to_sql
+from portico_services.memory.store.filters import FilterCondition, MemoryFilter, label_sql, to_sql
 from portico_services.memory.store.namespaces import CURRENT_STATUSES
 from portico_services.memory.store.records import MemoryRecord
 
@@ -179,7 +179,8 @@ def _filter_sql(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
         and filter.until is None
     ):
         return "", {}
-    return to_sql(filter, CURRENT_STATUSES)
+    # Tags and entities have tables of their own: without a join, no wide row is read for each candidate.
+    return label_sql(filter, "memory_seat.memory") or to_sql(filter, CURRENT_STATUSES)
 
 
 def _scopes_of_filter(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, int | None, MemoryFilter]:

@@ -163,15 +163,35 @@ def to_sql(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = 
     return " and ".join(parts) or "true", values
 
 
-def _condition_sql(item: FilterCondition, name: str) -> tuple[str, dict[str, Any]]:
+def label_sql(filter: MemoryFilter, id_column: str) -> tuple[str, dict[str, Any]] | None:
+    """Return a filter that consists of tags and entities only as an SQL condition on an id, or None for any other.
+
+    It reads no row of `memory`, so the caller must know that the memories are current.
+    """
+    if filter.homes or filter.owner is not None or filter.known_at is not None:
+        return None
+    if filter.since is not None or filter.until is not None or not filter.conditions:
+        return None
+    if any(condition.key not in ("tag", "entity") for condition in filter.conditions):
+        return None
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    for number, condition in enumerate(filter.conditions):
+        phrase, parameters = _condition_sql(condition, f"filter_{number}", id_column)
+        parts.append(f"not ({phrase})" if condition.negated else f"({phrase})")
+        values |= parameters
+    return " and ".join(parts), values
+
+
+def _condition_sql(item: FilterCondition, name: str, id_column: str = "memory.id") -> tuple[str, dict[str, Any]]:
     if item.key == "tag":
         return (
-            f"exists (select 1 from memory_tag where memory_tag.memory = memory.id and memory_tag.tag in :{name})",
+            f"exists (select 1 from memory_tag where memory_tag.memory = {id_column} and memory_tag.tag in :{name})",
             {name: list(item.values)},
         )
     if item.key == "entity":
         return (
-            "exists (select 1 from memory_mention where memory_mention.memory = memory.id "
+            f"exists (select 1 from memory_mention where memory_mention.memory = {id_column} "
             f"and memory_mention.entity in :{name})",
             {name: list(item.values)},
         )
