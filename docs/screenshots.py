@@ -122,7 +122,8 @@ def app(page: Page) -> None:
     # Asked by browsers that cannot restrict the connections of an app.
     load_app = page.get_by_role("button", name="Load app")
     roll_again = card.frame_locator("iframe").frame_locator("iframe").get_by_role("button", name="Roll again")
-    load_app.or_(roll_again).first.wait_for(state="attached")
+    page.locator(".app").wait_for()
+    page.wait_for_timeout(1000)
     if load_app.is_visible():
         load_app.click()
     roll_again.click()
