@@ -304,3 +304,68 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+# Hostile hosts and servers
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"garbage\n",
+        b"[" * 100_000 + b"\n",
+        b'{"protocol": 99}\n',
+        b'{"protocol": 1, "control": "erase"}\n',
+        b'{"protocol": 1, "names": ["x"], "unknown": 1}\n',
+        json.dumps(greeting(names=())).encode() + b"\n",
+        json.dumps(greeting(names=("a", "a"))).encode() + b"\n",
+        json.dumps(greeting(names=("unknown",), command=None)).encode() + b"\n",
+        json.dumps({**greeting(), "environment": {"A": 1}}).encode() + b"\n",
+    ],
+    ids=["empty", "garbage", "deep", "version", "command", "member", "no name", "twice", "unknown", "environment"],
+)
+async def test_invalid_greeting_is_refused(hub: Hub, line: bytes) -> None:
+    reader, writer = await connect()
+    writer.write(line)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
+    assert not answer.startswith(b"ok")
+    assert answer.count(b"\n") <= 1
+    writer.close()
+    async with attached_host() as host:
+        assert await host.call("echo", text="the others are served") == "the others are served"
+
+
+@pytest.mark.broken_frames("a hostile host")
+async def test_invalid_messages_of_a_host_affect_only_itself(hub: Hub) -> None:
+    async with attached_host("good") as good:
+        reader, writer = await connect()
+        writer.write(json.dumps(greeting()).encode() + b"\n")
+        assert await reader.readline() == b"ok\n"
+        writer.write(b'garbage\n{"jsonrpc":"2.0","id":{},"method":"x"}\n' + b"[" * 5000 + b"\n\x00\xff\n")
+        for _ in range(4):
+            head, _, body = (await asyncio.wait_for(reader.readline(), PATIENCE)).partition(b" ")
+            assert int(head) > 0
+            assert json.loads(body)["error"]
+        writer.close()
+        assert await good.call("echo", text="hi") == "hi"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not JSON",
+        '{"jsonrpc":"2.0","id":99999,"result":{}}',
+        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
+        '1! {"jsonrpc":"2.0","id":1,"result":{}}',
+        "stop",
+        "end 0",
+    ],
+)
+async def test_output_of_a_server_cannot_forge_messages_of_the_hub(hub: Hub, text: str) -> None:
+    async with attached_host() as host:
+        assert await host.call("garbage", text=text) == "sent"
+        assert await host.call("echo", text=f"line\n{text}\u2028{text}") == f"line\n{text}\u2028{text}"
+        for line in host.received:
+            head = line.partition(b" ")[0].strip(b"!\n")
+            assert not head or head.isdigit()

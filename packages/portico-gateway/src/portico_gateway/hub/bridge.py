@@ -101,22 +101,19 @@ class Bridge:
         while True:
             if self._hub is None and not self._stopped:
                 self._recover()
-            if self._host_ended and not self._to_host and (self._hub is None or self._hub_ended):
+            if self._host_ended and not self._to_host and self._hub is None:
                 return 0
             self._step()
 
     # Event loop
 
     def _step(self) -> None:
-        poll = select.poll()
-        if not self._host_ended and len(self._to_hub) < HIGH_WATER_BYTES:
-            poll.register(self._in, select.POLLIN)
         hub = self._hub
-        if self._to_host:
-            poll.register(self._out, select.POLLOUT)
-        if hub is not None and not self._hub_ended:
-            events = select.POLLIN if len(self._to_host) < HIGH_WATER_BYTES else 0
-            poll.register(hub, events | (select.POLLOUT if self._to_hub else 0))
+        if hub is not None and not (self._to_hub or self._to_host or self._host_ended):
+            # The usual case, in which nothing is buffered: both sides are read.
+            poll = self._quiet_poll
+        else:
+            poll = self._register_events()
         for fd, event in poll.poll():
             if fd == self._in:
                 self._read_host()
@@ -130,6 +127,18 @@ class Bridge:
                     self._write_hub()
                 if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and hub is self._hub:
                     self._read_hub()
+
+    def _register_events(self) -> select.poll:
+        """Return a poll object for what can be read and what waits to be written."""
+        poll = select.poll()
+        if not self._host_ended and len(self._to_hub) < HIGH_WATER_BYTES:
+            poll.register(self._in, select.POLLIN)
+        if self._to_host:
+            poll.register(self._out, select.POLLOUT)
+        if self._hub is not None:
+            events = select.POLLIN if len(self._to_host) < HIGH_WATER_BYTES else 0
+            poll.register(self._hub, events | (select.POLLOUT if self._to_hub else 0))
+        return poll
 
     # From the host
 
@@ -296,7 +305,10 @@ class Bridge:
             answer = self._greet(hub)
             if answer == b"ok\n":
                 hub.setblocking(False)
-                self._hub, self._hub_ended = hub, False
+                self._hub = hub
+                self._quiet_poll = select.poll()
+                self._quiet_poll.register(self._in, select.POLLIN)
+                self._quiet_poll.register(hub, select.POLLIN)
                 return
             hub.close()
             if answer:
@@ -326,7 +338,6 @@ class Bridge:
         if self._hub is not None:
             self._hub.close()
         self._hub = None
-        self._hub_ended = True
 
     def _recover(self) -> None:
         """Attach to another hub, restore the session, and settle the requests in flight."""

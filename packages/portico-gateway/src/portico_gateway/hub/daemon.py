@@ -354,7 +354,8 @@ class _BridgeConnection(asyncio.Protocol):
         transport = self._transport
         try:
             transport.write(b"ok\n")
-            session.connect(transport, transport)
+            # Written directly while nothing is buffered, without waiting for the event loop.
+            session.connect(transport, transport, transport.get_extra_info("socket").fileno())
             self._session = session
             rest, self._greeting = bytes(self._greeting), bytearray()
             if transport.is_closing():
