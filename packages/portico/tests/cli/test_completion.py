@@ -43,7 +43,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "line, offered",
     [
         ([""], [*all_commands(), "--help", "--version"]),
-        (["c"], ["call", "completion", "console", "contracts"]),
+        (["c"], ["call", "completion", "console", "connect", "contracts"]),
         (["nonsense", ""], []),
         (["list", ""], ["tools", "resources", "templates", "prompts", "everything"]),
         (["list", "t"], ["tools", "templates"]),

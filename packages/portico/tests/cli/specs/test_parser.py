@@ -19,6 +19,8 @@ NO_RESULTS = (
     "record",
     "replay",
     "install",
+    "adopt",
+    "connect",
     "port",
     "completion",
     "console",
