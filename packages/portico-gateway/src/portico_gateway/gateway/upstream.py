@@ -345,7 +345,7 @@ class UpstreamProvider:
         if news or (first and shared) or before != lists.merged.digest:
             self._changed(others)
         if not self.is_per_caller:
-            # The cache of a lazy upstream is renewed each time, because its age decides when it is listed again.
+            # The cache of a lazy upstream is renewed each time, so that it does not expire while it is used.
             if shared and (news or first or before != lists.merged.digest or self.settings.is_lazy):
                 await self._catalog_cache.put_catalog(self.settings, listing.entries)
             self.change_listener.start()
