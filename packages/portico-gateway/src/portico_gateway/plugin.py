@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from portico_gateway.gateway.gateway import Gateway
 
 
-def load_gateway(path: str) -> Gateway:
+def load_gateway(path: str, *, audited: bool = True) -> Gateway:
     """Load a gateway from a gateway.toml or an mcp.json file. Raises UsageError for an mcp.json without servers."""
     from portico_gateway.gateway.gateway import Gateway
 
-    gateway = Gateway.load(path)
+    gateway = Gateway.load(path, audited=audited)
     # Only at the start: a file may lose its last server while the gateway runs, and get another one later.
     if path.endswith(".json") and not gateway.status():
         raise UsageError(f"{path} has no enabled servers; `portico install json -- TARGET` prints an entry")

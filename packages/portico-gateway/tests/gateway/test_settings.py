@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, UsageError
+from portico.cli.main import main
 from portico.cli.serve import load_server
 from portico.extend import configure_access
 from portico.protocol.errors import ResourceNotFound
@@ -40,11 +41,17 @@ def test_who_is_disabled_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("servers", [{}, {"mcpServers": {}}, {"servers": {"a": {"command": "x", "disabled": True}}}])
-def test_serve_refuses_an_mcp_json_without_servers(tmp_path: Path, servers: dict[str, Any]) -> None:
+def test_serve_refuses_an_mcp_json_without_servers(
+    tmp_path: Path, servers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps(servers))
     with pytest.raises(UsageError, match=r"mcp\.json has no enabled servers; `portico install json"):
         load_server(str(file))
+    for words in (["gateway", "check"], ["pins", "list"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, str(file)])
+        assert ended.value.code == 2 and "has no enabled servers" in capsys.readouterr().err
     # While it runs, the last server may be removed.
     assert load_settings(file, SecretResolver()).upstreams == {}
 

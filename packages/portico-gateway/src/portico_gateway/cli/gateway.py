@@ -23,6 +23,7 @@ from portico.transports.event_loop import new_event_loop
 from portico.transports.http_client.simple_request import http_request
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.status import STATUS_PATH
+from portico_gateway.plugin import load_gateway
 from portico_gateway.policy.engine import PolicyEngine
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -41,7 +42,7 @@ def run(words: list[str]) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.file is None:
         raise UsageError("FILE is required: a gateway.toml or an mcp.json")
-    gateway = Gateway.load(arguments.file, audited=False)
+    gateway = load_gateway(arguments.file, audited=False)
     # A check must not record new pins.
     gateway.pins.is_recording = False
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

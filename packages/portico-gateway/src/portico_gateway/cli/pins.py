@@ -19,6 +19,7 @@ from portico.protocol.errors import UsageError
 from portico.transports.event_loop import new_event_loop
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.tool_pinning import ToolPin
+from portico_gateway.plugin import load_gateway
 
 MAX_QUOTE_CHARS = 2000
 # Exit status if an upstream could not be reached.
@@ -28,7 +29,7 @@ EXIT_UNREACHABLE = 3
 def run(words: list[str]) -> int:
     arguments = parser_for("pins").parse(words)
     configure_logging("critical")
-    gateway = Gateway.load(arguments.file, audited=False)
+    gateway = load_gateway(arguments.file, audited=False)
     if not gateway.pins.is_used:
         raise UsageError(
             f'{arguments.file} has no pins; enable them with pinning = "warn" or "enforce" in [gateway] or in an '
