@@ -15,10 +15,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from portico import Server, Service, Tool, UsageError, __version__
+from portico import ComponentDefaults, Server, Service, Tool, UsageError, __version__
 from portico._lazy import LazyModule, load_module
 from portico.extend import expand_paths
-from portico.server.options import ComponentDefaults
 from portico.server.settings import ServerSection
 from portico.settings_file import locate
 from portico_services import settings

@@ -18,6 +18,7 @@ from portico.server.components.results import Audio as Audio, File as File, Imag
 from portico.server.components.tools import TaskConfig as TaskConfig, Tool as Tool
 from portico.server.context.context import Context as Context
 from portico.server.middleware import Middleware as Middleware, MiddlewareContext as MiddlewareContext
+from portico.server.registry.registration import ComponentDefaults as ComponentDefaults
 from portico.server.registry.service import (
     Service as Service,
     completion as completion,

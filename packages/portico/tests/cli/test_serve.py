@@ -246,7 +246,7 @@ def test_a_mistake_in_using_portico_says_where_it_was_made(run: Run, tmp_path: P
 
 def test_the_version_can_be_asked(tmp_path: Path) -> None:
     done = python("--version", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"portico {portico.__version__}\n")
+    assert done.returncode == 0 and done.stdout.startswith(f"portico {portico.__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_make_says_which_python_it_needs(tmp_path: Path) -> None:
     command = ["make", "-C", str(root), "install", f"PYTHON={old}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
-    assert f"needs Python 3.11 or newer, and {old} is Python 3.10.12" in done.stderr
+    assert f"needs Python 3.11 or newer, got Python 3.10.12 from {old}" in done.stderr
     assert not (root / ".venv-python3.10").exists()
 
 

@@ -24,6 +24,8 @@ NO_RESULTS = (
     "port",
     "completion",
     "console",
+    "connect",
+    "adopt",
 )
 
 ORDERS = [
