@@ -24,8 +24,6 @@ NO_RESULTS = (
     "port",
     "completion",
     "console",
-    "connect",
-    "adopt",
 )
 
 ORDERS = [
