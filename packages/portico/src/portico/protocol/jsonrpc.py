@@ -13,7 +13,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from portico.protocol.errors import InvalidRequest, ParseError, ProtocolError
-from portico.protocol.json_depth import MAX_JSON_DEPTH, TOO_DEEP, is_too_deep, punctuation_of
+from portico.protocol.json_depth import (
+    ARRAY_BYTE,
+    MAX_JSON_DEPTH,
+    MAX_SHALLOW_BYTES,
+    TOO_DEEP,
+    is_too_deep,
+    punctuation_of,
+)
 from portico.protocol.versions import V2025_11_25, ProtocolVersion
 
 RequestId = int | str
@@ -120,11 +127,14 @@ def decode_message(
         if not data.isascii():
             data.decode()
         # Fast path: most messages have so few brackets, colons and commas that those in strings do not matter.
-        brackets = data.count(b"{") + data.count(b"[")
-        may_be_large = len(data) > max_nodes and (
-            brackets + data.count(b":") > max_nodes or data.count(b",") > MAX_JSON_COMMAS
+        size = len(data)
+        may_be_large = size > max_nodes and (
+            data.count(b"{") + data.count(b"[") + data.count(b":") > max_nodes or data.count(b",") > MAX_JSON_COMMAS
         )
-        if may_be_large or brackets > MAX_JSON_DEPTH:
+        may_be_deep = size > MAX_SHALLOW_BYTES or (
+            ARRAY_BYTE in data and 2 * size + 3 * (data.rfind(b"]") - data.find(b"[") + 1) > 2 * MAX_SHALLOW_BYTES
+        )
+        if may_be_large or (may_be_deep and data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH):
             punctuation = punctuation_of(data)
             if may_be_large and _exceeds_limits(punctuation, max_nodes):
                 few = (
@@ -162,8 +172,14 @@ def _validate_message(frame: JsonRpcMessage, data: bytes | Raw) -> JsonRpcMessag
             if not bytes(params).startswith(b"{"):
                 return MalformedMessage(InvalidRequest("Invalid request: params must be an object"), _is_valid_id(id))
             least += _PARAMS_MEMBER_BYTES + len(params)
-        # A message of exactly that length has no room for a duplicate member.
-        if len(data) != least and has_duplicate_members(bytes(data), bytes(params), steering=_ROUTING_MEMBERS):
+        # A message of exactly that length has no room for a duplicate member. Nor has one with whitespace that has only
+        # the quotes of `"jsonrpc": "2.0"`, of `"method": "…"` and of the other two members.
+        if len(data) != least and has_duplicate_members(
+            bytes(data),
+            bytes(params),
+            quotes=8 + 2 * (id is not UNSET) + 2 * (type(id) is str) + 2 * (params is not EMPTY_RAW),
+            steering=_ROUTING_MEMBERS,
+        ):
             return MalformedMessage(InvalidRequest(DUPLICATE_MEMBER_MESSAGE), _is_valid_id(id))
         return frame
     if frame.jsonrpc != "2.0":
@@ -174,9 +190,12 @@ def _validate_message(frame: JsonRpcMessage, data: bytes | Raw) -> JsonRpcMessag
     return frame
 
 
-def has_duplicate_members(text: bytes, *values: bytes, steering: tuple[str, ...] = _ROUTING_PARAMS) -> bool:
+def has_duplicate_members(
+    text: bytes, *values: bytes, quotes: int = 0, steering: tuple[str, ...] = _ROUTING_PARAMS
+) -> bool:
     """Return whether a routing member of the object `text` is duplicated, or spelled in a way that only some parsers
-    accept. `values` are the values of members that were decoded already.
+    accept. `values` are the values of members that were decoded already. `quotes` is the least number of quotes outside
+    them: with that many, there is no other member.
 
     Parsers disagree about which of two members counts, and some ignore case: Go's encoding/json reads `Name` as `name`.
     The message that a policy checks and an auditor reads must be the one that runs. The names are searched as text
@@ -188,6 +207,9 @@ def has_duplicate_members(text: bytes, *values: bytes, steering: tuple[str, ...]
         # An object cannot begin where a name does, so removing one cannot hide a name.
         if value.startswith(b"{"):
             outside = outside.replace(value, b"", 1)
+    # Wherever a value was removed, its quotes were too, so those of any other member would remain.
+    if outside.count(b'"') == quotes:
+        return False
     pattern, exact = _steering_names(steering)
     names = pattern.findall(outside)
     unique = set(names)

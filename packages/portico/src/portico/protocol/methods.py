@@ -24,7 +24,7 @@ from portico.protocol import (
 )
 from portico.protocol.content import EmptyResult
 from portico.protocol.errors import InvalidParams, InvalidRequest
-from portico.protocol.json_depth import MAX_JSON_DEPTH
+from portico.protocol.json_depth import ARRAY_BYTE, MAX_JSON_DEPTH, MAX_SHALLOW_BYTES
 from portico.protocol.jsonrpc import (
     DUPLICATE_MEMBER_MESSAGE,
     EMPTY_RAW,
@@ -281,7 +281,14 @@ def decode_params(method: str, params: Raw) -> tuple[Any, Raw]:
             if meta is EMPTY_RAW or arguments is EMPTY_RAW:
                 least = 0
             twice = (arguments is not EMPTY_RAW and has_duplicate_keys(arguments)) or (
-                len(params) != least and has_duplicate_members(bytes(params), bytes(meta), bytes(arguments))
+                len(params) != least
+                and has_duplicate_members(
+                    bytes(params),
+                    bytes(meta),
+                    bytes(arguments),
+                    # Those of the name and its member, and of the names of the others.
+                    quotes=4 + 2 * (meta is not EMPTY_RAW) + 2 * (arguments is not EMPTY_RAW),
+                )
             )
         else:
             meta = (typed if isinstance(typed, RequestParams) else _only_meta.decode(params)).meta
@@ -314,7 +321,11 @@ def decode_tool_call(data: bytes) -> ToolCallMessage | None:
     params. Its length then proves that there is no duplicate and no other member.
     """
     # Conditions under which none of the limits can be exceeded, so that they need not be counted.
-    if len(data) > MAX_JSON_NODES or not data.isascii() or data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH:
+    if not data.isascii():
+        return None
+    if (len(data) > MAX_SHALLOW_BYTES or ARRAY_BYTE in data) and (
+        len(data) > MAX_JSON_NODES or data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH
+    ):
         return None
     try:
         frame = _call_frame.decode(data)

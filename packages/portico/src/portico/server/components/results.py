@@ -209,7 +209,7 @@ def to_json(value: Any) -> bytes:
 
 
 def to_result(
-    value: Any, uri: str, verify: OutputValidator | None = None, *, wrapped: bool = False
+    value: Any, uri: str, verify: OutputValidator | None = None, wrapped: bool = False
 ) -> CallToolResult | InputRequiredResult | DetachedCall:
     """Return the result of a tool.
 
@@ -236,7 +236,7 @@ def to_result(
         return CallToolResult(content=[], is_error=False)
     native = to_native(value)
     if native is not value:
-        return to_result(native, uri, verify, wrapped=wrapped)
+        return to_result(native, uri, verify, wrapped)
     # Before structured output: a list of images must become content blocks and not JSON with base64
     # in it.
     if _is_content(value):

@@ -82,7 +82,7 @@ class FunctionRunner:
             raise InsufficientScope(repr(self.name), self.service_scopes, missing)
 
     def start(
-        self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw, *, strict: bool = False
+        self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw, strict: bool = False
     ) -> Any:
         """Return the function's value, or a coroutine that returns it or an InputRequiredResult.
 
@@ -100,7 +100,7 @@ class FunctionRunner:
                 # Verify the client's request state even if the function would not read it.
                 return self._resume(context, call, runtime, arguments, strict)
         CurrentCall.enter(context or (call, runtime))
-        args, kwargs = self.signature.bind(arguments, context, strict=strict)
+        args, kwargs = self.signature.bind(arguments, context, strict)
         if self._at_once:
             return self._fn(*args, **kwargs) if kwargs else self._fn(*args)
         return self._run(call, context, runtime, args, kwargs)
@@ -122,7 +122,7 @@ class FunctionRunner:
         context.bind_task()
         state = context.get_rounds().state
         # Bind before the state is marked as used: a client may retry after an argument error.
-        args, kwargs = self.signature.bind(arguments, context, strict=strict)
+        args, kwargs = self.signature.bind(arguments, context, strict)
         if state is not None:
             await runtime.server.used_states.mark_used(state)
         # An inline function is never suspended, so it needs neither a task nor a timeout.

@@ -44,7 +44,7 @@ class SchemaSignature(Struct, frozen=True, kw_only=True):
     by_name: bool = False
 
     def bind(
-        self, arguments: bytes | Raw, context: object, *, strict: bool = False
+        self, arguments: bytes | Raw, context: object, strict: bool = False
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments for the function. Only the schema decides: nothing is repaired. Raises ArgumentError."""
         try:

@@ -85,7 +85,7 @@ class FunctionSignature(Struct, frozen=True, kw_only=True):
     keyword_names: tuple[str, ...]
 
     def bind(
-        self, arguments: bytes | Raw, context: object, *, strict: bool = False
+        self, arguments: bytes | Raw, context: object, strict: bool = False
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments for the function. Raises ArgumentError for any invalid input.
 

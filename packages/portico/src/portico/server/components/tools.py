@@ -214,7 +214,7 @@ class Tool:
             return self._start_allowed(self.auth, call, params, runtime)
         try:
             strict = runtime.strict_arguments or self.strict_arguments
-            value = self.runner.start(call, runtime, params, params.name, params.arguments, strict=strict)
+            value = self.runner.start(call, runtime, params, params.name, params.arguments, strict)
         except ArgumentError as mistake:
             raise self._argument_failure(mistake, call, runtime) from None
         return self._finish(call, runtime, value) if type(value) is CoroutineType else self._result(call, value)
@@ -241,7 +241,7 @@ class Tool:
         wrapped = self._wraps_result or (
             self._wrapped_before_2026 and (call.protocol_version or FIRST_MODERN_VERSION) < FIRST_MODERN_VERSION
         )
-        return to_result(value, self._uri, self._verify, wrapped=wrapped)
+        return to_result(value, self._uri, self._verify, wrapped)
 
     async def call(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         """Call the tool and return its result."""
