@@ -1,6 +1,7 @@
 """JSON-RPC 2.0 to the letter, as the five revisions of MCP narrow it (basic, Messages)."""
 
 import bisect
+import itertools
 import json
 import time
 from contextlib import suppress
@@ -449,6 +450,25 @@ def test_message_within_the_limit_is_read(levels: int) -> None:
     assert isinstance(jsonrpc.decode_message(wide, jsonrpc.MAX_JSON_NODES), JsonRpcMessage)
 
 
+@pytest.mark.parametrize("other", ["0", '"["', '"]"', '"]["', "[[]]", '{"":{}}'])
+@pytest.mark.parametrize("place", ["params", "result", "unknown"])
+def test_depth_is_limited_exactly_whatever_the_brackets(place: str, other: str) -> None:
+    """The brackets of small messages are not counted, and none of those may be too deep."""
+    for levels, arrays, alternating in itertools.product((125, 126, 127, 128, 129), (0, 1, 20, 60, 125), (False, True)):
+        objects = levels - arrays
+        kinds = "{[" * min(objects, arrays) if alternating else ""
+        kinds += "{" * (objects - kinds.count("{")) + "[" * (arrays - kinds.count("["))
+        value = kinds.replace("{", '{"":') + "0" + kinds[::-1].translate(str.maketrans("{[", "}]"))
+        body = {
+            "params": f'"method":"x","params":{{"a":{value},"t":{other}}}',
+            "result": f'"result":{{"t":{other},"a":{value}}}',
+            "unknown": f'"method":"x","t":{other},"a":{value}',
+        }[place]
+        around = 1 if place == "unknown" else 2
+        decoded = jsonrpc.decode_message(message('"id":1', body))
+        assert isinstance(decoded, MalformedMessage) is (levels + around > 128), body
+
+
 # Batches
 
 
@@ -723,6 +743,40 @@ def test_an_honest_message_is_not_read_again(separators: tuple[str, str], monkey
 )
 def test_a_member_that_stands_twice_is_found_whatever_the_space(text: str, twice: bool) -> None:
     assert jsonrpc.has_duplicate_keys(msgspec.Raw(text.encode())) is twice
+
+
+FRAME_MEMBERS = {"jsonrpc": '"2.0"', "id": "1", "method": '"tools/call"', "params": "{}"}
+CALL_MEMBERS = {"name": '"t"', "arguments": '{"a": "{}"}', "_meta": '{"b": {}}'}
+OTHER_NAMES = ["Name", "n\\u0061me", "ARGUMENTS", "_META", "_m\\u0065ta", "ID", "i\\u0064", "Params", "x", 'x\\"']
+VALUES = ["{}", '{"a": "{}"}', '{"b": {}}', "1", '"t"', '"{}"', '""']
+
+
+@pytest.mark.parametrize("place", [0, 1, 9])
+@pytest.mark.parametrize("space", ["", " ", "\n"])
+def test_no_spacing_hides_a_routing_member_that_is_duplicated_or_spelled_otherwise(space: str, place: int) -> None:
+    def write(members: dict[str, str], name: str, value: str) -> bytes:
+        pairs = [*members.items()]
+        pairs.insert(place, (name, value))
+        return ("{" + f",{space}".join(f'"{name}":{space}{value}' for name, value in pairs) + "}").encode()
+
+    def is_refused(text: bytes, params: bool) -> bool:
+        if not params:
+            return isinstance(jsonrpc.decode_message(text), MalformedMessage)
+        try:
+            methods.decode_params("tools/call", Raw(text))
+        except InvalidRequest:
+            return True
+        return False
+
+    for params, members in ((False, FRAME_MEMBERS), (True, CALL_MEMBERS)):
+        routing = {name for name in members if name != "jsonrpc"}
+        for name, value in itertools.product([*members, *OTHER_NAMES], VALUES):
+            text = write(members, name, value)
+            # A value that is invalid by itself is refused, too, if it is the last.
+            if json.loads(f'"{name}"').casefold() in routing:
+                assert is_refused(text, params), text
+            elif name != "jsonrpc":
+                assert not is_refused(text, params), text
 
 
 # A tools/call that is read in one decode says what it would have said in two

@@ -247,7 +247,8 @@ class AccountedCall:
         # Prometheus buckets are inclusive upper bounds (`le`), which is what bisect_left computes.
         tally.counts[bisect_left(DURATION_BUCKETS_SECONDS, seconds)] += 1
         tally.seconds += seconds
-        if isinstance(failure, PorticoError | ToolError):
+        # A successful call does not pay for creating the union.
+        if failure is not None and isinstance(failure, PorticoError | ToolError):
             tally.errors += 1
         self._places.release(self._owner)
 

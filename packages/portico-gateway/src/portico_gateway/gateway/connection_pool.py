@@ -209,7 +209,9 @@ class ConnectionPool:
         if busy < 0:
             if lane in self._retired and not lane.has_tasks:
                 self._close_in_background(lane)
-            self._wake()
+            # Nobody waits on an upstream with little load.
+            if self._queue.turns.size:
+                self._wake()
 
     def _wake(self) -> None:
         """Give a turn to the next caller, if there is an idle connection or room for one."""

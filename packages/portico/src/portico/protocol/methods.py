@@ -372,8 +372,9 @@ def as_input_required(method: str, result: Any) -> client_features.InputRequired
     """Return the server-to-client requests in a handler's result, encoded or not, or None for other results."""
     if type(result) is client_features.InputRequiredResult:
         return result
-    # The byte search is much cheaper than decoding, and nearly all results do not contain the text.
-    if type(result) is not Raw or method not in INPUT_REQUIRED_METHODS or b'"input_required"' not in bytes(result):
+    # The byte search is much cheaper than decoding, and nearly all results do not contain the text. `find`: for a bytes
+    # object, `in` first tries to convert it to an integer, and raises and clears an exception.
+    if type(result) is not Raw or method not in INPUT_REQUIRED_METHODS or bytes(result).find(b'"input_required"') < 0:
         return None
     try:
         return msgspec.json.decode(result, type=client_features.InputRequiredResult)

@@ -388,6 +388,9 @@ class Channel:
         self._pending_requests[id] = future
         try:
             (send or self.send)(jsonrpc.encode_request(id, method, params))
+            # Most callers have their own deadline, and `asyncio.timeout(None)` is not free.
+            if timeout is None:
+                return await future
             async with asyncio.timeout(timeout):
                 return await future
         except TransportError:
@@ -415,7 +418,8 @@ class Channel:
             )
 
     def _handle_response(self, frame: JsonRpcMessage) -> None:
-        future = self._pending_requests.get(frame.id) if isinstance(frame.id, int | str) else None
+        # A response without an id, or with null, matches nothing.
+        future = self._pending_requests.get(frame.id)  # type: ignore[arg-type]
         if future is None or future.done():
             # Late responses are normal: the request may have been cancelled while its response was on the way.
             log.debug("ignoring a response without a matching request (id %r)", frame.id)

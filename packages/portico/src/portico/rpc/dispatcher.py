@@ -401,7 +401,7 @@ def has_protocol_version(message: JsonRpcMessage) -> bool:
     """Return whether a request carries its protocol version in `_meta`, and therefore does not belong to a session."""
     text = bytes(message.params)
     # JSON allows escapes in keys, so the key may be present although its plain bytes are not.
-    if VERSION_META_KEY_BYTES not in text and b"\\u" not in text:
+    if text.find(VERSION_META_KEY_BYTES) < 0 and text.find(b"\\u") < 0:
         return False
     try:
         meta = metas.decode_meta(methods.decode_params(str(message.method), message.params)[1])
