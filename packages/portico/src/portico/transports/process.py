@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw
@@ -79,6 +80,8 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
         self._buffered_bytes = 0
         self._ended_pipes: set[int] = set()
         self._was_asked = self._has_answered = False
+        self._finished = asyncio.Event()
+        self._end_reason = "ended"
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -152,8 +155,12 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
             await self._writable.wait()
         if not self.closed and (self.exited.is_set() or self._ended_pipes & {0, 1}):
             # The end of the process is known, but not reported yet. It cannot receive the request, so that the
-            # request can be sent to the next process, even if it must not run twice.
-            raise ConnectError(f"{self.name} ended")
+            # request can be sent to the next process, even if it must not run twice. The exit status and the last
+            # lines on stderr explain the end.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_STATUS_WAIT_SECONDS):
+                    await self._finished.wait()
+            raise ConnectError(str(self._end_error(self._end_reason)))
         self._was_asked = True
         try:
             result = await self.channel.request(method, params, send=self._write, id=id)
@@ -202,7 +209,9 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
             code = self._transport.get_returncode() if self._transport is not None else None
             if self.exited.is_set() and code is not None:
                 what = f"exited with status {code}" if code >= 0 else f"was terminated by signal {-code}"
-            self.channel.close(self._end_error(what or "ended"))
+            self._end_reason = what or "ended"
+            self._finished.set()
+            self.channel.close(self._end_error(self._end_reason))
             self.on_missed_messages()
 
     def _end_error(self, what: str) -> ConnectionClosed:
