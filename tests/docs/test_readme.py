@@ -55,6 +55,15 @@ def test_make_targets_exist() -> None:
 def test_every_package_is_installed() -> None:
     install = next(line for line in COMMANDS if line.startswith("pip install"))
     packages = {f"./{path.parent.relative_to(ROOT)}" for path in ROOT.glob("packages/*/pyproject.toml")}
-    assert set(install.split()[2:]) == packages
+    assert {re.sub(r"\[.*\]|'", "", word) for word in install.split()[2:]} == packages
     for path in re.findall(r"(?:pytest|python) (\S+\.py)", README):
         assert (ROOT / path).exists(), path
+
+
+def test_access_tokens_protect_the_first_server(tmp_path: Path) -> None:
+    """The last two commands are understood; docs/tutorial shows what they do."""
+    add, serve = (
+        next(line for line in COMMANDS if line.startswith(start)) for start in ("portico tokens", "portico serve calc")
+    )
+    assert run(add, tmp_path).stdout.startswith("ptk_")
+    assert (tmp_path / serve.split()[-1]).exists()
