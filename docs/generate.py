@@ -23,7 +23,7 @@ SOURCES = {
     "portico_services": ROOT / "packages" / "portico-services" / "src" / "portico_services",
 }
 # Folders of the SDK that handle requests; limits of the command line and the like are not listed.
-INPUT_FOLDERS = ("auth", "jsonschema", "protocol", "rpc", "server", "store", "transports")
+INPUT_FOLDERS = ("auth", "jsonschema", "protocol", "rpc", "server", "transports")
 # Tables of a settings file, and the class that reads each.
 TABLES = {
     "[auth]": "portico.auth.settings:AuthSectionSettings",

@@ -13,7 +13,8 @@ from portico.cli.call import INTERACTIVE_TIMEOUT_SECONDS
 from portico.cli.commands import all_commands
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+PAGES = ("reference/command-line.md", "how-to/add-a-server-to-a-client.md")
+PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in PAGES)
 SAMPLES = [
     sample
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -37,6 +37,21 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().strip().replace(" ", "-") for heading in headings}
 
 
+MAX_PAGE_LINES = 200
+MAX_LINE_CHARS = 120
+# Longer for now: the walks, the list of names, and the lab notes.
+LONG_PAGES = {"architecture.md", "vocabulary.md", "recall.md", "security.md", "measurements-protocol.md"}
+SITE_PAGES = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.name not in LONG_PAGES]
+
+
+@pytest.mark.parametrize("page", SITE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_short(page: Path) -> None:
+    text = page.read_text()
+    assert text.count("\n") <= MAX_PAGE_LINES
+    prose = re.sub(r"^ *```.*?^ *```|^\|.*?$|^<!--.*?-->$|\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert not [line for line in prose.splitlines() if len(line) > MAX_LINE_CHARS]
+
+
 FRAGMENT = "python fragment"
 PASTED = [page for page in PAGES if blocks(page, "python") and "decisions" not in page.parts]
 

@@ -123,7 +123,7 @@ def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: P
     assert "--public-url" in done.stderr
 
 
-ACCESS_PAGES = ("protect-with-oauth", "control-access", "audit-calls", "authenticate-to-upstreams")
+ACCESS_PAGES = ("protect-with-oauth", "run-behind-nginx", "control-access", "audit-calls", "authenticate-to-upstreams")
 
 
 def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

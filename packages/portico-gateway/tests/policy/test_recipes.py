@@ -12,7 +12,7 @@ from portico.server.policy import settings as access_settings
 from portico_gateway import Gateway
 from support.paths import ROOT
 
-PAGES = ("protect-with-oauth", "control-access", "authenticate-to-upstreams")
+PAGES = ("protect-with-oauth", "run-behind-nginx", "control-access", "authenticate-to-upstreams")
 GUIDE = "\n".join((ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 LOGINS = [f"{name}_CLIENT_{part}" for name in ("GITHUB", "ENTRA") for part in ("ID", "SECRET")]
 SECRETS = [*LOGINS, "EXCHANGE_SECRET", "CRM_KEY"]

@@ -14,7 +14,8 @@ import pytest
 from portico.cli import specs
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "reference" / "contracts.md").read_text()
+PAGES = ("contracts", "contract-locks")
+PAGE = "\n".join((ROOT / "docs" / "reference" / f"{name}.md").read_text() for name in PAGES)
 SAMPLES = [
     sample
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

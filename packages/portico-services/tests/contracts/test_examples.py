@@ -16,7 +16,8 @@ from portico_services.contracts.api import ERROR_TYPES, ContractContext
 from portico_services.contracts.lint import lint_document
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "reference" / "contracts.md").read_text()
+PAGES = ("contracts", "contract-locks")
+PAGE = "\n".join((ROOT / "docs" / "reference" / f"{name}.md").read_text() for name in PAGES)
 WEATHER = str(ROOT / "examples" / "contracts_weather.py")
 
 

@@ -21,7 +21,8 @@ from portico_services.livepython.session_tools import MAX_SESSION_BYTES
 from support.escapes import ALL
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "reference" / "live-python.md").read_text()
+PAGES = ("live-python", "live-python-sandbox")
+PAGE = "\n".join((ROOT / "docs" / "reference" / f"{name}.md").read_text() for name in PAGES)
 
 
 def test_every_option_is_explained() -> None:
@@ -58,7 +59,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     )
     assert f"{limits.output_kill_bytes // MIB} MiB more end the session" in PAGE
     assert (INTERRUPT_GRACE_SECONDS, INTERRUPT_GRACE_SECONDS / INTERRUPT_INTERVAL_SECONDS) == (2.0, 4)
-    assert "up to four times\nin two seconds" in PAGE
+    assert "up to four times in two seconds" in PAGE
     assert (MAX_SESSION_BYTES // MIB, MAX_TOTAL_BYTES // MIB // 1024) == (32, 2)
     assert "at most 32 MiB each, `max_saved_sessions` of each principal, 2 GiB of all" in PAGE
     assert USAGE_CHECK_SECONDS == 0.1

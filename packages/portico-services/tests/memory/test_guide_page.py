@@ -16,7 +16,8 @@ from portico import Client, Server
 from portico_services.memory.service import TOOLS, Memory
 from support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "reference" / "memory.md").read_text()
+PAGES = ("memory", "memory-search-and-sync", "memory-commands")
+PAGE = "\n".join((ROOT / "docs" / "reference" / f"{name}.md").read_text() for name in PAGES)
 SESSIONS = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 # What differs from run to run.
 FLEETING = (
