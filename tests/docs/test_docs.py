@@ -39,9 +39,13 @@ def anchors(page: Path) -> set[str]:
 
 MAX_PAGE_LINES = 200
 MAX_LINE_CHARS = 120
-# Longer for now: the walks, the list of names, and the lab notes.
-LONG_PAGES = {"architecture.md", "vocabulary.md", "recall.md", "security.md", "measurements-protocol.md"}
-SITE_PAGES = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.name not in LONG_PAGES]
+# Longer for now: the walks, the list of names, and the threat model. Lab notes may have any length.
+LONG_PAGES = {"architecture.md", "vocabulary.md", "recall.md", "security.md"}
+SITE_PAGES = [
+    page
+    for page in PAGES
+    if page.is_relative_to(ROOT / "docs") and page.parent.name != "research" and page.name not in LONG_PAGES
+]
 
 
 @pytest.mark.parametrize("page", SITE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
