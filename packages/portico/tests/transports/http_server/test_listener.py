@@ -1079,7 +1079,7 @@ def test_a_certificate_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="This system has no SO_REUSEPORT.")
 async def test_several_may_share_a_port(serve: Serve, server: Server) -> None:
-    """docs/how-to/deploy.md, More than one process: only when asked for."""
+    """docs/how-to/deploy.md, Multiple processes: only when asked for."""
     first = await serve(server, reuse_port=True)
     second = await serve(server, port=first.port, reuse_port=True)
     for _ in range(20):
