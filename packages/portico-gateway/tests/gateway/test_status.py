@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -190,6 +191,16 @@ def test_the_command_finds_the_token_of_its_user(
     with pytest.raises(SystemExit) as refused:
         main(["gateway", "status", served, "--data", str(tmp_path / "other"), "--token", "wrong"])
     assert refused.value.code == 2
+
+
+@pytest.mark.parametrize("name", ["gateway.toml", "./mcp.json", "/etc/portico/gateway.toml", "my gateway.toml"])
+def test_status_of_a_file_asks_for_a_url(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["gateway", "status", name])
+    assert refused.value.code == 2
+    message = capsys.readouterr().err
+    assert "expected the URL of a running gateway, such as http://127.0.0.1:8080, got the file" in message
+    assert f"`portico gateway check {shlex.quote(name)}`" in message
 
 
 SLOW = "import time; time.sleep(1.0)\nfrom portico import Server\nserver = Server('slow')\nserver.run()\n"

@@ -232,8 +232,22 @@ def test_tasks_of_one_worker_are_listed_at_the_shell(shell: Shell) -> None:
     assert shell("list", "--worker", "ben") == []
 
 
-def test_an_empty_list_names_other_lists_at_the_shell(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_list_names_other_lists_at_the_shell(
+    shell: Shell, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shell("add", "one", "--project", "/elsewhere")
+    monkeypatch.chdir(tmp_path)
     with suppress(SystemExit):
-        main(["items", "list", "--project", "/here", "--format", "table"])
-    assert "Other lists have tasks: /elsewhere (1)." in capsys.readouterr().err
+        main(["items", "list", "--format", "table"])
+    message = capsys.readouterr().err
+    assert "Other lists have tasks: /elsewhere (1). Pass --project to use one of them" in message
+
+
+@pytest.mark.parametrize("action", ["list", "tree"])
+def test_unknown_project_is_an_error_in_every_format(shell: Shell, action: str) -> None:
+    assert shell(action, "--project", "/here") == []  # no project has tasks yet
+    shell("add", "one", "--project", "/elsewhere")
+    for plain in (False, True):
+        message = shell(action, "--project", "/here", fails=1, plain=plain)
+        assert message == "portico: unknown project '/here'; projects with work items: /elsewhere\n"
+    assert len(shell(action, "--project", "*")) == len(shell(action, "--project", "/elsewhere")) == 1

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import sys
 import time
 from typing import Any
@@ -103,9 +104,15 @@ def _row(state: dict[str, Any]) -> tuple[str, ...]:
 
 def _status(arguments: argparse.Namespace) -> int:
     url = (arguments.file or DEFAULT_URL).rstrip("/")
+    # `check` takes a file and `status` takes a URL; without this a file name is resolved as a host name.
+    if "://" not in url and (url.endswith((".toml", ".json")) or os.path.isfile(url)):
+        raise UsageError(
+            f"expected the URL of a running gateway, such as {DEFAULT_URL}, got the file {url!r};"
+            f" to check a file, run `portico gateway check {shlex.quote(url)}`"
+        )
     place = urlsplit(url if "://" in url else f"http://{url}")
     if place.scheme not in ("http", "https") or not place.hostname:
-        raise UsageError(f"invalid gateway URL {url!r}")
+        raise UsageError(f"expected the URL of a running gateway, such as {DEFAULT_URL}, got {url!r}")
     address = f"{place.scheme}://{place.netloc}{STATUS_PATH}"
     token = arguments.token or _find_token(address, arguments.data)
     headers = [("Authorization", f"Bearer {token}")] if token else []

@@ -36,6 +36,7 @@ PAGE = 1000
 CREATING = ("add",)
 WAIT_SECONDS = 2.0
 MAX_NODE_CHARS = 300
+MAX_PROJECTS_NAMED = 10
 MARKS = {"pending": "○", "in_progress": "◐", "completed": "●", "failed": "✗"}
 STYLES = {"pending": "", "in_progress": "yellow", "completed": "green", "failed": "red"}
 # Error messages refer to tools; in the shell they are replaced by commands.
@@ -246,13 +247,25 @@ class ItemsCommand:
         arguments = self.arguments
         is_open = not arguments.all and arguments.status is None
         items, more = await self._list_items(is_open)
+        if not items:
+            await self._require_project()
         if self._note and not items and not self.printer.is_json:
-            self.printer.print_error(self._note)
+            self.printer.print_error(self._note.replace("Pass project", "Pass --project"))
         self.printer.print_rows(
             items, HEADINGS, _row, empty="There is nothing to do." if is_open else "No tasks match."
         )
         if more and not self.printer.is_json:
             self.printer.print_error(f"There are more than {arguments.limit}; --limit shows more of them.")
+
+    async def _require_project(self) -> None:
+        """Raise ToolError if --project names a project without work items while others have some: probably a typo."""
+        name = self.arguments.project
+        projects = await (await self._service.store()).for_project(name).elsewhere() if name else {}
+        if projects:
+            listed = ", ".join(list(projects)[:MAX_PROJECTS_NAMED]) + (
+                ", …" if len(projects) > MAX_PROJECTS_NAMED else ""
+            )
+            raise ToolError(f"unknown project {name!r}; projects with work items: {listed}")
 
     async def _list_items(self, is_open: bool) -> tuple[list[Item], bool]:
         """Return the tasks and whether there are more. Open tasks have one of two statuses, so two lists are merged."""
@@ -302,11 +315,15 @@ class ItemsCommand:
         id = await self.id(self.arguments.words[0]) if self.arguments.words else None
         open_only = id is None and not self.arguments.all
         plan = await self.call("task_tree", id=id, open_only=open_only, project=self.arguments.project)
+        if not plan["tasks"]:
+            await self._require_project()
         if self.printer.is_json:
             for node in plan["tasks"]:
                 self.printer.print_json(node)
             return
         _draw(plan["tasks"], self.printer)
+        if not plan["tasks"]:
+            self.printer.print_error("There is nothing to do." if open_only else "No tasks match.")
         if plan.get("cut"):
             self.printer.print_error(f"There are more than these {plan['count']}.")
 
