@@ -85,7 +85,7 @@ def test_only_public_names_are_imported(path: Path) -> None:
     assert not private, "not public; portico.extend is where it would be"
 
 
-def test_what_is_allowed_is_needed() -> None:
+def test_every_allowed_import_is_used() -> None:
     used = {one for path in FILES for module, name, _ in imported(path) for one in (module, f"{module}.{name}")}
     assert used >= ALLOWED.keys()
 

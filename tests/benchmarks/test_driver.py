@@ -117,7 +117,7 @@ def test_the_child_is_gone_afterwards_even_after_a_failure(bench: SimpleNamespac
         ("refuses", "error -32601: no"),
     ],
 )
-def test_what_is_not_the_right_answer_is_an_error_and_no_number(bench: SimpleNamespace, how: str, reason: str) -> None:
+def test_wrong_response_is_a_driver_error(bench: SimpleNamespace, how: str, reason: str) -> None:
     with fake(bench, how) as driver:
         driver.open()
         driver.timeout = 0.2 if how == "silent" else 10

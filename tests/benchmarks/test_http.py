@@ -234,7 +234,7 @@ def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
     ]
 
 
-def test_what_a_goal_owes_to_remembered_heads_is_shown_beside_it(bench: SimpleNamespace) -> None:
+def test_http_goal_reports_the_rate_with_new_headers(bench: SimpleNamespace) -> None:
     answers = bench.questions.Answers()
     for key, value in {"portico": 40_000, "portico-fresh": 20_000, "mcp": 2_000}.items():
         answers.add("rate_32", peer(bench, key), value)

@@ -186,7 +186,7 @@ def test_a_program_that_cannot_be_had_is_a_reason(
         bench.apt.had("x", lambda: None)
 
 
-def test_a_machine_that_knows_no_packages_yet_is_told_of_them(
+def test_apt_install_updates_the_package_lists_and_retries(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []

@@ -49,7 +49,7 @@ def found(tmp_path: Path) -> Callable[..., Outcome]:
     return write
 
 
-def test_what_is_right_is_passed(found: Callable[..., Outcome]) -> None:
+def test_correct_run_passes(found: Callable[..., Outcome]) -> None:
     outcome = found()
     assert outcome.complaints == ()
     assert outcome.passed == LEG.checks.keys()
@@ -90,14 +90,14 @@ def test_a_scenario_that_the_table_does_not_have_is_wrong(found: Callable[..., O
     assert "is not in the table" in report(found({"auth/more": [check()]}))
 
 
-def test_what_is_expected_to_fail_may(found: Callable[..., Outcome]) -> None:
+def test_expected_failure_is_accepted(found: Callable[..., Outcome]) -> None:
     outcome = found({"tools-list": [check("FAILURE")]}, expected="server:\n  - tools-list\n")
     assert outcome.complaints == ()
     assert outcome.due == 2
     assert "tools-list" not in outcome.passed
 
 
-def test_what_is_expected_to_fail_and_passes_is_wrong(found: Callable[..., Outcome]) -> None:
+def test_expected_failure_that_passes_is_a_complaint(found: Callable[..., Outcome]) -> None:
     assert "passes now" in report(found(expected="server:\n  - tools-list\n"))
 
 
@@ -116,7 +116,7 @@ def test_a_scenario_that_ended_badly_is_wrong_even_if_its_results_look_well(foun
     assert "ping" not in outcome.passed
 
 
-def test_what_is_expected_to_fail_may_end_badly_too(found: Callable[..., Outcome]) -> None:
+def test_expected_failure_may_exit_with_an_error(found: Callable[..., Outcome]) -> None:
     endings = {"tools-list": Ending("the client exited with code 1", "")}
     outcome = found({"tools-list": [check("FAILURE")]}, expected="server:\n  - tools-list\n", endings=endings)
     assert outcome.complaints == ()

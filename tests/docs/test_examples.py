@@ -75,7 +75,7 @@ def test_the_agent_gets_its_answers(target: list[str]) -> None:
     assert "the server said no: Unknown tool: no_such_tool" in done.stdout
 
 
-async def test_what_the_agent_does_elsewhere_works_too() -> None:
+async def test_agent_example_works_without_asyncio_and_watches_notes() -> None:
     agent, notes = load("agent"), load("notes")
     assert await asyncio.to_thread(agent.without_asyncio, str(EXAMPLES / "weather.py")) == {
         "city": "Oslo",

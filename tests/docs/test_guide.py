@@ -252,7 +252,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["the end, for calls still running"] == f"{SHUTDOWN_TIMEOUT_SECONDS:.0f} seconds"
 
 
-def test_what_is_promised_is_tested_where_the_page_says() -> None:
+def test_tests_named_by_the_security_page_exist() -> None:
     for _, held in rows("security", "What is promised, and the test that holds it"):
         folder = Path()
         for name in re.findall(r"`([^`]+)`", held):

@@ -264,7 +264,7 @@ def test_every_command_can_be_loaded(run: object) -> None:
     "words",
     [("call", HELLO, "greet", "name=Ada"), ("inspect", HELLO), ("memory", "list"), ("items", "list"), ("doctor",)],
 )
-def test_what_needs_no_extra_works(run: object, words: tuple[str | Path, ...]) -> None:
+def test_commands_without_extras_work(run: object, words: tuple[str | Path, ...]) -> None:
     status, _, err = run(*words)  # type: ignore[operator]
     assert (status, err) == (0, "")
 
@@ -278,7 +278,7 @@ def test_what_needs_no_extra_works(run: object, words: tuple[str | Path, ...]) -
         (("contracts", "lint", HELLO), "portico[schema]"),
     ],
 )
-def test_what_needs_one_says_which(run: object, words: tuple[str | Path, ...], extra: str) -> None:
+def test_commands_that_need_an_extra_name_it(run: object, words: tuple[str | Path, ...], extra: str) -> None:
     status, said, err = run(*words)  # type: ignore[operator]
     assert status and said == "" and extra in err and "Traceback" not in err
 

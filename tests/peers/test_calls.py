@@ -132,7 +132,7 @@ async def test_a_wrong_argument_is_for_the_model_from_2025_11_25_on_and_an_error
             assert raised.value.error.code == -32602
 
 
-async def test_what_a_tool_prints_does_not_reach_the_client(connect):
+async def test_output_printed_by_a_tool_does_not_reach_the_client(connect):
     async with connect("small") as peer:
         assert (await peer.call("chatter")).content[0].text == "done"
 

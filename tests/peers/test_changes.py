@@ -62,7 +62,7 @@ async def test_a_listener_hears_of_its_resources_until_it_leaves(connect):
 
 
 @pytest.mark.revisions(since="2026-07-28")
-async def test_nobody_hears_of_changes_without_listening(connect):
+async def test_changes_are_not_notified_without_a_subscription(connect):
     async with connect("changing") as peer:
         before = len(await peer.tools())
         await peer.call("grow")

@@ -108,7 +108,7 @@ async def test_a_prompt_asks_before_it_is_written(connect):
         assert said.content.text == "Use this context: a holiday"
 
 
-async def test_what_the_client_cannot_do_is_not_asked_of_it(connect):
+async def test_server_does_not_request_undeclared_client_capabilities(connect):
     async with connect(able=False) as peer:
         if peer.modern:
             with pytest.raises(Exception, match="sampling") as raised:

@@ -129,7 +129,7 @@ async def test_a_task_that_is_not_there_is_an_execution_error(bossman: Any) -> N
     assert result["isError"] is True
 
 
-async def test_what_a_tool_refuses_begins_in_the_same_way(bossman: Any) -> None:
+async def test_refused_call_starts_with_the_same_prefix(bossman: Any) -> None:
     created = await bossman.call("create_task", description="Alone")
     id = json.loads(created["result"]["content"][0]["text"])["id"]
     result = (await bossman.call("add_blocker", task_id=id, blocked_by_id=id))["result"]
@@ -137,7 +137,7 @@ async def test_what_a_tool_refuses_begins_in_the_same_way(bossman: Any) -> None:
     assert result["content"][0]["text"].startswith("error: ")
 
 
-async def test_what_was_never_run_is_an_error_of_the_protocol(bossman: Any) -> None:
+async def test_call_that_never_ran_is_a_protocol_error(bossman: Any) -> None:
     answer = json.loads(await bossman.exchange(calling("nonexistent_tool")))
     assert answer["id"] == 3
     assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "Unknown tool: nonexistent_tool")

@@ -253,7 +253,7 @@ async def plain_words(serve: Serve, tmp_path: Path) -> Any:
     return child
 
 
-async def test_what_a_tool_says_is_not_taken_for_the_name_of_another(plain_words: Any) -> None:
+async def test_tool_text_is_not_rewritten_as_a_tool_name(plain_words: Any) -> None:
     assert (await plain_words.tools())["my_module.look_up"]["description"] == "What number is."
     wrong = (await plain_words.call("my_module.number", value=5))["result"]
     assert "received the number 5" in wrong["content"][0]["text"]

@@ -157,7 +157,7 @@ async def test_a_profile_of_ones_own_is_named_by_its_path(serve: Serve, tmp_path
         ("= 1\n", "invalid TOML"),
     ],
 )
-def test_what_nobody_understands_is_a_mistake(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_settings_are_refused_with_file_and_key(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "portico.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as mistake:

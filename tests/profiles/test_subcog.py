@@ -397,7 +397,7 @@ async def test_the_clients_model_says_what_a_question_is_after(serve: Serve) -> 
         assert "troubleshoot" in json.dumps((await child.child.response(id))["result"])
 
 
-async def test_what_subcog_has_besides_is_offered(subcog: Any) -> None:
+async def test_additional_subcog_tools_are_offered(subcog: Any) -> None:
     tools = await subcog.tools()
     assert tools.keys() >= {"subcog_init", "subcog_groups", "subcog_webhooks", "subcog_gc"}
     await captured(subcog)
@@ -494,7 +494,7 @@ async def test_the_endpoint_is_the_root_and_health_is_health(place: str) -> None
     assert said["error"]["code"] == -32604
 
 
-async def test_what_http_refuses_has_an_id_as_the_revision_wants_it(place: str) -> None:
+async def test_http_errors_have_the_id_required_by_the_protocol_version(place: str) -> None:
     def post(path: str, body: bytes, **headers: str) -> tuple[int, Any]:
         connection = HTTPConnection(urlsplit(place).netloc, timeout=PATIENCE)
         try:

@@ -84,7 +84,7 @@ async def test_the_worked_example_leaves_out_the_version(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("params", [{"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {}])
-async def test_who_does_not_say_who_they_are_is_refused(serve: Serve, params: dict[str, Any]) -> None:
+async def test_initialize_without_client_info_is_refused(serve: Serve, params: dict[str, Any]) -> None:
     child = await serve("sysmcp")
     answer = await child.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
     assert answer["error"]["code"] == -32602

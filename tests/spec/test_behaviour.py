@@ -623,7 +623,7 @@ async def test_only_what_was_declared_is_asked(
 
 @pytest.mark.requirement("mrtr.supported-requests")
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
-async def test_what_may_not_ask_does_not(connect: Connect, method: str, params: Any) -> None:
+async def test_requests_that_may_not_elicit_return_complete_results(connect: Connect, method: str, params: Any) -> None:
     """Lists, completions and discover are complete answers, whatever the client could be asked."""
     said = await connect(small()).modern(method, params, capabilities=EVERYTHING)
     assert said["result"]["resultType"] == "complete"
@@ -740,7 +740,7 @@ async def test_only_what_is_kept_is_promised(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("subscriptions.filter")
-async def test_nothing_is_told_that_was_not_asked_for(connect: Connect) -> None:
+async def test_listener_receives_only_the_changes_it_subscribed_to(connect: Connect) -> None:
     """A listener for prompts does not hear of tools."""
     server = small()
     wire = connect(server)
@@ -1222,7 +1222,7 @@ async def test_why_a_model_stopped_is_an_open_word(revision: str) -> None:
 @pytest.mark.requirement("logging.any-json")
 @pytest.mark.parametrize("data", ["text", 1, 1.5, True, None, [1, {"a": None}], {"deep": {"er": []}}])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_is_logged_may_be_any_json(revision: str, data: Any) -> None:
+async def test_log_data_may_be_any_json_value(revision: str, data: Any) -> None:
     """`data` is not a text by nature, and null is a value."""
     server = Server("talkative")
 
@@ -1287,7 +1287,7 @@ async def test_a_filter_wants_what_it_says(connect: Connect) -> None:
 
 @pytest.mark.requirement("jsonrpc.own-ids")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_each_request_of_a_client_has_an_id_of_its_own(revision: str) -> None:
+async def test_every_client_request_has_a_unique_id(revision: str) -> None:
     """One after the other and side by side, over the whole conversation."""
     ids: list[Any] = []
 

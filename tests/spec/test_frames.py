@@ -579,7 +579,7 @@ CASES = [(name, revision) for name, (_, revisions) in EXCHANGES.items() for revi
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("name,revision", CASES)
-async def test_what_a_server_sends_is_what_the_schema_of_the_revision_lists(name: str, revision: str) -> None:
+async def test_server_frames_match_the_schema_of_the_protocol_version(name: str, revision: str) -> None:
     run, _ = EXCHANGES[name]
     async with Peer(revision) as peer:
         await run(peer)
@@ -723,7 +723,7 @@ async def test_a_resource_link_is_reported_in_words_before_2025_06_18_and_keeps_
 @pytest.mark.requirement("elicitation.since", "tools.structured-since")
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_03_26])
 @pytest.mark.parametrize("tool", ["elicits", "elicits_nothing", "elicits_one", "elicits_url"])
-async def test_nobody_is_elicited_before_2025_06_18_whatever_the_client_declares(tool: str, revision: str) -> None:
+async def test_server_does_not_elicit_before_2025_06_18(tool: str, revision: str) -> None:
     async with Peer(revision) as peer:
         assert (await peer.call(tool))["result"]["isError"] is True
     assert not [frame for frame in peer.frames if frame.get("method") == "elicitation/create"]

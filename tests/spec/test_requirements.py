@@ -32,7 +32,7 @@ def test_every_requirement_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_test_names_is_a_requirement(path: Path) -> None:
+def test_requirements_named_by_tests_exist(path: Path) -> None:
     for name, ids in named_in(path):
         assert not ids - REQUIREMENTS.keys(), name
 

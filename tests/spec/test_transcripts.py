@@ -299,7 +299,7 @@ async def test_a_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: Path
 
 
 @pytest.mark.requirement("cancellation.unknown")
-async def test_what_is_unknown_cannot_be_cancelled_and_does_no_harm(spawn: Spawn, tasks_file: Path) -> None:
+async def test_cancelling_an_unknown_request_is_harmless(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     for requested in ("nobody", 999, 1):

@@ -70,11 +70,11 @@ def found(request: pytest.FixtureRequest, readme: Path) -> Found:
     return checked
 
 
-def test_what_is_right_is_not_reported(found: Found) -> None:
+def test_correct_code_has_no_type_errors(found: Found) -> None:
     assert found[GOOD.name] == {}
 
 
-def test_what_is_misspelt_is_reported(found: Found) -> None:
+def test_incorrect_code_is_reported(found: Found) -> None:
     marked = {number for number, line in enumerate(BAD.read_text().splitlines(), 1) if line.endswith("# error")}
     assert len(marked) > 30
     assert set(found[BAD.name]) == marked

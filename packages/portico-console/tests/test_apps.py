@@ -276,11 +276,11 @@ def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any)
         ("wrong_type", "expected text/html;profile=mcp-app"),
     ],
 )
-def test_a_page_that_is_none_is_said(seen: Any, name: str, why: str) -> None:
+def test_app_page_that_fails_to_load_shows_the_reason(seen: Any, name: str, why: str) -> None:
     expect(start(seen, name).get_by_text(why)).to_be_visible()
 
 
-def test_behind_a_gateway_an_app_calls_tools_of_its_own_server_by_their_own_names(
+def test_app_behind_a_gateway_calls_its_server_tools_by_unprefixed_names(
     program: str, serve: Callable[..., Any], visit: Callable[..., Any], tmp_path: Path
 ) -> None:
     example = ROOT / "examples" / "app.py"

@@ -175,7 +175,7 @@ async def test_a_run_is_cancelled_by_its_name_and_by_leaving() -> None:
         assert await ask("cancel_run", run=run) == {"cancelled": False}
 
 
-async def test_what_goes_wrong_is_an_outcome() -> None:
+async def test_failed_calls_are_returned_as_outcomes() -> None:
     async with asking(Console(busy())) as ask:
         failed = await ask("call_tool", target="self", name="fail")
         assert not failed["ok"] and failed["result"]["isError"] and failed["error"] is None
@@ -276,7 +276,7 @@ async def test_only_the_server_of_this_machine_gets_its_token(tmp_path: Path, mo
     assert not any(b"authorization" in head.lower() or b"s3cret" in head for head in heads)
 
 
-async def test_what_was_copied_runs(tmp_path: Path) -> None:
+async def test_copied_command_and_test_run(tmp_path: Path) -> None:
     async with asking(Console(mode="console", can_open_targets=True)) as ask:
         target = (await ask("open_target", target=EXAMPLE))["id"]
         tool = (await ask("list_items", target=target, kind="tools"))["items"][0]
@@ -368,7 +368,7 @@ async def test_copied_commands_mean_the_same_in_a_shell(tmp_path: Path, shell: s
         ("prompts/get", "tell", {"a:": "1"}),
     ],
 )
-async def test_what_cannot_be_written_as_a_command_is_refused(method: str, name: str, arguments: Any) -> None:
+async def test_copy_as_command_refuses_calls_that_have_no_command(method: str, name: str, arguments: Any) -> None:
     async with asking(Console(mode="console", can_open_targets=True)) as ask:
         target = (await ask("open_target", target=EXAMPLE))["id"]
         with pytest.raises(ToolError, match="Copy it as Python or JSON"):
@@ -425,7 +425,7 @@ async def test_calls_are_saved_in_a_file_of_their_owner(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-async def test_a_page_is_told_of_changes_and_of_the_clients_while_it_watches() -> None:
+async def test_watching_page_receives_target_changes_and_client_messages() -> None:
     server = busy()
     async with console_of(server) as page:
         await page.sign_in()
@@ -508,7 +508,7 @@ async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> No
         assert report["ok"] and report["records"] >= 2
 
 
-async def test_who_has_logged_in_is_themselves_and_no_other() -> None:
+async def test_signed_in_principal_cannot_call_as_another() -> None:
     seen: list[Any] = []
     server = busy()
 

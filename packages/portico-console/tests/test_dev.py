@@ -142,7 +142,7 @@ def test_error_in_the_file_is_one_message_with_the_users_frames(
     assert caplog.records == []
 
 
-async def test_what_lies_beside_the_file_is_loaded_again_too(file: Path) -> None:
+async def test_module_next_to_the_server_file_is_reloaded(file: Path) -> None:
     async with developed(file) as (url, reloader, _), Client(url) as client:
         told = asyncio.Event()
         reloader.listeners.append(told.set)

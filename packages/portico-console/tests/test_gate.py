@@ -107,17 +107,17 @@ async def test_both_the_cookie_and_the_key_are_needed(page: Page) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "a.b.c", "AAAA.9999999999.AAAA", "\u00e9", "x" * 100_000])
-async def test_what_is_no_token_is_refused_in_a_sentence(page: Page, wrong: str) -> None:
+async def test_malformed_token_is_refused_without_a_traceback(page: Page, wrong: str) -> None:
     answer = await page.ask("POST", "/console/login", {"token": wrong})
     assert answer.status in (401, 413) and b"Traceback" not in answer.body
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 1}', b"\xff"])
-async def test_what_is_no_login_is_refused(page: Page, body: bytes) -> None:
+async def test_malformed_login_body_is_refused(page: Page, body: bytes) -> None:
     assert (await page.ask("POST", "/console/login", body)).status == 400
 
 
-async def test_who_signs_out_is_out(page: Page) -> None:
+async def test_logout_ends_the_session(page: Page) -> None:
     await page.sign_in()
     assert (await page.call()).status == 200
     left = await page.ask("POST", "/console/logout", {}, page.proof)
@@ -168,7 +168,7 @@ async def test_a_name_that_was_made_to_lead_here_leads_nowhere() -> None:
 
 
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-forwarded-host", "via", "x-real-ip"])
-async def test_what_a_proxy_passes_on_is_not_from_this_machine(page: Page, header: str) -> None:
+async def test_proxied_requests_are_not_treated_as_local(page: Page, header: str) -> None:
     assert (await page.ask("GET", "/", headers={header: "for=1.2.3.4"})).status == 404
     assert (await page.ask("POST", "/console/login", {"token": "x"}, {header: "1.2.3.4"})).status == 404
 
@@ -252,7 +252,7 @@ async def test_a_token_that_was_taken_back_ends_the_visit_at_once() -> None:
         assert await status_with() == 401
 
 
-async def test_what_pages_watch_ends_soon_for_those_who_came_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_ends_at_the_recheck_for_token_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_console.live_updates.AUTH_RECHECK_SECONDS", 0.01)
     async with console_of(adding(), token="servers") as page:
         await page.sign_in("servers")
@@ -269,6 +269,6 @@ async def test_an_address_signs_in_so_often_and_no_more(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("text", ["on", "", "scope", "scope:", "scope:a b", "Local"])
-def test_what_is_neither_is_a_mistake(text: str) -> None:
+def test_unknown_access_mode_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="off, local or scope:NAME"):
         ConsoleAccess.parse(text)

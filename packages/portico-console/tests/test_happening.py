@@ -81,7 +81,7 @@ def test_the_audit_is_listed_and_whole(seen: Any) -> None:
     page.keyboard.press("Escape")
 
 
-def test_who_may_is_explained_and_seen(seen: Any) -> None:
+def test_access_decision_is_explained_and_previewed_as_the_principal(seen: Any) -> None:
     page = seen.page
     page.get_by_role("link", name="Access policy").click()
     page.get_by_label("Principal", exact=True).fill("sam")

@@ -79,7 +79,7 @@ def test_schemas(shown: Any) -> None:
     ).to_be_visible()
 
 
-def test_what_is_no_schema(shown: Any) -> None:
+def test_tool_with_an_invalid_schema_can_be_called(shown: Any) -> None:
     page = shown.page
     shown.go("tools", "crooked")
     page.get_by_role("button", name="JSON").click()

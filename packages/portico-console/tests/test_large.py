@@ -53,7 +53,7 @@ def test_two_thousand_tools_are_scrolled_filtered_and_walked_through(tried: Any)
         assert best(page, act) < LIMIT, act
 
 
-def test_a_result_of_five_megabytes_is_opened_and_looked_at(tried: Any) -> None:
+def test_five_megabyte_result_opens_within_the_time_limit(tried: Any) -> None:
     page = tried.page
     tried.go("tools", "large")
     page.get_by_role("button", name="Run Ctrl ↵").click()

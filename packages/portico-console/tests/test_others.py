@@ -57,7 +57,7 @@ def guarded(tmp_path: Path) -> Server:
     return server
 
 
-async def test_what_a_rule_hides_is_not_linted_and_not_watched(tmp_path: Path) -> None:
+async def test_denied_components_are_neither_linted_nor_subscribable(tmp_path: Path) -> None:
     console = Console(guarded(tmp_path))
     async with console.lifespan(), Client(console.server, principal=ANN) as ann:
         found = (await ann.call_tool("lint", {"target": "self"})).structured["findings"]
@@ -164,7 +164,7 @@ async def test_rules_see_all_that_a_token_says_or_there_is_no_login() -> None:
     assert seen == [{"level": 7}]
 
 
-async def test_who_was_let_in_on_other_terms_is_out_when_the_terms_change() -> None:
+async def test_session_ends_when_the_access_mode_changes() -> None:
     """The secret of a port outlives the process: so does a cookie, but not what it was given for."""
     server = Server("terms", auth=verify)
     async with console_of(server) as page:
@@ -193,7 +193,7 @@ async def test_a_link_of_an_earlier_process_is_not_good_again(monkeypatch: pytes
         assert (await page.sign_in()).status == 200
 
 
-def test_what_is_remembered_of_the_wire_is_bounded_whatever_the_peers_say() -> None:
+def test_message_log_is_bounded_for_any_traffic() -> None:
     wire = MessageLog()
     for number in range(3 * MAX_OPEN_REQUESTS):
         id = f"{number} " + "x" * 1000
@@ -231,11 +231,11 @@ async def test_questions_that_wait_are_bounded_by_what_they_say() -> None:
     "name",
     ["Authorization", "Cf-Access-Jwt-Assertion", "X-Api-Key", "Ocp-Apim-Subscription-Key", "X-Forwarded-Client-Cert"],
 )
-def test_what_opens_a_door_is_not_shown_in_a_header(name: str) -> None:
+def test_credentials_in_headers_are_redacted(name: str) -> None:
     assert "opensesame" not in str(make_http_metadata([(name, "opensesame")]))
 
 
 @pytest.mark.parametrize("field", ["access_token", "api_key", "code", "X-Amz-Signature", "client_secret"])
-def test_what_opens_a_door_is_not_shown_in_an_address(field: str) -> None:
+def test_credentials_in_urls_are_redacted(field: str) -> None:
     shown = make_http_metadata([("location", f"/next?{field}=opensesame")], "GET", f"/mcp?a=1&{field}=opensesame&b=2")
     assert "opensesame" not in str(shown) and shown.path is not None and "a=1" in shown.path and "b=2" in shown.path

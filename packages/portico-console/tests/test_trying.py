@@ -52,7 +52,7 @@ def test_a_form_is_made_from_the_schema_and_its_values_are_sent(tried: Any) -> N
     expect(result.get_by_role("tree")).to_contain_text("Cleo")
 
 
-def test_what_does_not_fit_is_said_at_its_field_before_anything_is_sent(tried: Any) -> None:
+def test_invalid_field_is_reported_before_the_call_is_sent(tried: Any) -> None:
     tried.go("tools", "trip")
     page = tried.page
     page.get_by_label("who").fill("")

@@ -31,7 +31,7 @@ def test_messages_are_grouped_by_round_trip_filtered_and_exported(tried: Any) ->
     assert any(json.loads(line).get("name") == "add" for line in lines)
 
 
-def test_what_another_client_says_appears_by_itself(tried: Any) -> None:
+def test_messages_of_another_client_appear_live(tried: Any) -> None:
     page = tried.page
     tried.go("tools")
     # Only what is said while somebody looks is recorded, so the page has to be looking.

@@ -77,7 +77,7 @@ async def test_a_memory_that_cannot_be_changed_does_not_ask_for_captures(tmp_pat
         assert "memory" not in client.instructions
 
 
-def test_what_cannot_work_here_is_left_out_unless_it_was_named(tmp_path: Path) -> None:
+def test_unsupported_services_are_left_out_unless_named(tmp_path: Path) -> None:
     said = assembly.read_settings(None, None)
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "x.db"), over_http=True)
     usual = assembly.build_server(None, said, place)

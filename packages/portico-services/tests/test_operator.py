@@ -68,7 +68,7 @@ async def test_clients_of_every_revision_are_informed(server: Server, revision: 
         assert "It works again" in (await client.call_tool("create_task", {"description": "It works again"})).text
 
 
-async def test_what_was_not_there_at_the_start_can_be_switched_on(server: Server) -> None:
+async def test_service_absent_at_startup_can_be_enabled(server: Server) -> None:
     async with server.lifespan(), Client(server) as client:
         listed = (await client.call_tool("service_list")).structured["services"]
         assert {one["name"] for one in listed if one["enabled"]} == {"tasks", "contracts"}
@@ -79,7 +79,7 @@ async def test_what_was_not_there_at_the_start_can_be_switched_on(server: Server
         assert again.structured["outcome"] == "no_change"
 
 
-async def test_a_service_that_is_none_or_cannot_be_had_is_reported_so(server: Server, monkeypatch: Any) -> None:
+async def test_unknown_or_uninstalled_service_is_reported(server: Server, monkeypatch: Any) -> None:
     async with server.lifespan(), Client(server) as client:
         for tool in ("service_enable", "service_disable"):
             with pytest.raises(ToolError, match="Unknown service 'operator'"):
@@ -90,7 +90,7 @@ async def test_a_service_that_is_none_or_cannot_be_had_is_reported_so(server: Se
 
 
 @pytest.mark.parametrize("principal", [Principal("token"), Principal("guest", frozenset({"tasks:read"}))])
-async def test_who_is_not_the_operator_is_refused_and_recorded(
+async def test_caller_who_is_not_the_operator_is_denied_and_audited(
     server: Server, tmp_path: Path, principal: Principal
 ) -> None:
     async with server.lifespan():

@@ -128,7 +128,7 @@ async def test_a_client_without_roots_works_where_the_server_does(revision: str)
 
 
 @pytest.mark.parametrize("given", [ProjectResolver("said/so"), ProjectResolver(folder="/")])
-async def test_what_the_operator_says_stands(given: ProjectResolver, tmp_path: Path) -> None:
+async def test_operator_setting_takes_precedence_over_roots(given: ProjectResolver, tmp_path: Path) -> None:
     async with Client(asked(given), roots=[tmp_path]) as client:
         assert await text(client) in ("said/so", "path/")
 

@@ -40,7 +40,7 @@ def able(gateway: Gateway, revision: Any) -> Client:
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 @pytest.mark.parametrize("revision", ERAS)
-async def test_what_the_everything_server_asks_is_asked_of_the_client(revision, transport, servers, running):
+async def test_requests_of_the_everything_server_reach_the_client(revision, transport, servers, running):
     where = servers.command("everything") if transport == "stdio" else running("everything", "http")
     async with able(Gateway({"all": where}), revision) as client:
         names = {tool.name for tool in await client.list_tools()}

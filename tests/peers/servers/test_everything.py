@@ -122,7 +122,7 @@ async def test_structured_content_is_given_and_made_into_a_type(client):
     assert typed.data == Weather(36, "Light rain / drizzle", 82)
 
 
-async def test_what_a_tool_refuses_is_a_tool_error(client):
+async def test_refused_call_is_a_tool_error(client):
     with pytest.raises(ToolError, match="expected number, received string at a"):
         await client.call_tool("get-sum", {"a": "one", "b": 2})
     with pytest.raises(ToolError, match="Tool nothing not found"):
@@ -251,7 +251,7 @@ async def test_resources_are_listed_and_read(client):
     assert b64decode(contents.blob).startswith(b"Resource 1: This is a base64 blob")
 
 
-async def test_a_resource_that_a_call_has_made_is_told_of_and_read(leg, talk):
+async def test_resource_created_by_a_call_is_notified_and_read(leg, talk):
     name = f"{leg}.gz"
     async with talk.client.listen(resources=True) as changes:
         arguments = {"name": name, "data": "data:text/plain,hello", "outputType": "resourceLink"}

@@ -43,14 +43,14 @@ async def test_a_tool_is_called(client):
     assert "http://127.0.0.1:1" in result.data
 
 
-async def test_what_a_tool_refuses_is_a_tool_error(client):
+async def test_refused_call_is_a_tool_error(client):
     with pytest.raises(ToolError, match="connection refused"):
         await client.call_tool("pods_list")
     with pytest.raises(ToolError, match="name parameter must be a string"):
         await client.call_tool("pods_get", {"name": 3})
 
 
-async def test_what_is_not_there_is_an_error(client):
+async def test_missing_components_and_methods_are_protocol_errors(client):
     for ask in (client.call_tool("nothing"), client.get_prompt("nothing"), client.read_resource("file:///nothing")):
         with pytest.raises(ProtocolError) as raised:
             await ask

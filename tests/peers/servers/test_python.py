@@ -83,7 +83,7 @@ async def test_every_kind_of_content_is_read(client):
     assert inside.resource["text"] == "Rain."
 
 
-async def test_what_a_tool_refuses_is_a_tool_error(client):
+async def test_refused_call_is_a_tool_error(client):
     with pytest.raises(ToolError, match="not today"):
         await client.call_tool("refuse")
     with pytest.raises(ToolError, match="crash"):

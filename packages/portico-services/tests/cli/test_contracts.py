@@ -104,7 +104,7 @@ def test_a_command_and_a_url_are_targets_too(contracts: Portico, url: str) -> No
 # lint
 
 
-def test_what_is_wrong_has_its_line_in_each_form(contracts: Portico, shop: Portico, tmp_path: Path) -> None:
+def test_lint_error_has_its_line_in_every_output_format(contracts: Portico, shop: Portico, tmp_path: Path) -> None:
     contracts("render", shop(), "--output", "SPEC.md")
     text = (tmp_path / "SPEC.md").read_text()
     line = text.splitlines().index("**Version**: 1.0.0") + 1
@@ -130,7 +130,7 @@ def test_a_server_is_linted_by_what_would_be_rendered(contracts: Portico, server
     assert "error: odd.look: use cases are missing [purpose]" in done.stdout
 
 
-def test_what_is_hidden_outside_the_tools_is_seen(contracts: Portico, server: Write) -> None:
+def test_lint_finds_hidden_characters_in_prompts_and_templates(contracts: Portico, server: Write) -> None:
     path = server(
         '@server.prompt\ndef ask(name: str) -> str:\n    """As\\u200bk."""\n    return name\n'
         '@server.resource("odd://{x}")\ndef look(x: str) -> str:\n    """Lo\\u202eok."""\n    return x\n'
@@ -314,7 +314,7 @@ def test_the_pins_of_a_gateway_are_not_overwritten(contracts: Portico, shop: Por
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"lock": 7, "contract": "1.0.0"}', PINS])
-def test_a_lock_that_is_none_is_a_mistake(contracts: Portico, shop: Portico, tmp_path: Path, text: str) -> None:
+def test_invalid_lock_file_is_a_usage_error(contracts: Portico, shop: Portico, tmp_path: Path, text: str) -> None:
     (tmp_path / "contracts.lock").write_text(text)
     done = contracts("check", shop())
     assert done.returncode == 2

@@ -134,7 +134,7 @@ async def test_an_agreement_is_to_what_the_tool_was() -> None:
     assert turning.calls == ["look", "turn", "look"]
 
 
-async def test_what_an_upstream_lists_now_counts() -> None:
+async def test_current_upstream_annotations_apply() -> None:
     turning = Turning()
     gateway = Gateway(name="acme")
     gateway.add_upstream("m", turning.server)

@@ -288,7 +288,7 @@ async def test_a_write_that_hides_in_a_loop_is_asked_about(shop: Shop, client: C
     assert shop.orders == []
 
 
-async def test_who_agrees_to_one_tool_has_not_agreed_to_another(shop: Shop, client: Client) -> None:
+async def test_approval_of_one_tool_does_not_cover_another(shop: Shop, client: Client) -> None:
     """Only the first is in the list that the person agrees to; the other one is asked about when it comes."""
     code = "import tools\nfrom tools import price\nawait tools.order('a')\nawait getattr(tools, 'wri' + 'te_off')('b')"
 
@@ -412,7 +412,7 @@ async def hostile_server(call: Call) -> Any:
     return Raw(b'{"content":[],"structuredContent":%s}' % result)
 
 
-async def test_what_hostile_servers_answer_and_call_their_tools_reaches_the_script_as_data() -> None:
+async def test_hostile_results_and_tool_names_reach_the_script_as_data() -> None:
     code = """
 import tools
 from tools import print as say, asyncio as other, await_, None_, ToolError_, path, 日本語, ﬁle

@@ -106,7 +106,7 @@ async def test_a_tool_that_runs_only_as_a_task_is_waited_for_and_tells_how_far_i
 
 
 @pytest.mark.parametrize("revision", REVISIONS[1:])
-async def test_what_a_task_asks_is_put_to_the_person(bakery: Bakery, revision: str) -> None:
+async def test_elicitation_of_a_task_reaches_the_client(bakery: Bakery, revision: str) -> None:
     face = CodeModeServer(bakery.server)
     code = "from tools import decorate, burn\ncolour = await decorate()\ntry:\n    await burn()\n"
     code += "except ToolError as failure:\n    return [colour, str(failure)]"

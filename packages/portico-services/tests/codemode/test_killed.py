@@ -80,7 +80,7 @@ async def test_no_write_is_lost_or_made_twice(
     assert person.asked == 1
 
 
-async def test_the_write_that_was_not_made_yet_is_told_of_too(tmp_path: Path) -> None:
+async def test_write_interrupted_before_it_was_made_has_an_unknown_outcome(tmp_path: Path) -> None:
     """From outside it cannot be told from one that was made: it is not made again, and the script may decide."""
     file, person = tmp_path / "ledger", Person()
     file.with_suffix(".fate").write_text("before 5")

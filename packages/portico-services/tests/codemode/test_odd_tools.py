@@ -183,7 +183,7 @@ UNCAUGHT = {
 
 
 @pytest.mark.parametrize("what", UNCAUGHT)
-async def test_what_a_script_does_not_catch_is_reported_without_our_files(what: str) -> None:
+async def test_uncaught_error_in_a_script_is_reported_without_internal_paths(what: str) -> None:
     code, words = UNCAUGHT[what]
     async with Shop().client() as client:
         said = await run(client, f"import gc\nfrom tools import price, refuse\n{code}\n1")

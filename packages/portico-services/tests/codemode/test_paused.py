@@ -51,7 +51,9 @@ async def test_the_newest_of_all_are_kept(store: RunStore, monkeypatch: pytest.M
     assert await kept(store, found) == [False, False, True, True, True]
 
 
-async def test_what_goes_on_is_not_counted(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_journals_do_not_count_towards_the_quota(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journals, "MAX_BYTES_PER_CALLER", MIB)
     running = RunJournal(store, "ann", "script")
     await running.save()

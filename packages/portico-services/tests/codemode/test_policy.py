@@ -70,7 +70,7 @@ async def names(client: Client) -> list[str]:
 
 
 @jail_only
-async def test_what_a_face_does_is_recorded_as_the_servers(server: Server) -> None:
+async def test_code_mode_calls_are_audited_with_server_and_tool_names(server: Server) -> None:
     witness = Noting()
     server.set_policy(audit_hook=witness)
     async with Client(CodeModeServer(server), principal=ANN) as client:
@@ -87,7 +87,7 @@ async def test_what_a_face_does_is_recorded_as_the_servers(server: Server) -> No
 
 
 @jail_only
-async def test_what_a_script_calls_belongs_to_its_own_run(server: Server) -> None:
+async def test_calls_of_a_script_are_attributed_to_their_own_run(server: Server) -> None:
     """The jail of the second run was made during the first, in what was around that one."""
     above: list[tuple[Any, Any]] = []
 
@@ -250,7 +250,7 @@ async def test_a_tool_that_came_later_has_its_name_alone(server: Server) -> None
 
 
 @jail_only
-async def test_who_listens_to_the_server_hears_of_a_saved_script(server: Server) -> None:
+async def test_saving_a_script_publishes_list_changed(server: Server) -> None:
     face = CodeModeServer(server)
     told: list[str] = []
     publish = server.subscriptions.publish
@@ -332,7 +332,7 @@ async def listing(call: Call) -> Any:
 
 
 @jail_only
-async def test_one_entry_that_is_no_tool_spoils_none_of_the_others() -> None:
+async def test_one_invalid_tool_does_not_affect_the_others() -> None:
     async with Client(CodeModeServer(listing)) as client:
         assert (await run(client, "from tools import good\nawait good()")).structured["value"] == "dug"
         assert "async def good(" in (await client.call_tool("describe_tools", {"tools": ["good", "odd", "deep"]})).text
@@ -355,7 +355,7 @@ async def test_a_process_that_has_listed_nothing_yet_answers_as_the_one_that_has
             await client.call_tool("find_tools", {"queries": "x"})
 
 
-async def test_what_is_forgotten_in_the_middle_of_a_search_shows_nobody_anothers_tools(
+async def test_cache_reset_during_a_search_does_not_reveal_hidden_tools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The places of the tools change when all is forgotten; a search that waited for its index looks again."""
@@ -395,7 +395,7 @@ async def test_the_error_of_a_search_is_a_sentence() -> None:
             await client.call_tool("find_tools", {"queries": []})
 
 
-async def test_what_is_named_twice_is_listed_once_and_what_is_not_there_is_not(server: Server) -> None:
+async def test_pinned_tools_ignore_duplicates_and_unknown_names(server: Server) -> None:
     async with Client(ToolSearchServer(server, pinned_tools=["price", "nowhere", "price", "find_tools"])) as client:
         assert await names(client) == ["find_tools", "call_tool", "price"]
         with pytest.raises(ToolError, match="find_tools is listed directly"):

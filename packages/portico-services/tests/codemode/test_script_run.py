@@ -121,7 +121,7 @@ async def test_scripts_as_people_write_them(client: Client) -> None:
     assert (await run(client, limited + "except TimeoutError:\n    done = True\ndone")).structured["value"] is True
 
 
-async def test_what_a_script_left_in_the_middle_is_finished_before_the_answer(shop: Shop, client: Client) -> None:
+async def test_unawaited_writes_finish_before_the_response(shop: Shop, client: Client) -> None:
     """A write that was begun is made, whether or not the script waited for it."""
     code = "from tools import order\nasyncio.create_task(order('pen'))\nawait asyncio.sleep(0)\nawait order('ink')"
     said = await run(client, code)

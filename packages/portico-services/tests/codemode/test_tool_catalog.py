@@ -88,7 +88,7 @@ async def test_tools_are_described_as_python(shop: Shop) -> None:
             await client.call_tool("describe_tools", {"tools": ["prise"]})
 
 
-async def test_a_script_that_was_saved_is_a_tool_of_its_owner(shop: Shop) -> None:
+async def test_saved_script_is_listed_and_callable_only_for_its_owner(shop: Shop) -> None:
     async with client_of(shop, "ann") as ann, client_of(shop, "eve") as eve:
         said = await run(
             ann, "# All prices.\nfrom tools import price\n[await price(i) for i in data or []]", save="prices"
@@ -143,7 +143,7 @@ async def test_names_that_cannot_be_saved(shop: Shop, name: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
-async def test_a_server_without_the_service_has_a_face_of_its_own(revision: str) -> None:
+async def test_code_mode_server_wraps_a_server_without_the_service(revision: str) -> None:
     server = Server("plain", version="1")
     done: list[int] = []
 

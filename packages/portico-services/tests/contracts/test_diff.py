@@ -165,7 +165,7 @@ def test_a_tool_that_was_renamed_is_named_to_those_who_miss_it() -> None:
         ({}, {"title": "x"}, "patch"),
     ],
 )
-def test_what_a_tool_says_of_itself_is_a_promise(tool: Make, old: Any, new: Any, level: str) -> None:
+def test_annotation_changes_are_compared(tool: Make, old: Any, new: Any, level: str) -> None:
     assert diff_contracts(tool(annotations=old), tool(annotations=new)).level == level
 
 
@@ -220,7 +220,7 @@ def test_the_version_has_to_say_it(tool: Make, old: str, new: str, level: str, d
 
 
 @pytest.mark.parametrize("text", ["1.0", "v1.0.0", "1.0.0.0", "01.0.0", "", "1.0.x", "1" * 20 + ".0.0"])
-def test_what_is_no_version_is_none(text: str) -> None:
+def test_invalid_version_parses_to_none(text: str) -> None:
     assert definitions.parse_version(text) is None
 
 
@@ -234,9 +234,7 @@ def test_what_is_no_version_is_none(text: str) -> None:
         ("1.0.0-a", "1.0.0+b", True),
     ],
 )
-def test_what_was_written_for_one_version_works_with_later_ones_of_the_same_major(
-    wanted: str, offered: str, works: bool
-) -> None:
+def test_later_versions_of_the_same_major_are_compatible(wanted: str, offered: str, works: bool) -> None:
     assert definitions.is_compatible(wanted, offered) is works
 
 
@@ -245,7 +243,7 @@ def test_what_was_written_for_one_version_works_with_later_ones_of_the_same_majo
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(changes(), st.data())
-def test_what_is_not_called_breaking_breaks_no_call(pair: tuple[Schema, Schema], data: st.DataObject) -> None:
+def test_non_breaking_change_accepts_all_old_arguments(pair: tuple[Schema, Schema], data: st.DataObject) -> None:
     old, new = pair
     contracts = [contract_from_tools([{"name": "t", "inputSchema": one}], server="s") for one in (old, new)]
     assume(diff_contracts(*contracts).level != "breaking")
@@ -258,7 +256,7 @@ def test_what_is_not_called_breaking_breaks_no_call(pair: tuple[Schema, Schema],
 
 @settings(max_examples=200, deadline=None)
 @given(SCHEMAS, SCHEMAS, st.data())
-def test_what_fits_no_longer_is_never_called_wider(old: Schema, new: Schema, data: st.DataObject) -> None:
+def test_schema_that_rejects_old_values_is_never_only_wider(old: Schema, new: Schema, data: st.DataObject) -> None:
     effects = {shift.effect for shift in compare_schemas(old, new)}
     try:
         value = generate_example(old, include_optional=data.draw(st.booleans()))
@@ -361,7 +359,7 @@ def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
         ({"type": "integer", "enum": [1, 2.0]}, {"type": "integer", "enum": [1, 2]}, "patch"),
     ],
 )
-def test_what_fits_several_alternatives_or_no_type_is_not_overlooked(
+def test_changes_in_alternatives_and_enums_are_detected(
     tool: Any, old: dict[str, Any], new: dict[str, Any], level: str
 ) -> None:
     before, after = (tool({"type": "object", "properties": {"x": one}}) for one in (old, new))

@@ -114,7 +114,7 @@ async def test_calls_by_contract_cost_the_same() -> None:
     assert counts[1] < 1.5 * counts[0] + 200
 
 
-async def test_who_is_shown_less_gets_less() -> None:
+async def test_spec_list_shows_each_caller_its_visible_tools() -> None:
     """What was worked out for one caller is not given to another who is shown other tools."""
     server = big(3)
 

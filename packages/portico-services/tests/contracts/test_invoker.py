@@ -44,7 +44,7 @@ async def test_an_object_is_the_data(shop: Server) -> None:
     assert result == MCPToolResult(data={"number": 1, "total": 5.0, "to": None})
 
 
-async def test_what_is_no_object_stands_in_one(shop: Server) -> None:
+async def test_non_object_result_is_wrapped_in_an_object(shop: Server) -> None:
     assert (await call(shop, request("shop.count"))).data == {"result": 3}
 
 
@@ -148,7 +148,7 @@ async def test_arguments_are_checked_before_anything_is_done(shop: Server) -> No
     assert {one["parameter"] for one in details["problems"]} == {"quantity", "colour"}
 
 
-async def test_what_is_missing_is_named(shop: Server) -> None:
+async def test_missing_argument_is_named(shop: Server) -> None:
     kind, details = await error_of(shop, "shop.buy")
     assert (kind, details) == ("ValidationError", {"parameter": "product", "constraint": "is required"})
 
@@ -282,7 +282,7 @@ async def test_whatever_a_handler_raises_is_a_failure(
         (ConnectionClosed("no"), "ToolExecutionError"),
     ],
 )
-async def test_what_happens_on_the_way_has_a_type_too(
+async def test_transport_failures_have_an_error_type(
     shop: Server, failure: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client(shop) as client:

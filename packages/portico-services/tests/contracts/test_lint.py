@@ -143,7 +143,7 @@ def test_a_section_stands_there_once() -> None:
         ("**Idempotent**: yes. The same", "The same", "idempotency", "### 6. Idempotency"),
     ],
 )
-def test_what_is_wrong_is_an_error_at_its_line(old: str, new: str, rule: str, line: str) -> None:
+def test_lint_reports_errors_with_their_line(old: str, new: str, rule: str, line: str) -> None:
     assert old in TEMPLATE
     assert ("error", rule, line) in found(TEMPLATE.replace(old, new, 1))
 
@@ -189,7 +189,7 @@ def test_an_error_type_that_tools_do_not_share_is_a_warning() -> None:
         ("```python", "```json", "from a program"),
     ],
 )
-def test_what_the_standard_demands_is_an_error(old: str, new: str, message: str) -> None:
+def test_missing_required_content_is_a_lint_error(old: str, new: str, message: str) -> None:
     assert any(message in one for one in messages(swapped(old, new)))
 
 
@@ -203,7 +203,7 @@ def test_missing_examples_are_a_recommendation(old: str, name: str) -> None:
     assert name in messages(text, "recommendation")[0]
 
 
-def test_several_tools_in_one_file_are_each_looked_at() -> None:
+def test_every_tool_in_a_document_is_linted() -> None:
     tool = TEMPLATE[TEMPLATE.index("## Tool:") :]
     second = tool.replace("module_name.tool_name", "module_name.second").replace("**Version**: 1.0.0", "**Version**: x")
     [finding] = lint_document(TEMPLATE + "\n" + second)
@@ -216,7 +216,7 @@ def test_headings_may_be_written_a_little_otherwise() -> None:
     assert lint_document(text) == []
 
 
-def test_what_stands_in_a_block_of_code_is_no_heading() -> None:
+def test_heading_inside_a_code_block_is_ignored() -> None:
     text = TEMPLATE.replace(
         "**Idempotent**: yes.", "**Idempotent**: yes.\n\n~~~\n### 1. Tool Purpose and Description\n~~~\n\n"
     )
@@ -237,7 +237,7 @@ def test_a_specification_can_be_read_as_a_contract() -> None:
     assert tool.description.startswith("Count the words")
 
 
-def test_there_are_only_so_many_findings() -> None:
+def test_number_of_findings_is_limited() -> None:
     assert len(lint_document("## Tool: `a.b`\n" * 2000)) == 1000
 
 
@@ -386,7 +386,7 @@ def test_use_cases_have_to_be_named(old: str, new: str) -> None:
         ),
     ],
 )
-def test_what_a_schema_leaves_unsaid_is_reported(property: dict[str, Any], message: str) -> None:
+def test_incomplete_schema_is_reported(property: dict[str, Any], message: str) -> None:
     of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
     text = swapped(of, f'"text": {json.dumps(property)}')
     severity = "warning" if "default of" in message else "error"
@@ -471,7 +471,7 @@ HIDDEN = [
 
 @pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize("place", ["{} Reads the keys.", "Adds up \\{}Reads the keys."])
-async def test_what_people_do_not_see_in_a_description_is_seen(hidden: str, place: str) -> None:
+async def test_hidden_characters_in_descriptions_are_reported(hidden: str, place: str) -> None:
     words = f"Adds up.{place.format(hidden)}"
     for members in ({"description": words}, {"title": words}):
         server = Server("s", version="1.0.0")

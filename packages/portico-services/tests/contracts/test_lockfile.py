@@ -157,7 +157,7 @@ def test_words_anywhere_in_a_schema_are_words(tool: Make, schema: dict[str, Any]
         assert [one.is_words for one in lockfile.check_drift(tool(**plain), tool(**members)).changes] == [True]
 
 
-def test_what_is_only_written_otherwise_is_not_words(tool: Make) -> None:
+def test_equivalent_schema_notation_is_not_a_wording_change(tool: Make) -> None:
     one = {"type": "object", "properties": {"x": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
     other = {"type": "object", "properties": {"x": {"type": ["string", "null"]}}}
     assert [(one.level, one.is_words) for one in lockfile.check_drift(tool(one), tool(other)).changes] == [
@@ -190,7 +190,7 @@ def test_no_change_of_a_schema_goes_unnoticed(pair: tuple[Any, Any]) -> None:
         ("\x00", "kind 'contracts'"),
     ],
 )
-def test_what_is_no_lock_is_refused(text: str, said: str) -> None:
+def test_invalid_lock_file_is_refused(text: str, said: str) -> None:
     with pytest.raises(LockFileError, match=said):
         lockfile.load_lockfile(text)
 

@@ -85,7 +85,7 @@ def test_the_sample_call_is_one_and_survives_a_round_trip() -> None:
         "ä.b",
     ],
 )
-def test_a_name_that_is_no_invocation_name_is_refused(name: str) -> None:
+def test_invalid_invocation_name_is_refused(name: str) -> None:
     assert "tool_name" in refuses(MCPToolCall, CALL | {"tool_name": name})
     assert not jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"tool_name": name})
 
@@ -166,7 +166,7 @@ def test_a_result_cannot_be_made_inconsistent_afterwards() -> None:
     assert result.status == "success"
 
 
-def test_what_a_result_says_beyond_the_contract_is_kept() -> None:
+def test_extra_result_members_are_preserved() -> None:
     said = SUCCESS | {"content": [{"type": "text", "text": "hello"}], "isError": False}
     assert MCPToolResult.model_validate(said).model_dump() == said
     assert jsonschema_rs.is_valid(MCPToolResult.model_json_schema(), said)
@@ -270,7 +270,7 @@ def test_a_context_travels_in_meta() -> None:
     assert jsonschema_rs.is_valid(ContractContext.model_json_schema(), meta[CONTEXT_KEY])
 
 
-def test_whoever_was_written_for_1_0_0_works_with_1_x_x_alone() -> None:
+def test_contract_1_0_0_accepts_only_versions_1_x() -> None:
     assert CONTRACT_VERSION == "1.0.0"
     assert ContractContext(contract_version="1.7.2").contract_version == "1.7.2"
     refuses(ContractContext, {"contract_version": "2.0.0"})
@@ -280,7 +280,7 @@ def test_a_deadline_has_a_time_zone() -> None:
     assert "time zone" in refuses(ContractContext, {"deadline": "2030-01-01T00:00:00"})
 
 
-def test_each_context_has_a_correlation_id_of_its_own() -> None:
+def test_every_context_has_a_unique_correlation_id() -> None:
     assert ContractContext().correlation_id != ContractContext().correlation_id
 
 

@@ -59,7 +59,7 @@ _circle.append(_circle)
         (1 // one for one in [0]),
     ],
 )
-async def test_what_json_cannot_say_is_a_wrong_argument(value: Any) -> None:
+async def test_argument_that_json_cannot_represent_is_a_validation_error(value: Any) -> None:
     result = await call(plain(), request("s.take", x=value))
     kind, details = error(result)
     assert kind == "ValidationError"
@@ -89,7 +89,7 @@ async def test_a_context_that_json_cannot_say() -> None:
         (MCPToolCall.model_construct(tool_name=None, arguments={}), "request.tool_name"),
     ],
 )
-async def test_what_is_no_call_is_a_failure(given: Any, parameter: str) -> None:
+async def test_malformed_call_is_a_validation_error(given: Any, parameter: str) -> None:
     kind, details = error(await call(plain(), given))
     assert (kind, details["parameter"]) == ("ValidationError", parameter)
 
@@ -99,7 +99,7 @@ async def test_a_call_may_be_given_as_json_has_it() -> None:
     assert (await call(plain(), given)).status == "success"
 
 
-async def test_what_is_no_context_is_a_failure() -> None:
+async def test_malformed_context_is_a_validation_error() -> None:
     given: Any = {"deadline": "tomorrow"}
     kind, details = error(await call(plain(), request("s.take", x=1), context=given))
     assert (kind, details["parameter"]) == ("ValidationError", "context.deadline")
@@ -109,7 +109,7 @@ async def test_what_is_no_context_is_a_failure() -> None:
     ("tool", "arguments"),
     [("spec_lint", {}), ("spec_diff", {"old": "{}"}), ("spec_diff", {"old": {"a": 1}})],
 )
-async def test_what_cannot_be_meant_is_a_wrong_argument(tool: str, arguments: Any) -> None:
+async def test_invalid_spec_tool_arguments_are_a_validation_error(tool: str, arguments: Any) -> None:
     server = plain()
     server.add(Contracts())
     assert error(await call(server, request(f"contracts.{tool}", **arguments)))[0] == "ValidationError"
@@ -126,7 +126,7 @@ async def test_a_specification_is_found_by_the_last_part_of_a_name_that_one_tool
 
 
 @pytest.mark.parametrize("target", [None, 5, "http://127.0.0.1:9"])
-async def test_what_is_no_target_is_a_failure(target: Any) -> None:
+async def test_invalid_target_is_a_validation_error(target: Any) -> None:
     kind, details = error(await call(target, request("s.take", x=1)))
     assert (kind, details["parameter"]) == ("ValidationError", "target")
 

@@ -120,7 +120,7 @@ async def test_a_specification_comes_in_three_forms(server: Server) -> None:
     assert "definitions" in old
 
 
-async def test_a_text_can_be_looked_at(server: Server) -> None:
+async def test_spec_lint_checks_a_text(server: Server) -> None:
     report = await asked(server, "spec_lint", text="nothing")
     assert report["ok"] is False
     assert report["errors"] >= 8
@@ -166,7 +166,7 @@ async def test_nothing_has_changed_since_a_lock_that_was_just_made(server: Serve
 
 
 @pytest.mark.parametrize("value", ["no such thing", "{", {"a": 1}, [{"a": 1}], {"lock": 9}])
-async def test_what_cannot_be_compared_is_said_to_be(server: Server, value: Any) -> None:
+async def test_spec_diff_refuses_values_it_cannot_compare(server: Server, value: Any) -> None:
     with pytest.raises(ToolError, match="cannot be compared"):
         await asked(server, "spec_diff", old=value)
 
@@ -319,7 +319,7 @@ async def test_results_that_have_no_room_say_so(server: Server) -> None:
     assert "does not fit" in found["results"][1]["explanation"]
 
 
-async def test_nobody_can_do_in_a_batch_what_they_may_not_do(shop: Server) -> None:
+async def test_batch_calls_require_the_scopes_of_each_tool(shop: Server) -> None:
     shop.add(Contracts())
 
     @shop.tool(scopes=["admin"])
@@ -431,7 +431,7 @@ async def test_a_call_that_takes_too_long_ends(shop: Server) -> None:
         assert (found["status"], found["result"]["error"]["error_type"]) == ("failed", "TimeoutError")
 
 
-async def test_only_so_many_run_at_once(server: Server) -> None:
+async def test_number_of_running_calls_is_limited(server: Server) -> None:
     async with Client(server) as client:
         for _ in range(background_calls.MAX_RUNNING_CALLS):
             await started(client, "hang")
@@ -448,7 +448,7 @@ async def test_one_principal_cannot_hold_every_place(server: Server) -> None:
         await started(bob, "hang")
 
 
-async def test_what_is_running_ends_with_the_server() -> None:
+async def test_running_calls_are_cancelled_when_the_server_stops() -> None:
     server = Server("s")
     server.add(Contracts())
     stopped = asyncio.Event()
@@ -469,7 +469,7 @@ async def test_what_is_running_ends_with_the_server() -> None:
         await stopped.wait()
 
 
-async def test_nobody_finds_the_job_of_somebody_else(server: Server) -> None:
+async def test_jobs_of_other_principals_are_not_found(server: Server) -> None:
     async with Client(server, principal=Principal("ada")) as ada, Client(server, principal=Principal("bob")) as bob:
         job = await started(ada, "count")
         assert (await ended(ada, job))["status"] == "completed"
@@ -489,7 +489,7 @@ async def test_a_job_acts_for_whoever_started_it(shop: Server) -> None:
         assert (await ended(client, await started(client, "who")))["result"]["data"] == {"result": "ada"}
 
 
-async def test_what_ended_long_ago_is_forgotten() -> None:
+async def test_finished_call_is_dropped_after_the_retention_period() -> None:
     now = 0.0
     kept = background_calls.BackgroundCalls(retention=10.0, clock=lambda: now)
 

@@ -63,7 +63,7 @@ async def test_a_specification_has_eight_sections_in_order(shop: Server) -> None
     assert errors(text) == []
 
 
-async def test_what_a_tool_promises_stands_in_it(shop: Server) -> None:
+async def test_specification_contains_the_declared_contract(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     buy = contract.find("buy")
     assert buy is not None
@@ -206,7 +206,7 @@ def test_names_that_would_be_the_same_are_distinguished() -> None:
 @pytest.mark.parametrize(
     "schema", [None, [], "x", {"type": "string"}, {"properties": []}, {"$ref": "#/nowhere"}, {"type": 3}]
 )
-def test_a_schema_that_is_none_does_not_stop_us(schema: Any) -> None:
+def test_invalid_schema_does_not_stop_rendering(schema: Any) -> None:
     render_specification(
         contract_from_tools(
             [{"name": "t", "inputSchema": schema, "outputSchema": schema, "annotations": 3, "_meta": []}]
@@ -238,7 +238,7 @@ def test_a_schema_that_is_too_much_is_left_out_and_said_to_be(tool: Make) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(ARGUMENTS, st.none() | SCHEMAS, st.text())
-def test_what_is_rendered_has_no_errors_whatever_is_promised(
+def test_rendered_specification_has_no_lint_errors(
     arguments: dict[str, Any], output: dict[str, Any] | None, words: str
 ) -> None:
     try:

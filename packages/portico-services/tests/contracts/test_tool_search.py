@@ -47,7 +47,7 @@ def test_the_best_one_comes_first(query: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "zzz", "?!", "\x00"])
-def test_what_nobody_speaks_of_is_not_found(query: str) -> None:
+def test_query_without_matching_words_finds_nothing(query: str) -> None:
     assert search_tools(TOOLS, query) == []
 
 

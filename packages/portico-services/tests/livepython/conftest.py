@@ -15,7 +15,7 @@ from portico_services.livepython import LivePython
 from support.prison import REVISION, Talk
 
 ON_BOTH_LOOPS = frozenset(
-    {"test_code_runs_and_names_stay", "test_names_survive_a_timeout", "test_time_that_is_up_is_told_to_programs"}
+    {"test_code_runs_and_names_stay", "test_names_survive_a_timeout", "test_timeout_is_reported_in_the_error_metadata"}
 )
 
 

@@ -80,7 +80,7 @@ def test_packages_are_found_where_an_installation_for_editing_points(tmp_path: P
     assert project_imports.find_packages([str(project)], [str(site)]).keys() == {"by_path", "by_url", "mapped"}
 
 
-def test_what_leads_out_of_the_project_is_not_its_own(tmp_path: Path, flat: Path) -> None:
+def test_symlink_out_of_the_project_is_not_a_project_package(tmp_path: Path, flat: Path) -> None:
     (flat / "out").symlink_to(write(tmp_path / "outside", **{"__init__.py": ""}))
     assert "out" not in project_imports.find_packages([str(flat)], [])
 

@@ -117,7 +117,7 @@ async def test_a_session_with_an_odd_name_is_refused(talk: Begin, name: str) -> 
 
 
 @jail_only
-async def test_there_are_so_many_sessions_and_the_oldest_idle_one_makes_room(talk: Begin) -> None:
+async def test_session_limit_evicts_the_oldest_idle_session(talk: Begin) -> None:
     live = await talk(max_sessions=2, idle_timeout=1000)
     await live.run("x = 1", session="a")
     await live.run("1", session="b")
@@ -179,7 +179,7 @@ async def test_the_loss_of_a_worker_is_reported_with_the_next_evaluation(talk: B
 
 
 @jail_only
-async def test_whoever_waits_for_a_session_that_is_reset_gets_the_next_one(talk: Begin) -> None:
+async def test_calls_waiting_for_a_reset_session_run_in_the_next_one(talk: Begin) -> None:
     live = await talk()
     pids = []
     running = asyncio.ensure_future(live.run("x = 1\nwhile True: pass", timeout=30))
@@ -229,7 +229,7 @@ async def test_processor_time_is_bounded_over_the_life_of_a_session(talk: Begin)
 
 
 @jail_only
-async def test_what_is_preloaded_is_there_and_what_is_readable_can_be_read(talk: Begin, tmp_path: Any) -> None:
+async def test_preloaded_modules_and_readable_paths_are_available(talk: Begin, tmp_path: Any) -> None:
     (tmp_path / "data.txt").write_text("hello")
     live = await talk(preload=["colorsys"], readable_paths=[str(tmp_path)])
     assert await live.text("import sys; 'colorsys' in sys.modules") == "True"
@@ -436,7 +436,7 @@ async def test_a_jail_that_cannot_be_built_after_all_keeps_the_server_from_start
 
 @jail_only
 @pytest.mark.parametrize("python", ["/no/such/python", "/bin/true"])
-async def test_a_python_that_is_none_keeps_the_server_from_starting(python: str) -> None:
+async def test_unusable_python_prevents_the_server_from_starting(python: str) -> None:
     server = Server("live", version="1")
     server.add(LivePython(python=python))
     with pytest.raises(UsageError, match="live Python cannot start"):

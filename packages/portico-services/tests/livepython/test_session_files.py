@@ -131,7 +131,7 @@ async def test_reading_what_was_saved_happens_in_the_jail(kept: Begin, tmp_path:
     assert pid != os.getpid()
 
 
-async def test_what_was_damaged_is_refused(kept: Begin, tmp_path: Path) -> None:
+async def test_damaged_session_file_is_refused(kept: Begin, tmp_path: Path) -> None:
     live = await kept()
     await live.run("x = 1")
     await live.call("save_session", name="a")

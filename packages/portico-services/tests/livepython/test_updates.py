@@ -51,7 +51,7 @@ CLASS = {"python://class/A", "pharo://class/A", "python://package/__main__"}
 METHOD = {*CLASS, "python://method/A/f"}
 
 
-async def test_what_changes_a_class_is_reported(listener: Listener) -> None:
+async def test_class_changes_are_notified(listener: Listener) -> None:
     assert await listener.heard("evaluate", expression="class A:\n    def f(self): return 1") == METHOD
     assert await listener.heard("evaluate", expression="A().f()") == set()
     assert await listener.heard("define_method", className="A", source="def f(self): return 2") == METHOD
@@ -73,7 +73,7 @@ async def test_a_class_that_is_gone_with_its_session_is_reported(listener: Liste
     assert await listener.heard("evaluate", expression="1") == CLASS
 
 
-async def test_what_is_remembered_of_classes_is_bounded(listener: Listener) -> None:
+async def test_number_of_tracked_classes_is_limited(listener: Listener) -> None:
     many = "for n in range({}, {} + 15): globals()[f'C{{n}}'] = type(f'C{{n}}', (), {{'__module__': '__main__'}})"
     for turn in range(40):
         await listener.heard("evaluate", expression=many.format(turn * 15, turn * 15))

@@ -72,7 +72,7 @@ def test_prompt_gets_strong_matches_within_a_token_budget(shell: Shell) -> None:
     assert shell("hook", "user-prompt-submit", stdin=json.dumps({"prompt": asked})) == []
 
 
-def test_what_is_known_about_a_file_comes_when_it_is_touched(shell: Shell, tmp_path: Path) -> None:
+def test_hook_reports_memories_about_the_edited_file(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "project" / ".git").mkdir()
     line = {"content": "Parsing is slow here", "namespace": "performance", "path": "src/parse.py"}
     shell("import", stdin=json.dumps(line))
@@ -95,7 +95,7 @@ def test_the_assistant_says_where_it_works(shell: Shell, tmp_path: Path) -> None
         assert "belongs" in context(shell("hook", "session-start", stdin=json.dumps({"cwd": nowhere})))
 
 
-def test_what_is_reported_is_bounded_and_is_called_information(shell: Shell) -> None:
+def test_hook_context_is_bounded_and_labelled_as_information(shell: Shell) -> None:
     for number in range(12):
         shell("capture", "-", "-n", "context", stdin=f"n{number} " + f"deploy{number} " * 20_000)
     for name, given in (("session-start", {}), ("user-prompt-submit", {"prompt": "n1 deploy1 n2 deploy2 " * 50_000})):
@@ -197,7 +197,7 @@ def test_a_hook_reads_while_another_process_writes(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_transcript_that_is_no_file_is_not_waited_for(shell: Shell, tmp_path: Path) -> None:
+def test_transcript_path_that_is_not_a_file_does_not_block(shell: Shell, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero", "/nowhere"):
         assert shell("hook", "pre-compact", stdin=json.dumps({"transcript_path": str(path)})) == []

@@ -70,7 +70,7 @@ async def test_capitals_of_a_remote_make_no_other_project(serving: Serving, tmp_
     assert git_project.detect_project(tmp_path / "x" / "app").former == "github.com/Owner/App"
 
 
-async def test_what_was_stored_under_the_former_name_is_found(serving: Serving, tmp_path: Path) -> None:
+async def test_memories_stored_under_the_former_project_name_are_found(serving: Serving, tmp_path: Path) -> None:
     before = await serving(project="folder/app")
     await said(before, "memory_capture", **CAPTURE)
     await said(before, "memory_prompts", action="save", name="old", content="As before.")

@@ -62,7 +62,7 @@ async def test_an_unknown_namespace_is_invalid_params_on_older_revisions(serving
     assert "decisions" in refusal.value.data["valid"]
 
 
-async def test_an_unknown_namespace_is_told_to_the_model_on_newer_ones(serving: Serving) -> None:
+async def test_unknown_namespace_is_a_tool_error_in_newer_protocol_versions(serving: Serving) -> None:
     text, error = await refused(await serving(), "memory_capture", content="x", namespace="unknown")
     assert text.startswith("Invalid namespace: unknown. Use one of decisions, ")
     assert error["number"] == -32608
@@ -194,7 +194,7 @@ async def test_resources_show_help_listings_memories_searches_and_topics(serving
         assert refusal.value.data["uri"] == missing
 
 
-async def test_who_subscribes_to_a_namespace_hears_of_its_memories(serving: Serving) -> None:
+async def test_namespace_subscription_reports_captured_memories(serving: Serving) -> None:
     client = await serving()
     async with client.listen(uris=["memory://project/decisions"]) as changes:
         captured = await said(client, "memory_capture", **CAPTURE)

@@ -23,7 +23,7 @@ Spawn = Callable[..., Any]
 Connect = Callable[..., Any]
 
 
-async def test_what_was_captured_is_there_after_a_restart(spawn: Spawn, tmp_path: Path) -> None:
+async def test_captured_memory_survives_a_restart(spawn: Spawn, tmp_path: Path) -> None:
     for revision, expected in (("2024-11-05", 0), ("2025-11-25", 1)):
         child = await spawn("serve", "--services", "memory", "--data", tmp_path, cwd=tmp_path)
         await child.initialize(revision)
@@ -87,7 +87,7 @@ async def test_each_refusal_has_the_code_that_older_clients_know(
         assert error["number"] == number
 
 
-async def test_what_was_known_at_a_moment_can_be_asked_for(
+async def test_recall_as_of_a_time_is_available_as_a_tool_argument(
     serving: Serving, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await serving()

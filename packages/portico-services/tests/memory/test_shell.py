@@ -19,7 +19,7 @@ from support.remembering import KEY
 Shell = Callable[..., Any]
 
 
-def test_what_is_captured_at_the_shell_is_recalled_there(shell: Shell) -> None:
+def test_shell_captures_recalls_and_edits_memories(shell: Shell) -> None:
     (captured,) = shell("capture", "We", "decided to use", "PostgreSQL", "-t", "db")
     assert (captured["namespace"], captured["tags"]) == ("decisions", ["db"])
     shell("capture", "-", "-n", "context", stdin="From standard input\n")
@@ -158,7 +158,7 @@ def test_the_end_of_a_projects_name_is_enough(shell: Shell) -> None:
         assert "unknown project 'hop'" in message and "github.com/ann/shop" in message
 
 
-def test_an_edit_adds_tags_unless_it_is_told_to_replace_them(shell: Shell) -> None:
+def test_edit_adds_tags_unless_replace_tags_is_given(shell: Shell) -> None:
     (captured,) = shell("capture", "The port is 8080", "-t", "api", "-t", "ports")
     id = captured["id"]
     assert shell("edit", id, "-t", "web")[0]["tags"] == ["api", "ports", "web"]
@@ -168,7 +168,7 @@ def test_an_edit_adds_tags_unless_it_is_told_to_replace_them(shell: Shell) -> No
     assert shell("edit", id, "--replace-tags")[0]["tags"] == []
 
 
-def test_what_a_filter_finds_is_deleted_when_it_is_confirmed(shell: Shell) -> None:
+def test_delete_by_filter_requires_confirmation(shell: Shell) -> None:
     shell("capture", "about plums", "-t", "old")
     shell("capture", "about pears")
     assert "would be deleted" in shell("delete", "-f", "tag:old", "--format", "table", plain=True)
@@ -178,7 +178,7 @@ def test_what_a_filter_finds_is_deleted_when_it_is_confirmed(shell: Shell) -> No
     shell("delete", "x", "-f", "tag:old", fails=2)
 
 
-def test_the_shell_speaks_of_its_own_actions(shell: Shell) -> None:
+def test_shell_messages_name_shell_commands(shell: Shell) -> None:
     assert "`portico memory recall`" in shell("show", "zzz", fails=1)
     (captured,) = shell("capture", "about plums")
     assert "portico memory restore" in shell("delete", captured["id"], "--format", "table", plain=True)
@@ -272,7 +272,7 @@ def test_the_words_behind_memory_are_completed() -> None:
     assert complete(["memory", "list", "--na"]) == ["--namespace"]
 
 
-def test_what_was_deleted_is_restored_at_the_shell(shell: Shell) -> None:
+def test_shell_restores_a_deleted_memory(shell: Shell) -> None:
     (captured,) = shell("capture", "Plants are watered on Mondays")
     assert shell("delete", captured["id"])[0]["note"] == "`portico memory restore` restores it."
     assert shell("list") == []

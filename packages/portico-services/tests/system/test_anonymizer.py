@@ -69,7 +69,7 @@ def test_names_in_free_text_are_found(text: str, gone: list[str]) -> None:
         "C++::method and a::b",
     ],
 )
-def test_what_names_nobody_stays(text: str) -> None:
+def test_text_without_personal_data_is_unchanged(text: str) -> None:
     assert hidden(text) == text
 
 
@@ -103,7 +103,7 @@ def test_fields_with_several_names(field: str, value: str, gone: list[str]) -> N
     assert not [name for name in gone if name in shown]
 
 
-def test_what_a_log_teaches_is_forgotten_with_its_page() -> None:
+def test_names_learned_from_a_page_do_not_apply_to_the_next() -> None:
     """Or whoever can fail to log in as `error` would take that word from everybody."""
     anonymizer = Anonymizer("anonymize", KEY)
     assert "error" not in anonymizer.anonymize({"TargetUserName": "error", "message": "an error"})["message"]

@@ -66,7 +66,7 @@ async def test_the_folders_can_be_listed_and_searched_at_once(folder: Path) -> N
             assert (len(files), len(user.asked)) == (1, 1)
 
 
-async def test_who_says_no_is_not_asked_again(folder: Path) -> None:
+async def test_declined_elicitation_is_not_repeated(folder: Path) -> None:
     user = User("no")
     async with Client(serving(), roots=[(folder / "mine").as_uri()], elicitation_handler=user) as client:
         for _ in range(2):
@@ -83,7 +83,7 @@ async def test_a_client_that_cannot_ask_its_user_is_informed_how(folder: Path, r
 
 
 @pytest.mark.parametrize("root", ["file:///nowhere/at/all", "file://elsewhere/tmp"])
-async def test_a_root_that_is_no_folder_here_is_none(folder: Path, root: str) -> None:
+async def test_root_that_is_not_a_local_directory_is_ignored(folder: Path, root: str) -> None:
     user = User("yes")
     async with Client(serving(), roots=[root], elicitation_handler=user) as client:
         with pytest.raises(ToolError, match="portico serve --allow-path PATH"):

@@ -196,6 +196,6 @@ def test_a_value_is_no_larger_than_its_cell(size: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"regf", b"regf" + bytes(5000), b"x" * 8192])
-def test_what_is_no_hive_is_damaged(data: bytes) -> None:
+def test_invalid_hive_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptData):
         Hive(data)

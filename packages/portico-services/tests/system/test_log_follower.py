@@ -143,7 +143,7 @@ def test_a_log_that_was_cut_is_begun_again_and_that_is_said(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, lambda log: log.write_bytes(bytes(300))], ids=["gone", "no text"])
-def test_what_was_put_aside_is_not_told_again_when_its_log_is_lost(tmp_path: Path, lose: Callable[[Path], Any]) -> None:
+def test_rotated_entries_are_not_repeated_when_the_log_is_lost(tmp_path: Path, lose: Callable[[Path], Any]) -> None:
     log = tmp_path / "log"
     add(log, 1, 2)
     by_name(log)
@@ -175,7 +175,7 @@ def test_an_empty_log_can_be_followed_through_its_rotation(tmp_path: Path) -> No
     assert follower.told() == messages(1, 2)
 
 
-def test_what_is_written_fast_is_reported_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_growing_log_is_reported_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MAX_READ_BYTES", 1000)
     log = tmp_path / "log"
     log.touch()
@@ -288,9 +288,7 @@ async def test_names_are_hidden_in_what_is_reported(tmp_path: Path) -> None:
         assert entry["computer"].startswith("host-")
 
 
-async def test_a_call_that_waits_can_be_cancelled_and_only_so_many_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_calls_are_limited_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_follower, "MAX_WAITING_CALLS", 1)
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
@@ -315,7 +313,7 @@ async def test_a_call_that_waits_can_be_cancelled_and_only_so_many_wait(
             pytest.fail("the call that was cancelled still waits")
 
 
-async def test_who_listens_to_a_log_hears_that_it_has_grown(tmp_path: Path, connect: Callable[..., Any]) -> None:
+async def test_subscriptions_listen_reports_a_growing_log(tmp_path: Path, connect: Callable[..., Any]) -> None:
     """resources/subscribe is tested with the service; at 2026-07-28 it is subscriptions/listen."""
     add(tmp_path / "log", 1)
     service = System(logs={"log": tmp_path / "log"}, platform_logs=False, log_poll_interval=3600)

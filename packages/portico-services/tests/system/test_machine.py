@@ -235,7 +235,7 @@ def test_a_line_without_end_is_damaged() -> None:
         ("half \udcff", "half \\udcff"),
     ],
 )
-def test_what_could_be_obeyed_is_made_visible(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_controls(text) == shown
     assert escape_controls_deep({text: [text]}) == {shown: [shown]}
 
@@ -249,7 +249,7 @@ def test_a_long_text_is_cut_with_a_way_to_the_rest() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names as Unix has them")
-def test_a_path_that_is_no_text_is_shown_and_meant_again() -> None:
+def test_path_that_is_not_utf8_round_trips_as_text() -> None:
     path = os.fsdecode(b"/caf\xe9/\xff")
     assert path_to_text(path) == "/caf\\udce9/\\udcff"
     assert path_from_text(path_to_text(path)) == path

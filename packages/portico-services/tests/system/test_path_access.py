@@ -68,12 +68,12 @@ def test_two_dots_are_refused(root: Path, way: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000])
-def test_a_path_that_is_none_is_refused(root: Path, path: str) -> None:
+def test_invalid_path_is_refused(root: Path, path: str) -> None:
     with pytest.raises(InvalidArgument):
         AllowedPaths([root]).open(path)
 
 
-def test_what_only_begins_like_a_root_is_outside(root: Path, way: str) -> None:
+def test_path_sharing_only_a_prefix_with_a_root_is_outside(root: Path, way: str) -> None:
     other = root.parent / "root-of-another"
     other.mkdir()
     (other / "file").write_text("secret")
@@ -342,7 +342,7 @@ def test_secrets_are_kept_by_whatever_name(tmp_path: Path, path: str) -> None:
         "#draft#",
     ],
 )
-def test_what_is_no_secret_is_shown(tmp_path: Path, path: str) -> None:
+def test_file_that_is_not_secret_is_readable(tmp_path: Path, path: str) -> None:
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("open")

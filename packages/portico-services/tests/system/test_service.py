@@ -148,7 +148,7 @@ async def test_filters_of_a_log(folder: Path) -> None:
         assert stats["bySource"] == {"sshd": 60, "app": 1}
 
 
-async def test_an_empty_filter_is_none(folder: Path) -> None:
+async def test_empty_filters_are_ignored(folder: Path) -> None:
     """Many clients fill in every parameter."""
     async with serving(system(folder)) as client:
         nothing = {"source": "", "messageContains": "", "startTime": "", "endTime": "", "cursor": ""}
@@ -299,7 +299,7 @@ async def test_where_the_user_can_be_asked_writing_is_confirmed(folder: Path, an
 
 
 @pytest.mark.parametrize("level", [None, 7])
-def test_a_level_that_is_no_text_is_refused(folder: Path, level: Any) -> None:
+def test_access_level_that_is_not_a_string_is_refused(folder: Path, level: Any) -> None:
     with pytest.raises(UsageError, match="access_levels"):
         system(folder, access_levels={"files": level})
 
@@ -313,7 +313,7 @@ def test_an_unknown_part_in_access_levels_is_rejected(folder: Path, part: str, h
 
 
 @pytest.mark.parametrize("level", ["disabled", "readonly", ""])
-async def test_what_is_disabled_or_not_understood_is_not_there(
+async def test_disabled_or_unknown_access_level_hides_the_components(
     folder: Path, level: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "portico")
@@ -413,7 +413,7 @@ async def test_the_names_of_logs_are_completed(folder: Path, connect: Callable[.
 
 
 @pytest.mark.parametrize("attached", [True, False])
-async def test_who_follows_a_log_is_informed_when_it_grows(
+async def test_log_subscriber_is_notified_when_the_log_grows(
     folder: Path, connect: Callable[..., Any], attached: bool
 ) -> None:
     service = system(folder, log_poll_interval=3600)

@@ -33,7 +33,7 @@ async def test_the_most_urgent_comes_first_and_of_these_the_oldest(items: WorkIt
     await check(items)
 
 
-async def test_what_waits_is_not_given_out(items: WorkItemStore) -> None:
+async def test_blocked_items_and_waiting_parents_are_not_handed_out(items: WorkItemStore) -> None:
     parent = await make(items, priority=1)
     first = await make(items, parent_id=parent, priority=5)
     second = await make(items, parent_id=parent, priority=1, blocked_by=[first])
@@ -69,7 +69,7 @@ async def test_a_claim_that_is_not_finished_in_time_goes_back(items: WorkItemSto
     await check(items)
 
 
-async def test_whoever_comes_late_may_still_finish_if_nobody_else_has_begun(items: WorkItemStore, clock: Clock) -> None:
+async def test_late_worker_may_complete_an_item_that_was_not_reassigned(items: WorkItemStore, clock: Clock) -> None:
     id = await make(items)
     await taken(items, "ann", lease=60)
     clock.wait(61)
@@ -141,7 +141,7 @@ async def test_twenty_processes_never_get_the_same_task(
     assert len(done) == 200
 
 
-async def test_what_a_killed_process_had_goes_to_another(
+async def test_item_of_a_killed_process_is_reassigned_after_its_lease(
     url: str, items: WorkItemStore, spawn: Callable[..., Any]
 ) -> None:
     id = await make(items)
@@ -199,7 +199,7 @@ async def test_the_next_task_is_found_by_its_index(items: WorkItemStore) -> None
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("index", PLANS)
-async def test_what_is_asked_for_often_is_in_the_order_of_an_index(items: WorkItemStore, index: str) -> None:
+async def test_frequent_queries_use_an_index_order(items: WorkItemStore, index: str) -> None:
     """PostgreSQL decides by how much there is, SQLite by the text alone."""
     found = await planned(items, PLANS[index])
     assert index in found and "TEMP B-TREE" not in found

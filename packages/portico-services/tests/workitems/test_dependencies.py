@@ -191,7 +191,7 @@ async def test_a_worker_that_asks_for_some_is_reported_that_there_are_others(ser
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_cancelled_call_has_taken_is_pending_again(
+async def test_item_taken_by_a_cancelled_call_is_pending_again(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
     client = await serving(revision=revision)

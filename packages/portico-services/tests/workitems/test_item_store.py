@@ -70,7 +70,7 @@ async def test_completing_again_is_no_mistake_unless_the_result_is_another(items
     assert await items.get(id) == first
 
 
-async def test_who_expects_another_version_is_refused(items: WorkItemStore) -> None:
+async def test_version_mismatch_is_a_conflict(items: WorkItemStore) -> None:
     id = await make(items)
     first = await items.update(id, WorkItemChanges(priority=1), expected_version=1)
     assert first.version == 2
@@ -195,7 +195,7 @@ async def test_children_are_in_the_way_of_a_deletion_until_somebody_says_what_be
     assert (await everything(items))[0] == []
 
 
-async def test_what_waited_for_a_deleted_task_does_not_any_more(items: WorkItemStore) -> None:
+async def test_deleting_a_blocker_unblocks_its_dependents(items: WorkItemStore) -> None:
     blocker, done = await make(items), await make(items)
     await items.complete(done)
     waiting = await make(items, blocked_by=[blocker, done])
@@ -322,7 +322,7 @@ async def test_hostile_text_comes_back_as_it_was(items: WorkItemStore, text: str
     assert (await items.history(id)).events[0].who == text
 
 
-async def test_what_no_database_keeps_is_replaced(items: WorkItemStore) -> None:
+async def test_unstorable_characters_are_replaced(items: WorkItemStore) -> None:
     id = await make(items, "a\0b\ud800c")
     assert (await items.get(id)).description == "a\ufffdb\ufffdc"
 
@@ -341,7 +341,7 @@ async def test_what_no_database_keeps_is_replaced(items: WorkItemStore) -> None:
         WorkItemDraft(description="x", blocked_by=["'; drop table work_item"]),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_and_changes_nothing(items: WorkItemStore, draft: WorkItemDraft) -> None:
+async def test_invalid_draft_is_refused_and_changes_nothing(items: WorkItemStore, draft: WorkItemDraft) -> None:
     with pytest.raises((InvalidWorkItem, WorkItemNotFound)):
         await items.create(draft)
     assert await everything(items) == ([], [], 0)

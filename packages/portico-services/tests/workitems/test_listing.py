@@ -95,7 +95,7 @@ async def test_no_task_is_of_every_project(items: WorkItemStore) -> None:
     assert (await items.get(made)).project == "ours"
 
 
-async def test_what_is_below_a_task_is_in_its_list(items: WorkItemStore) -> None:
+async def test_subtasks_belong_to_the_project_of_their_root(items: WorkItemStore) -> None:
     ours, theirs = items.for_project("ours"), items.for_project("theirs")
     plan = await make(ours, "plan")
     part = await make(theirs, "part", parent_id=plan)
@@ -246,7 +246,7 @@ async def test_labels_are_bounded(items: WorkItemStore) -> None:
 # Dates
 
 
-async def test_what_is_due_first_comes_first_among_the_equally_urgent(items: WorkItemStore) -> None:
+async def test_earlier_due_date_comes_first_at_equal_priority(items: WorkItemStore) -> None:
     never, late = await make(items), await make(items, due="2030-05-01")
     soon, urgent = await make(items, due="2030-04-01T12:00:00+02:00"), await make(items, priority=1)
     assert [one.id for one in await items.list_ready()] == [urgent, soon, late, never]
@@ -262,7 +262,7 @@ async def test_a_day_ends_with_its_last_moment(items: WorkItemStore) -> None:
             await make(items, due=wrong)
 
 
-async def test_what_is_overdue_is_listed_the_first_one_first(items: WorkItemStore, clock: Clock) -> None:
+async def test_overdue_items_are_listed_by_due_date(items: WorkItemStore, clock: Clock) -> None:
     dates = ["2023-11-10", "2023-11-12", "2023-11-11", "2031-01-01"]
     made = [await make(items, due=due) for due in dates]
     done = await make(items, due="2023-11-01")

@@ -393,7 +393,7 @@ async def test_prompts_have_the_tasks_in_them(serving: Serving) -> None:
     assert "very sharp" in standup and third in standup
 
 
-async def test_what_happens_is_logged_to_a_client_that_wants_to_know(serving: Serving) -> None:
+async def test_changes_are_logged_to_a_client_that_enabled_logging(serving: Serving) -> None:
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "debug"})
     id = await make(client)

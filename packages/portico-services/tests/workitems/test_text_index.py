@@ -228,7 +228,9 @@ async def test_few_of_many_are_found_without_a_look_at_the_others(
     assert "SCAN work_item " not in found and "SCAN work_item'" not in found and "Seq Scan on work_item " not in found
 
 
-async def test_what_is_many_is_not_collected(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frequent_terms_are_not_looked_up_in_the_index(
+    items: WorkItemStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then the list is gone through, which soon has met enough of them."""
     monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ITEMS", 10)
     await items.create_batch([WorkItemDraft(description=f"common {number}") for number in range(20)])

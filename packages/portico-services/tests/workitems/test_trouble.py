@@ -128,7 +128,7 @@ def unwritable(path: Path) -> Iterator[None]:
         subprocess.run([*opened, path], check=True)
 
 
-async def test_a_file_that_is_not_to_be_written_to_can_be_looked_at(tmp_path: Path) -> None:
+async def test_read_only_database_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with Database(path) as database:
         items = WorkItemStore(database)

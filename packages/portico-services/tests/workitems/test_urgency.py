@@ -18,7 +18,7 @@ async def order(items: WorkItemStore) -> list[str]:
     return [one.id for one in await items.list_ready()]
 
 
-async def test_what_an_urgent_task_waits_for_comes_first(items: WorkItemStore) -> None:
+async def test_blocker_of_an_urgent_item_comes_first(items: WorkItemStore) -> None:
     usual = await make(items, priority=2)
     deep = await make(items, priority=5)
     blocker = await make(items, priority=5, blocked_by=[deep])
@@ -69,7 +69,7 @@ async def test_urgency_ends_with_its_reason(items: WorkItemStore, end: str) -> N
         await check(items)
 
 
-async def test_what_is_stored_is_kept_and_told_apart_by_urgency(bare_url: str, tmp_path: Path) -> None:
+async def test_migration_keeps_items_and_computes_urgency(bare_url: str, tmp_path: Path) -> None:
     """A store of before: the first migration alone, and tasks in it."""
     first = MIGRATIONS / "0001_work_items.sql"
     rows = [("task_a", None, 5), ("task_b", None, 1), ("task_c", "task_b", 4), ("task_d", None, 2)]

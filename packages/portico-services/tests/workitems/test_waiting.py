@@ -63,7 +63,7 @@ async def test_a_blocker_that_is_reopened_blocks_again(items: WorkItemStore) -> 
     await check(items)
 
 
-async def test_what_is_below_a_blocked_task_is_blocked_too(items: WorkItemStore) -> None:
+async def test_descendants_of_a_blocked_item_are_blocked(items: WorkItemStore) -> None:
     blocker, top = await make(items), await make(items)
     middle = await make(items, parent_id=top)
     leaf = await make(items, parent_id=middle)
@@ -192,7 +192,7 @@ async def test_a_new_task_cannot_close_a_circle(items: WorkItemStore) -> None:
         ("ba", "", "move", ("b", "c")),
     ],
 )
-async def test_what_is_no_circle_is_allowed(
+async def test_acyclic_dependencies_are_allowed(
     items: WorkItemStore, parents: str, blockers: str, how: str, line: tuple[str, str]
 ) -> None:
     tasks = {letter: await make(items, letter) for letter in "abcd"}

@@ -93,7 +93,7 @@ def test_an_abstract_class_that_gets_what_it_lacks_can_be_made(image: Interprete
         ("int", "def a(self): ...", "implemented in C"),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(image: Interpreter, name: str, source: str, words: str) -> None:
+def test_refused_method_definition_changes_nothing(image: Interpreter, name: str, source: str, words: str) -> None:
     with pytest.raises(InspectionError, match=words):
         image.handle("define_method", {"className": name, "source": source})
     assert image.list_changes() == {"changes": [], "total": 0, "patch": ""}
@@ -177,7 +177,7 @@ def test_a_private_method_is_the_one_that_the_others_call(image: Interpreter) ->
     assert value(image, "box.grown()") == "7"
 
 
-def test_what_objects_keep_a_value_in_is_no_method(image: Interpreter) -> None:
+def test_slot_cannot_be_redefined_as_a_method(image: Interpreter) -> None:
     image.evaluate(SLOTTED)
     with pytest.raises(InspectionError, match=r"Box.size is a slot that stores a value"):
         image.define_method("Box", "def size(self):\n    return 7")
@@ -284,7 +284,7 @@ def test_a_change_is_undone(image: Interpreter) -> None:
         image.handle("undo_change", asked)
 
 
-def test_what_was_added_is_removed_again(image: Interpreter, kiosk: Path) -> None:
+def test_undo_removes_an_added_method(image: Interpreter, kiosk: Path) -> None:
     image.define_method("Account", "def __hidden(self): return self.__secret")
     assert image.handle("undo_change", {"className": "Account", "selector": "__hidden"})["kind"] == "removed"
     assert value(image, "hasattr(account, '_Account__hidden')") == "False"
@@ -302,7 +302,7 @@ def test_a_changed_function_is_restored_wherever_it_was_imported(image: Interpre
     assert value(image, "cart.due([1, 5]), util.total([1])") == "(12, 2)"
 
 
-def test_what_other_code_has_replaced_is_not_undone(image: Interpreter) -> None:
+def test_undo_refuses_methods_replaced_by_other_code(image: Interpreter) -> None:
     image.define_method("Account", "def pay(self, amount): return 1")
     image.evaluate("Account.pay = lambda self, amount: 9")
     with pytest.raises(InspectionError, match="was changed again by other code"):

@@ -149,7 +149,7 @@ async def test_a_session_cannot_see_another(prisoner: Talk) -> None:
     assert await prisoner.text("secret", session="one") == "'mine'"
 
 
-async def test_what_code_leaves_behind_does_not_run_between_two_calls(prisoner: Talk) -> None:
+async def test_timers_left_by_code_do_not_run_between_calls(prisoner: Talk) -> None:
     """A timer, since there are no threads: it would count as long as it runs."""
     begin = """
 import signal

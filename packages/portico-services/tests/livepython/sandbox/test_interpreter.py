@@ -237,7 +237,7 @@ def test_something_else_that_is_called_a_frame_is_not_a_table() -> None:
     assert to_table(type("DataFrame", (), {"__module__": "pandas", "columns": 5})()) is None
 
 
-def test_what_can_draw_itself_is_a_picture(image: Interpreter) -> None:
+def test_repr_png_is_returned_as_an_image(image: Interpreter) -> None:
     code = f"class A:\n  def _repr_png_(self): return {PNG + b'rest'!r}\nA()"
     [picture] = image.handle("evaluate", {"expression": code})["pictures"]
     assert picture["mimeType"] == "image/png"
@@ -245,7 +245,7 @@ def test_what_can_draw_itself_is_a_picture(image: Interpreter) -> None:
 
 
 @pytest.mark.parametrize("body", ["return b'GIF89a'", "return None", "raise ValueError", "return 'text'"])
-def test_what_is_no_picture_is_none(image: Interpreter, body: str) -> None:
+def test_invalid_repr_png_is_ignored(image: Interpreter, body: str) -> None:
     code = f"class A:\n  def _repr_png_(self): {body}\nA()"
     assert image.handle("evaluate", {"expression": code})["pictures"] == []
 

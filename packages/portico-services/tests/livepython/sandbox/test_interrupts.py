@@ -84,7 +84,7 @@ async def test_names_survive_a_timeout(talk: Begin, code: str) -> None:
 
 @jail_only
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_what_does_not_yield_is_ended_and_its_names_are_saved_first(
+async def test_uninterruptible_code_is_killed_and_its_names_are_saved(
     talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "INTERRUPT_GRACE_SECONDS", 0.2)
@@ -151,7 +151,9 @@ async def test_names_that_cannot_be_saved_are_lost_and_that_is_reported(
 
 @jail_only
 @pytest.mark.parametrize("code", ["while True: pass", "import itertools; any(itertools.repeat(0))"])
-async def test_time_that_is_up_is_told_to_programs(talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeout_is_reported_in_the_error_metadata(
+    talk: Begin, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker, "INTERRUPT_GRACE_SECONDS", 0.2)
     live = await talk()
     result = await live.run(code, timeout=0.1)
@@ -186,7 +188,7 @@ async def test_an_interrupt_that_code_holds_back_is_not_for_the_next_expression(
 
 
 @jail_only
-async def test_what_was_awaited_does_not_go_on_with_the_next_expression(talk: Begin) -> None:
+async def test_awaited_tasks_do_not_continue_in_the_next_expression(talk: Begin) -> None:
     live = await talk()
     await live.run(
         "import asyncio\nticks = 0\nasync def tick():\n    global ticks\n    while True:\n        ticks += 1\n"

@@ -261,7 +261,7 @@ def test_objects_of_c_are_reported_alike(image: Interpreter, expression: str, me
     assert [key for key in ("methods", "properties", "classAttributes") if member in str(told[key])] == [where]
 
 
-def test_an_object_that_refuses_to_be_looked_at_is_looked_past(image: Interpreter) -> None:
+def test_object_with_failing_attribute_access_is_inspected(image: Interpreter) -> None:
     code = "class A:\n  def __init__(self): self.x = 1\n  def __getattribute__(self, n): raise ValueError\n"
     ask(image, "evaluate", expression=code + "  def __repr__(self): return 'A'")
     found = ask(image, "inspect_object", expression="A()")
@@ -305,7 +305,7 @@ def test_a_range_that_is_longer_than_python_can_say_is_checked(image: Interprete
     assert told["items"][0]["repr"] == "0"
 
 
-def test_what_the_class_alone_has_is_no_variable_of_its_instances(image: Interpreter) -> None:
+def test_class_variables_are_not_instance_variables(image: Interpreter) -> None:
     image.evaluate("import typing\nclass Held:\n    x: int\n    K: typing.ClassVar[int] = 3\n    L: 'ClassVar' = 4")
     found = ask(image, "class_details", className="Held")
     assert found["instanceVariables"] == ["x"]

@@ -92,12 +92,12 @@ def test_a_system_without_landlock_says_what_is_missing(monkeypatch: pytest.Monk
     assert "lsm=" in reason
 
 
-def test_another_machine_says_that_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_architecture_is_the_reason_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syscalls.platform, "machine", lambda: "riscv64")
     assert "riscv64" in (landlock.unavailable_reason(SandboxLimits()) or "")
 
 
-def test_another_system_says_that_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_operating_system_is_the_reason_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landlock.sys, "platform", "darwin")
     assert "darwin" in (landlock.unavailable_reason(SandboxLimits()) or "")
 

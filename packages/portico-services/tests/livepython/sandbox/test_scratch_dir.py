@@ -17,7 +17,7 @@ from portico_services.livepython.sandbox.limits import SandboxLimits
 from portico_services.livepython.sandbox.scratch_dir import disk_usage, remove_tree
 
 
-def test_what_is_on_the_disk_counts_and_not_what_it_claims_to_be(tmp_path: Path) -> None:
+def test_disk_usage_counts_allocated_blocks(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(10**9)
     (tmp_path / "full").write_bytes(os.urandom(100_000))
@@ -69,7 +69,7 @@ def test_a_directory_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
     assert not top.exists()
 
 
-def test_what_a_symlink_points_to_stays(tmp_path: Path) -> None:
+def test_remove_tree_does_not_follow_symlinks(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").touch()
     top = tmp_path / "top"
@@ -89,12 +89,14 @@ def test_a_directory_that_not_even_its_owner_may_enter_is_removed(tmp_path: Path
     assert remove_tree(str(top))
 
 
-def test_what_cannot_be_removed_is_said_to_be_left(tmp_path: Path) -> None:
+def test_remove_tree_reports_failure(tmp_path: Path) -> None:
     assert not remove_tree(str(tmp_path / "never-was"))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what Linux says of a process")
-async def test_what_has_not_run_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disk_usage_is_not_measured_again_for_an_idle_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a session that sleeps over many files, the files are counted once."""
     counted: list[str] = []
     ran: list[int | None] = [5, 5, 5, 7, 7, None, None]

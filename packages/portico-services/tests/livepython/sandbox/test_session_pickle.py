@@ -102,7 +102,7 @@ def test_names_come_back_as_they_were(fresh: Any) -> None:
     assert moved(other, fresh())["failed"] == []
 
 
-def test_what_cannot_be_read_any_more_does_not_take_the_rest_along(
+def test_unloadable_names_do_not_prevent_restoring_the_others(
     fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "gone_with_tests.py").write_text("class Thing: ...\ndef act(): ...")
@@ -131,7 +131,7 @@ def test_there_is_a_bound_and_the_largest_are_named(fresh: Any) -> None:
         image.save(10_000)
 
 
-def test_what_will_not_say_what_it_is_does_not_keep_the_rest_from_being_saved(fresh: Any) -> None:
+def test_objects_that_hide_their_class_do_not_prevent_saving(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate(
         "class Meta(type):\n"
@@ -148,7 +148,7 @@ def test_what_will_not_say_what_it_is_does_not_keep_the_rest_from_being_saved(fr
     assert value(other, "x") == "5"
 
 
-def test_what_is_saved_is_what_was_made_and_not_the_newest_text(fresh: Any) -> None:
+def test_saved_definitions_are_those_that_ran_and_not_the_newest_source(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate(
         "def f(): return 1\nclass A:\n    @staticmethod\n    def m(): return 1\nclass Bare: x = 1\n"
@@ -168,13 +168,13 @@ def test_what_is_saved_is_what_was_made_and_not_the_newest_text(fresh: Any) -> N
 
 
 @pytest.mark.parametrize("method", ["__reduce_ex__(self, protocol)", "__getattr__(self, name)"])
-def test_what_wants_to_end_the_worker_does_not_keep_the_rest_from_being_saved(fresh: Any, method: str) -> None:
+def test_object_raising_system_exit_does_not_prevent_saving(fresh: Any, method: str) -> None:
     image, other = fresh(), fresh()
     image.evaluate(f"class Sly:\n    def {method}: raise SystemExit\nsly = sly2 = Sly(); x = 5; sly = x and sly")
     assert "x" in moved(image, other)["names"]
 
 
-def test_what_wants_to_end_the_worker_does_not_keep_the_rest_from_being_restored(fresh: Any) -> None:
+def test_object_raising_system_exit_does_not_prevent_restoring(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate("import sys\nclass Sly:\n    def __reduce__(self): return print, (1,)\nsly = Sly(); x = 5")
     size = image.save(10**6)["size"]
@@ -197,7 +197,7 @@ def test_a_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"{}\n", b'{"modules": 1}\n', b"[]"])
-def test_what_is_no_saved_session_is_refused(fresh: Any, data: bytes) -> None:
+def test_invalid_session_data_is_refused(fresh: Any, data: bytes) -> None:
     with pytest.raises(InspectionError, match="not a saved session"):
         session_pickle.load_session(data, {}, None, None)  # type: ignore[arg-type]
 
@@ -229,7 +229,7 @@ def test_names_that_share_objects_are_together_however_many_there_are() -> None:
     assert seconds(20_000) < 50 * max(seconds(2_000), 0.001)
 
 
-def test_one_of_two_that_were_restored_at_once_is_told_so(fresh: Any) -> None:
+def test_second_of_two_concurrent_restores_is_refused(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate("x = 5")
     moved(image, other)

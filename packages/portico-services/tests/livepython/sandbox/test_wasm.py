@@ -58,7 +58,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return made
 
 
-def test_what_goes_inside_can_be_loaded_in_its_order() -> None:
+def test_guest_modules_load_in_order_without_the_package() -> None:
     """As text, where there is nothing of ours but what came before: here in a Python that has not got us."""
     texts = {name: Path(wasm.__file__).with_name(f"{name}.py").read_text() for name in wasm._GUEST_MODULES}
     loads = [f"load('portico_services.livepython.sandbox.{name}', {text!r})" for name, text in texts.items()]
@@ -147,7 +147,7 @@ ENDLESS = [
 ]
 
 
-async def test_what_cannot_go_on_is_ended_and_the_server_answers_meanwhile(strict: Talk) -> None:
+async def test_endless_code_is_stopped_while_the_server_keeps_answering(strict: Talk) -> None:
     """The interpreter that answers after one of them is the one that the next of them runs in."""
     for code, timeout, reason in ENDLESS:
         running = asyncio.ensure_future(strict.run(code, timeout=timeout))

@@ -122,7 +122,7 @@ async def test_a_question_is_answered_and_the_worker_stands_still_before_and_aft
     assert not worker.has_ended
 
 
-async def test_what_the_jail_cannot_do_is_the_reason_it_is_not_there() -> None:
+async def test_sandbox_refusal_is_the_reason_the_worker_ended() -> None:
     puppet = Puppet()
     worker = PythonWorker(puppet, SandboxLimits())
     puppet.say(id=0, refusal="no Landlock")
@@ -195,9 +195,7 @@ async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: PythonWor
     assert answer.dropped == 100
 
 
-async def test_output_on_the_line_is_the_end_where_it_has_a_pipe_of_its_own(
-    worker: PythonWorker, puppet: Puppet
-) -> None:
+async def test_output_message_ends_a_worker_with_a_separate_output_pipe(worker: PythonWorker, puppet: Puppet) -> None:
     puppet.output_in_messages = False
     task = await asked(worker, puppet)
     puppet.say(id=1, output="")
@@ -212,7 +210,7 @@ async def test_a_flood_of_output_is_the_end(worker: PythonWorker, puppet: Puppet
     assert end.answer.output == "x" * 100
 
 
-async def test_output_that_is_no_text_is_text_all_the_same(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_undecodable_output_is_replaced(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.print(b"\xff\xfea")
     puppet.say(id=1, result={})
@@ -260,7 +258,7 @@ async def test_no_interrupt_is_sent_after_the_answer(
     assert puppet.orders == ["resume", "suspend"]
 
 
-async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_code_that_stops_when_interrupted_keeps_its_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet, 0.01)
     async with asyncio.timeout(PATIENCE):
         await puppet.got["interrupt"].wait()
@@ -275,7 +273,7 @@ async def cancelled(task: asyncio.Task[WorkerReply]) -> None:
         await task
 
 
-async def test_what_was_cancelled_is_interrupted_and_waited_for(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_cancelled_call_is_interrupted_and_awaited(worker: PythonWorker, puppet: Puppet) -> None:
     await cancelled(await asked(worker, puppet))
     assert puppet.orders == ["resume", "interrupt"]
     assert worker.busy
@@ -291,7 +289,7 @@ async def test_what_was_cancelled_is_interrupted_and_waited_for(worker: PythonWo
     assert puppet.orders == ["resume", "interrupt", "suspend", "resume", "suspend"]
 
 
-async def test_what_was_cancelled_and_does_not_yield_is_ended(
+async def test_cancelled_call_that_does_not_stop_is_killed(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
@@ -302,7 +300,7 @@ async def test_what_was_cancelled_and_does_not_yield_is_ended(
     assert puppet.orders == ["resume", "interrupt", "kill"]
 
 
-async def test_whoever_waits_for_what_was_cancelled_may_be_cancelled_too(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_waiting_for_a_cancelled_call_can_be_cancelled(worker: PythonWorker, puppet: Puppet) -> None:
     await cancelled(await asked(worker, puppet))
     await cancelled(asyncio.ensure_future(worker.wait_idle()))  # type: ignore[arg-type]
     puppet.say(id=1, result={})
@@ -332,7 +330,7 @@ async def test_how_it_ended_is_reported(worker: PythonWorker, puppet: Puppet, st
     assert end.answer.output == "last words"
 
 
-async def test_whoever_uses_too_much_is_ended(
+async def test_worker_over_its_limit_is_ended(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "USAGE_CHECK_SECONDS", 0)

@@ -111,7 +111,7 @@ async def test_the_key_is_read_where_it_is_and_said_to_nobody_else(
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\r\nX-Evil: 1"])
-async def test_what_is_no_key_is_not_sent(endpoint: Endpoint, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_api_key_is_not_sent(endpoint: Endpoint, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL_KEY", key)
     with pytest.raises(ModelError):
         await chat_model_from_settings(settings(endpoint, api_key_env="MODEL_KEY"))("Tags?", 100)
@@ -119,7 +119,7 @@ async def test_what_is_no_key_is_not_sent(endpoint: Endpoint, key: str, monkeypa
 
 
 @pytest.mark.parametrize("status, again", [(500, True), (429, True), (404, False), (307, False)])
-async def test_what_fails_is_reported_as_it_is(endpoint: Endpoint, status: int, again: bool) -> None:
+async def test_http_errors_are_reported_with_their_retryability(endpoint: Endpoint, status: int, again: bool) -> None:
     endpoint.status = status
     with pytest.raises(ModelError) as caught:
         await chat_model_from_settings(settings(endpoint))("Tags?", 100)
@@ -128,7 +128,7 @@ async def test_what_fails_is_reported_as_it_is(endpoint: Endpoint, status: int, 
 
 
 @pytest.mark.parametrize("says", [b"no JSON", b"[" * 100_000, {"choices": 7}, b"\xff\xfe", {"choices": [{}, 1]}])
-async def test_what_is_no_answer_is_none(endpoint: Endpoint, says: Any) -> None:
+async def test_malformed_model_response_is_an_error(endpoint: Endpoint, says: Any) -> None:
     endpoint.says = says
     with pytest.raises(ModelError):
         await chat_model_from_settings(settings(endpoint))("Tags?", 100)
@@ -155,14 +155,14 @@ async def test_an_answer_without_end_is_not_read(endpoint: Endpoint, monkeypatch
         await chat_model_from_settings(settings(endpoint))("Tags?", 100)
 
 
-async def test_nobody_there_is_a_reason_to_go_by_rules(serving: Serving) -> None:
+async def test_unreachable_model_falls_back_to_rules(serving: Serving) -> None:
     client = await serving(model={"url": "http://127.0.0.1:1/v1", "name": "small"})
     id = (await said(client, "memory_capture", **CAPTURE))["id"]
     assert (await said(client, "memory_enrich", memory_id=id))["by"] == "local"
 
 
 @pytest.mark.parametrize("status, again", [(503, True), (401, False)])
-async def test_where_no_rule_can_take_over_it_is_told(
+async def test_model_failure_without_a_fallback_is_reported(
     serving: Serving, endpoint: Endpoint, status: int, again: bool
 ) -> None:
     endpoint.status = status

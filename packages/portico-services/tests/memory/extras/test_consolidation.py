@@ -35,7 +35,7 @@ TWINS = (
 # Collecting
 
 
-async def test_what_has_expired_is_collected(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_memories_are_collected(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = await keep(memories, "a day only", ttl="24h")
     await keep(memories, "for ever")
     later = timestamps.now_ms() + 25 * 3_600_000
@@ -64,7 +64,7 @@ async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
     assert (await memories.restore(branched.id)).status == "active"
 
 
-async def test_what_is_erased_is_nowhere_any_more(memories: MemoryStore, url: str, tmp_path: Path) -> None:
+async def test_erased_memory_leaves_no_trace_in_the_store(memories: MemoryStore, url: str, tmp_path: Path) -> None:
     secret = "Zanzibarquux"
     kept = await keep(memories, f"{secret} Smith said this first", author="Zanzibarquux Smith")
     await memories.update(kept.id, content=f"{secret} Smith said this second")
@@ -150,7 +150,7 @@ async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories:
     assert (await memories.history(given.id))[1][0].was == kept
 
 
-async def test_what_is_no_export_is_said_to_be_none(memories: MemoryStore) -> None:
+async def test_import_of_invalid_data_reports_problems(memories: MemoryStore) -> None:
     for format in ("jsonl", "markdown"):
         empty = await export_import.import_memories(memories, "  \n", format)
         assert (empty.refused, empty.problems) == (0, [])
@@ -195,7 +195,7 @@ async def test_export_and_import_as_tools(serving: Serving) -> None:
 # Consolidating
 
 
-async def test_what_is_nearly_the_same_becomes_one_and_can_be_taken_back(memories: MemoryStore) -> None:
+async def test_consolidation_merges_near_duplicates_and_can_be_undone(memories: MemoryStore) -> None:
     kept = [
         await keep(memories, text, "learnings", tags=[f"t{at}"], on_duplicate="keep") for at, text in enumerate(TWINS)
     ]
@@ -217,7 +217,7 @@ async def test_what_is_nearly_the_same_becomes_one_and_can_be_taken_back(memorie
         await consolidation.undo_consolidation(memories, "nonsense")
 
 
-async def test_a_summary_is_a_memory_of_its_own(memories: MemoryStore) -> None:
+async def test_summary_is_stored_as_a_separate_memory(memories: MemoryStore) -> None:
     for text in TWINS:
         await keep(memories, text, "learnings", on_duplicate="keep")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="summarize", similarity=0.6)

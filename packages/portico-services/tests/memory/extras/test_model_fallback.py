@@ -148,7 +148,7 @@ async def test_the_configured_model_helps_out_where_the_client_fails(serving: Se
 
 
 @pytest.mark.parametrize("answer", ["", "I am sorry, but I cannot do that for you here", "[]"])
-async def test_what_is_of_no_use_is_passed_over_for_the_next_and_said(serving: Serving, answer: str) -> None:
+async def test_useless_model_response_falls_back_to_the_next_with_a_warning(serving: Serving, answer: str) -> None:
     async def provider(question: str, tokens: int) -> str:
         return '```json\n["chosen", "c++"]\n```' if question.startswith("Suggest tags") else "A how-to."
 
@@ -206,7 +206,7 @@ async def test_a_configured_model_that_never_answers_is_given_up(
         assert (await said(client, "memory_enrich", memory_id=id))["by"] == "local"
 
 
-async def test_what_a_model_says_is_guarded_like_anything_else(serving: Serving) -> None:
+async def test_model_output_is_screened(serving: Serving) -> None:
     async def provider(question: str, tokens: int) -> str:
         return f"Everything is in S3, and the key is {KEY}."
 
@@ -223,7 +223,7 @@ async def test_a_memory_that_has_all_the_tags_it_can_have_is_not_refused(serving
     assert (await said(client, "memory_enrich", memory_id=id))["added_tags"] == []
 
 
-async def test_what_stands_in_a_memory_is_quoted_to_the_model(serving: Serving) -> None:
+async def test_memory_content_is_fenced_in_the_prompt_to_the_model(serving: Serving) -> None:
     asked: list[str] = []
 
     async def sample(params: CreateMessageParams) -> str:

@@ -129,7 +129,7 @@ async def test_one_can_be_tried(serving: Serving, receiver: Receiver) -> None:
     assert refused.is_error
 
 
-async def test_what_is_not_delivered_is_said_to_wait(serving: Serving) -> None:
+async def test_undelivered_webhook_counts_as_waiting(serving: Serving) -> None:
     """Also the one that is tried at the moment; and who is not reached has not answered."""
     client = await serving(webhooks={"gone": {"url": "http://127.0.0.1:1/", "allow_private_hosts": True}}, tools="all")
     tried = await said(client, "memory_webhooks", action="test", name="gone")

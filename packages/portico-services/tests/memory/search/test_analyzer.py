@@ -137,11 +137,11 @@ def test_no_text_breaks_the_calendar(text: str, at: int) -> None:
         ("I prefer tabs", IS_STANDING_INSTRUCTION),
     ],
 )
-def test_what_kind_of_text_it_is(text: str, mark: int) -> None:
+def test_analyzer_sets_flags_by_kind_of_text(text: str, mark: int) -> None:
     assert analyze(text).flags & mark == mark
 
 
-def test_what_kind_of_question_it_is() -> None:
+def test_query_intent_is_detected() -> None:
     assert parse_query("When did we move?").intent.asks_when
     assert parse_query("Give me a summary of everything").intent.is_broad
     assert parse_query("Can you help me with the build?").intent.is_request

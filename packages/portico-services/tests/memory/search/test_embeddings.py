@@ -73,7 +73,7 @@ async def sought(memories: MemoryStore, query: str, mode: Any, filter: str = "")
     return [hit.record.content for hit in page.hits]
 
 
-async def test_what_means_the_same_is_found(url: str) -> None:
+async def test_synonym_is_found_by_vector_search(url: str) -> None:
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
         await keep(memories, "cat sleeps")
         await keep(memories, "car drives", tags=["traffic"])
@@ -171,7 +171,7 @@ class Interrupted(Synonyms):
         return super().encode(texts, most)
 
 
-async def test_what_changes_while_it_is_encoded_is_encoded_again(url: str) -> None:
+async def test_memory_updated_during_encoding_is_encoded_again(url: str) -> None:
     changed, begun = threading.Event(), threading.Event()
     async with opened(url, EmbeddingIndex("synonyms", lambda: Interrupted(changed, begun))) as memories:
         try:
@@ -208,7 +208,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_words(url: str) -> None:
             await sought(memories, "cat", "vector")
 
 
-def test_what_is_no_model_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_invalid_model_files_are_not_loaded(tmp_path: Path) -> None:
     assert model_loader.find_model(tmp_path) is None
     folder = tmp_path / "models" / model_loader.MODEL_DIR
     folder.mkdir(parents=True)

@@ -180,7 +180,7 @@ async def test_a_store_that_has_no_index_gets_one(url: str, monkeypatch: pytest.
         await second.close()
 
 
-async def test_what_is_captured_while_the_index_is_built_is_found_at_once(memories: MemoryStore) -> None:
+async def test_memory_captured_during_the_index_build_is_found_immediately(memories: MemoryStore) -> None:
     await memories.capture_batch([MemoryDraft(content=f"fig {number}", namespace="learnings") for number in range(40)])
     await memories.write(index_builder.reset)
     await memories.write(lambda tx: index_builder.build_batch(tx, 10))

@@ -84,7 +84,7 @@ async def test_neighbours_in_a_thread_help_to_find_an_answer(memories: MemorySto
     assert "In Bergen, by the harbour" in (await found(memories, "In which city did Ann grow up?"))[:2]
 
 
-async def test_who_is_named_is_preferred_as_the_author(memories: MemoryStore) -> None:
+async def test_named_author_is_preferred(memories: MemoryStore) -> None:
     await keep(memories, "Hello, nice to see you", "context", thread="talk", author="Ben")
     await keep(memories, "I painted the fence green", "context", thread="talk", author="Ben")
     await keep(memories, "I painted the door red", "context", thread="talk", author="Ann")
@@ -110,7 +110,7 @@ async def test_a_question_that_only_names_somebody_finds_what_they_said(memories
     assert [(hit.record.content, hit.weak) for hit in page.hits] == [("Rivers are long", True)]
 
 
-async def test_a_word_that_is_also_a_name_is_still_looked_for(memories: MemoryStore) -> None:
+async def test_term_that_is_also_an_author_name_is_still_matched(memories: MemoryStore) -> None:
     await keep(memories, "A nightly job cleans the cache", "context", author="build bot")
     await keep(memories, "The build takes ten minutes", "context")
     assert (await found(memories, "how long does the build take"))[0] == "The build takes ten minutes"

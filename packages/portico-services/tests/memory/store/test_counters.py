@@ -199,7 +199,7 @@ def _as_it_was(tx: Transaction) -> None:
         tx.execute("insert into memory_mention (memory, entity) values (:id, 'redis')", {"id": id})
 
 
-async def test_what_is_deleted_in_bulk_goes_in_pieces(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bulk_delete_runs_in_batches(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever gives up in between has deleted those of the pieces before."""
     monkeypatch.setattr("portico_services.memory.store.memory_store.WRITE_BATCH_SIZE", 10)
     await memories.capture_batch([MemoryDraft(content=f"step {number}", namespace="progress") for number in range(35)])

@@ -267,7 +267,7 @@ def test_the_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path,
     assert not [plan for plan in plans if "TEMP B-TREE" in plan]
 
 
-def test_what_is_like_a_memory_is_found_by_its_rare_words_and_by_a_frequent_one_if_there_is_no_other(
+def test_similar_memories_are_found_by_rare_terms_before_frequent_ones(
     stores: tuple[Path, Path],
 ) -> None:
     def look(tx: Transaction, *words: str) -> list[int]:
@@ -308,7 +308,7 @@ async def test_a_condition_may_have_thousands_of_values(memories: MemoryStore, k
         memories.filter(f"path:{','.join(f'src/{number}/' for number in range(1000))}")
 
 
-async def test_what_was_not_looked_through_is_reported(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recall_notes_when_the_scan_was_limited(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = await memories.capture_batch(drafts(6))
     for one in taken:
         await memories.update(one.record.id, status="archived")
@@ -341,7 +341,7 @@ async def test_the_past_is_known_however_much_has_changed(
     assert asked.hits[0].record == taken[7].record
 
 
-async def test_what_a_clock_has_dated_later_is_known_all_the_same(memories: MemoryStore) -> None:
+async def test_recall_as_of_now_includes_memories_dated_in_the_future(memories: MemoryStore) -> None:
     now = timestamps.now_ms()
     ahead = MemoryDraft(
         content="The clock of the server is ahead", namespace="context", at=timestamps.format_iso(now + 3_600_000)
@@ -359,7 +359,7 @@ async def test_what_a_clock_has_dated_later_is_known_all_the_same(memories: Memo
     assert not (await memories.recall("clock server", wanted, as_of=now - 1)).hits
 
 
-async def test_the_past_is_not_looked_for_among_what_came_after(
+async def test_as_of_search_cost_does_not_grow_with_later_memories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ROWS", 5)

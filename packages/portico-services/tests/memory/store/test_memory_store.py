@@ -12,7 +12,7 @@ from portico_services.memory.store.memory_store import MemoryStore
 from support.remembering import HOSTILE, found, keep
 
 
-async def test_what_was_captured_is_recalled(memories: MemoryStore) -> None:
+async def test_captured_memory_is_recalled(memories: MemoryStore) -> None:
     kept = await keep(memories, "We use PostgreSQL for storage", tags=["Database", "sql"])
     await keep(memories, "The office plants need water on Mondays", "context")
     assert kept.tags == ["database", "sql"]
@@ -43,7 +43,7 @@ async def test_a_nul_becomes_a_replacement_character(memories: MemoryStore) -> N
     assert (await keep(memories, "before\0after")).content == "before\ufffdafter"
 
 
-async def test_what_is_too_long_is_refused_with_the_limit(memories: MemoryStore) -> None:
+async def test_too_long_content_is_refused_with_the_limit(memories: MemoryStore) -> None:
     with pytest.raises(InvalidInput, match="200,000"):
         await keep(memories, "x" * 10_000_000)
 
@@ -201,7 +201,9 @@ async def test_a_contradiction_is_pointed_out_and_stored(memories: MemoryStore) 
     assert len(denied.conflicts) == 1
 
 
-async def test_what_was_known_at_a_moment(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recall_as_of_a_time_returns_the_state_at_that_time(
+    memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = validation.parse_timestamp("2026-03-01")
     monkeypatch.setattr(timestamps, "now_ms", lambda: clock)
     kept = await keep(memories, "The leader is Ann", "context")
@@ -221,7 +223,7 @@ async def test_what_was_known_at_a_moment(memories: MemoryStore, monkeypatch: py
     assert await at("2026-03-25") == ["The leader is Bob"]
 
 
-async def test_what_has_expired_is_not_seen(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_memories_are_not_found(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await keep(memories, "For a day only: mango", ttl="24h")
     await keep(memories, "For ever: mango", ttl="0")
     assert len(await found(memories, "mango")) == 2

@@ -88,7 +88,7 @@ async def test_another_principal_sees_nothing_of_a_user_domain(server: Server, m
         assert (await said(owner, "memory_get", memory_id=id))["content"] == SALARY
 
 
-async def test_two_principals_may_store_the_same_and_none_is_told(server: Server) -> None:
+async def test_same_content_of_two_principals_is_stored_separately(server: Server) -> None:
     async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob, Client(server) as local:
         ids = {await capture(client) for client in (ann, bob, local)}
         assert len(ids) == 3

@@ -45,7 +45,7 @@ async def test_personal_data_is_blocked_or_blacked_out_where_a_setting_says_so(s
     assert MAIL not in json.dumps(kept)
 
 
-async def test_one_kind_of_finding_can_have_a_rule_of_its_own(serving: Serving) -> None:
+async def test_screening_action_can_be_set_per_kind(serving: Serving) -> None:
     client = await serving(pii="block", screening={"email": "allow"})
     assert (await said(client, "memory_capture", content=PERSONAL, namespace="context"))["contains"] == ["email"]
     other = await serving(tool_prefix="other", screening={"aws_access_key": "redact"})
@@ -93,9 +93,7 @@ async def test_a_long_text_is_looked_through_beside_the_loop(monkeypatch: pytest
     assert threads[0] is threading.main_thread() and threads[1] is not threading.main_thread()
 
 
-async def test_what_is_too_long_is_refused_before_it_is_looked_through(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_long_content_is_refused_before_screening(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await serving()
     monkeypatch.setattr(screening, "screen", lambda *_, **__: pytest.fail("it was looked through"))
     for tool, more in (("memory_capture", {"namespace": "context"}), ("memory_update", {"memory_id": "abcd"})):
@@ -197,7 +195,7 @@ def test_a_text_by_itself_passes_as_it_does_with_others(text: str, personal: scr
 # Texts
 
 
-def test_what_no_database_keeps_becomes_a_replacement_character() -> None:
+def test_unstorable_characters_become_replacement_characters() -> None:
     assert texts.replace_unstorable("a\0b\ud800c\udfff") == "a\ufffdb\ufffdc\ufffd"
     assert texts.replace_unstorable("\ud83d\ude00 and é") == "😀 and é"
     assert texts.replace_unstorable("plain") == "plain"

@@ -25,7 +25,7 @@ PATIENCE = 60.0
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 
 
-async def test_what_one_has_captured_the_other_recalls(clone: Clone) -> None:
+async def test_memories_captured_in_one_clone_are_recalled_in_the_other(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await keep(ann, "Ann knows about bananas", tags=["fruit"])
     await keep(bob, "Bob knows about cherries")
@@ -98,7 +98,7 @@ async def test_both_may_delete_and_write_at_once(clone: Clone) -> None:
     assert (after.status, after.content) == ("deleted", "about better plums")
 
 
-async def test_what_is_gone_for_good_is_gone_everywhere(clone: Clone) -> None:
+async def test_permanently_deleted_memory_is_soft_deleted_in_other_clones(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     kept = await keep(ann, "about plums")
     await both(ann, bob)
@@ -113,7 +113,7 @@ async def test_what_is_gone_for_good_is_gone_everywhere(clone: Clone) -> None:
     assert (await sync_memories(bob)).sent == 1
 
 
-async def test_what_is_gone_for_good_is_not_in_the_past_either(clone: Clone, origin: Path, tmp_path: Path) -> None:
+async def test_erased_memory_is_absent_from_the_git_history(clone: Clone, origin: Path, tmp_path: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     kept = await keep(ann, "about Zanzibarquux")
     await keep(ann, "about plums")
@@ -172,7 +172,7 @@ async def test_branches_and_files_are_left_alone(clone: Clone, origin: Path, tmp
     assert SYNC_REF in git(origin, "for-each-ref")
 
 
-async def test_what_others_wrote_is_checked(clone: Clone, origin: Path, tmp_path: Path) -> None:
+async def test_memories_of_other_committers_are_validated(clone: Clone, origin: Path, tmp_path: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await keep(ann, "about plums")
     await sync_memories(ann)
@@ -330,7 +330,7 @@ async def test_more_than_can_be_held_is_refused_without_being_read(
 # Without a network
 
 
-async def test_what_is_captured_while_the_remote_is_away_is_sent_later(clone: Clone, origin: Path) -> None:
+async def test_memories_captured_while_the_remote_is_missing_are_sent_later(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     first = await keep(ann, "about plums")
     await both(ann, bob)

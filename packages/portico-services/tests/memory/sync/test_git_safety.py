@@ -230,7 +230,7 @@ async def test_an_address_that_names_a_program_runs_nothing(
     nothing_ran(mark)
 
 
-async def test_what_the_user_has_configured_for_all_repositories_counts(
+async def test_global_git_config_and_repository_identity_apply(
     clone: Clone, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann, bob = await clone("ann"), await clone("bob")
@@ -272,7 +272,7 @@ async def test_working_trees_and_packed_refs_are_followed(clone: Clone, tmp_path
     git(tmp_path / "ann", "fsck", "--strict")
 
 
-async def test_what_a_killed_process_has_left_is_removed(
+async def test_stale_directory_of_a_killed_process_is_removed(
     clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await clone("ann")

@@ -113,7 +113,7 @@ async def test_one_push_costs_a_bounded_amount_of_screening(
     assert len(await state(ann)) == len(files) + 1
 
 
-async def test_what_is_pushed_alone_hides_nothing_of_theirs(clone: Clone) -> None:
+async def test_push_alone_does_not_lose_remote_changes(clone: Clone) -> None:
     ann, bob, ids = await together(clone)
     await bob.update(ids[1], content="Bob knows better.")
     await sync_memories(bob)
@@ -125,7 +125,7 @@ async def test_what_is_pushed_alone_hides_nothing_of_theirs(clone: Clone) -> Non
     assert await state(ann) == await state(bob)
 
 
-async def test_what_is_only_fetched_is_still_sent_later(clone: Clone) -> None:
+async def test_fetched_only_changes_are_still_sent_later(clone: Clone) -> None:
     ann, bob, ids = await together(clone)
     await ann.update(ids[1], content="Ann knows better.")
     await bob.update(ids[2], content="Bob knows better.")
@@ -136,7 +136,7 @@ async def test_what_is_only_fetched_is_still_sent_later(clone: Clone) -> None:
     assert await state(ann) == await state(bob)
 
 
-async def test_what_was_lost_here_without_a_trace_comes_back(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_locally_lost_memory_is_fetched_again(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a backup was put back."""
     ann, _, ids = await together(clone)
     await ann.write(lambda tx: tx.execute("delete from memory where id = :id", {"id": ids[0]}))
@@ -144,7 +144,7 @@ async def test_what_was_lost_here_without_a_trace_comes_back(clone: Clone, monke
     assert (await ann.get(ids[0])).content.startswith("This is the note number 0")
 
 
-async def test_what_was_erased_is_taken_away_there_once(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_erased_memory_is_removed_from_the_remote_once(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, bob, ids = await together(clone)
     await garbage_collection.erase_memories(ann, id=ids[0])
     assert (await sync_memories(ann)).sent == 1
@@ -168,7 +168,7 @@ async def test_a_repository_that_is_not_there_is_no_reason_to_try_again(
     assert str(tmp_path) not in str(caught.value)
 
 
-async def test_what_the_remote_refuses_is_said_to_be_refused(clone: Clone, tmp_path: Path) -> None:
+async def test_push_rejected_by_the_remote_is_reported(clone: Clone, tmp_path: Path) -> None:
     """As a protected branch is, or a ref that a host keeps to itself."""
     ann = await clone("ann")
     await keep(ann, "This is to be shared, and may not be.")
@@ -181,7 +181,7 @@ async def test_what_the_remote_refuses_is_said_to_be_refused(clone: Clone, tmp_p
     assert (await sync_memories(ann)).sent == 1
 
 
-async def test_who_comes_too_late_every_time_may_try_again(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_push_race_is_retryable(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = await clone("ann")
     await keep(ann, "This is to be shared, and others are quicker.")
     monkeypatch.setattr(GitRepository, "push", lambda *words: False)

@@ -82,7 +82,7 @@ async def test_a_backup_that_was_put_back_takes_nothing_away(clone: Clone, origi
     assert (await bob.get(second)).status == "deleted"
 
 
-async def test_what_was_removed_there_and_put_back_is_put_back_here(clone: Clone, origin: Path) -> None:
+async def test_memories_removed_and_restored_on_the_remote_are_restored_locally(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     ids = await some(ann)
     await both(ann, bob)
@@ -132,7 +132,7 @@ async def test_two_projects_in_one_database_do_not_mix(clone: Clone, tmp_path: P
 # What others have removed
 
 
-async def test_what_others_remove_is_deleted_softly_and_can_be_taken_back(clone: Clone, origin: Path) -> None:
+async def test_remote_removal_is_a_soft_delete_and_can_be_undone(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     ids = await some(ann, 12)
     await both(ann, bob)
@@ -195,7 +195,7 @@ async def test_a_memory_whose_file_is_replaced_by_something_else_stays(clone: Cl
     assert (await sync_memories(bob)).removed == 0 and await counts(bob) == [3]
 
 
-async def test_what_one_has_erased_stays_erased_there(clone: Clone, origin: Path) -> None:
+async def test_erased_memory_stays_erased_after_other_clones_sync(clone: Clone, origin: Path) -> None:
     ann, bob, cat = await clone("ann"), await clone("bob"), await clone("cat")
     kept, _, _ = await some(ann)
     for memories in (ann, bob, cat):
@@ -283,7 +283,7 @@ async def test_pages_that_chance_has_damaged_are_skipped_or_taken(clone: Clone, 
     assert synced.added + len(synced.problems) == 41
 
 
-async def test_what_came_by_a_sync_says_so(clone: Clone, origin: Path, serving: Callable[..., Any]) -> None:
+async def test_synced_memory_states_its_origin(clone: Clone, origin: Path, serving: Callable[..., Any]) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await keep(ann, "about plums")
     await sync_memories(ann)

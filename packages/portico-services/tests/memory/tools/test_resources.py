@@ -90,7 +90,7 @@ async def test_saved_prompts_are_resources_too(serving: Serving) -> None:
     assert (await client.complete(family, "name", "gr")).values == ["greet"]
 
 
-async def test_what_is_around_an_entity(serving: Serving) -> None:
+async def test_graph_resource_returns_the_edges_of_an_entity(serving: Serving) -> None:
     client = await serving()
     await said(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
     around = await read(client, "memory://graph/django")

@@ -235,7 +235,7 @@ def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names as Unix has them")
-def test_a_name_that_is_no_text_is_found_and_read(tree: Path, index: FileNameIndex) -> None:
+def test_file_name_that_is_not_utf8_is_found_and_read(tree: Path, index: FileNameIndex) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     (tree / "a" / name).write_text("coffee")
     wait_until(index, lambda: index.search(FileCriteria(text="caf"), str(tree), 0, 1))
@@ -317,7 +317,7 @@ def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: FileQ
         ("/a)|(b/", "unexpected \\)"),
     ],
 )
-def test_what_is_wrong_with_a_pattern_is_reported_in_words(files: FileQueries, pattern: str, said: str) -> None:
+def test_invalid_pattern_is_reported_with_the_reason(files: FileQueries, pattern: str, said: str) -> None:
     pytest.importorskip("re2")
     with pytest.raises(InvalidArgument, match=said):
         files.search(FileCriteria(), None, pattern, 10, None)
@@ -397,7 +397,7 @@ def test_a_search_of_contents_stops_when_its_time_is_up(
     assert len(looked) < 10
 
 
-def test_what_is_known_of_a_file(tree: Path, files: FileQueries) -> None:
+def test_stat_reports_type_size_and_modification_time(tree: Path, files: FileQueries) -> None:
     about = files.stat(str(tree / "a" / "one.txt"))
     assert (about.type, about.size, about.modified) == ("file", 9, "2023-11-14T22:13:20Z")
     assert files.stat(str(tree / "a")).type == "directory"
@@ -448,7 +448,9 @@ def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: FileQueries, al
     assert (digest, size) == (hashlib.new(algorithm, data).hexdigest(), len(data))
 
 
-def test_what_is_too_large_is_not_hashed(tree: Path, files: FileQueries, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_over_the_size_limit_is_not_hashed(
+    tree: Path, files: FileQueries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queries, "MAX_HASHED_BYTES", 5)
     with pytest.raises(InvalidArgument, match="the limit is"):
         files.checksum(str(tree / "a" / "one.txt"), "sha256")

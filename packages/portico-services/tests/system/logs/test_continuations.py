@@ -66,7 +66,7 @@ def test_a_trace_belongs_to_the_error_above_it(tmp_path: Path, trace: str) -> No
 
 
 @pytest.mark.parametrize("trace", [PYTHON, CHAINED, JAVA, NODE, DOTNET, GO, RUST, PHP])
-def test_a_trace_behind_any_other_line_is_one_entry_of_its_own(tmp_path: Path, trace: str) -> None:
+def test_trace_after_an_unrelated_line_is_a_separate_entry(tmp_path: Path, trace: str) -> None:
     first, second, third = entries(tmp_path / "log", NEXT + trace + NEXT)
     assert (first.message, third.message) == ("next", "next")
     assert second.message.count("\n") == len([line for line in trace.split("\n") if line]) - 1

@@ -124,7 +124,7 @@ def read(log: Any, query: LogQuery = LogQuery(), after: Any = None) -> list[LogE
 @pytest.mark.parametrize(
     "query", [LogQuery(min_level=ERROR), LogQuery(source="systemd"), LogQuery(min_level=3, source="kernel")]
 )
-def test_what_the_index_gives_is_what_looking_at_each_gives(journal_files: list[Path], query: LogQuery) -> None:
+def test_index_lookup_returns_the_same_entries_as_a_full_scan(journal_files: list[Path], query: LogQuery) -> None:
     log = log_of(journal_files[0].parent)
     everything = [entry.id for entry in read(log) if query.matches(entry)]
     assert [entry.id for entry in read(log, query) if query.matches(entry)] == everything
@@ -275,7 +275,7 @@ def test_a_bomb_is_not_unpacked(kind: int, packer: str) -> None:
 
 @pytest.mark.parametrize("kind", [XZ, LZ4, ZSTD, XZ | ZSTD])
 @pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, bytes(100)])
-def test_what_is_not_compressed_is_damaged(kind: int, data: bytes) -> None:
+def test_invalid_compressed_data_is_corrupt(kind: int, data: bytes) -> None:
     try:
         decompress(kind, data, 1000)
     except CorruptData:

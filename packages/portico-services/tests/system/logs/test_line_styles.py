@@ -145,7 +145,7 @@ def test_an_object_says_its_level_in_its_own_way(said: dict[str, Any], level: in
         ('{"level": 777, "msg": "it failed"}', ERROR),
     ],
 )
-def test_what_only_looks_like_a_level_is_marked_as_guessed(line: str, level: int) -> None:
+def test_inferred_level_is_marked_as_guessed(line: str, level: int) -> None:
     found = parse_line(line, NOW)
     assert (found.level, found.level_guessed) == (level, True)
 
@@ -176,7 +176,7 @@ def test_a_time_behind_what_announces_it_is_found(line: str, when: str) -> None:
         ("I, [2026-11-16T10:15:32.1 #12]  INFO -- : x", "", "x"),
     ],
 )
-def test_what_wrote_a_line_is_reported_from_what_it_says(line: str, source: str, message: str) -> None:
+def test_source_is_parsed_from_the_line(line: str, source: str, message: str) -> None:
     found = parse_line(line, NOW)
     assert (found.source, found.message) == (source, message)
 

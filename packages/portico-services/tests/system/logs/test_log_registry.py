@@ -132,7 +132,7 @@ def test_a_query_that_finds_little_returns_what_it_has_and_a_cursor() -> None:
     assert pages > 5
 
 
-def test_what_could_not_be_counted_in_time_is_not_called_exact() -> None:
+def test_incomplete_count_is_not_reported_as_exact() -> None:
     found = logs(Numbers(100_000), Clock(step=0.01)).query("Numbers", LogQuery(), limit=10)
     assert not found.counted
     assert 10 < found.total < 100_000
@@ -191,7 +191,7 @@ def test_a_cursor_cannot_be_read_or_changed() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "ÄÖ", "A" * MAX_CURSOR_CHARS, "A" * (MAX_CURSOR_CHARS + 1), "=" * 10])
-def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+def test_invalid_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidArgument):
         EncryptedCursorCodec().decode(cursor, ["q"])
 

@@ -75,7 +75,7 @@ def test_a_line_is_an_entry() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"Filtering the log data\n", b'{"count":3,"finished":1}', b"[]", b'{"timestamp":1}']
 )
-def test_what_is_no_entry_is_passed_over(text: bytes) -> None:
+def test_lines_that_are_not_entries_are_skipped(text: bytes) -> None:
     assert parse_log_line(text) is None
 
 

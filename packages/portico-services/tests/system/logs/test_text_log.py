@@ -163,7 +163,7 @@ def test_a_packed_file_that_is_a_bomb_or_damaged_is_a_problem(tmp_path: Path, mo
     assert len(problems) == 2
 
 
-def test_what_is_no_text_is_passed_over_and_that_is_said(tmp_path: Path) -> None:
+def test_binary_file_is_skipped_and_reported(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\0\1\2" * 100)
     problems: list[str] = []
     assert list(log_of(tmp_path / "log").scan_newest_first(LogQuery(), None, problems)) == []

@@ -112,7 +112,7 @@ def test_a_page_goes_on_behind_the_last_record(api: Api) -> None:
     assert [entry.id for entry in entries if entry] == [4, 3, 2, 1, 0]
 
 
-def test_what_is_known_of_a_log(api: Api) -> None:
+def test_log_reports_its_count_size_and_change_stamp(api: Api) -> None:
     log = WindowsLog("System")
     assert (log.count(), log.size(), log.change_stamp()) == (20, 69632, (1, 20))
 
@@ -161,6 +161,6 @@ def test_a_query_is_said_in_xpath_and_nothing_is_said_unchecked(query: LogQuery,
 
 
 @pytest.mark.parametrize("text", ["<Event>", "", "<!DOCTYPE a [<!ENTITY b 'c'>]><Event>&b;</Event>"])
-def test_what_is_no_event_is_damaged(text: str) -> None:
+def test_invalid_event_xml_is_corrupt(text: str) -> None:
     with pytest.raises(CorruptData):
         parse_event_xml(text)

@@ -32,7 +32,7 @@ def registry() -> Iterator[RegistryTree]:
     portable.close()
 
 
-def test_what_was_written_is_read(registry: RegistryTree) -> None:
+def test_written_value_is_read_back(registry: RegistryTree) -> None:
     change = registry.write(KEY, "Answer", 42, None, dry_run=False)
     assert (change.type, change.before, change.written) == ("REG_DWORD", None, True)
     path, value = registry.value(KEY, "Answer")
@@ -81,7 +81,7 @@ def test_where_only_reading_is_allowed_nothing_is_written() -> None:
         ("x\0y", "x", 1, None),
     ],
 )
-def test_what_cannot_be_written_is_refused(registry: RegistryTree, path: str, name: str, value: Any, kind: Any) -> None:
+def test_invalid_write_is_refused(registry: RegistryTree, path: str, name: str, value: Any, kind: Any) -> None:
     with pytest.raises(InvalidArgument):
         registry.write(path, name, value, kind, dry_run=False)
 

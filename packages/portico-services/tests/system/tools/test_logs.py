@@ -24,7 +24,7 @@ async def ask(client: Client, tool: str, **arguments: Any) -> Any:
     return (await client.call_tool(tool, arguments)).structured
 
 
-async def test_what_an_entry_does_not_say_is_marked_as_guessed(tmp_path: Path) -> None:
+async def test_inferred_entry_fields_are_marked_as_guessed(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(
         "2026-01-01T00:00:00Z ERROR shop: all is said\n"
         "2026-01-01 00:00:01 ERROR shop: no zone\n"

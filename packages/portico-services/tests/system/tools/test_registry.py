@@ -84,7 +84,7 @@ async def test_a_cursor_belongs_to_its_key(client: Client) -> None:
         await client.call_tool("reg_list", {"path": r"sys\ControlSet002", "cursor": page["nextCursor"]})
 
 
-async def test_what_is_written_meanwhile_moves_nothing() -> None:
+async def test_writes_between_pages_do_not_shift_the_listing() -> None:
     key = r"HKCU\Software\Example"
     server = Server("machine")
     server.add(System(platform_logs=False, privacy="off", access_levels={"registry": "read-write"}))
