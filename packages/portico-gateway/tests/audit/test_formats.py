@@ -81,7 +81,7 @@ async def test_the_command_lists_and_verifies(audit: Audit, tmp_path: Path) -> N
     assert done.stdout == "" and re.fullmatch(r"records from .*audit\.db\nno records\n", done.stderr), done.stderr
 
 
-async def test_what_was_exported_can_be_verified_by_itself(audit: Audit, tmp_path: Path) -> None:
+async def test_exported_audit_can_be_verified(audit: Audit, tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "all.jsonl"
     await used(house(data))
     lines = (await asyncio.to_thread(audit, data, "export")).stdout
@@ -345,7 +345,7 @@ if __name__ == "__main__":
 """
 
 
-def test_who_only_works_on_tasks_records_them_too(audit: Audit, tmp_path: Path) -> None:
+def test_worker_process_records_its_tasks(audit: Audit, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(WORKED)
     (tmp_path / "portico.toml").write_text("[audit]\n")
     store = str(tmp_path / "tasks.db")

@@ -106,7 +106,7 @@ async def test_every_call_read_and_prompt_is_one_record(tmp_path: Path) -> None:
     assert [one.kind for one in await records(tmp_path)] == ["begin", "call", "call", "call", "end"]
 
 
-async def test_what_fails_is_recorded_with_its_kind_and_none_of_its_words(tmp_path: Path) -> None:
+async def test_failures_are_recorded_by_kind_without_messages(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path)
     async with asking(server) as client:
@@ -125,7 +125,7 @@ async def test_what_fails_is_recorded_with_its_kind_and_none_of_its_words(tmp_pa
     assert b"a word of the body" not in (tmp_path / "audit.db").read_bytes()
 
 
-async def test_what_a_body_calls_is_a_record_of_its_own(tmp_path: Path) -> None:
+async def test_nested_tool_calls_are_recorded_separately(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path)
     async with asking(server) as client:
@@ -134,7 +134,7 @@ async def test_what_a_body_calls_is_a_record_of_its_own(tmp_path: Path) -> None:
     assert said == [("add", True, "ok"), ("twice", False, "ok")]
 
 
-async def test_every_call_of_a_batch_is_a_record_of_its_own(tmp_path: Path) -> None:
+async def test_each_call_of_a_batch_is_recorded_separately(tmp_path: Path) -> None:
     server = house()
     server.add(Contracts())
     audited(server, tmp_path)
@@ -328,7 +328,7 @@ def open_to_others(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.stat().st_mode & 0o077}
 
 
-async def test_who_acts_for_whom_is_recorded(tmp_path: Path) -> None:
+async def test_actor_chain_is_recorded(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path)
     agent = Principal("ann", issuer="https://login.example", actor_chain=("agent", "orchestrator"))

@@ -89,7 +89,7 @@ def first(report: VerificationReport) -> tuple[str, int]:
     return found.kind, found.number
 
 
-async def test_what_was_not_touched_is_whole(tmp_path: Path, store: str) -> None:
+async def test_untouched_audit_verifies(tmp_path: Path, store: str) -> None:
     await record(tmp_path, store)
     await record(tmp_path, store)
     report = await verified(tmp_path, store)
@@ -414,7 +414,7 @@ def test_signing_is_soon_and_in_the_long_run_rare(monkeypatch: pytest.MonkeyPatc
 # What is kept no longer
 
 
-async def test_what_is_too_old_is_cut_off_and_the_rest_stays_verifiable(tmp_path: Path, store: str) -> None:
+async def test_audit_verifies_after_retention_removes_old_records(tmp_path: Path, store: str) -> None:
     await record(tmp_path, store, 5)
     await record(tmp_path, store, 5)
     key = load_or_create_key(tmp_path)
@@ -450,7 +450,7 @@ async def test_the_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch
     assert report.records == 2
 
 
-async def test_a_body_that_is_no_record_is_named(tmp_path: Path, store: str) -> None:
+async def test_malformed_record_body_is_reported(tmp_path: Path, store: str) -> None:
     await record(tmp_path, store)
     for body in ("", "{}", "[" * 5000, msgspec.json.encode({"number": "x"}).decode()):
         assert first(await harmed(tmp_path, store, _set(3, body=body))) == ("changed", 3)

@@ -122,7 +122,7 @@ async def test_a_client_is_known_by_its_document(stand: Stand, host: Documents) 
 
 
 @pytest.mark.parametrize("path", ["/another", "/secretive", "/script", "/long", "/text", "/moved", "/missing"])
-async def test_a_document_that_is_no_good_is_no_client(stand: Stand, host: Documents, path: str) -> None:
+async def test_invalid_client_metadata_documents_are_rejected(stand: Stand, host: Documents, path: str) -> None:
     async with stand(allowed_client_networks=HERE) as face:
         for _ in range(2):
             seen = await visited(face, host.origin + path)

@@ -252,7 +252,7 @@ async def test_only_a_client_that_a_user_let_in_is_informed_what_is_wrong(
             assert seen.status == 400 and seen.location is None
 
 
-async def test_who_says_no_is_not_sent_to_a_host_that_nobody_has_let_in(stand: Stand) -> None:
+async def test_declined_consent_does_not_redirect_to_an_unapproved_host(stand: Stand) -> None:
     async with stand() as face:
         uri = "https://evil.example/phish"
         client = (await face.register(redirect_uris=[uri]))["client_id"]
@@ -317,7 +317,7 @@ async def test_a_flood_from_one_network_takes_no_room_of_others(
         assert await database.read(lambda tx: tx.fetch_one(int, f"select count(*) from {kind}")) <= 40
 
 
-def test_what_one_sender_may_have_all_of_is_one_wider_network() -> None:
+def test_source_groups_addresses_by_network() -> None:
     assert source_of("192.0.2.7") == store.Source("192.0.2.7", "192.0.2.0/24")
     assert source_of("::ffff:192.0.2.7") == source_of("192.0.2.7")
     assert source_of("2001:db8:1:2:3::4") == store.Source("2001:db8:1:2::", "2001:db8:1::/48")
@@ -425,7 +425,7 @@ async def test_nothing_that_is_kept_can_be_used(
             assert other.face.is_revoked(_grant_of(again["access_token"]))
 
 
-async def test_who_can_write_to_the_store_makes_no_token_for_another_person(stand: Stand) -> None:
+async def test_store_writer_cannot_forge_grants_for_another_user(stand: Stand) -> None:
     """Neither a refresh token nor a code for their grant, nor a wider grant, nor another place for a client's codes."""
     async with stand() as face:
         client = (await face.register())["client_id"]

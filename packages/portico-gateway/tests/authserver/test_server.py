@@ -73,7 +73,7 @@ async def test_the_consent_page_names_the_client_and_lets_nobody_frame_it(stand:
         assert "HttpOnly" in page.headers["set-cookie"] and "SameSite=Lax" in page.headers["set-cookie"]
 
 
-async def test_who_says_no_sends_the_client_home_without_a_code(stand: Stand) -> None:
+async def test_declined_consent_redirects_with_access_denied(stand: Stand) -> None:
     async with stand() as face:
         client = await face.register()
         login = await face.login(client["client_id"], oidc.Browser(answer="no"))
@@ -107,7 +107,7 @@ async def test_one_address_asks_no_more_than_a_login_takes(stand: Stand, monkeyp
         assert (await face.request(browser, "GET", "/jwks.json")).status == 200
 
 
-def test_an_address_is_forgotten_after_so_many_others() -> None:
+def test_ip_rate_limiter_evicts_the_oldest_addresses() -> None:
     pace = ip_rate_limit.IpRateLimiter(1.0)
     assert pace.acquire("192.0.2.1") == 0 and pace.acquire("192.0.2.1") > 50
     # A household has one network of IPv6, however many addresses.
@@ -118,7 +118,7 @@ def test_an_address_is_forgotten_after_so_many_others() -> None:
     assert pace.acquire("192.0.2.1") == 0
 
 
-async def test_what_a_person_listens_to_ends_when_their_tokens_are_revoked(stand: Stand, tmp_path: Path) -> None:
+async def test_revoking_tokens_ends_the_streams_of_their_user(stand: Stand, tmp_path: Path) -> None:
     """By another process with the same store, as `portico tokens revoke-user` is one."""
     store = str(tmp_path / "store.db")
     async with stand(store=store) as face:

@@ -116,7 +116,7 @@ ANNA = Identity("7", "Anna", "anna", "anna@acme.example", ("ops",), {"hd": "acme
         ("claim:level=None", "oidc", ANNA, False),
     ],
 )
-def test_who_may_come_in(entry: str, provider: str, who: Identity, expected: bool) -> None:
+def test_allow_entries_match_identities(entry: str, provider: str, who: Identity, expected: bool) -> None:
     said = {**OURS, "provider": provider, "allow": [entry]}
     if provider == "oidc":
         said["issuer"] = "https://login.acme.example"
@@ -133,7 +133,7 @@ def test_who_may_come_in(entry: str, provider: str, who: Identity, expected: boo
         ("group:" + "g" * 255, {"groups": ["g" * 256]}),
     ],
 )
-def test_who_is_shown_like_another_is_not_let_in_for_them(entry: str, claims: dict[str, Any]) -> None:
+def test_lookalike_identities_are_not_allowed(entry: str, claims: dict[str, Any]) -> None:
     where = parse_identity_provider({**OURS, "issuer": "https://login.acme.example", "allow": [entry]})
     assert not is_allowed(where, identity_from_claims(where, {"sub": "8", **claims}))
 
@@ -269,7 +269,7 @@ async def test_a_login_at_github_says_who_it_was_and_where_they_belong(hub: Hub)
 # Keys
 
 
-def test_what_is_sealed_opens_with_its_key_at_its_place_alone() -> None:
+def test_ciphertext_is_bound_to_its_key_and_context() -> None:
     old, new = KeyRing([b"k" * 32]), KeyRing([b"n" * 32, b"k" * 32])
     sealed = old.encrypt(b"secret", "here")
     assert b"secret" not in sealed.encode() and sealed != old.encrypt(b"secret", "here")
@@ -313,7 +313,7 @@ async def test_rows_are_sealed_again_after_a_key_was_replaced(tmp_path: Path) ->
         assert not ring.needs_rotation(kept.body) and KeyRing([b"n" * 32]).decrypt(kept.body, row.seal_context) == b"{}"
 
 
-async def test_what_is_taken_back_while_it_is_read_is_not_remembered() -> None:
+async def test_token_disconnected_during_a_read_is_not_cached() -> None:
     ring, issuer = KeyRing([b"k" * 32]), "https://login.example"
     vault, slot = TokenVault("https://gateway.example", None, ring), CredentialKey("us anna", "notes")
     account = UpstreamAccount(alias="notes", url="https://notes.example/mcp")

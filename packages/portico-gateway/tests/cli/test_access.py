@@ -91,7 +91,7 @@ def test_a_gateways_own_file_says_who_comes_in(forks: Forks, portico: Portico, t
         assert "401" in portico("call", url, "notes_read").stderr
 
 
-def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: Path) -> None:
+def test_invalid_access_settings_exit_with_one_message(portico: Portico, tmp_path: Path) -> None:
     (tmp_path / "notes.py").write_text(SERVER)
     wrong = {
         '[auth]\nissuer_url = "x"\n': "issuer_url: unknown key (did you mean 'issuer'?)",
@@ -126,7 +126,7 @@ def test_what_is_wrong_with_access_is_one_sentence(portico: Portico, tmp_path: P
 ACCESS_PAGES = ("protect-with-oauth", "run-behind-nginx", "control-access", "audit-calls", "authenticate-to-upstreams")
 
 
-def test_what_the_guide_says_of_access_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_settings_in_the_guides_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokens.toml").write_text("")
     page = "\n".join((ROOT / "docs" / "how-to" / f"{name}.md").read_text() for name in ACCESS_PAGES)
     for name in re.findall(r"\$\{env:(\w+)\}", page):

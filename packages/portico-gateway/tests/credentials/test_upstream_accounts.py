@@ -144,7 +144,7 @@ async def test_the_first_request_of_all_may_be_a_call(place: Any, revision: Any)
             await anna.call_tool("notes_min")
 
 
-async def test_who_cannot_be_asked_is_informed_where_to_go(place: Any) -> None:
+async def test_client_without_url_elicitation_gets_a_connect_link(place: Any) -> None:
     async with place() as at, at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
         with pytest.raises(ToolError, match="/connect/to/notes") as refused:
             await anna.call_tool("notes_connect_account")
@@ -334,7 +334,7 @@ async def age(vault: Any, slot: CredentialKey, **changes: Any) -> None:
     vault._known.clear()
 
 
-async def test_what_is_sealed_for_one_opens_for_no_other(place: Any, tmp_path: Any) -> None:
+async def test_stored_token_cannot_be_moved_to_another_principal(place: Any, tmp_path: Any) -> None:
     """Who can write to the store cannot put one person's row in another's place."""
     async with place(store=f"sqlite://{tmp_path}/store.db") as at, at.client("anna") as anna:
         await anna.call_tool("notes_connect_account")

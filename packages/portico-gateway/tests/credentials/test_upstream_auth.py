@@ -279,7 +279,7 @@ async def test_nothing_of_the_client_is_passed_on_without_being_told_to(service:
         ({"type": "users"}, "type"),
     ],
 )
-def test_what_makes_no_sense_is_refused(auth: dict[str, Any], text: str) -> None:
+def test_invalid_upstream_auth_raises_usage_error(auth: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Gateway().add_upstream("up", "https://up.example/mcp", auth=auth)
 

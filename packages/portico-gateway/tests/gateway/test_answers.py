@@ -71,7 +71,7 @@ async def test_a_question_is_refused_clearly(folder: Path, below: Any) -> None:
             await client.call_tool("a_sample")
 
 
-async def test_what_fails_in_the_function_is_not_told(folder: Path) -> None:
+async def test_client_handler_errors_are_not_revealed(folder: Path) -> None:
     found = gateway(folder, "2025-11-25", sampling=f"{folder / 'model.py'}:breaks")
     async with Client(found) as client:
         with pytest.raises(ToolError) as told:
@@ -101,6 +101,6 @@ async def test_a_handler_in_this_process_is_answered_too() -> None:
         ({"sampling": "no_such_module:f"}, "no_such_module"),
     ],
 )
-def test_what_makes_no_sense_is_reported(answers: Any, what: str) -> None:
+def test_invalid_client_handlers_raise_usage_error(answers: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         Gateway().add_upstream("a", ["x"], client_handlers=answers)

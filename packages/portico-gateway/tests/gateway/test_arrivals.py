@@ -61,7 +61,7 @@ async def until_there(client: Client, listening: Any, name: str) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_one_that_is_added_is_told_of(revision: Any, nested: bool) -> None:
+async def test_added_upstream_is_notified(revision: Any, nested: bool) -> None:
     inner = Gateway({"a": small("a")})
     outer = Gateway({"in": inner}) if nested else inner
     before = "in_" if nested else ""
@@ -85,7 +85,7 @@ async def test_between_two_lives_it_can_be_changed() -> None:
         assert await names(client) == {"a_work", "b_work"}
 
 
-async def test_one_that_the_file_has_now_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_upstream_added_to_the_settings_file_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "WATCH_SECONDS", 0.01)
     (tmp_path / "late.py").write_text(LATE)
     (tmp_path / "ready").touch()
@@ -99,7 +99,7 @@ async def test_one_that_the_file_has_now_is_told_of(tmp_path: Path, monkeypatch:
             await until_there(client, listening, "late_work")
 
 
-async def test_one_that_comes_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recovered_upstream_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "UNAVAILABLE_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(accounting, "FIRST_PAUSE_SECONDS", 0.01)
     (tmp_path / "late.py").write_text(LATE)
@@ -134,7 +134,7 @@ async def test_one_that_gives_no_list_is_not_asked_again_and_again(
             assert len([one for one in caplog.messages if "not today" in one]) <= 2
 
 
-async def test_what_is_kept_is_shown_of_one_whose_settings_change_while_it_is_away(tmp_path: Path) -> None:
+async def test_cached_catalog_survives_a_settings_change_while_unavailable(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(LATE)
     (tmp_path / "ready").touch()
     command = [sys.executable, str(tmp_path / "late.py")]

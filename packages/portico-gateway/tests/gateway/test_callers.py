@@ -73,7 +73,7 @@ async def test_each_caller_is_shown_what_they_may_have(method: str, order: Any) 
 
 
 @pytest.mark.parametrize("listed", [True, False])
-async def test_what_is_shown_can_be_had_and_the_rest_is_not_there(listed: bool) -> None:
+async def test_unlisted_components_are_indistinguishable_from_missing_ones(listed: bool) -> None:
     gateway = Gateway({"n": guarded(), "m": guarded()})
     async with gateway.lifespan():
         if listed:
@@ -109,7 +109,7 @@ async def test_a_name_that_two_want_leads_to_the_one_that_the_caller_is_shown() 
             assert said["content"][0]["text"] == answer
 
 
-async def test_what_is_the_same_for_all_users_is_asked_for_once() -> None:
+async def test_public_catalog_is_requested_once_for_all_users() -> None:
     asked: list[str] = []
 
     def watch(inner: Any) -> Any:
@@ -138,7 +138,7 @@ async def test_public_is_not_said_of_a_list_that_depends_on_the_caller() -> None
         assert len(await shown(gateway, ADMIN)) == 2
 
 
-async def test_those_who_are_shown_the_same_share_it_in_memory() -> None:
+async def test_callers_with_equal_catalogs_share_memory() -> None:
     gateway = Gateway({"n": guarded()})
     async with gateway.lifespan():
         people = [Principal(f"p{number}", frozenset()) for number in range(50)]
@@ -150,7 +150,7 @@ async def test_those_who_are_shown_the_same_share_it_in_memory() -> None:
         assert len(gateway._router._tables) == 0
 
 
-async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caller_catalogs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "MAX_CALLER_CATALOGS", 3)
     gateway = Gateway({"n": guarded()})
     async with gateway.lifespan():
@@ -161,7 +161,7 @@ async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPat
         assert len(await shown(gateway, Principal("p1", frozenset({"admin"})))) == 2
 
 
-async def test_what_a_caller_may_have_by_now_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newly_authorized_tool_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "MIN_REFRESH_SECONDS", 0.0)
     admins: set[str] = set()
     server = Server("notes")
@@ -216,7 +216,7 @@ async def test_a_caller_for_whom_an_upstream_hangs_holds_up_no_other(monkeypatch
         assert await shown(gateway, None) == ["a_work"]
 
 
-async def test_what_is_becoming_public_is_not_shown_to_all_before_it_is() -> None:
+async def test_private_catalog_is_not_shared_while_it_becomes_public() -> None:
     begun, going_on = asyncio.Event(), asyncio.Event()
     name, scope = "secret", "private"
 
@@ -241,7 +241,7 @@ async def test_what_is_becoming_public_is_not_shown_to_all_before_it_is() -> Non
         await reading
 
 
-async def test_what_was_public_is_read_by_two_and_each_is_shown_their_own() -> None:
+async def test_catalog_that_becomes_private_is_separate_per_caller() -> None:
     begun, going_on = asyncio.Event(), asyncio.Event()
     public = True
 
@@ -333,7 +333,7 @@ async def test_one_that_fails_is_listed_as_soon_as_it_does_not(caplog: pytest.Lo
         assert await shown(gateway, BOB) == ["a_work", "n_read"]
 
 
-async def test_what_one_person_was_given_is_not_kept_for_all(tmp_path: Path) -> None:
+async def test_private_catalog_is_not_stored_for_other_users(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/kept.db"
     for principal, tools in ((LOCAL, 2), (None, 1), (BOB, 1), (ADMIN, 2)):
         gateway = Gateway({"n": guarded()}, store=store)
@@ -352,9 +352,7 @@ async def test_a_face_finds_for_each_caller_what_is_theirs() -> None:
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["nearly the same", "all others"])
-async def test_what_a_caller_is_given_is_not_merged_with_all_others_again(
-    alike: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_caller_catalog_is_merged_once_per_change(alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many callers there are: when all of their lists have changed, each is looked at once."""
     callers, tools, looked_at = 40, 20, 0
     news = {"title": ""}

@@ -76,7 +76,7 @@ async def test_the_model_is_informed_that_its_client_cannot_be_asked(above: Any,
 @pytest.mark.parametrize(
     "data", [None, [], {"requiredCapabilities": "all"}, {"requiredCapabilities": {"sampling": {}}}]
 )
-async def test_what_an_upstream_misses_may_have_any_shape(data: Any) -> None:
+async def test_malformed_missing_capability_data_is_accepted(data: Any) -> None:
     below = Server("below")
 
     @below.tool

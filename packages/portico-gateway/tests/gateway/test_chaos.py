@@ -172,7 +172,7 @@ async def others_are_right(client: Client, meanwhile: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["half", "broken", "hangs", "drips"])
-async def test_what_may_have_been_heard_is_not_sent_again(mode: str) -> None:
+async def test_possibly_received_request_is_not_retried(mode: str) -> None:
     async with surrounded(timeout=0.5) as (chaotic, gateway), Client(gateway) as client:
         chaotic.mode = mode
         said = await others_are_right(client, lambda: client.call_tool("bad_work"))

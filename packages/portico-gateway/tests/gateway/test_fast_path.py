@@ -95,7 +95,7 @@ async def test_the_second_call_goes_straight_and_gives_the_same(ways: list[bool]
     assert ways[:4] == [False, True, True, True]
 
 
-async def test_what_a_tool_says_goes_through(ways: list[bool]) -> None:
+async def test_notifications_and_elicitations_are_forwarded(ways: list[bool]) -> None:
     logs: list[Any] = []
     async with running(make()) as url:
         client = Client(
@@ -113,7 +113,7 @@ async def test_what_a_tool_says_goes_through(ways: list[bool]) -> None:
     assert sum(ways) >= 6
 
 
-async def test_who_goes_away_cancels_what_runs(ways: list[bool]) -> None:
+async def test_cancelled_call_is_cancelled_upstream(ways: list[bool]) -> None:
     server = make()
     async with running(server) as url, Client(Gateway({"one": url})) as client:
         await called(client)
@@ -125,7 +125,7 @@ async def test_who_goes_away_cancels_what_runs(ways: list[bool]) -> None:
     assert ways[1]
 
 
-async def test_what_takes_too_long_is_given_up(ways: list[bool]) -> None:
+async def test_upstream_timeout_cancels_the_call(ways: list[bool]) -> None:
     server, gateway = make(), Gateway()
     async with running(server) as url:
         gateway.add_upstream("one", url, timeout=0.5)
@@ -138,7 +138,7 @@ async def test_what_takes_too_long_is_given_up(ways: list[bool]) -> None:
     assert ways[1]
 
 
-async def test_one_that_is_gone_is_told_of(ways: list[bool]) -> None:
+async def test_unavailable_upstream_is_named_in_the_error(ways: list[bool]) -> None:
     gateway = Gateway()
     async with Client(gateway) as client:
         async with running(make()) as url:

@@ -90,7 +90,7 @@ async def test_nothing_goes_on_unless_it_is_named() -> None:
         (["x a"], "cannot be forwarded"),
     ],
 )
-def test_what_must_not_go_on_is_refused_while_building(forward: Any, what: str) -> None:
+def test_forwarding_of_credential_headers_raises_usage_error(forward: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         Gateway().add_upstream("a", "https://a.example/mcp", forward_headers=forward)
 

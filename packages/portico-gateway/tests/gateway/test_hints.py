@@ -46,7 +46,7 @@ async def test_a_list_is_as_good_as_its_parts(a: Any, b: Any, scope: str, most: 
     assert (said["cacheScope"], said["ttlMs"] <= most, bool(said["ttlMs"]) == bool(most)) == (scope, True, True)
 
 
-async def test_what_the_gateway_has_itself_counts_too() -> None:
+async def test_cache_hint_includes_own_components_of_the_gateway() -> None:
     gateway = Gateway({"a": upstream("a", **PUBLIC)})
 
     @gateway.tool

@@ -104,7 +104,7 @@ async def test_fifty_clients_of_two_principals(isolation: str) -> None:
         assert not len(upstream.connections)
 
 
-async def test_what_a_session_had_ends_with_it(counter: list[str]) -> None:
+async def test_session_connection_closes_with_the_session(counter: list[str]) -> None:
     gateway = gateway_to(counter)
     async with gateway.lifespan():
         async with Client(gateway, protocol_version="2025-11-25") as client:

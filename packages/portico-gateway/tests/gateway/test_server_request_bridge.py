@@ -104,7 +104,7 @@ for line in sys.stdin:
 """
 
 
-async def test_what_needs_a_client_that_can_be_asked_is_listed() -> None:
+async def test_tools_that_need_client_capabilities_are_listed() -> None:
     gateway = Gateway({"one": [sys.executable, "-c", CHOOSY]})
     async with Client(gateway, elicitation_handler=say_ada) as client:
         await gateway.wait_until_listed(20)
@@ -115,7 +115,7 @@ async def test_what_needs_a_client_that_can_be_asked_is_listed() -> None:
         assert (await client.call_tool("one_ask")).text == ""
 
 
-async def test_a_result_that_is_none_is_the_upstreams_mistake() -> None:
+async def test_invalid_upstream_result_is_a_tool_error() -> None:
     gateway = Gateway({"one": [sys.executable, "-c", CHOOSY]})
     async with Client(gateway) as client:
         await gateway.wait_until_listed(20)
@@ -133,7 +133,7 @@ def called(able: ClientCapabilities = FORM, principal: str = "ada", **more: Any)
     )
 
 
-async def test_a_ticket_is_good_for_one_round_of_its_own_principal() -> None:
+async def test_request_state_is_valid_once_for_its_principal() -> None:
     gateway = gateway_to("2025-11-25")
     async with gateway.lifespan():
         await gateway.wait_until_listed(20)

@@ -35,7 +35,7 @@ def test_an_mcp_json_is_a_gateway() -> None:
     assert found["b"].target == UrlTarget("https://b.example/mcp", {})
 
 
-def test_who_is_disabled_is_left_out() -> None:
+def test_disabled_upstreams_are_omitted() -> None:
     said = {"servers": {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}}
     assert list(parse_settings(said, SecretResolver()).upstreams) == ["b"]
 
@@ -94,7 +94,7 @@ def test_a_toml_says_more(tmp_path: Path) -> None:
         ("upstream = 1", "upstream: expected a table, got 1"),
     ],
 )
-def test_what_makes_no_sense_is_reported(tmp_path: Path, text: str, what: str) -> None:
+def test_invalid_settings_name_the_file_and_the_problem(tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"gateway\.toml") as told:
@@ -158,7 +158,7 @@ async def test_the_same_resource_of_two_has_two_addresses() -> None:
         assert (await client.read_resource("note://two/hello"))[0].text == "hello"
 
 
-async def test_what_is_not_shown_is_not_read_by_another_address() -> None:
+async def test_excluded_resource_is_not_readable_by_any_uri() -> None:
     gateway = Gateway({"mcpServers": {"one": {**ONE, "portico": {"exclude": ["note://hello"]}}}})
     async with Client(gateway) as client:
         assert await client.list_resources() == []
@@ -236,7 +236,7 @@ async def test_rules_that_mean_nothing_are_found() -> None:
         assert guard.unused_rules(gateway.iter_components()) == ["rule 2", "rule 3", "require 1"]  # type: ignore[union-attr]
 
 
-async def test_what_is_loaded_by_its_name_is_the_same_after_a_reload(tmp_path: Path) -> None:
+async def test_unchanged_target_is_reused_after_a_reload(tmp_path: Path) -> None:
     """And the calls of an upstream that has changed come to their ends."""
     (tmp_path / "slow.py").write_text(SLOW)
     file = tmp_path / "gateway.toml"

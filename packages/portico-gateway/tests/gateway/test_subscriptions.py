@@ -66,7 +66,7 @@ async def test_a_resource_can_be_subscribed_before_its_upstream_is_there(tmp_pat
 
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
-async def test_what_was_subscribed_is_heard_again_after_the_upstream_was_restarted(
+async def test_subscriptions_are_restored_after_an_upstream_restart(
     tmp_path: Path, below: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so are changes of its lists; those of a process that has sessions are heard by the process that is listed."""
@@ -107,7 +107,7 @@ async def test_what_was_subscribed_is_heard_again_after_the_upstream_was_restart
 
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_who_listens_is_notified_of_lists_that_it_never_asked_for(revision: Any, view: bool) -> None:
+async def test_listener_is_notified_of_changes_in_unlisted_kinds(revision: Any, view: bool) -> None:
     below = Server("below")
 
     @below.tool
@@ -131,7 +131,7 @@ async def test_who_listens_is_notified_of_lists_that_it_never_asked_for(revision
                     break
 
 
-async def test_who_listens_to_tools_alone_is_notified_of_nothing_else() -> None:
+async def test_listener_for_tools_gets_only_tool_changes() -> None:
     below = Server("below")
 
     @below.tool

@@ -109,7 +109,7 @@ async def test_a_call_that_asks_is_a_task_for_a_client_that_has_them() -> None:
         assert (await client.call_tool("one_plainly")).text == "Plainly, Ada!"
 
 
-async def test_what_is_no_task_of_its_upstream_can_be_one_here() -> None:
+async def test_plain_upstream_tool_can_run_as_a_gateway_task() -> None:
     gateway = gateway_to("2026-07-28")
     async with client_of(gateway, "2025-11-25", principal="ada") as client:
         await gateway.wait_until_listed(20)

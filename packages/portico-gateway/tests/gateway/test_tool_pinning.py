@@ -78,9 +78,7 @@ class Place:
         return 0
 
 
-async def test_what_has_changed_is_held_back_until_it_is_approved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_changed_tools_are_withheld_until_approved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
     assert await place.names() == {"a_look", "a_greet"}
     assert list(json.loads(place.lock.read_text())["upstreams"]["a"]["tools"]) == ["look"]

@@ -189,7 +189,7 @@ async def test_a_first_list_waits_once_for_one_that_hangs() -> None:
         assert gateway._router.upstreams["hangs"].remaining_list_timeout(gateway.first_list_seconds) == 0.0
 
 
-async def test_what_a_child_said_last_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_child_stderr_is_logged_and_not_sent_to_clients(caplog: pytest.LogCaptureFixture) -> None:
     says = [sys.executable, "-c", "import sys; sys.exit('Traceback: my own')"]
     gateway = Gateway({"says": says})
     async with Client(gateway) as client:

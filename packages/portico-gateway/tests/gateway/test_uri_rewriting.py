@@ -62,7 +62,7 @@ async def test_the_page_of_a_tool_is_that_of_its_upstream() -> None:
 RESULT = '{"content":[{"type":"resource_link","uri":"note://x","name":"n","size":1.0}],"_meta":{"deep":[1e2,null]}}'
 
 
-async def test_what_is_not_called_otherwise_is_the_same_to_the_byte() -> None:
+async def test_result_without_rewritten_uris_is_byte_identical() -> None:
     async def faithful(call: Call) -> Any:
         if call.method == "tools/list":
             return Raw(b'{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}')

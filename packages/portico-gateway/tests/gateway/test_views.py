@@ -65,7 +65,7 @@ async def test_a_view_lists_its_part() -> None:
     assert await names(found.views["readers"]) == {"own", "a_list_things", "b_list_things"}
 
 
-async def test_what_is_not_in_a_view_is_not_there() -> None:
+async def test_components_outside_a_view_are_not_found() -> None:
     async with Client(gateway().views["ops"]) as client:
         assert (await client.call_tool("a_list_things")).text == "a"
         assert (await client.read_resource("a://one"))[0].text == "a"
@@ -199,7 +199,7 @@ def test_check_shows_the_views(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("[view.two]\ninclude = 'x'", "include: expected a list, got 'x'"),
     ],
 )
-def test_what_makes_no_sense_in_a_view_is_reported(tmp_path: Path, more: str, what: str) -> None:
+def test_invalid_view_settings_raise_usage_error(tmp_path: Path, more: str, what: str) -> None:
     with pytest.raises(UsageError) as told:
         Gateway.load(file(tmp_path, more))
     assert what in str(told.value)

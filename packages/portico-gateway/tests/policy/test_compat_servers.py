@@ -222,7 +222,7 @@ def test_an_extension_answers_no_method_that_rules_are_about(identifier: str, me
 # Providers
 
 
-async def test_what_a_provider_gets_later_is_known_to_rules_by_its_name() -> None:
+async def test_rules_apply_to_tools_a_provider_adds_later() -> None:
     bundle = LocalProvider("books")
     server = FastMCP("s", providers=[bundle])
     bundle.tool("late")(search)
@@ -277,7 +277,7 @@ async def test_pages_are_hidden_from_models_under_rules_too() -> None:
     assert [one["name"] for one in (await ask(server, "tools/list"))["tools"]] == ["both"]
 
 
-async def test_what_is_restricted_by_its_tag_is_so_in_a_mount() -> None:
+async def test_tag_restriction_applies_to_mounted_tools() -> None:
     inner = FastMCP("inner")
     inner.tool("wipe", tags={"admin"})(search)
     inner.tool("plain")(search)
@@ -289,7 +289,7 @@ async def test_what_is_restricted_by_its_tag_is_so_in_a_mount() -> None:
     assert await text(server, "in_wipe", {"q": "x"}, principal=Principal("ann", frozenset({"admin"}))) == "x False"
 
 
-async def test_what_one_conversation_is_shown_besides_is_recorded() -> None:
+async def test_calls_to_session_enabled_tools_are_audited() -> None:
     server, seen = FastMCP("s"), Seen()
     server.tool("quiet")(search)
 

@@ -130,7 +130,7 @@ async def test_an_upstream_cannot_rename_itself_out_of_a_rule() -> None:
             await client.call_tool("Delete_Repo", {"repo": "a"})
 
 
-async def test_what_is_renamed_in_a_gateway_is_known_by_its_own_name() -> None:
+async def test_rules_use_the_original_name_of_a_renamed_tool() -> None:
     gateway = Gateway()
     gateway.add_upstream("hub", forge(), rename={"delete_repo": "harmless"})
     said(gateway, rule=[{"tool": "hub.delete_*", "deny": True}, {"tool": "hub.*"}])
@@ -224,7 +224,7 @@ async def test_a_subscription_tells_only_of_what_may_be_seen(revision: str) -> N
     assert told == ["repo://open1"]
 
 
-def test_who_is_named_in_several_ways() -> None:
+def test_rules_match_principals_by_id_group_scope_and_issuer() -> None:
     server = forge()
     guard = said(
         server,
@@ -310,7 +310,7 @@ async def test_a_person_is_asked_first_on_every_revision(revision: str, nested: 
             await client.call_tool(name, {"repo": "a"})
 
 
-async def test_what_a_body_calls_is_asked_for_as_well() -> None:
+async def test_nested_calls_require_confirmation() -> None:
     server, asked = said(forge(), require=ASK), list[str]()
 
     async def elicit(params: Any) -> ElicitResult:
@@ -451,7 +451,7 @@ async def test_conditions_look_at_who_asks_and_with_what() -> None:
     ],
     ids=["twice", "in another case", "above", "escaped", "deep", "long", "half", "none"],
 )
-def test_what_another_may_read_otherwise_is_no_way_around_a_condition(arguments: bytes) -> None:
+def test_ambiguous_arguments_do_not_bypass_conditions(arguments: bytes) -> None:
     """A gateway sends arguments on as they came, and what an upstream makes of them is its own affair."""
     pytest.importorskip("cel_expr_python", reason="conditions need portico-gateway[cel]")
     what, call = QualifiedName("forge", "delete_repo"), Call(method="tools/call", principal=OPS)

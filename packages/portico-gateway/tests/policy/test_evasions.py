@@ -121,7 +121,7 @@ def _region(region: str = "") -> str:
     return region
 
 
-async def test_what_an_inner_server_hides_no_listener_of_the_outer_hears_of() -> None:
+async def test_hidden_inner_resources_are_not_notified_by_the_outer_server() -> None:
     inner = Server("inner")
 
     @inner.resource("notes://{id}")

@@ -475,7 +475,7 @@ async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) 
         assert await count(meter, 5) == 3
 
 
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rate_limit_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limiter, "MAX_BUCKETS", 10)
     meter = PolicyLimiter(parse_limits([{"rate": "3/hour", "tool": "*"}]))
     for at in range(100):

@@ -144,7 +144,7 @@ async def can(server: Server, method: str, name: str, **about: Any) -> bool:
     [lambda: house("outer"), answering, mounting, gathering],
     ids=["server", "functions", "mount", "gateway"],
 )
-async def test_what_is_listed_is_what_can_be_had(build: Any) -> None:
+async def test_listed_components_are_exactly_the_callable_ones(build: Any) -> None:
     server: Server = build()
     async with Client(server) as client:
         everything = {

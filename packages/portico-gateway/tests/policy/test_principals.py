@@ -82,7 +82,7 @@ class Issuer:
         return VerifiedToken(Principal("alice", issuer=self.issuer))
 
 
-async def test_who_was_verified_knows_whether_its_id_is_enough() -> None:
+async def test_display_name_includes_the_issuer_if_there_are_several() -> None:
     one, two = ResourceServer([Issuer(A)]), ResourceServer([Issuer(A), Issuer(B)])
     shown = RequestCredentials(token=f"alice of {A}")
     alone = (await one.verify(b"1", shown)).verified.principal

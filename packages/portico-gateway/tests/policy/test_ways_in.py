@@ -105,7 +105,7 @@ async def test_a_view_is_as_small_in_a_batch() -> None:
             await client.call_tool("tool_start", {"tool_name": "a_secret"})
 
 
-async def test_what_one_may_have_is_not_kept_for_another() -> None:
+async def test_cached_results_are_not_returned_without_the_scope() -> None:
     server = Server("house", middleware=[ResponseCachingMiddleware(["ask"])])
     made: list[int] = []
 
