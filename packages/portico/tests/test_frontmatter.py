@@ -71,7 +71,7 @@ def read(yaml: str) -> dict[str, Any]:
         ("# a comment\n\nk: v\n# another", "v"),
     ],
 )
-def test_what_every_reader_agrees_on_is_read(yaml: str, value: Any) -> None:
+def test_unambiguous_yaml_is_parsed(yaml: str, value: Any) -> None:
     found = read(yaml)
     assert found == {"k": value}
     assert type(found["k"]) is type(value)
@@ -127,7 +127,7 @@ def test_what_every_reader_agrees_on_is_read(yaml: str, value: Any) -> None:
         ("k:\n" + "- " * (MAX_NESTING_DEPTH + 2) + "x", 3, "deep"),
     ],
 )
-def test_what_readers_disagree_on_is_refused_with_its_line(yaml: str, line: int, said: str) -> None:
+def test_ambiguous_yaml_is_rejected_with_its_line(yaml: str, line: int, said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
         read(yaml)
     assert str(refused.value).startswith(f"line {line}: ")

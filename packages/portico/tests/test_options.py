@@ -267,6 +267,6 @@ def test_a_path_that_cannot_be_made_out_serves_nothing(tmp_path: Path, text: str
     assert said in done.stderr and "portico.toml:3:" in done.stderr, done.stderr
 
 
-def test_what_is_no_path_is_left_as_it_is() -> None:
+def test_values_that_are_not_paths_are_not_expanded() -> None:
     given = {"privacy": "~", "access_levels": {"registry": "${X}"}, "allowed_paths": ["plain", "$HOME", "a~b"]}
     assert expand_paths(System.__init__, given) == given

@@ -198,7 +198,7 @@ def test_offline_access_is_asked_for_where_it_is_to_be_had(make: Any) -> None:
         "x",
     ],
 )
-def test_a_token_that_is_of_no_use_is_none(world: Any, issuer: Any, make: Any, answer: Any) -> None:
+def test_invalid_token_responses_are_rejected(world: Any, issuer: Any, make: Any, answer: Any) -> None:
     issuer._token = lambda asked: make.reply(answer)
     with pytest.raises(AuthorizationError):
         world.call(world.oauth())
@@ -223,7 +223,7 @@ def test_a_server_that_is_not_well_is_not_a_refusal(world: Any, issuer: Any, mak
     assert not isinstance(caught.value, GrantDenied)
 
 
-def test_what_a_server_says_is_cut_to_size(world: Any, issuer: Any) -> None:
+def test_error_descriptions_from_the_server_are_truncated(world: Any, issuer: Any) -> None:
     issuer.refuse = {"error": "invalid_request", "error_description": "x" * 100_000}
     with pytest.raises(GrantDenied) as caught:
         world.call(world.oauth())

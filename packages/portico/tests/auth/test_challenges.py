@@ -82,7 +82,7 @@ _challenges = st.lists(
 
 
 @given(_challenges, st.sampled_from([", ", ",", " ,\t", ",,  ,"]))
-def test_what_is_written_properly_is_read_back(written: list[Challenge], comma: str) -> None:
+def test_well_formed_challenges_round_trip(written: list[Challenge], comma: str) -> None:
     def quote(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -109,7 +109,7 @@ def test_an_rsa_key_signs_with_rs256(make: Any) -> None:
 
 
 @pytest.mark.parametrize("private", ["", "nonsense", "{}", '{"kty": "oct", "k": "AAAA"}'])
-def test_what_is_no_private_key_is_not_taken_for_one(private: str) -> None:
+def test_invalid_private_keys_are_rejected(private: str) -> None:
     with pytest.raises(UsageError):
         create_client_assertion(SigningKey(private), "me", ISSUER, None, 0.0)
 
@@ -184,7 +184,7 @@ def test_a_refused_registration_tells_why(world: Any, issuer: Any) -> None:
 
 
 @pytest.mark.parametrize("registered", [{}, {"client_id": 7}, {"client_id": "a", "client_secret": []}])
-def test_a_registration_that_makes_no_sense_is_none(world: Any, issuer: Any, registered: Any) -> None:
+def test_invalid_registration_responses_raise_registration_error(world: Any, issuer: Any, registered: Any) -> None:
     issuer.registered = registered
     with pytest.raises(RegistrationError):
         world.call(world.oauth())
@@ -236,7 +236,7 @@ def test_a_client_that_outgrew_its_scopes_registers_again(world: Any, issuer: An
     assert [one["scope"] for one in issuer.registrations] == ["a", "a b"]
 
 
-def test_what_a_user_configured_stays_with_the_issuer_it_was_used_with(make: Any) -> None:
+def test_configured_client_stays_bound_to_its_first_issuer(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     world = make.World(make.Server(issuer=one.issuer), one, other)
     oauth = world.oauth(
@@ -251,7 +251,7 @@ def test_what_a_user_configured_stays_with_the_issuer_it_was_used_with(make: Any
     assert not other.tokens
 
 
-def test_what_a_user_configured_for_one_issuer_is_not_shown_to_another(world: Any, make: Any) -> None:
+def test_client_configured_for_one_issuer_is_not_sent_to_another(world: Any, make: Any) -> None:
     given = ClientRegistration(client_id="given", issuer="https://other.example")
     with pytest.raises(CredentialsMismatch):
         world.call(world.oauth(AuthorizationCode(make.REDIRECT, client=given)))

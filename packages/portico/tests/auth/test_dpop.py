@@ -101,7 +101,7 @@ def test_it_may_ask_in_its_metadata_too(bound: Any) -> None:
     assert bound.server.calls[-1].headers["authorization"].startswith("DPoP ")
 
 
-def test_nobody_is_bound_who_was_not_asked(make: Any, server: Any) -> None:
+def test_dpop_is_not_used_unless_requested(make: Any, server: Any) -> None:
     issuer = make.Issuer(dpop_signing_alg_values_supported=["ES256"])
     world = make.World(server, issuer)
     world.call(world.oauth())

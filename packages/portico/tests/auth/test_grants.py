@@ -136,9 +136,7 @@ def test_an_enterprise_that_says_no_is_quoted(make: Any, provider: Provider, iss
     assert not issuer.tokens
 
 
-def test_what_is_not_the_grant_that_was_asked_for_is_not_passed_on(
-    make: Any, provider: Provider, issuer: Any, server: Any
-) -> None:
+def test_unexpected_issued_token_type_is_not_forwarded(make: Any, provider: Provider, issuer: Any, server: Any) -> None:
     provider.answer = {"access_token": "x", "token_type": "Bearer", "issued_token_type": "something else"}
     world = make.World(server, issuer, provider)
     with pytest.raises(AuthorizationError, match="something else"):

@@ -73,7 +73,7 @@ def test_the_challenge_says_where_and_nothing_else_is_asked(make: Any, issuer: A
     assert not any("protected-resource" in url for url in world.urls)
 
 
-def test_a_relative_address_in_a_challenge_is_none(world: Any) -> None:
+def test_relative_resource_metadata_url_in_a_challenge_is_ignored(world: Any) -> None:
     find(world, AuthChallenge(resource_metadata="/elsewhere"))
     assert world.urls[0] == f"{PRM}/mcp"
 
@@ -219,7 +219,7 @@ def test_an_endpoint_has_no_fragment(make: Any, server: Any) -> None:
 
 
 @pytest.mark.parametrize("document", [{"issuer": "https://auth.example"}, {"token_endpoint": 7}, []])
-def test_a_document_that_makes_no_sense_is_none(make: Any, server: Any, issuer: Any, document: Any) -> None:
+def test_invalid_metadata_documents_raise_discovery_error(make: Any, server: Any, issuer: Any, document: Any) -> None:
     world = make.World(server, issuer)
     original = world.fetch
     world.fetch = lambda wanted: (

@@ -176,7 +176,7 @@ def test_a_restart_with_an_expired_token_refreshes_where_the_challenge_points(ma
     assert not any("well-known/oauth-protected" in url for url in world.urls)
 
 
-def test_what_another_process_refreshed_is_not_refreshed_again(world: Any, issuer: Any) -> None:
+def test_token_refreshed_by_another_process_is_reused(world: Any, issuer: Any) -> None:
     credentials = TokenStorage()
     issuer.refresh_tokens, issuer.lifetime = True, 60
     one, other = world.oauth(storage=credentials), world.oauth(storage=credentials)
@@ -201,7 +201,7 @@ def test_a_token_that_another_process_got_is_taken_over(world: Any, issuer: Any,
     assert [asked.form["grant_type"] for asked in issuer.tokens[2:]] == ["refresh_token"]
 
 
-def test_who_is_late_with_a_refresh_takes_what_the_quicker_one_got(world: Any, issuer: Any, make: Any) -> None:
+def test_late_refresh_uses_the_token_stored_by_the_faster_one(world: Any, issuer: Any, make: Any) -> None:
     credentials = TokenStorage()
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth(storage=credentials)
@@ -261,7 +261,7 @@ def test_more_scopes_are_asked_for_on_top_of_what_was_had(make: Any) -> None:
     assert [visit["scope"] for visit in issuer.visits] == ["basic", "basic read", "basic read write"]
 
 
-def test_what_was_granted_unasked_is_kept_as_well(make: Any, issuer: Any, server: Any) -> None:
+def test_scopes_granted_by_default_are_requested_again_on_step_up(make: Any, issuer: Any, server: Any) -> None:
     world = make.World(server, issuer)
     issuer.scope = "default:one default:two"
     server.refuses = lambda token, operation: make.lacking("more") if len(issuer.visits) == 1 else None
@@ -282,7 +282,7 @@ def test_a_login_after_a_refusal_keeps_what_was_had(make: Any, issuer: Any) -> N
 
 
 @pytest.mark.requirement("auth.step-up")
-def test_nobody_is_asked_for_scopes_for_ever(world: Any, issuer: Any, server: Any, make: Any) -> None:
+def test_repeated_insufficient_scope_raises_scope_rejected(world: Any, issuer: Any, server: Any, make: Any) -> None:
     server.refuses = lambda token, operation: make.lacking("admin")
     oauth = world.oauth()
     with pytest.raises(ScopeRejected, match="admin"):

@@ -96,12 +96,12 @@ def test_a_client_is_bound_once(store: Any) -> None:
         TokenStorage(store).bind_issuer(SERVER, "me", OTHER)
 
 
-def test_what_cannot_be_read_is_as_good_as_gone(store: Any) -> None:
+def test_unreadable_stored_token_is_treated_as_missing(store: Any) -> None:
     store.write(("token", ONE, SERVER), b'{"access_token": 7}')
     assert TokenStorage(store).token(ONE, SERVER) is None
 
 
-def test_what_was_put_under_another_name_is_not_taken(store: Any) -> None:
+def test_entries_stored_under_another_issuer_are_ignored(store: Any) -> None:
     credentials = TokenStorage(store)
     store.write(("token", OTHER, SERVER), b'{"access_token": "x", "issuer": "https://one.example", "resource": "y"}')
     store.write(("registration", OTHER), b'{"client_id": "x", "issuer": "https://one.example"}')
@@ -156,7 +156,7 @@ def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.
     assert {one.name for one in tmp_path.iterdir()} <= {"credentials.json", "credentials.json.lock"}
 
 
-def test_what_is_written_at_once_is_all_kept(tmp_path: Path) -> None:
+def test_concurrent_writes_are_all_stored(tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
     resources = [f"https://mcp.example/{number}" for number in range(16)]
 

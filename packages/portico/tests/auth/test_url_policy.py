@@ -145,7 +145,7 @@ def test_redirects_stay_at_their_origin() -> None:
 
 
 @pytest.mark.requirement("auth.not-redirected")
-def test_what_carries_credentials_is_not_redirected_at_all() -> None:
+def test_post_requests_are_never_redirected() -> None:
     with pytest.raises(UnsafeUrl):
         check_redirect("POST", "https://a.example/token", "/elsewhere")
 

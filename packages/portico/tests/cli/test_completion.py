@@ -76,7 +76,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("known")
-def test_what_could_stand_there_is_offered(line: list[str], offered: list[str]) -> None:
+def test_completion_offers_valid_words(line: list[str], offered: list[str]) -> None:
     assert complete(line) == offered
 
 
@@ -94,7 +94,7 @@ def test_the_servers_of_a_configuration_are_offered(tmp_path: Path) -> None:
     assert complete(["call", f"{path}:we"]) == [":files"]
 
 
-def test_what_a_shell_would_run_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_shell_metacharacters_are_not_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     evil = [
         "$(touch x)",
@@ -129,7 +129,7 @@ def test_what_a_shell_would_run_is_not_offered(tmp_path: Path, monkeypatch: pyte
         assert complete(["call", "t", ""]) == []
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for number in range(completion_cache.MAX_TARGETS + 5):
         completion_cache.store_names(f"target {number}", "tools", {"t": {}})
@@ -149,7 +149,7 @@ def test_a_cache_that_cannot_be_written_is_no_mistake(portico: Portico, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_kept_of_one_kind_stays_when_another_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caching_prompts_keeps_cached_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     completion_cache.store_names("t", "tools", {"a": {}})
     completion_cache.store_names("t", "prompts", {"b": {}})

@@ -80,7 +80,9 @@ def test_a_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(ex
         ({"PORTICO_STORE": "postgresql://me:secret@127.0.0.1:1/x"}, "store", "cannot reach the PostgreSQL server"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(examine: Any, env: dict[str, str], about: str, words: str) -> None:
+def test_unusable_settings_are_reported_without_secrets(
+    examine: Any, env: dict[str, str], about: str, words: str
+) -> None:
     status, found = examine(**env)
     assert (status, found[about]["level"]) == (1, "error")
     assert words in found[about]["text"] and "secret" not in found[about]["text"]

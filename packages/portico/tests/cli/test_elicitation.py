@@ -91,7 +91,7 @@ def test_a_command_is_given_an_environment_and_a_folder(portico: Portico, server
     assert result["structuredContent"] == {"result": ["a=b", str(tmp_path / "folder")]}
 
 
-def test_what_a_server_in_this_process_prints_is_not_our_output(portico: Portico, server: Any) -> None:
+def test_prints_of_an_in_process_server_go_to_stderr(portico: Portico, server: Any) -> None:
     path = server("@server.tool\ndef loud() -> str:\n    print('aside')\n    return 'result'")
     done = portico("call", path, "loud", "--format", "table")
     assert (done.stdout, done.stderr) == ("result\n", "aside\n")
@@ -188,7 +188,7 @@ def test_a_wrapped_value_is_taken_out_of_its_wrapping(portico: Portico) -> None:
     assert json.loads(done.stdout) == [2, 3, 5, 7]
 
 
-def test_what_is_binary_is_described_or_saved(portico: Portico, tmp_path: Path) -> None:
+def test_binary_content_is_described_or_saved(portico: Portico, tmp_path: Path) -> None:
     call = ["call", "examples/everything.py", "test_image_content"]
     assert portico(*call, "--format", "table").stdout == "(image, image/png, 70 bytes; use --save-dir DIR to save it)\n"
     for number in ("", "-2"):
@@ -297,7 +297,7 @@ def test_headers_and_tokens_go_along(
     assert gate.headers[0].get("authorization") == sent
 
 
-def test_what_is_known_of_a_server_is_kept_for_completion(portico: Portico, tmp_path: Path) -> None:
+def test_call_caches_tool_names_for_completion(portico: Portico, tmp_path: Path) -> None:
     lines(portico("call", "examples/orders.py", "catalogue.prices"))
     [file] = (tmp_path / "cache" / "portico" / "names").iterdir()
     assert os.stat(file).st_mode & 0o777 == 0o600

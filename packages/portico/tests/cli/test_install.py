@@ -205,7 +205,7 @@ def test_every_client_that_can_be_typed_is_known() -> None:
     ]
 
 
-async def test_what_was_installed_starts_and_answers(home: Path) -> None:
+async def test_installed_server_starts_and_answers(home: Path) -> None:
     """As the client would do it: read the file, start the command."""
     main(["install", "cursor", "--name", "hello", "--write", "--", str(HELLO)])
     async with Client(f"{home / CURSOR}:hello") as client:

@@ -85,9 +85,7 @@ def test_a_task_waits_in_the_store_until_somebody_works(
         worker.stderr.close()
 
 
-def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(
-    jobs: Jobs, shown: Shown, client: SyncClient, store: str
-) -> None:
+def test_stopped_worker_requeues_its_task(jobs: Jobs, shown: Shown, client: SyncClient, store: str) -> None:
     task = client.start_task("make_report", {"topic": "bees", "chapters": 50})
     for _ in range(2):
         worker = subprocess.Popen([*PORTICO, "worker", REPORTS, "--store", store], stderr=subprocess.DEVNULL)
@@ -115,7 +113,7 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(jobs: Jobs, client: Sy
     assert task.refresh() == "working"
 
 
-def test_what_is_not_there_is_reported(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
+def test_missing_tasks_and_stores_are_reported(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
     with closing(sqlite3.connect(store)) as made, made:
         made.execute("create table other (one integer)")

@@ -135,7 +135,7 @@ def test_the_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: P
     assert status(again, token.strip()) == 200
 
 
-def test_open_is_reported_in_so_many_words(start: Start, env: dict[str, str]) -> None:
+def test_no_auth_prints_a_warning(start: Start, env: dict[str, str]) -> None:
     url, said = start("--port", "0", "--no-auth")
     assert "No token is required (--no-auth): every user of this machine" in said
     assert status(url) == 200
@@ -245,7 +245,7 @@ def test_a_port_is_a_port(env: dict[str, str]) -> None:
     assert "expected a port from 0 to 65535" in ended.stderr
 
 
-def test_the_operators_token_is_another_and_in_a_file_of_its_own(
+def test_operator_token_is_stored_in_a_separate_file(
     forks: Forks, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
     url, said = start("--port", "0", "--service-admin", lines=3)

@@ -89,7 +89,7 @@ def test_a_name_of_the_file_s_own_is_left_alone() -> None:
     assert ported(source) == source.replace("from fastmcp import FastMCP", "from portico import Server")
 
 
-def test_what_has_no_counterpart_stays_and_is_listed_with_its_line() -> None:
+def test_unsupported_imports_are_left_and_listed_with_line_numbers() -> None:
     source = "from mcp import Client, ClientSession\nfrom mcp.server.sse import SseServerTransport\n"
     rewritten = ported(source)
     assert "from mcp import ClientSession" in rewritten
@@ -97,7 +97,7 @@ def test_what_has_no_counterpart_stays_and_is_listed_with_its_line() -> None:
     assert left(source) == [(1, "mcp.ClientSession"), (2, "mcp.server.sse.SseServerTransport")]
 
 
-def test_the_low_level_server_has_a_name_of_its_own() -> None:
+def test_lowlevel_server_is_renamed_to_low_level_server() -> None:
     source = "import mcp.server.stdio\nfrom mcp.server.lowlevel import Server\n\ns = Server('x')\n"
     used = source + "r = mcp.server.stdio.stdio_server()\n"
     assert ported(used).splitlines()[-2:] == ["s = LowLevelServer('x')", "r = portico.compat.mcp_sdk.stdio_server()"]
@@ -110,7 +110,7 @@ def test_a_class_without_counterpart_is_listed_once() -> None:
     assert left(source) == [(1, "fastmcp.server.providers.Provider")]
 
 
-def test_what_a_server_was_told_about_its_port_stays() -> None:
+def test_port_argument_is_preserved() -> None:
     source = "from mcp.server.fastmcp import FastMCP\n\nmcp = FastMCP('a', port=9000, debug=True)\n"
     assert ported(source) == "from portico.compat.mcp_sdk import FastMCP\n\nmcp = FastMCP('a', port=9000)\n"
     assert left(source) == [(3, "FastMCP(debug=…)")]

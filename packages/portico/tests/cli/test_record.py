@@ -89,7 +89,7 @@ async def use(target: Any, revision: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_was_recorded_is_answered_again(revision: str, shop: Path, tmp_path: Path) -> None:
+async def test_recorded_responses_are_replayed(revision: str, shop: Path, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     then = await use([*PORTICO, "record", str(shop), "-o", str(tape)], revision)
     assert tape.stat().st_mode & 0o777 == 0o600
@@ -168,9 +168,7 @@ def test_a_line_is_a_message_and_who_sent_it(tape: Path) -> None:
     assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
 
 
-def test_what_was_not_recorded_is_said_to_the_client_and_in_the_exit_status(
-    tape: Path, portico: Callable[..., Any]
-) -> None:
+def test_unrecorded_requests_return_an_error_and_exit_status_1(tape: Path, portico: Callable[..., Any]) -> None:
     asked = portico("call", "login", "password=another", "--", *PORTICO, "replay", tape)
     assert asked.returncode == 1
     assert "Not recorded: tools/call" in asked.stderr
@@ -208,7 +206,7 @@ async def test_another_answer_to_a_question_was_not_recorded(shop: Path, tmp_pat
         ('{"portico_recording":1}\n', "contains no response to initialize"),
     ],
 )
-def test_what_is_no_recording_is_reported_in_a_sentence(text: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_recordings_raise_usage_error(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(UsageError, match=complaint):
         ReplayHandler.load(tmp_path / "x.jsonl")

@@ -121,7 +121,7 @@ async def test_a_server_may_be_made_or_held(spawn: Spawn, tmp_path: Path, target
     assert await name_of(await spawn("serve", target, cwd=tmp_path)) == "made"
 
 
-async def test_what_lies_beside_the_file_can_be_imported(spawn: Spawn, tmp_path: Path) -> None:
+async def test_modules_next_to_the_server_file_can_be_imported(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text('NAME = "beside"\n')
     text = "from beside import NAME\n" + SERVER.format(name="beside")
     (tmp_path / "one.py").write_text(text)
@@ -179,7 +179,7 @@ def test_a_file_with_several_servers_and_none_called_server(refused: Refused, tm
 
 
 @pytest.mark.parametrize("target", ["one.py:nobody", "one.py:x", "one.py:server.nobody"])
-def test_an_object_that_is_no_server(refused: Refused, tmp_path: Path, target: str) -> None:
+def test_target_that_is_not_a_server_is_rejected(refused: Refused, tmp_path: Path, target: str) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one") + "\nx = 1\n")
     line = refused("serve", target, cwd=tmp_path)
     assert f"{target} is not a Server" in line
@@ -252,7 +252,7 @@ def test_the_version_can_be_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [[], ["nonsense"], ["serve", "one.py", "--nonsense"], ["serve", "--transport", "x"]]
 )
-def test_a_command_that_is_none_is_met_with_the_usage(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+def test_invalid_command_lines_print_usage(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert "usage: portico" in done.stderr
@@ -306,7 +306,7 @@ def test_an_unknown_log_level_on_the_command_line_is_refused(refused: Refused, t
 
 
 @pytest.mark.parametrize("port", ["80000", "65536", "-1", "http", "²", "8080.5"])
-def test_a_port_that_is_none_is_an_error(run: Run, tmp_path: Path, port: str) -> None:
+def test_invalid_ports_are_rejected(run: Run, tmp_path: Path, port: str) -> None:
     done = run("serve", "--transport", "http", f"--port={port}", cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "expected a port from 0 to 65535" in done.stderr
@@ -448,7 +448,7 @@ def test_unknown_members_of_a_deployment_are_refused(refused: Refused, tmp_path:
     assert "prot: unknown key (did you mean 'port'?)" in refused("serve", "fastmcp.json", cwd=tmp_path)
 
 
-def test_workers_need_the_absolute_path_of_a_file_with_a_folder_of_its_own(refused: Refused, tmp_path: Path) -> None:
+def test_workers_require_an_absolute_path_if_the_file_sets_cwd(refused: Refused, tmp_path: Path) -> None:
     fastmcp_json(tmp_path, {"cwd": "."})
     message = refused("serve", "fastmcp.json", "--workers", "2", cwd=tmp_path)
     assert f"use {tmp_path}/fastmcp.json" in message

@@ -60,7 +60,7 @@ def test_a_question_that_nobody_is_there_to_answer(portico: Portico) -> None:
     assert "Run the command in a terminal to answer elicitations." in said(done, 1)
 
 
-def test_an_answer_that_is_none(portico: Portico, liar: Any) -> None:
+def test_invalid_response_names_the_method(portico: Portico, liar: Any) -> None:
     assert "tools/list" in said(portico("list", "tools", "--", *liar({"tools/list": {"tools": 5}})), 1)
 
 
@@ -257,7 +257,7 @@ def test_every_command_explains_itself(portico: Portico, command: str) -> None:
         (["--version"], ["portico.server.server", "asyncio", "msgspec"]),
     ],
 )
-def test_what_has_to_be_quick_imports_no_more_than_it_needs(
+def test_fast_commands_do_not_import_heavy_modules(
     surroundings: dict[str, str], words: list[str], absent: list[str]
 ) -> None:
     code = (

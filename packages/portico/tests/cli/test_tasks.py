@@ -119,7 +119,7 @@ def test_mistakes_are_explained(shell: Shell) -> None:
     assert "1000" in shell("list", "--limit", "5000", fails=1)
 
 
-def test_what_others_wrote_cannot_touch_the_terminal(shell: Shell) -> None:
+def test_control_characters_in_stored_text_are_escaped(shell: Shell) -> None:
     (made,) = shell("add", "\x1b[31mred\x07 [bold]x[/bold]\nnext line \u202e")
     assert made["description"].startswith("\x1b[31mred")
     for words in (("list",), ("tree",), ("show", made["id"]), ("history", made["id"])):

@@ -253,7 +253,7 @@ def test_a_page_cannot_pretend_to_be_another(terminal: Open, server: Any, url: s
 @pytest.mark.parametrize(
     "url", ["https://аpple.com/", "javascript:alert(1)", "file:///etc/passwd", "https://[nonsense/", "https:///x"]
 )
-def test_what_is_no_page_is_not_shown(terminal: Open, liar: Any, url: str) -> None:
+def test_elicitation_with_an_invalid_url_is_not_shown(terminal: Open, liar: Any, url: str) -> None:
     question = {"method": "elicitation/create", "params": {"mode": "url", "message": "Come", "url": url}}
     hello = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0}
     asking = {"resultType": "input_required", "inputRequests": {"a": question}}

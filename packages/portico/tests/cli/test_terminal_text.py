@@ -29,7 +29,7 @@ from portico.cli.terminal_text import escape_control, escape_json, to_single_lin
         ("no-break\u00a0space", "no-break\u00a0space"),
     ],
 )
-def test_what_a_terminal_would_obey_is_shown_instead(said: str, shown: str) -> None:
+def test_control_characters_are_escaped(said: str, shown: str) -> None:
     assert escape_control(said) == shown
 
 

@@ -212,7 +212,7 @@ def test_words_go_on_top_of_json() -> None:
         (["city=\udcff"], "is not valid UTF-8"),
     ],
 )
-def test_what_does_not_fit_is_refused(words: list[str], sentence: str) -> None:
+def test_invalid_tool_arguments_are_rejected(words: list[str], sentence: str) -> None:
     assert sentence in refused(*words)
 
 
@@ -335,7 +335,7 @@ def test_a_prompt_takes_texts() -> None:
         (["author:=5"], "expected a string, so author:= needs a JSON string"),
     ],
 )
-def test_what_a_prompt_does_not_take_is_refused(words: list[str], sentence: str) -> None:
+def test_invalid_prompt_arguments_are_rejected(words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as raised:
         build_prompt_arguments({"author": True}, [parse_pair(word, InputSources()) for word in words])
     assert sentence in str(raised.value)

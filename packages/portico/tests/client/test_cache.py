@@ -88,7 +88,7 @@ LISTS: dict[str, Callable[[Client], Any]] = {
 @pytest.mark.requirement("caching.fresh")
 @pytest.mark.parametrize("what", LISTS)
 @pytest.mark.parametrize("scope", ["public", "private"])
-async def test_what_may_be_kept_is_not_asked_for_again(what: str, scope: str) -> None:
+async def test_cacheable_lists_are_requested_once(what: str, scope: str) -> None:
     server = Counting(ttlMs=60_000, cacheScope=scope)
     async with Client(server) as client:
         for _ in range(3):
@@ -109,7 +109,7 @@ async def test_what_may_be_kept_is_not_asked_for_again(what: str, scope: str) ->
     ],
     ids=str,
 )
-async def test_what_may_not_be_kept_is_asked_for_again(what: str, hints: Any) -> None:
+async def test_uncacheable_lists_are_requested_again(what: str, hints: Any) -> None:
     server = Counting(**hints)
     async with Client(server) as client:
         for _ in range(2):
@@ -130,7 +130,7 @@ async def test_before_2026_07_28_nothing_is_kept(revision: str) -> None:
 
 @pytest.mark.requirement("caching.key")
 @pytest.mark.broken_frames("a server whose hints are wrong or not there")
-async def test_what_was_kept_is_not_asked_for_in_other_words() -> None:
+async def test_resources_are_cached_per_uri_and_prompts_are_not_cached() -> None:
     server = Counting(**HINTS)
     async with Client(server) as client:
         for uri in ("a://b", "a://c", "a://b"):
@@ -198,7 +198,7 @@ async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, s
 
 
 @pytest.mark.requirement("caching.notices")
-async def test_what_was_asked_before_a_notice_and_comes_after_it_is_not_kept(heard: Any) -> None:
+async def test_response_requested_before_a_list_change_is_not_cached(heard: Any) -> None:
     """It may be of before the change, and nobody would say so again."""
     server = Counting(**HINTS)
 
@@ -220,7 +220,7 @@ async def test_what_was_asked_before_a_notice_and_comes_after_it_is_not_kept(hea
 
 
 @pytest.mark.requirement("caching.private")
-def test_what_was_kept_for_one_is_not_for_another() -> None:
+def test_cached_responses_are_not_shared_between_principals() -> None:
     clock = Clock()
     cache = ResponseCache(clock)
     for scope in ("private", "public", "nonsense", None):
@@ -252,7 +252,7 @@ def test_a_promise_without_measure_is_not_believed(ttl: str) -> None:
     assert cache.get("tools/list", {}, 0) is None
 
 
-def test_what_is_kept_has_a_bound() -> None:
+def test_response_cache_is_bounded_in_bytes() -> None:
     cache = ResponseCache(Clock())
     big = Raw(b'{"ttlMs":1000,"x":"' + b"x" * 1_000_000 + b'"}')
     for number in range(100):
@@ -265,7 +265,7 @@ def test_what_is_kept_has_a_bound() -> None:
     assert cache.get("resources/read", {"uri": "huge"}, 0) is None
 
 
-def test_who_asks_is_no_part_of_what_is_asked() -> None:
+def test_cache_key_ignores_request_metadata() -> None:
     cache = ResponseCache(Clock())
     cache.put(
         "tools/list",

@@ -60,7 +60,7 @@ def endpoint(revision: str, capabilities: dict[str, Any]) -> Endpoint:
 @pytest.mark.requirement("lifecycle.client-declared-only")
 @pytest.mark.parametrize("revision, method", CASES)
 @pytest.mark.parametrize("capabilities", [{}, {"resources": {"subscribe": False}}], ids=["nothing", "false"])
-async def test_what_is_not_declared_is_not_asked_for(
+async def test_undeclared_server_capabilities_are_not_requested(
     serve: Serve, revision: str, method: str, capabilities: dict[str, Any]
 ) -> None:
     needed, ask = {**REQUESTS, **SESSION_REQUESTS}[method]
@@ -283,7 +283,9 @@ async def test_a_question_that_was_not_declared_for_reaches_no_handler(
 @pytest.mark.requirement("elicitation.not-invited")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize("question", [sampling(WORD), elicitation(requestedSchema=FORM), {"method": "roots/list"}])
-async def test_what_has_no_handler_has_no_method(serve: Serve, revision: str, question: dict[str, Any]) -> None:
+async def test_server_request_without_a_handler_is_method_not_found(
+    serve: Serve, revision: str, question: dict[str, Any]
+) -> None:
     answer = await asked(serve, revision, question)
     assert answer["error"]["code"] == MethodNotFound.code
 
@@ -314,7 +316,7 @@ async def test_an_answer_that_does_not_fit_its_form_is_not_sent(
 
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("given", ["text", 5, [1], ElicitResult("maybe")], ids=str)  # type: ignore[arg-type]
-async def test_what_is_no_answer_is_not_sent(
+async def test_invalid_elicitation_handler_results_are_not_sent(
     serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await asked(serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: given)

@@ -131,12 +131,12 @@ async def test_a_client_that_was_closed_says_so(call: str) -> None:
 
 
 @pytest.mark.parametrize("target", [5, None, object(), "", [], [1], {"name": "x"}, "nothing.json", "nowhere.py:server"])
-def test_what_cannot_be_talked_to_is_refused_at_once(target: Any) -> None:
+def test_invalid_targets_raise_usage_error(target: Any) -> None:
     with pytest.raises(UsageError):
         Client(target)
 
 
-async def test_whoever_waits_when_the_client_closes_learns_it() -> None:
+async def test_closing_the_client_fails_pending_calls() -> None:
     async with Client(weather()) as client:
         call = asyncio.ensure_future(client.call_tool("forever"))
         await client.list_tools()
@@ -269,7 +269,7 @@ async def test_an_object_that_looks_wrapped_and_is_not_is_left_as_it_is() -> Non
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_everything_else_has_a_method_of_its_own(revision: str) -> None:
+async def test_client_methods_cover_every_request(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         await client.ping()
         assert (await client.list_tools())[0].name == "forecast"
@@ -459,7 +459,7 @@ async def test_log_handler_without_a_level_receives_messages(revision: str) -> N
     )
 
 
-async def test_who_does_not_ask_for_log_messages_gets_none_on_2026_07_28(heard: Any) -> None:
+async def test_no_log_messages_without_a_log_level_on_2026_07_28(heard: Any) -> None:
     async with Client(weather(), message_handler=heard) as client:
         await client.call_tool("work")
     assert heard.methods == []

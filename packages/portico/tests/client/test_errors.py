@@ -40,7 +40,7 @@ def test_there_is_an_example_of_every_class() -> None:
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_was_sent_is_what_was_raised(name: str, revision: ProtocolVersion) -> None:
+def test_errors_round_trip_with_their_class(name: str, revision: ProtocolVersion) -> None:
     raised = EXAMPLES[name]
     sent = msgspec.convert(msgspec.json.decode(jsonrpc.encode_error(1, raised, revision))["error"], ErrorObject)
     received = error_from_response(sent.code, sent.message, sent.data)
@@ -56,7 +56,7 @@ def test_what_was_sent_is_what_was_raised(name: str, revision: ProtocolVersion) 
     "sent",
     [(-32602, "Unknown", {"name": "x"}), (-32602, "no", {"uri": "a://b"}), (-32602, "Resource not found", None)],
 )
-def test_what_only_looks_alike_keeps_to_its_code(sent: tuple[int, str, Any]) -> None:
+def test_similar_errors_are_not_mistaken_for_specific_classes(sent: tuple[int, str, Any]) -> None:
     assert type(error_from_response(*sent)) is InvalidParams
 
 
@@ -101,7 +101,7 @@ async def test_a_client_catches_what_the_server_raised(how: str, revision: Proto
 
 
 @pytest.mark.requirement("resources.missing-accepted")
-def test_before_2026_07_28_a_missing_resource_has_a_code_of_its_own() -> None:
+def test_missing_resource_is_code_32002_before_2026_07_28() -> None:
     missing = EXAMPLES["ResourceNotFound"]
     assert {missing.code_for(revision) for revision in HANDSHAKE_VERSIONS} == {-32002}
 

@@ -249,7 +249,7 @@ async def test_a_server_that_asks_and_does_not_read_is_left(monkeypatch: pytest.
         await still_works(client)
 
 
-async def test_what_a_server_does_not_read_waits_here_no_longer_than_it_may() -> None:
+async def test_calls_to_a_server_that_does_not_read_time_out() -> None:
     answer = "time.sleep(60)"
     async with asyncio.timeout(PATIENCE):
         client = Client(child(answer))
@@ -341,7 +341,7 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
 
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize("bound", ["events", "bytes"])
-async def test_what_comes_before_an_answer_has_an_end(
+async def test_events_before_a_response_are_bounded(
     serve: Serve, modern: bool, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for a call that may take as long as it likes."""
@@ -692,7 +692,7 @@ def test_reading_dates_by_such_a_schema_takes_no_longer(bomb: str) -> None:
 
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
-async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listing_output_schemas_does_not_outlast_the_call_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed on the side, for their output schemas; the call itself is done."""
     number = 0
 

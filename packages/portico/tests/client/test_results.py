@@ -156,7 +156,7 @@ async def test_a_result_that_is_not_what_was_asked_for_is_said_not_to_be(revisio
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_tool_gives_is_read_by_its_schema(revision: str) -> None:
+async def test_result_data_is_decoded_by_the_output_schema(revision: str) -> None:
     async with Client(server(), protocol_version=revision) as client:
         await client.list_tools()
         rich = revision >= "2025-06-18"

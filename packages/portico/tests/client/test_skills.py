@@ -108,7 +108,7 @@ async def test_nothing_is_fetched_before_it_is_needed(shelf: Shelf) -> None:
         assert shelf.reads == [MANIFEST]
 
 
-async def test_what_portico_serves_is_what_portico_reads() -> None:
+async def test_client_reads_skills_served_by_portico() -> None:
     server = Server("skillful", version="1")
     server.add(Skills(paths.ROOT / "examples" / "skills"))
     async with Client(server) as client:
@@ -221,7 +221,7 @@ async def test_a_file_that_is_not_listed_is_not_read(shelf: Shelf) -> None:
         assert await read_skill_file(client, refreshed, "late.md") == "added later"
 
 
-async def test_what_was_kept_does_not_stand_in_the_way_of_what_is_new(shelf: Shelf) -> None:
+async def test_refresh_bypasses_cached_skills(shelf: Shelf) -> None:
     shelf.ttl_ms = 60_000
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
@@ -245,7 +245,7 @@ async def test_what_was_kept_does_not_stand_in_the_way_of_what_is_new(shelf: She
         [{"uri": MANIFEST}],
     ],
 )
-async def test_an_answer_that_is_no_file_is_refused(
+async def test_invalid_skill_file_responses_are_rejected(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, contents: list[Any]
 ) -> None:
     monkeypatch.setattr(shelf, "contents", lambda uri: contents)
@@ -315,7 +315,7 @@ async def test_an_entry_that_makes_no_sense_is_refused_before_anything_is_read(
     assert shelf.reads == []
 
 
-async def test_what_is_refused_is_reported_in_a_few_words(shelf: Shelf) -> None:
+async def test_skill_verification_errors_are_short(shelf: Shelf) -> None:
     deep: Any = 0
     for _ in range(60):
         deep = {"k": [deep]}

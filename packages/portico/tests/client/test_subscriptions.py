@@ -85,7 +85,7 @@ async def test_a_loop_needs_no_block(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_nobody_asked_for_is_not_heard_of(revision: str) -> None:
+async def test_subscriptions_deliver_only_requested_changes(revision: str) -> None:
     server = notes()
     async with (
         asyncio.timeout(PATIENCE),
@@ -102,7 +102,7 @@ async def test_what_nobody_asked_for_is_not_heard_of(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_changes_often_is_reported_once(revision: str, heard: Any) -> None:
+async def test_repeated_changes_are_coalesced(revision: str, heard: Any) -> None:
     """A loop that is slow finds one entry for each thing, not one for each time."""
     server = notes()
     async with (
@@ -197,7 +197,7 @@ async def test_the_server_may_end_it() -> None:
 
 @pytest.mark.requirement("subscriptions.client-looks")
 @pytest.mark.broken_frames("a server of another revision")
-async def test_what_the_server_agreed_to_can_be_seen() -> None:
+async def test_accepted_filter_is_exposed() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call, notifications={"toolsListChanged": True, "futureThings": True})
         await asyncio.Event().wait()

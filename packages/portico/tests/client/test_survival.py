@@ -175,7 +175,7 @@ async def test_a_tool_that_may_have_run_is_not_called_again(book: Book, era: str
 
 @ERAS
 @pytest.mark.parametrize("tool", ["reads", "again"])
-async def test_what_a_tool_says_of_itself_is_believed_if_the_server_is_trusted(book: Book, era: str, tool: str) -> None:
+async def test_trusted_annotations_allow_retries(book: Book, era: str, tool: str) -> None:
     """server/tools, Security: annotations are untrusted unless they come from trusted servers."""
     async with asyncio.timeout(PATIENCE), Client(book.command(era), trust_annotations=True) as client:
         await client.list_tools()
@@ -186,7 +186,7 @@ async def test_what_a_tool_says_of_itself_is_believed_if_the_server_is_trusted(b
 @pytest.mark.requirement("tools.annotations-untrusted")
 @ERAS
 @pytest.mark.parametrize("tool", ["reads", "again"])
-async def test_what_a_tool_says_of_itself_is_not_believed_otherwise(book: Book, era: str, tool: str) -> None:
+async def test_untrusted_annotations_do_not_allow_retries(book: Book, era: str, tool: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
         await client.list_tools()
         with pytest.raises(ConnectionClosed, match="was not retried"):
@@ -258,7 +258,7 @@ async def test_a_server_that_hangs_when_it_is_started_again_takes_no_longer_eith
             await client.request("prompts/list", {}, timeout=0.5)
 
 
-async def test_who_gives_up_waiting_for_it_does_not_spoil_it_for_the_others(book: Book) -> None:
+async def test_timed_out_reconnect_does_not_fail_other_calls(book: Book) -> None:
     """One starts it again, and others wait for that; when the one gives up, another one tries."""
     hang = "if open(book).read().count('start') == 2: sys.stdin.read()"
     async with asyncio.timeout(PATIENCE), Client(book.command("modern", hang)) as client:
@@ -273,7 +273,7 @@ async def test_who_gives_up_waiting_for_it_does_not_spoil_it_for_the_others(book
     assert len(book.starts) == 3
 
 
-async def test_what_was_told_to_the_old_server_is_informed_to_the_new_one(book: Book) -> None:
+async def test_subscriptions_and_log_level_are_restored_after_a_restart(book: Book) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command("handshake"), log_level="error") as client:
         await client.subscribe("a://b")
         await client.subscribe("a://c")
@@ -327,7 +327,7 @@ async def test_leaving_a_listener_is_informed(book: Book) -> None:
 
 @ERAS
 @pytest.mark.parametrize("call", ["repeatable", "not repeatable"])
-async def test_whoever_waits_when_the_client_closes_is_informed_at_once(book: Book, era: str, call: str) -> None:
+async def test_closing_the_client_fails_pending_calls_immediately(book: Book, era: str, call: str) -> None:
     client = Client(book.command(era))
     async with asyncio.timeout(PATIENCE):
         await client.connect()
@@ -342,7 +342,7 @@ async def test_whoever_waits_when_the_client_closes_is_informed_at_once(book: Bo
     assert len(book.starts) == 1
 
 
-async def test_whoever_is_about_to_try_again_is_reported_at_once(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_the_client_interrupts_the_retry_backoff(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 60.0)
     monkeypatch.setattr(upstreams, "MAX_BACKOFF_SECONDS", 60.0)
     client = Client(book.command("modern"), timeout=None)
@@ -407,7 +407,7 @@ async def test_opened_here_and_closed_there(book: Book, era: str) -> None:
 
 @pytest.mark.requirement("cancellation.client-tells")
 @ERAS
-async def test_who_is_cancelled_takes_the_call_back(book: Book, era: str) -> None:
+async def test_cancelled_call_sends_a_cancelled_notification(book: Book, era: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
         call = asyncio.ensure_future(client.call_tool("wait"))
         await until(lambda: book.count("tools/call wait"))
@@ -518,7 +518,7 @@ async def test_a_server_that_stays_down_is_reported_to(revision: str, monkeypatc
 @pytest.mark.requirement("sessions.client-leaves")
 @REVISIONS
 @pytest.mark.parametrize("how", ["cancel", "close"])
-async def test_who_leaves_lets_the_server_go(revision: str, how: str) -> None:
+async def test_cancelled_or_closed_call_is_cancelled_on_the_server(revision: str, how: str) -> None:
     server, calls = counting()
     async with asyncio.timeout(PATIENCE), listening(server) as port:
         client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision)

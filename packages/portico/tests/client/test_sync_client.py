@@ -145,7 +145,7 @@ def test_nothing_runs_on_after_it_was_closed() -> None:
     assert not ours()
 
 
-def test_what_cannot_be_opened_leaves_nothing_behind() -> None:
+def test_failed_open_leaves_no_thread() -> None:
     with pytest.raises(UsageError), SyncClient(5):
         pass
     assert not ours()

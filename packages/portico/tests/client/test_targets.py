@@ -209,7 +209,7 @@ def test_a_server_that_is_not_in_a_configuration_is_said_not_to_be(tmp_path: Pat
     ],
     ids=range(10),
 )
-def test_what_does_not_go_together_is_refused_at_once(target: Any, options: Any, complaint: str) -> None:
+def test_incompatible_target_options_raise_usage_error(target: Any, options: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         Client(target, **options)
 
@@ -338,7 +338,7 @@ def probe() -> list[str]:
 """
 
 
-async def test_the_deployment_of_a_fastmcp_json_is_applied_in_a_process_of_its_own(tmp_path: Path) -> None:
+async def test_fastmcp_json_deployment_is_applied_in_a_child_process(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(PROBE)
     (tmp_path / "inner").mkdir()
     config = tmp_path / "fastmcp.json"

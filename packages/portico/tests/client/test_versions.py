@@ -232,7 +232,7 @@ async def test_an_older_server_is_asked_once(serve: Serve) -> None:
     assert len(there.asked("initialize")) == 3
 
 
-async def test_what_is_remembered_has_a_bound(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_version_cache_is_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_discovery._modern_by_target, "maxsize", 3)
     there = await serve(Endpoint(modern=False))
     for number in range(10):

@@ -181,7 +181,7 @@ class App:
     name: str
 
 
-async def test_what_the_lifespan_yields_is_at_hand() -> None:
+async def test_lifespan_context_is_available_to_tools() -> None:
     @asynccontextmanager
     async def lifespan(server: FastMCP) -> AsyncIterator[App]:
         yield App("kept")
@@ -213,7 +213,7 @@ async def test_state_belongs_to_one_conversation() -> None:
         assert again == {"before": "a", "id": first["id"]}
 
 
-async def test_what_cannot_be_kept_is_reported() -> None:
+async def test_unserializable_state_raises_tool_error() -> None:
     server = FastMCP()
 
     @server.tool
@@ -368,7 +368,7 @@ def test_options_by_their_names_there() -> None:
         FastMCP(log_level="loud")
 
 
-async def test_what_has_a_tag_can_be_taken_away_and_brought_back() -> None:
+async def test_tools_are_disabled_and_enabled_by_tag() -> None:
     server = FastMCP()
     server.add_tool(lambda: 1, name="one", tags={"beta"})
     server.add_tool(lambda: 2, name="two")
@@ -499,7 +499,7 @@ async def test_a_value_that_leads_out_of_a_folder_never_reaches_the_function(val
 
 
 @pytest.mark.parametrize(("how", "said"), [("ignore", "1"), ("replace", "2"), ("warn", "2")])
-async def test_what_becomes_of_a_second_tool_of_one_name(how: Any, said: str) -> None:
+async def test_on_duplicate_decides_which_tool_is_called(how: Any, said: str) -> None:
     server = FastMCP("s", on_duplicate=how)
     server.tool(name="a")(lambda: "1")
     server.tool(name="a")(lambda: "2")
@@ -551,7 +551,7 @@ async def seen_by(client: Client) -> list[str]:
 
 
 @pytest.mark.parametrize("around", ["alone", "mounted", "with rules", "middleware"])
-async def test_what_a_check_refuses_is_not_listed(around: str) -> None:
+async def test_components_denied_by_an_auth_check_are_hidden(around: str) -> None:
     check: Any = [require_scopes("write")]
     given = {} if around == "middleware" else {"auth": check}
     server = FastMCP("s", middleware=[AuthMiddleware(check)] if around == "middleware" else [])

@@ -302,7 +302,7 @@ class Opaque:
     pass
 
 
-async def test_what_cannot_be_described_is_refused_and_never_sent() -> None:
+async def test_unserializable_results_are_rejected() -> None:
     server = FastMCP("s")
     server.tool(name="described")(lambda: Described())
     for name, value in (("opaque", Opaque()), ("inside", {"a": [Opaque()]}), ("function", _greeting)):
@@ -383,7 +383,7 @@ async def test_a_function_without_a_parameter_for_it_knows_who_asks() -> None:
         get_context()
 
 
-async def test_what_needed_no_question_is_an_answer_too() -> None:
+async def test_dependency_without_elicitation_counts_as_accepted() -> None:
     server = FastMCP("s")
 
     @server.tool

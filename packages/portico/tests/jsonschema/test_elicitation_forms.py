@@ -76,7 +76,7 @@ def test_the_fields_of_a_form_are_all_that_is_said_of_it(word: str) -> None:
         to_form_schema({"type": "object", "properties": {}, word: []}, "a test")
 
 
-def test_what_is_required_is_a_field() -> None:
+def test_required_names_must_be_fields() -> None:
     with pytest.raises(SchemaError, match="not one of its fields"):
         to_form_schema({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}, "a test")
 
@@ -110,7 +110,7 @@ def test_an_answer_is_held_against_its_form(field: Any, right: list[Any], wrong:
     assert find_invalid_field(form, {}) == "f"
 
 
-def test_what_is_reported_beside_the_fields_is_flat_too() -> None:
+def test_additional_values_must_be_flat() -> None:
     form = form_of({"type": "string"})
     assert [find_invalid_field(form, {"f": "x", "g": more}) for more in ("y", 1, 1.5, True, ["z"])] == [None] * 5
     assert [find_invalid_field(form, {"f": "x", "g": more}) for more in ({}, None, [1], [[]])] == ["g"] * 4

@@ -157,14 +157,14 @@ def test_an_id_of_thousands_of_digits_is_refused() -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"a\tb"}',
     ],
 )
-def test_what_is_not_json_is_a_parse_error_without_an_id(data: bytes) -> None:
+def test_invalid_json_is_a_parse_error_without_an_id(data: bytes) -> None:
     """JSON-RPC 2.0, 5.1: -32700, "Invalid JSON was received by the server"."""
     found = malformed(data)
     assert (found.error.code, found.id) == (PARSE_ERROR, None)
 
 
 @pytest.mark.parametrize("data", [b"null", b"true", b"1", b"1.5", b'"ping"', b"-1e3"])
-def test_json_that_is_no_object_is_an_invalid_request(data: bytes) -> None:
+def test_json_scalars_are_invalid_requests(data: bytes) -> None:
     assert (malformed(data).error.code, malformed(data).id) == (INVALID_REQUEST, None)
 
 
@@ -509,7 +509,7 @@ MANY = jsonrpc.MAX_JSON_NODES // 2 + 1
 
 
 @pytest.mark.parametrize("inside", ['{"a":1}', "[[]]", '{"":{}}'])
-def test_what_costs_too_much_to_read_is_counted_first(inside: str) -> None:
+def test_messages_with_too_many_json_nodes_are_rejected(inside: str) -> None:
     data = message('"id":1', '"method":"m"', f'"params":{{"of":[{",".join([inside] * MANY)}]}}')
     found = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
     assert isinstance(found, MalformedMessage) and "at most 200000" in found.error.message
@@ -525,7 +525,7 @@ def test_values_are_counted_too(value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{[:", '\\"{[:', "\\\\{[:", ',"{', "1"])
-def test_what_stands_in_a_text_costs_nothing(text: str) -> None:
+def test_brackets_inside_strings_do_not_count_as_nodes(text: str) -> None:
     texts = ",".join([json.dumps(text * 50_000), *[json.dumps(text)] * MANY])
     data = message('"id":1', '"method":"m"', f'"params":{{"of":[{texts}]}}')
     assert isinstance(jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES), JsonRpcMessage)
@@ -628,7 +628,7 @@ def test_a_notification_has_no_id_and_a_message_without_params_no_params() -> No
 
 @pytest.mark.requirement("stdio.lines")
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"]))))
-def test_what_we_write_has_no_raw_newline_and_is_read_back_the_same(id: int | str) -> None:
+def test_encoded_messages_have_no_newlines_and_round_trip(id: int | str) -> None:
     """basic/transports, stdio: "Messages are delimited by newlines, and MUST NOT contain embedded newlines"."""
     said = [
         jsonrpc.encode(jsonrpc.ResultResponse(id, Raw(b"{}"))),
@@ -685,7 +685,7 @@ def test_json_that_must_be_accepted_is_no_parse_error_as_a_whole_message(path: P
 
 @absent
 @pytest.mark.parametrize("path", _files("n"))
-def test_what_must_be_rejected_is_a_parse_error_whole_and_inside(path: Path) -> None:
+def test_json_test_suite_n_files_are_parse_errors(path: Path) -> None:
     data = path.read_bytes()
     for written in (data, _inside(data), b"[" + _inside(data) + b"]"):
         found = malformed(written)
@@ -694,7 +694,7 @@ def test_what_must_be_rejected_is_a_parse_error_whole_and_inside(path: Path) -> 
 
 @absent
 @pytest.mark.parametrize("path", _files("i"))
-def test_what_may_be_either_is_one_of_the_two(path: Path) -> None:
+def test_json_test_suite_i_files_are_accepted_or_rejected(path: Path) -> None:
     data = path.read_bytes()
     whole = jsonrpc.decode_message(data)
     assert isinstance(whole, list | MalformedMessage)

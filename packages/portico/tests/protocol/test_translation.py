@@ -141,7 +141,7 @@ def test_a_tool_has_the_members_its_revision_knows(revision: str, members: set[s
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-def test_what_stays_is_not_copied(revision: str) -> None:
+def test_tool_without_newer_fields_is_not_copied(revision: str) -> None:
     """A tool without anything new is the same object on every revision."""
     plain = tools.Tool(name="t", input_schema={"type": "object"})
     assert translation.strip_unknown_fields(plain, revision) is plain
@@ -307,7 +307,7 @@ def test_blocks_have_a_meta_and_a_last_modified_since_2025_06_18(block: Any, rev
 
 @pytest.mark.requirement("tools.structured-object")
 @pytest.mark.parametrize("value", [Raw(b"[1]"), Raw(b"3"), Raw(b"null"), Raw(b'"x"'), [1], 3, None, "x", True])
-def test_structured_content_that_is_no_object_is_put_into_one_until_2025_11_25(value: Any) -> None:
+def test_non_object_structured_content_is_wrapped_until_2025_11_25(value: Any) -> None:
     """server/tools: `structuredContent` is a JSON object in 2025-06-18 and 2025-11-25, any JSON in 2026-07-28."""
     said = tools.CallToolResult(content=[], structured_content=value, is_error=False)
     plain = written(value)
@@ -338,9 +338,7 @@ def test_a_result_without_structured_content_gets_none() -> None:
     "schema",
     [{"type": "array", "items": {"type": "integer"}}, {"type": "integer"}, {"type": "null"}, {"enum": ["a", "b"]}],
 )
-def test_an_output_schema_that_is_no_object_is_put_into_one_until_2025_11_25(
-    schema: dict[str, Any], revision: str
-) -> None:
+def test_non_object_output_schema_is_wrapped_until_2025_11_25(schema: dict[str, Any], revision: str) -> None:
     """Tool.outputSchema has `type: "object"` at its root in 2025-06-18 and 2025-11-25."""
     said = translation.translate_tool(
         tools.Tool(name="t", input_schema={"type": "object"}, output_schema=schema), revision

@@ -195,7 +195,7 @@ async def test_a_request_with_a_version_in_its_meta_stands_alone(server: Server)
     assert reply["result"]["_meta"][SERVER_INFO_META_KEY] == {"name": "door", "version": "1.0.0"}
 
 
-async def test_what_a_request_says_of_its_client_is_in_the_call_and_nowhere_else(server: Server) -> None:
+async def test_client_metadata_is_scoped_to_its_request(server: Server) -> None:
     calls: list[Call] = []
 
     async def remember(call: Call) -> Any:
@@ -263,7 +263,7 @@ async def test_a_key_of_the_wrong_kind_is_invalid_params(meta: dict[str, Any], s
 
 
 @pytest.mark.parametrize("meta", [None, [], "x", 1])
-async def test_a_meta_that_is_no_object_is_invalid_params(meta: Any, server: Server) -> None:
+async def test_non_object_meta_is_invalid_params(meta: Any, server: Server) -> None:
     assert await code(written("tools/list", {"_meta": meta}), server) == INVALID_PARAMS
 
 
@@ -308,7 +308,7 @@ async def test_an_unknown_method_is_method_not_found(method: str, server: Server
         ("resources/unsubscribe", {"uri": "door://open"}),
     ],
 )
-async def test_what_2026_07_28_removed_is_not_found_there(
+async def test_methods_removed_in_2026_07_28_are_not_found(
     method: str, params: dict[str, Any], server: Server, connect: Connect
 ) -> None:
     """2026-07-28, changelog: the handshake, ping, logging/setLevel and resource subscriptions are removed.
@@ -681,7 +681,7 @@ async def test_a_batch_of_one_is_answered_by_an_array_of_one(
 
 
 @pytest.mark.parametrize("revision", BATCHING)
-async def test_each_invalid_member_is_an_invalid_request_of_its_own(
+async def test_each_invalid_batch_member_gets_its_own_error(
     revision: str | None, server: Server, connect: Connect
 ) -> None:
     """JSON-RPC 2.0, 7: "rpc call with invalid Batch"."""
@@ -796,7 +796,7 @@ async def test_the_answer_to_a_batch_of_nonsense_is_not_many_times_its_size(serv
     assert len(await wire.receive_bytes()) <= 5 * len(data)
 
 
-async def test_the_door_itself_knows_batches_where_it_is_told_to(server: Server) -> None:
+async def test_dispatcher_accepts_batches_only_if_enabled(server: Server) -> None:
     batch = b"[" + b",".join([written("tools/list", id=1), written("no/such", id="1"), written("n", id=None)]) + b"]"
     replies = await replied(batch, server, batches=True)
     assert [(reply["id"], "result" in reply) for reply in replies] == [(1, True), ("1", False)]

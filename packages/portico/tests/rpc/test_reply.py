@@ -162,7 +162,7 @@ def test_progress_only_grows(form: Callable[[ProgressParams], Any]) -> None:
 @pytest.mark.requirement("progress.number")
 @pytest.mark.parametrize("form", [lambda params: params, msgspec.to_builtins], ids=["struct", "dict"])
 @pytest.mark.parametrize("progress", [float("inf"), float("-inf"), float("nan"), 10**400, "5", None, True])
-def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[ProgressParams], Any]) -> None:
+def test_non_numeric_progress_is_not_sent(progress: Any, form: Callable[[ProgressParams], Any]) -> None:
     heard: list[Any] = []
     reply = CallbackReply(lambda _, params: heard.append(params))
     reply.notify(PROGRESS, form(ProgressParams(progress_token="p", progress=progress)))
@@ -171,7 +171,7 @@ def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[P
 
 @pytest.mark.requirement("progress.number")
 @pytest.mark.parametrize("total", [float("inf"), float("nan"), 10**400, True, "9"])
-def test_a_total_that_is_no_number_is_left_out(total: Any) -> None:
+def test_non_numeric_progress_total_is_omitted(total: Any) -> None:
     heard: list[Any] = []
     reply = CallbackReply(lambda _, params: heard.append(params))
     reply.notify(PROGRESS, ProgressParams(progress_token="p", progress=1, total=total))
@@ -179,7 +179,7 @@ def test_a_total_that_is_no_number_is_left_out(total: Any) -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"progress": "far"}, 5, None, Raw(b"[]"), Raw(b'{"progressToken":1}')])
-def test_what_is_no_progress_is_not_told(params: Any) -> None:
+def test_malformed_progress_is_not_sent(params: Any) -> None:
     heard: list[Any] = []
     CallbackReply(lambda _, params: heard.append(params)).notify(PROGRESS, params)
     assert heard == []

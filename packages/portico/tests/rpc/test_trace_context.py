@@ -39,7 +39,7 @@ def shop() -> Server:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
-async def test_what_comes_of_a_call_is_reported_in_a_few_words(
+async def test_call_outcomes_are_logged_briefly(
     connect: Connect, lines: Callable[[], list[str]], revision: str
 ) -> None:
     wire = connect(shop())

@@ -194,7 +194,7 @@ def test_a_long_text_in_pieces_is_found_as_in_one(monkeypatch: pytest.MonkeyPatc
         assert find(text) == whole
 
 
-def test_what_lies_across_two_pieces_is_found_once_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_across_two_chunks_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "CHUNK_CHARS", 1000)
     key = samples.pem("PRIVATE KEY", 1216)(random.Random(5))
     for before in (0, 1, 400, 990, 999, 1000, 1001):

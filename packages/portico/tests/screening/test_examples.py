@@ -26,7 +26,7 @@ MADE_UP = [
 
 
 @pytest.mark.parametrize(("text", "name"), MADE_UP)
-def test_what_is_made_up_is_found_only_where_it_is_to_count(text: str, name: str) -> None:
+def test_placeholders_are_found_only_if_included(text: str, name: str) -> None:
     assert find(text) == []
     assert [one.name for one in find(text, include_placeholders=True)] == [name]
     assert screen(text, ScreeningPolicy(pii="block")).text == text
@@ -45,5 +45,5 @@ def test_what_is_made_up_is_found_only_where_it_is_to_count(text: str, name: str
         "tel. 12-34, ticket ABC-123-4567, port 8080",
     ],
 )
-def test_what_is_neither_is_let_through(text: str) -> None:
+def test_ordinary_text_is_not_flagged(text: str) -> None:
     assert find(text, include_placeholders=True) == []

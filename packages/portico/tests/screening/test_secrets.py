@@ -106,7 +106,7 @@ def test_a_private_key_is_found_whole_even_without_its_end() -> None:
         "card 4242 4242 4242 4242",
     ],
 )
-def test_what_only_looks_like_one_is_let_through(text: str) -> None:
+def test_text_that_resembles_a_secret_is_not_flagged(text: str) -> None:
     assert found(text) == []
 
 
@@ -119,7 +119,7 @@ def test_a_number_that_does_not_add_up_is_no_card_and_no_account() -> None:
     assert found(f"IBAN {wrong}") == []
 
 
-def test_a_card_inside_a_digest_is_none() -> None:
+def test_card_number_inside_a_digest_is_not_flagged() -> None:
     assert found(f"tree {samples.card(RNG)}dab491349f30") == []
 
 
@@ -176,7 +176,7 @@ def test_a_secret_blocks_and_personal_data_passes_unless_told_otherwise() -> Non
     assert screen(mail, count_allowed=True).allowed == {"email": 1}
 
 
-def test_what_is_blocked_is_not_handed_on() -> None:
+def test_blocked_text_is_not_returned() -> None:
     assert screen(f"password={PASSWORD}").text is None
 
 
@@ -255,5 +255,5 @@ def test_okta_tokens_and_putty_keys_are_found() -> None:
 @pytest.mark.parametrize(
     "text", ["costs $1 and $2 more", "awk '{print $1$2}'", "{SHA} is a scheme", "$6$salt$hash", "ptk_1"]
 )
-def test_what_only_looks_like_a_hash_is_let_through(text: str) -> None:
+def test_text_that_resembles_a_hash_is_not_flagged(text: str) -> None:
     assert find(text) == []

@@ -55,7 +55,7 @@ async def listing(call: Call) -> Any:
     raise ToolError("no")
 
 
-async def test_what_can_be_read_is_found() -> None:
+async def test_readable_tools_of_a_hostile_list_are_found() -> None:
     handler: Handler = listing
     async with Client(ToolSearchServer(handler)) as client:
         for detail in ("signature", "schema"):

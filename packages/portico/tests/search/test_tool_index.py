@@ -45,7 +45,7 @@ def test_a_tool_is_found_by_what_it_is_for(query: str, tool: str) -> None:
     assert first(query) in (tool, "create_issue" if query == "repositry" else tool)
 
 
-def test_what_is_not_visible_is_not_found() -> None:
+def test_hidden_tools_are_not_found() -> None:
     shown = bytes(tool.name != "write_file" for tool in TOOLS)
     assert first("write a file") == "write_file"
     assert first("write a file", shown) == "read_file"
@@ -73,13 +73,13 @@ def test_paths_and_addresses_are_the_kind_of_thing_that_they_are() -> None:
     assert strip_paths_and_urls("Use Next.js 1.5 and e.g. x.y")[0] == "Use Next.js 1.5 and e.g. x.y"
 
 
-def test_what_an_earlier_query_has_found_takes_no_room() -> None:
+def test_results_of_earlier_queries_do_not_use_up_the_limit() -> None:
     first, second = INDEX.search_many(["write a file", "write text to a file"], 1)
     assert [TOOLS[at].name for at in first] == ["write_file"]
     assert [TOOLS[at].name for at in second] == ["write_file", "read_file"]
 
 
-def test_what_a_server_lists_first_is_what_it_is_mostly_used_for() -> None:
+def test_tools_listed_first_by_a_server_rank_higher() -> None:
     add = ToolDocument("add_slide", "", "Put a slide at the end.", server="decks")
     recolor = ToolDocument("recolor_slide", "", "Give a slide, or each slide, a colour.", server="decks")
     alone = [ToolDocument(one.name, one.title, one.description) for one in (add, recolor)]

@@ -117,12 +117,12 @@ async def test_tools_are_found_and_called_at_every_revision(server: Server, revi
             assert (told.text, progress[:1]) == ("accept True", [1])
 
 
-async def test_what_stands_for_all_tools_promises_nothing_of_their_results(server: Server) -> None:
+async def test_search_tools_have_no_output_schema(server: Server) -> None:
     async with Client(ToolSearchServer(server)) as client:
         assert [tool.output_schema for tool in await client.list_tools()] == [None, None]
 
 
-async def test_what_is_hidden_is_neither_found_nor_called_and_looks_like_what_is_not_there(server: Server) -> None:
+async def test_hidden_tools_are_indistinguishable_from_missing_ones(server: Server) -> None:
     rules = [{"principal": "group:ops", "tool": "*"}, {"tool": "*.create_*"}, {"tool": "*.forecast"}]
     access_settings.apply(server, access_settings.read({"rule": rules}))
     start, face = prefix(server), ToolSearchServer(server, pinned_tools=[f"{prefix(server)}deleteRepository"])
@@ -246,7 +246,7 @@ async def test_only_the_tools_of_one_server_and_what_is_no_server() -> None:
                 await found(client, [f"{n}{one}" for n, one in enumerate(wrong)])
 
 
-async def test_what_is_added_later_is_found() -> None:
+async def test_tools_added_later_are_found() -> None:
     server = forge()
     async with Client(ToolSearchServer(server)) as client:
         assert "nothing" not in await found(client, "merge branches")

@@ -126,7 +126,7 @@ async def test_a_file_is_read_again_for_each_host(tmp_path: Path) -> None:
         (lambda: Server().tool(name="t", visibility=["users"])(lambda: None), "visibility of the tool"),
     ],
 )
-def test_what_a_host_would_refuse_is_refused_at_once(make: Any, reason: str) -> None:
+def test_invalid_app_pages_raise_usage_error(make: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         make()
 
@@ -138,7 +138,7 @@ def test_a_client_shows_pages_of_the_types_that_it_names() -> None:
     assert not supports_apps(ClientCapabilities())
 
 
-async def test_what_servers_say_of_their_apps_fits_the_schemas_of_the_extension() -> None:
+async def test_app_metadata_matches_the_extension_schemas() -> None:
     try:
         check = ext_apps.checker()
     except node.NotInstalled as why:

@@ -89,7 +89,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.requirement("resources.uri-syntax", "caching.hints-valid")
 @pytest.mark.parametrize("build, words", MISTAKES.values(), ids=MISTAKES)
-def test_what_the_protocol_forbids_is_not_built(build: Callable[[], Any], words: str) -> None:
+def test_invalid_definitions_raise_usage_error(build: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         build()
 
@@ -100,7 +100,7 @@ def test_hints_of_skills_are_checked_too(tmp_path: Path) -> None:
         Skills(tmp_path, cache_ttl_ms=-1)
 
 
-def test_what_the_protocol_allows_is_built() -> None:
+def test_valid_definitions_are_accepted() -> None:
     server = Server("s", cache=CacheHint(0, "public"), icons=[Icon("data:image/png;base64,AA==")])
     keys = [
         "a",

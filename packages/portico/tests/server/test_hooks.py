@@ -122,7 +122,7 @@ async def test_a_long_result_is_cut_off() -> None:
         assert "1,000 characters" in said.content[1].text
 
 
-async def test_what_failed_without_a_connection_is_tried_again() -> None:
+async def test_retry_middleware_retries_connection_errors() -> None:
     server, _ = made(RetryMiddleware(base_delay=0.001))
     async with Client(server) as client:
         assert (await client.call_tool("flaky")).data == "there"

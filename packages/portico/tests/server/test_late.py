@@ -91,7 +91,7 @@ async def test_they_are_listed_as_those_that_are_read_at_once() -> None:
         assert await late.list_prompts() == await early.list_prompts()
 
 
-def test_what_a_principal_needs_is_known_before_and_after() -> None:
+def test_lazy_and_eager_components_have_the_same_scopes() -> None:
     for service in (Late(), Early()):
         add, welcome, page, greet = service.scoped_components()
         assert add.required_scopes == {"late:read"} and welcome.required_scopes == {"late:write"}  # type: ignore[union-attr]
@@ -116,7 +116,7 @@ def test_a_copy_has_its_own_name_and_its_own_definition() -> None:
     assert other.definition.title == "Sum"
 
 
-def test_what_has_to_be_known_from_the_start_is_refused() -> None:
+def test_lazy_tool_with_mirrored_arguments_raises_usage_error() -> None:
     async def mirrored(region: Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Region"})]) -> str:
         return region
 
@@ -124,7 +124,7 @@ def test_what_has_to_be_known_from_the_start_is_refused() -> None:
         _ = LazyTool(lambda: mirrored, name="mirrored").definition
 
 
-def test_what_python_looks_for_does_not_load_it() -> None:
+def test_attribute_lookup_and_copy_do_not_load_a_lazy_tool() -> None:
     def load() -> Any:
         raise AssertionError("loaded")
 

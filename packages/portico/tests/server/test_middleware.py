@@ -159,7 +159,7 @@ async def test_a_middleware_may_refuse_a_tool_in_words_for_the_model(revision: s
 
 @pytest.mark.parametrize("method, params", [("tools/list", {}), ("resources/read", {"uri": "a://b"})])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_is_no_tool_is_refused_by_an_error(
+async def test_tool_error_outside_tools_call_is_a_protocol_error(
     connect: Connect, revision: str, method: str, params: dict[str, Any]
 ) -> None:
     """Only tools/call has a result that says no."""
@@ -214,7 +214,7 @@ async def test_a_middleware_that_breaks_shows_an_id_and_nothing_else(revision: s
     assert "hunter2" not in result.text + raised.value.message
 
 
-async def test_what_is_mounted_passes_through_too() -> None:
+async def test_middleware_wraps_mounted_servers() -> None:
     notes: list[str] = []
     server = Server("outer", middleware=[noting(notes, "out")])
     server.mount(greeting(middleware=[noting(notes, "in")]), namespace="x")
@@ -225,7 +225,7 @@ async def test_what_is_mounted_passes_through_too() -> None:
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_what_the_session_answers_does_not_pass_through(revision: str) -> None:
+async def test_requests_answered_by_the_session_skip_middleware(revision: str) -> None:
     notes: list[str] = []
     async with Client(greeting(middleware=[noting(notes)]), protocol_version=revision) as client:
         notes.clear()

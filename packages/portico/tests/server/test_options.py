@@ -80,6 +80,6 @@ def test_the_options_of_a_client_can_be_seen() -> None:
     assert inspect.signature(SyncClient).parameters.keys() == options.keys()
 
 
-def test_what_is_missing_is_python_s_own_affair() -> None:
+def test_missing_argument_raises_type_error() -> None:
     with pytest.raises(TypeError, match="uri"):
         Resource(hello)  # type: ignore[call-arg]

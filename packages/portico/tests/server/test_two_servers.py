@@ -42,7 +42,7 @@ asyncio.run(main())
 """
 
 
-def test_what_a_body_asks_of_another_server_it_asks_for_its_caller() -> None:
+def test_call_to_another_server_uses_the_callers_principal() -> None:
     """Whatever that server has, and whatever else the program has imported: so it runs by itself."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["ann", "InsufficientScope"], done.stderr

@@ -92,7 +92,7 @@ def test_a_path_is_an_address_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://host/name", "sqlite://relative.db"])
-def test_an_address_that_is_none_is_refused_and_says_what_one_looks_like(url: str) -> None:
+def test_invalid_database_url_error_shows_an_example(url: str) -> None:
     with pytest.raises(DatabaseOpenError, match=r"sqlite:///path/to/file\.db"):
         Database(url)
 
@@ -114,7 +114,7 @@ async def test_a_row_becomes_a_struct(db: Database) -> None:
     assert found == Item(id, "a", 3, 1.5, True, Detail(7))
 
 
-async def test_null_is_none_and_what_is_not_asked_for_has_its_default(db: Database) -> None:
+async def test_null_columns_and_unselected_fields_use_defaults(db: Database) -> None:
     id = await db.write(lambda tx: add(tx, "a"))
     assert await db.read(lambda tx: tx.fetch_one(Item, "select id, name, weight, detail from item")) == Item(id, "a")
 
@@ -215,7 +215,7 @@ async def test_parameters_by_name_and_by_position(db: Database) -> None:
     assert found == ["a"]
 
 
-async def test_what_looks_like_a_parameter_in_quotes_is_none(db: Database) -> None:
+async def test_placeholders_in_quotes_and_comments_are_not_parameters(db: Database) -> None:
     sql = """select ':a ? % it''s' || :a /* :b ? */ -- ? :c '
     """
     assert await db.read(lambda tx: tx.fetch_one(str, sql, {"a": "!"})) == ":a ? % it's!"
@@ -246,7 +246,7 @@ async def test_text_is_data(db: Database, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["a\0b", "half \ud800", 2**63])
-async def test_what_an_engine_cannot_hold_is_refused_by_both(db: Database, value: Any) -> None:
+async def test_values_unsupported_by_one_engine_are_rejected_by_both(db: Database, value: Any) -> None:
     column = "name" if isinstance(value, str) else "count"
     with pytest.raises(InvalidValue):
         await db.write(lambda tx: add(tx, **{"name": "a", column: value}))
@@ -412,7 +412,7 @@ async def test_wrong_sql_is_a_clear_error(db: Database) -> None:
 # All or nothing
 
 
-async def test_what_fails_is_not_written(db: Database) -> None:
+async def test_failed_transaction_is_rolled_back(db: Database) -> None:
     class Odd(Exception):
         pass
 

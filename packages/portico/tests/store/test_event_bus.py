@@ -34,7 +34,7 @@ async def tell(db: Database, topic: str, *payloads: str) -> None:
     await db.write(lambda tx: [tx.publish(topic, payload) for payload in payloads])
 
 
-async def test_what_is_published_is_heard_after_the_commit(db: Database) -> None:
+async def test_events_are_delivered_after_commit(db: Database) -> None:
     async with db.subscribe("item") as events:
 
         def work(tx: Any) -> None:
@@ -47,7 +47,7 @@ async def test_what_is_published_is_heard_after_the_commit(db: Database) -> None
         assert await db.read(lambda tx: tx.fetch_one(int, "select count(*) from item")) == 1
 
 
-async def test_what_fails_is_not_heard(db: Database) -> None:
+async def test_events_of_a_failed_transaction_are_not_delivered(db: Database) -> None:
     async with db.subscribe("item") as events:
 
         def fails(tx: Any) -> None:
@@ -89,7 +89,7 @@ async def test_only_who_writes_can_publish(db: Database) -> None:
 
 
 @pytest.mark.parametrize(("topic", "payload"), [("", ""), ("t" * 101, ""), ("t", "\ud800"), ("\ud800", "")])
-async def test_what_cannot_travel_is_refused_before_anything_is_written(db: Database, topic: str, payload: str) -> None:
+async def test_invalid_topics_and_payloads_raise_usage_error(db: Database, topic: str, payload: str) -> None:
     with pytest.raises(UsageError):
         await db.write(lambda tx: tx.publish(topic, payload))
 
@@ -110,7 +110,7 @@ async def test_subscriptions_end_with_the_database(url: str) -> None:
             assert await waiting == "ended"
 
 
-async def test_who_has_left_hears_nothing(db: Database) -> None:
+async def test_ended_subscription_receives_no_events(db: Database) -> None:
     async with db.subscribe("item") as events:
         pass
     await tell(db, "item", "1")
@@ -161,7 +161,7 @@ async def test_many_and_large_events_all_arrive(shared_url: str) -> None:
         assert {(await next_of(events)).payload for _ in range(60)} == payloads
 
 
-async def test_what_a_killed_process_leaves_is_cleared_away(
+async def test_socket_of_a_killed_process_is_removed(
     tmp_path: Path, sqlite_url: str, spawn: Callable[..., Any]
 ) -> None:
     folder = tmp_path / "store.db-bus"

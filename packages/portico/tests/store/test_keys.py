@@ -65,7 +65,7 @@ def test_a_row_is_signed_value_by_value() -> None:
         assert not keys.is_row_signed(b"rows", wrong, "ab", "c", None)
 
 
-def test_what_an_older_key_has_signed_is_good_and_without_a_key_nothing_is() -> None:
+def test_signatures_of_rotated_keys_verify_but_unknown_keys_do_not() -> None:
     old, new = b"o" * 32, b"n" * 32
     signature = SigningKeys([old]).sign_row(b"rows", "a")
     assert SigningKeys([new, old]).is_row_signed(b"rows", signature, "a")

@@ -48,7 +48,7 @@ async def test_each_is_applied_once(url: str, folder: Path) -> None:
         assert await notes(db) == ["first", "second"]
 
 
-async def test_one_engine_may_have_a_text_of_its_own(url: str, folder: Path) -> None:
+async def test_migration_can_have_an_engine_specific_file(url: str, folder: Path) -> None:
     (folder / "0002_engine.sql").write_text("insert into note (text) values ('sqlite')")
     (folder / "0002_engine.postgresql.sql").write_text("insert into note (text) values (cast(1 as integer)::text)")
     (folder / "0003_both.sqlite.sql").write_text("insert into note (text) values ('here')")
@@ -103,7 +103,7 @@ async def test_an_older_release_goes_on_beside_what_only_adds(url: str, folder: 
         await db.write(lambda tx: tx.execute("insert into note (text) values ('by an older one')"))
 
 
-def test_what_says_that_it_adds_does_nothing_else() -> None:
+def test_migrations_named_adds_only_add() -> None:
     adds = re.compile(r"create (table|index) .*|alter table \w+ add column \w+ (?!.*not null(?!.*default)).*", re.S)
     for path in ROOT.glob("packages/*/src/**/migrations/*_adds_*.sql"):
         statements = [one.strip() for one in re.sub(r"--.*", "", path.read_text()).split(";")]

@@ -257,7 +257,7 @@ async def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> No
             await Database(path).open()
 
 
-async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_database_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"these are my notes, not a database\n" * 100)
     before = path.read_bytes()
@@ -307,7 +307,7 @@ async def test_a_file_that_is_not_to_be_written_to_can_be_read(tmp_path: Path) -
         assert await db.write(insert(2)) == 1
 
 
-async def test_what_is_kept_is_private(tmp_path: Path) -> None:
+async def test_database_files_are_private(tmp_path: Path) -> None:
     async with Database(tmp_path / "store.db") as db:
         await db.write(lambda tx: tx.execute(TABLE))
         for name in ("store.db", "store.db-wal", "store.db-shm"):

@@ -125,7 +125,7 @@ async def test_an_address_where_nothing_is_is_not_waited_for(url: str) -> None:
             await retry_until_ready(Database(url).open)
 
 
-async def test_what_does_not_pass_is_not_waited_for(tmp_path: Path) -> None:
+async def test_permanent_errors_are_not_retried(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(DatabaseCorrupt):
         await retry_until_ready(Database(tmp_path / "store.db").open)

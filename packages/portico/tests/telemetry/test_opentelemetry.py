@@ -100,7 +100,7 @@ def test_the_trace_comes_from_meta_or_from_the_headers(seen: Receiver) -> None:
     assert [span.parent_span_id.hex() for span in inherited] == ["b7ad6b7169203331"] * 2
 
 
-def test_what_a_tool_refuses_is_an_error_of_the_span(seen: Receiver) -> None:
+def test_tool_error_sets_the_span_status(seen: Receiver) -> None:
     (span,) = _named(seen, "watched", "tools/call refuse")
     assert (span.status.code, attributes(span)["error.type"]) == (ERROR, "tool_error")
     assert not span.events

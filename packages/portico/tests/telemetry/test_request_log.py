@@ -80,7 +80,7 @@ def test_a_traceback_begins_at_the_authors_frame(lines: list[dict[str, Any]]) ->
     assert files == [str(SERVED)] * 2
 
 
-def test_what_http_turns_away_has_a_line(lines: list[dict[str, Any]]) -> None:
+def test_rejected_http_requests_are_logged(lines: list[dict[str, Any]]) -> None:
     assert [(line["method"], line["outcome"]) for line in lines if "nowhere" in line.get("method", "")] == [
         ("GET /nowhere", "http 404")
     ]

@@ -43,7 +43,7 @@ def test_options_stand_before_behind_and_between(command: str, words: list[str],
     assert parser.parse([words[0], *option, *words[1:]]) == behind
 
 
-def test_what_begins_with_a_dash_stands_behind_two() -> None:
+def test_values_with_a_leading_dash_follow_a_double_dash() -> None:
     """Ids of tasks did, one in sixty-four."""
     arguments = parser_for("tasks").parse(["retry", "--store", "x.db", "--", "-in6NmENQ", "-o"])
     assert (arguments.action, arguments.ids, arguments.store) == ("retry", ["-in6NmENQ", "-o"], "x.db")

@@ -142,7 +142,9 @@ async def test_initialized_before_initialize_changes_nothing(server: Server, con
 @pytest.mark.requirement("lifecycle.initialized")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize("lifecycle", ["auto", "strict", "lenient"])
-async def test_who_may_ask_before_initialized(lifecycle: str, revision: str, server: Server, connect: Connect) -> None:
+async def test_requests_before_initialized_follow_the_lifecycle_option(
+    lifecycle: str, revision: str, server: Server, connect: Connect
+) -> None:
     """By themselves 2024-11-05 clients, which often never sent it, may; later ones may not. Both can be overruled."""
     wire = connect(server, lifecycle=lifecycle)
     await wire.initialize(revision, initialized=False)
@@ -193,7 +195,7 @@ async def test_a_second_initialize_is_an_invalid_request_and_changes_nothing(
 
 @pytest.mark.requirement("lifecycle.shutdown")
 @pytest.mark.parametrize("revision", [None, V2025_11_25])
-async def test_what_comes_after_the_end_of_a_session_is_refused_and_is_no_fault_of_ours(
+async def test_request_after_shutdown_is_rejected_without_logging_an_error(
     revision: str | None, server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SHUTDOWN is the last state: there is no way from it back to answering."""
@@ -230,7 +232,7 @@ async def test_any_other_revision_is_countered_with_our_newest_handshake(
     assert (await wire.initialize(asked))["protocolVersion"] == V2025_11_25
 
 
-async def test_what_early_clients_left_out_is_filled_in(server: Server, connect: Connect) -> None:
+async def test_missing_initialize_fields_get_defaults(server: Server, connect: Connect) -> None:
     wire = connect(server)
     reply = await wire.request("initialize", {"clientInfo": WHO})
     assert reply["result"]["protocolVersion"] == V2024_11_05
@@ -348,7 +350,7 @@ async def test_a_modern_call_learns_nothing_from_the_session_around_it(server: S
 @pytest.mark.requirement("lifecycle.negotiated-version")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize("method", ["server/discover", "subscriptions/listen"])
-async def test_what_only_2026_07_28_has_is_refused_in_a_session(
+async def test_methods_new_in_2026_07_28_are_rejected_in_a_session(
     method: str, revision: str, server: Server, connect: Connect
 ) -> None:
     wire = connect(server)
@@ -540,7 +542,7 @@ async def test_changes_of_lists_are_reported_once_for_all_that_is_done_in_one_go
 
 
 @pytest.mark.requirement("lifecycle.server-silent")
-async def test_nothing_is_told_before_initialized(server: Server, connect: Connect) -> None:
+async def test_no_notifications_before_initialized(server: Server, connect: Connect) -> None:
     """basic/lifecycle: "The server SHOULD NOT send requests other than pings and logging before receiving the
     initialized notification"; and a list that nobody has read cannot have changed."""
     wire = connect(server)

@@ -89,7 +89,7 @@ async def test_a_template_may_be_named_by_its_name() -> None:
         ("framed", "t", ["true"]),
     ],
 )
-async def test_what_has_a_few_values_completes_itself(argument: str, typed: str, expected: list[str]) -> None:
+async def test_enumerated_values_are_completed(argument: str, typed: str, expected: list[str]) -> None:
     assert (await complete(PAINT, argument, typed)).values == expected
 
 
@@ -102,7 +102,7 @@ async def test_an_argument_that_there_is_not_cannot_be_completed(revision: str) 
             await complete(reference, "nothing", "x", protocol_version=revision)
 
 
-async def test_what_could_be_anything_is_completed_with_nothing() -> None:
+async def test_free_text_arguments_have_no_completions() -> None:
     server = Server("s")
     server.prompt("p")(lambda free: free)
     async with Client(server) as client:
@@ -171,7 +171,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
         ({"type": "ref/resource", "uri": "no://where"}, "no://where"),
     ],
 )
-async def test_what_does_not_exist_cannot_be_completed(ref: dict[str, str], name: str) -> None:
+async def test_completion_of_a_missing_reference_is_an_error(ref: dict[str, str], name: str) -> None:
     with pytest.raises(ProtocolError) as raised:
         await complete(ref, "a", "")
     assert raised.value.code == -32602
@@ -189,7 +189,7 @@ async def test_what_does_not_exist_cannot_be_completed(ref: dict[str, str], name
         {"ref": {"type": "ref/prompt", "name": "paint"}, "argument": {"name": "colour", "value": 1}},
     ],
 )
-async def test_what_is_malformed_is_refused(connect: Connect, params: dict[str, Any]) -> None:
+async def test_malformed_completion_requests_are_invalid_params(connect: Connect, params: dict[str, Any]) -> None:
     error = (await connect(server()).modern("completion/complete", params))["error"]
     assert error["code"] == -32602
     assert "completion/complete" in error["message"]

@@ -54,7 +54,7 @@ async def test_one_that_blocks_holds_up_no_other_call(kind: str) -> None:
         assert (await slow).data == "1 none"
 
 
-async def test_what_one_sets_the_body_sees_and_it_takes_back() -> None:
+async def test_context_variable_set_by_a_dependency_is_visible_and_reset() -> None:
     def tenant() -> Iterator[int]:
         token = TENANT.set("acme")
         yield 1
@@ -179,7 +179,7 @@ async def test_a_refusal_of_the_body_stands_where_one_also_sees_it() -> None:
     assert seen == ["no such city"]
 
 
-async def test_what_was_just_entered_is_left_while_its_thread_still_returns() -> None:
+async def test_cancelled_entry_exits_the_context_manager() -> None:
     """No two threads can be in the same variables."""
     entered, go, left = threading.Event(), threading.Event(), []
 

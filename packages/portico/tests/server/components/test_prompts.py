@@ -97,7 +97,7 @@ async def echo(said: str) -> str:
         ([], []),
     ],
 )
-async def test_what_a_function_returns_becomes_messages(value: Any, expected: list[tuple[str, str]]) -> None:
+async def test_return_values_become_messages(value: Any, expected: list[tuple[str, str]]) -> None:
     server = Server("s")
     server.prompt("p")(lambda: value)
     assert [(one.role, one.content.text) for one in await messages(server, "p")] == expected
@@ -122,7 +122,7 @@ async def test_an_image_may_stand_in_a_message(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_revision_does_not_know_is_reported_as_text(revision: str) -> None:
+async def test_content_unknown_to_a_protocol_version_is_sent_as_text(revision: str) -> None:
     server = Server("s")
     link = ResourceLink(uri="a://b", name="b", title="The b")
     server.prompt("p")(lambda: [AudioContent(data="AAAA", mime_type="audio/wav"), link])

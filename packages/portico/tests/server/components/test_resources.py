@@ -106,7 +106,7 @@ async def test_an_older_client_is_not_told_what_its_revision_does_not_know(conne
     ],
 )
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_function_returns_becomes_text(revision: str, value: Any, mime_type: Any, expected: Any) -> None:
+async def test_return_values_become_text(revision: str, value: Any, mime_type: Any, expected: Any) -> None:
     server = Server("s")
     server.resource("a://b", mime_type=mime_type)(lambda: value)
     contents = await read(server, "a://b", protocol_version=revision)
@@ -123,7 +123,7 @@ async def test_what_a_function_returns_becomes_text(revision: str, value: Any, m
         (b"\xff", "text/plain", ("text/plain", "/w==")),
     ],
 )
-async def test_what_is_not_text_becomes_a_blob(value: Any, mime_type: Any, expected: Any) -> None:
+async def test_binary_return_values_become_blobs(value: Any, mime_type: Any, expected: Any) -> None:
     server = Server("s")
     server.resource("a://b", mime_type=mime_type)(lambda: value)
     contents = await read(server, "a://b")
@@ -240,7 +240,7 @@ def test_the_variables_and_the_parameters_are_the_same_words() -> None:
 @pytest.mark.broken_frames("asks for what is no address")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("uri", ["a://nothing", "b://nowhere", "", "not-a-uri"])
-async def test_what_is_not_there_is_an_error_with_its_uri(revision: str, uri: str) -> None:
+async def test_missing_resource_error_contains_the_uri(revision: str, uri: str) -> None:
     server = Server("s")
     server.resource("a://{x}")(lambda x: None)
     async with Client(server, protocol_version=revision) as client:

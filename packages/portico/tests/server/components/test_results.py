@@ -294,7 +294,7 @@ async def test_nothing_is_no_content(connect: Connect, revision: str, hint: Any)
     ],
     ids=str,
 )
-async def test_what_was_not_announced_is_text_and_objects_are_structured_too(
+async def test_without_output_schema_only_objects_are_structured(
     connect: Connect, value: Any, text: str, structured: bool
 ) -> None:
     tool, result = await listed_and_called(connect, returning(Any, value), "2026-07-28")
@@ -363,7 +363,7 @@ async def test_texts_and_media_may_be_mixed(connect: Connect, revision: str, hin
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_a_revision_does_not_know_is_reported_as_text(connect: Connect, revision: str) -> None:
+async def test_content_unknown_to_a_protocol_version_is_sent_as_text(connect: Connect, revision: str) -> None:
     value = [Audio(data=b"\x00" * 300), ResourceLink(uri="a://b", name="b", title="The b")]
     _, result = await listed_and_called(connect, returning(Any, value), revision)
     audio, link = result["content"]
@@ -397,7 +397,7 @@ async def test_a_file_is_read_when_it_is_sent_and_its_place_is_not_told(connect:
     assert str(tmp_path) not in str(result)
 
 
-async def test_a_file_that_is_not_there_does_not_tell_where_it_was_looked_for(tmp_path: Path) -> None:
+async def test_missing_image_file_does_not_reveal_its_path(tmp_path: Path) -> None:
     async with Client(returning(Any, Image(tmp_path / "gone.png"))) as client:
         result = await client.call_tool("give", raise_on_error=False)
     assert result.is_error
@@ -437,7 +437,7 @@ async def test_a_result_may_be_said_in_full(connect: Connect, revision: str) -> 
     ],
     ids=str,
 )
-async def test_what_is_not_said_in_full_is_filled_in(connect: Connect, full: ToolResult, content: Any) -> None:
+async def test_incomplete_tool_results_are_completed(connect: Connect, full: ToolResult, content: Any) -> None:
     _, result = await listed_and_called(connect, returning(Any, full), "2026-07-28")
     assert result["content"] == content
     assert result["isError"] is full.is_error
@@ -502,7 +502,7 @@ def promising(value: Any, schema: dict[str, Any]) -> Server:
     ids=range(10),
 )
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_does_not_fit_the_schema_of_its_author_is_not_sent(revision: str, value: Any) -> None:
+async def test_result_that_violates_an_explicit_schema_is_not_sent(revision: str, value: Any) -> None:
     """server/tools, Output Schema: "Servers MUST provide structured results that conform to this schema"."""
     async with Client(promising(value, SCHEMA), protocol_version=revision) as client:
         result = await client.call_tool("give", raise_on_error=False)
@@ -521,7 +521,7 @@ async def test_what_does_not_fit_the_schema_of_its_author_is_not_sent(revision: 
     ids=range(3),
 )
 @pytest.mark.parametrize("revision", STRUCTURED)
-async def test_what_fits_the_schema_of_its_author_is_sent(connect: Connect, revision: str, value: Any) -> None:
+async def test_result_that_matches_an_explicit_schema_is_sent(connect: Connect, revision: str, value: Any) -> None:
     _, result = await listed_and_called(connect, promising(value, SCHEMA), revision)
     assert result["structuredContent"] == {"n": 1}
 
@@ -541,7 +541,7 @@ async def test_a_tool_that_says_no_owes_nothing(connect: Connect, revision: str)
 
 @pytest.mark.requirement("tools.output-author")
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"properties": 5}, {"$ref": "https://example.com/schema"}])
-def test_an_output_schema_that_is_none_is_refused_while_building(schema: Any) -> None:
+def test_invalid_output_schema_raises_usage_error(schema: Any) -> None:
     with pytest.raises(UsageError, match="invalid output_schema"):
         promising(1, schema)
 
@@ -575,7 +575,7 @@ async def test_without_the_package_what_certainly_does_not_fit_is_not_sent(monke
     ],
 )
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_does_not_fit_its_schema_is_not_sent(revision: str, hint: Any, value: Any) -> None:
+async def test_result_that_violates_the_inferred_schema_is_not_sent(revision: str, hint: Any, value: Any) -> None:
     async with Client(returning(hint, value), protocol_version=revision) as client:
         result = await client.call_tool("give", raise_on_error=False)
     assert result.is_error

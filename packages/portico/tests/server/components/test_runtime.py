@@ -150,7 +150,7 @@ async def test_no_thread_is_started_before_it_is_needed() -> None:
 # How many
 
 
-async def test_there_are_only_so_many_at_once(gate: Gate) -> None:
+async def test_max_threads_limits_concurrent_calls(gate: Gate) -> None:
     server = blocking(gate, max_threads=2)
     async with Client(server) as client:
         calls = [asyncio.ensure_future(client.call_tool("block", {"number": n})) for n in range(6)]
@@ -161,7 +161,7 @@ async def test_there_are_only_so_many_at_once(gate: Gate) -> None:
     assert gate.most <= 2
 
 
-async def test_those_who_wait_are_served_in_their_order(gate: Gate) -> None:
+async def test_queued_calls_run_in_order(gate: Gate) -> None:
     server = blocking(gate, max_threads=1)
     async with Client(server) as client:
         calls = [asyncio.ensure_future(client.call_tool("block", {"number": n})) for n in range(5)]
@@ -263,7 +263,7 @@ async def test_a_call_that_is_cancelled_before_it_has_a_thread_never_runs(connec
 # Too long
 
 
-async def test_a_body_in_a_thread_that_takes_too_long_is_told_to_the_model(gate: Gate) -> None:
+async def test_timeout_of_a_threaded_tool_is_a_tool_error(gate: Gate) -> None:
     server = Server("s")
     server.tool(name="slow", timeout=0.01)(gate.pass_through)
     async with Client(server, timeout=PATIENCE) as client:
@@ -369,7 +369,7 @@ async def test_a_tool_error_in_a_thread_is_the_authors_own_word() -> None:
             await client.call_tool("refuse")
 
 
-async def test_what_a_body_in_a_thread_says_on_the_way_arrives_before_its_answer(connect: Connect) -> None:
+async def test_notifications_of_a_threaded_tool_precede_its_result(connect: Connect) -> None:
     server = Server("s")
 
     @server.tool

@@ -361,7 +361,7 @@ def test_bound_methods_partials_and_callable_objects() -> None:
     assert read(fixed).summary == "Adds two."
 
 
-def test_what_a_partial_has_been_given_is_not_shown() -> None:
+def test_arguments_bound_by_a_partial_are_not_in_the_schema() -> None:
     def fn(city: str, key: str) -> str:
         return city + key
 
@@ -547,7 +547,7 @@ def test_formats_are_checked_by_decoding(tp: Any, good: str, bad: str) -> None:
 
 
 @pytest.mark.parametrize("tp", TYPES, ids=str)
-def test_what_is_refused_is_explained_and_what_is_repaired_fits(tp: Any) -> None:
+def test_rejected_values_name_the_argument_path(tp: Any) -> None:
     signature = taking(tp)
     for value in VALUES:
         for sent in (value, json.dumps(value)):
@@ -607,7 +607,7 @@ def test_extreme_strings_raise_nothing_else(tp: Any, sent: str) -> None:
     refusal(taking(Annotated[tp, at.Ge(1)]), msgspec.json.encode({"x": sent}))
 
 
-def test_a_pattern_that_is_no_regular_expression_is_a_usage_error() -> None:
+def test_invalid_pattern_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="regular expression"):
         taking(Annotated[str, pydantic.Field(pattern="(")])
 
@@ -743,7 +743,7 @@ def test_a_missing_argument_comes_with_its_description() -> None:
     assert message(read(fn), {}) == "Missing argument 'city': expected a string (The city to look at)."
 
 
-def test_a_function_without_parameters_says_that_it_takes_none() -> None:
+def test_function_without_parameters_rejects_arguments() -> None:
     assert message(read(lambda: 1), {"a": 1}) == "Unknown argument 'a'. None is accepted."
 
 

@@ -533,7 +533,7 @@ async def test_a_timeout_of_the_bodys_own_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_body_that_trips_over_a_cancelled_task_of_its_own_is_answered(revision: str) -> None:
+async def test_tool_that_awaits_its_own_cancelled_task_returns_an_error(revision: str) -> None:
     """Nobody has cancelled the call, so somebody waits for its answer."""
     server = Server("s")
 

@@ -166,7 +166,7 @@ async def test_choices_are_choices_of_a_form(connect: Connect, response_type: An
 
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("response_type, content", [(int, {"value": "many"}), (Booking, {"name": "Ada"}), (int, {})])
-async def test_an_answer_of_another_kind_is_told_to_the_model(
+async def test_elicitation_response_of_the_wrong_type_is_a_tool_error(
     revision: str, response_type: Any, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = asking(response_type)
@@ -355,7 +355,7 @@ def needy() -> Server:
 
 
 @pytest.mark.parametrize("tool, capability", [("elicit", "elicitation"), ("sample", "sampling"), ("roots", "roots")])
-async def test_a_missing_capability_has_a_code_of_its_own(connect: Connect, tool: str, capability: str) -> None:
+async def test_missing_client_capability_is_code_32021(connect: Connect, tool: str, capability: str) -> None:
     error = (await connect(needy()).modern("tools/call", {"name": tool}))["error"]
     assert error["code"] == -32021
     assert capability in error["message"]
@@ -526,7 +526,7 @@ def accepted(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("mrtr.missing-again")
-async def test_what_was_not_answered_is_asked_again_and_what_was_is_kept(connect: Connect) -> None:
+async def test_only_unanswered_input_requests_are_repeated(connect: Connect) -> None:
     wire = connect(parallel())
     first = await answered(wire, "both", {}, None)
     second = await answered(wire, "both", {"elicitation-2": accepted(3)}, first["requestState"])
@@ -815,7 +815,7 @@ async def test_the_state_is_bound_to_its_call(connect: Connect, changed: dict[st
     assert "not issued for this request" in said["error"]["message"]
 
 
-async def test_the_state_of_a_tool_is_none_of_a_prompt(connect: Connect) -> None:
+async def test_request_state_of_a_tool_is_rejected_for_a_prompt(connect: Connect) -> None:
     wire = connect(sealed())
     params = {"name": "prompted", "arguments": {}, "requestState": await state_of(wire)}
     assert (await wire.modern("prompts/get", params, capabilities=EVERYTHING))["error"]["code"] == -32602
@@ -952,7 +952,7 @@ async def test_a_tool_that_is_used_by_another_may_ask(revision: str) -> None:
 
 @pytest.mark.parametrize("running", ["async", "thread"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_progress_is_told_to_whoever_wants_to_know(revision: str, running: str) -> None:
+async def test_progress_is_reported_to_the_progress_handler(revision: str, running: str) -> None:
     server = Server("s")
 
     def work(ctx: Context) -> str:
@@ -1071,7 +1071,7 @@ async def test_a_body_sees_all_of_meta(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_without_meta_there_is_none(connect: Connect, revision: str) -> None:
+async def test_meta_is_empty_if_the_request_has_none(connect: Connect, revision: str) -> None:
     server = Server("s")
 
     @server.tool

@@ -372,7 +372,7 @@ async def test_a_handlers_page_has_an_id_where_the_revision_wants_one(connect: C
     ],
 )
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_handlers_question_that_is_none_is_not_asked(
+async def test_malformed_server_requests_are_not_sent(
     connect: Connect, revision: str, method: str, params: Any
 ) -> None:
     asked = Asked(connect, question(method, params), revision)
@@ -527,7 +527,7 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
 
 @pytest.mark.requirement("caching.after-questions")
 @pytest.mark.parametrize("asks", [True, False])
-async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, asks: bool) -> None:
+async def test_resource_that_elicits_input_is_not_cacheable(connect: Connect, asks: bool) -> None:
     """server/utilities/caching: what depends on answers MUST NOT be cached."""
     server = Server("s", cache=CacheHint(60_000, "public"))
 

@@ -94,7 +94,7 @@ async def test_processes_with_a_store_know_of_each_other(tmp_path: Path, restart
     assert paid == [100]
 
 
-async def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_refused() -> None:
+async def test_used_states_are_bounded_and_evicted_states_are_rejected() -> None:
     spent = UsedStates(max_entries=10)
     end = time.time() + 100
     states = [RequestState(b"", f"{n}", end + n, {}, {}) for n in range(30)]

@@ -114,7 +114,7 @@ async def test_in_a_gateway_the_owner_is_the_alias() -> None:
         assert gateway.qualified_name("resource", "notes://7") == ("sums", "notes://7")
 
 
-async def test_what_is_denied_is_neither_listed_nor_there() -> None:
+async def test_denied_components_are_neither_listed_nor_callable() -> None:
     server = a_server()
     server.set_policy(access_policy=Only("files.write", "house.notes://plan", "house.indirectly", "sums.plus"))
     async with Client(server) as client:

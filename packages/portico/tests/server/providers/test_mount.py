@@ -82,7 +82,7 @@ def outer(prefix: str | None = "x") -> Server:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_is_mounted_is_listed_after_what_is_our_own(revision: str) -> None:
+async def test_mounted_components_are_listed_after_own_ones(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
         tools = [one.name for one in await client.list_tools()]
         resources = [one.uri for one in await client.list_resources()]
@@ -95,7 +95,7 @@ async def test_what_is_mounted_is_listed_after_what_is_our_own(revision: str) ->
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_what_is_listed_can_be_used(revision: str) -> None:
+async def test_mounted_components_can_be_used(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
         assert (await client.call_tool("x_add", {"a": 1, "b": 2})).text == "3"
         assert (await client.read_resource("data://x/one"))[0].text == "one"

@@ -113,7 +113,7 @@ async def test_a_server_elsewhere_answers_as_part_of_this_one(how: str, revision
         assert said.messages[0].content.text == "Greet Ada."
 
 
-async def test_what_a_server_with_a_handshake_answers_is_reported_in_the_words_of_2026_07_28() -> None:
+async def test_handshake_server_results_are_translated_to_2026_07_28() -> None:
     """Without a prefix nothing in it has to change; what its revision does not say is said all the same."""
     async with (
         asyncio.timeout(PATIENCE),
@@ -204,6 +204,6 @@ def test_a_module_is_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "target", [SyncClient("http://a"), 3, None, Server, "", [], object()], ids=lambda one: type(one).__name__
 )
-def test_what_cannot_be_mounted_is_refused_at_once(target: Any) -> None:
+def test_invalid_mount_targets_raise_usage_error(target: Any) -> None:
     with pytest.raises(UsageError):
         Server("outer").mount(target)

@@ -183,7 +183,7 @@ async def test_single_things_can_be_added_and_removed() -> None:
             await client.read_resource("a://c")
 
 
-def test_what_cannot_be_added_or_removed_is_reported_at_once() -> None:
+def test_invalid_additions_and_removals_raise_usage_error() -> None:
     server = Server("s")
     for thing in (5, "name", None, object()):
         with pytest.raises(UsageError, match="expected a service"):
@@ -335,7 +335,7 @@ async def test_the_list_has_changed_by_the_time_one_is_informed(heard: Any) -> N
         assert [one.name for one in await client.list_tools()] == ["keep", "forget_all"]
 
 
-async def test_who_has_stopped_listening_is_not_told(heard: Any) -> None:
+async def test_ended_subscription_gets_no_notifications(heard: Any) -> None:
     server = Server("s")
     async with Client(server, message_handler=heard) as client:
         async with client.listen(EVERYTHING):

@@ -239,7 +239,7 @@ async def test_a_change_in_the_first_call_is_reported(connect: Connect, revision
     assert {"notifications/tools/list_changed", None} == {one.get("method") for one in said}
 
 
-async def test_a_client_hears_of_the_change_of_its_own_first_call(heard: Any) -> None:
+async def test_client_is_notified_of_changes_made_by_its_first_call(heard: Any) -> None:
     server = Server("s")
 
     @server.tool

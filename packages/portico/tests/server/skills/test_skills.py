@@ -134,7 +134,7 @@ async def test_an_entry_has_the_frontmatter_as_it_is_and_every_file(folder: Path
             assert "nextCursor" not in got
 
 
-async def test_what_is_read_has_the_size_and_the_digest_of_its_entry(folder: Path) -> None:
+async def test_skill_files_match_the_listed_size_and_digest(folder: Path) -> None:
     async with Client(serving(folder)) as client:
         for entry in (await ask(client, "skills/list"))["skills"]:
             for file in entry["resources"]:
@@ -180,7 +180,7 @@ async def test_an_unknown_skill_is_invalid_params(folder: Path, uri: str) -> Non
         assert refused.data == {"uri": uri}
 
 
-async def test_a_skill_inside_a_skill_is_one_of_its_own_and_a_part_of_the_other(folder: Path) -> None:
+async def test_nested_skill_is_listed_and_belongs_to_its_parent(folder: Path) -> None:
     skill(folder, "pdf-forms/parts/stamps")
     async with Client(serving(folder)) as client:
         entries = {entry["uri"]: entry for entry in (await ask(client, "skills/list"))["skills"]}
@@ -278,7 +278,7 @@ async def test_a_directory_comes_in_pages(folder: Path) -> None:
         "file:///etc",
     ],
 )
-async def test_what_is_no_directory_of_a_skill_is_invalid_params(folder: Path, uri: str) -> None:
+async def test_directory_read_of_a_non_directory_is_invalid_params(folder: Path, uri: str) -> None:
     async with Client(serving(folder)) as client:
         assert (await refusal(client, "resources/directory/read", uri=uri)).data == {"uri": uri}
 
@@ -378,7 +378,7 @@ async def test_a_link_to_a_file_inside_the_folder_is_a_file(folder: Path) -> Non
 
 @links
 @pytest.mark.parametrize("way", ["by the kernel", "by steps"])
-async def test_a_folder_that_is_exchanged_after_it_was_looked_at_leads_nowhere(
+async def test_directory_swapped_for_a_symlink_is_not_followed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Whoever may write in the folder can put a link where a directory was, between our look and our opening."""
@@ -468,7 +468,7 @@ async def test_a_pipe_is_not_waited_for(folder: Path) -> None:
         ("a" * 65, f"---\nname: {'a' * 65}\ndescription: d\n---\n", "name must be"),
     ],
 )
-def test_a_skill_that_is_none_is_refused_at_once(folder: Path, path: str, content: str | bytes, said: str) -> None:
+def test_invalid_skills_raise_usage_error(folder: Path, path: str, content: str | bytes, said: str) -> None:
     file = write(folder, f"acme/{path}/SKILL.md", content)
     with pytest.raises(UsageError, match=said) as refused:
         Skills(folder)
@@ -495,7 +495,7 @@ def test_a_skill_beyond_the_limits_is_refused_at_once(folder: Path) -> None:
         Skills(folder)
 
 
-def test_a_folder_that_is_none_is_refused_at_once(folder: Path) -> None:
+def test_invalid_skill_folders_raise_usage_error(folder: Path) -> None:
     with pytest.raises(UsageError, match="folder not found"):
         Skills(folder / "nothing")
     with pytest.raises(UsageError, match="not a folder"):

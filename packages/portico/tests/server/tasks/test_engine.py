@@ -120,7 +120,7 @@ async def soon(event: asyncio.Event) -> None:
 # Order
 
 
-async def test_what_is_urgent_comes_first_and_then_what_came_first(make: Make) -> None:
+async def test_jobs_run_by_priority_and_then_by_run_at(make: Make) -> None:
     ran: list[int] = []
     go = asyncio.Event()
 
@@ -147,7 +147,7 @@ async def until_running(engine: TaskEngine, id: str) -> JobRun:
     return running
 
 
-async def test_what_is_taken_together_begins_in_order(make: Make) -> None:
+async def test_jobs_claimed_together_start_in_priority_order(make: Make) -> None:
     began: list[int] = []
 
     async def body(running: JobRun) -> None:
@@ -211,7 +211,7 @@ async def test_of_one_tool_no_more_run_at_once_in_all_processes(make: Make) -> N
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_whoever_has_room_is_reported_when_a_tool_has(make: Make) -> None:
+async def test_idle_worker_takes_a_job_when_its_tool_limit_frees_up(make: Make) -> None:
     """One worker makes room for the tool and has none itself; the other has room, and had been waiting for it."""
     gates = {name: asyncio.Event() for name in ("one", "busy")}
     began: list[tuple[str, str]] = []
@@ -241,7 +241,7 @@ async def test_whoever_has_room_is_reported_when_a_tool_has(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_what_one_leaves_another_takes(make: Make) -> None:
+async def test_jobs_left_by_one_worker_are_claimed_by_another(make: Make) -> None:
     """A worker that locks more than it takes, because it looks for limited tools too, leaves the rest to others."""
     gate = asyncio.Event()
     tools = {"work": TaskConfig(), "few": TaskConfig(max_concurrency=5)}
@@ -267,7 +267,7 @@ async def test_what_one_leaves_another_takes(make: Make) -> None:
 # Trying again
 
 
-async def test_what_failed_unexpectedly_is_tried_again_later_and_later(
+async def test_unexpected_failures_are_retried_with_exponential_backoff(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -309,7 +309,7 @@ async def test_a_wait_has_an_end_however_often_it_failed(make: Make) -> None:
     assert 0 < found.run_at - found.updated_at <= 1.26 * engines.MAX_BACKOFF_SECONDS * 1000
 
 
-async def test_what_has_to_wait_is_taken_when_it_is_due(make: Make) -> None:
+async def test_delayed_retry_runs_when_due(make: Make) -> None:
     ran: list[int] = []
 
     async def body(running: JobRun) -> JobOutcome:
@@ -336,7 +336,7 @@ async def test_when_there_are_no_tries_left_the_failure_is_the_end(make: Make) -
     assert runs == 3
 
 
-async def test_what_cannot_be_kept_is_a_failure_and_not_a_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_result_that_cannot_be_stored_fails_the_job_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = 0
     finished: Any = leases.finish
 
@@ -361,7 +361,7 @@ async def test_what_cannot_be_kept_is_a_failure_and_not_a_loop(make: Make, monke
 # Waiting for answers
 
 
-async def test_whoever_waits_for_an_answer_makes_room(make: Make) -> None:
+async def test_job_waiting_for_input_frees_its_slot(make: Make) -> None:
     async def body(running: JobRun) -> None:
         if running.job.tool == "ask":
             await running.wait_for_response("key", {"method": "roots/list"})
@@ -378,7 +378,7 @@ async def test_whoever_waits_for_an_answer_makes_room(make: Make) -> None:
     await eventually(lambda: engine.concurrency_limit.free == 1)
 
 
-async def test_whoever_comes_back_waits_for_room_and_goes_first(make: Make) -> None:
+async def test_resumed_job_waits_for_a_slot_and_runs_before_queued_ones(make: Make) -> None:
     gates = {name: asyncio.Event() for name in ("busy", "back")}
     order: list[str] = []
 
@@ -706,7 +706,7 @@ async def test_nothing_is_done_by_a_worker_that_was_away_for_too_long(store: Dat
     await running.ensure_lease()
 
 
-async def test_what_is_ours_in_the_store_and_not_here_goes_back(make: Make) -> None:
+async def test_claimed_job_that_is_not_running_is_requeued(make: Make) -> None:
     """A claim whose answer never arrived: the store has committed it, and nobody works on it."""
     engine = await make(lease=0.3)
     other = await make(elsewhere=TaskConfig())
@@ -803,7 +803,7 @@ async def test_the_engine_goes_on_whatever_goes_wrong(
 # The end of a worker
 
 
-async def test_what_runs_when_a_worker_goes_is_put_back(make: Make) -> None:
+async def test_running_jobs_are_requeued_when_the_worker_stops(make: Make) -> None:
     begun = asyncio.Event()
 
     async def body(running: JobRun) -> None:
@@ -829,7 +829,7 @@ async def test_what_runs_when_a_worker_goes_is_put_back(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_what_a_worker_puts_back_another_takes_at_once(make: Make) -> None:
+async def test_requeued_job_is_taken_by_another_worker(make: Make) -> None:
     async def for_ever(running: JobRun) -> None:
         await running.finish_step("one", Raw(b"1"))
         await asyncio.Event().wait()
@@ -868,7 +868,7 @@ async def test_a_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch:
     await soon(over)
 
 
-async def test_what_is_being_taken_when_a_worker_goes_is_put_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_claimed_during_shutdown_is_requeued(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await make()
     writes, taken = engine.database.write, asyncio.Event()
 
@@ -926,7 +926,7 @@ async def test_many_jobs_of_the_dead_are_taken_up_some_at_a_time(make: Make, mon
 
 
 @pytest.mark.requirement("tasks.ttl")
-async def test_what_has_outlived_its_time_is_gone(store: Database) -> None:
+async def test_expired_jobs_are_deleted(store: Database) -> None:
     moment = int(time.time() * 1000)
     over = [job(status=status, expires_at=moment - 1) for status in ("completed", "failed", "cancelled")]
     kept = [job(status="completed", expires_at=moment + 60_000), job(status="completed", expires_at=None)]
@@ -938,7 +938,7 @@ async def test_what_has_outlived_its_time_is_gone(store: Database) -> None:
     assert await store.read(lambda tx: tx.fetch_one(int, "select count(*) from portico_job_step")) == 2
 
 
-async def test_what_never_began_or_was_never_answered_fails_when_its_time_is_over(make: Make) -> None:
+async def test_queued_and_waiting_jobs_fail_when_their_ttl_expires(make: Make) -> None:
     stopped = asyncio.Event()
 
     async def body(running: JobRun) -> None:
@@ -988,7 +988,7 @@ async def is_empty(database: Database) -> bool:
     return not await database.read(lambda tx: tx.fetch_one(int, "select count(*) from portico_job"))
 
 
-async def test_what_is_over_can_be_tried_once_more(make: Make) -> None:
+async def test_finished_job_can_be_retried(make: Make) -> None:
     runs: list[dict[str, Raw]] = []
 
     async def body(running: JobRun) -> JobOutcome:
@@ -1041,7 +1041,7 @@ async def test_two_engines_that_start_at_once_both_start(make: Make) -> None:
         await until(both[0], one.id, "completed")
 
 
-async def test_what_cannot_be_opened_is_closed_again(tmp_path: Any) -> None:
+async def test_engine_start_fails_if_the_store_cannot_be_opened(tmp_path: Any) -> None:
     file = tmp_path / "store.db"
     file.write_bytes(b"this is no database, and never was one " * 100)
     engine = TaskEngine("s", Database(file), dict, lambda running: asyncio.sleep(0, DONE))
@@ -1050,7 +1050,7 @@ async def test_what_cannot_be_opened_is_closed_again(tmp_path: Any) -> None:
 
 
 @pytest.mark.requirement("tasks.bounded")
-async def test_nobody_has_more_tasks_open_than_there_is_room_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_tasks_per_owner_are_limited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MAX_OPEN_JOBS_PER_OWNER", 2)
     engine = await make(concurrency=0)
     first = await engine.create(job(owner="one"))

@@ -91,7 +91,7 @@ print("psycopg" in sys.modules)
         TaskConfig(poll_interval=0),
     ],
 )
-def test_what_makes_no_sense_is_reported_at_once(task: Any) -> None:
+def test_invalid_task_config_raises_usage_error(task: Any) -> None:
     with pytest.raises(UsageError, match=r"job|task: expected one of"):
 
         @Server("tasks").tool(task=task)
@@ -251,7 +251,7 @@ async def test_nothing_that_a_body_raises_ends_the_server(modern: Talk, serving:
     assert text(await client.end("add", {"a": 1, "b": 2})) == "3"
 
 
-async def test_a_body_that_lets_a_cancellation_of_its_own_escape_has_failed(modern: Talk, serving: Serve) -> None:
+async def test_body_that_leaks_its_own_cancellation_fails(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     runs = []
 
@@ -269,7 +269,7 @@ async def test_a_body_that_lets_a_cancellation_of_its_own_escape_has_failed(mode
 
 
 @pytest.mark.parametrize("what", ["result", "error", "data"])
-async def test_what_cannot_be_said_in_json_is_an_error_and_not_the_end(modern: Talk, serving: Serve, what: str) -> None:
+async def test_result_that_json_cannot_encode_is_a_tool_error(modern: Talk, serving: Serve, what: str) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")

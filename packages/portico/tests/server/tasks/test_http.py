@@ -106,7 +106,7 @@ async def test_the_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> 
         assert (status, said["error"]["code"]) == (400, -32020)
 
 
-async def test_what_needs_the_extension_is_a_bad_request(site: Callable[..., Any]) -> None:
+async def test_task_request_without_the_extension_is_http_400(site: Callable[..., Any]) -> None:
     here = await site()
     async with Client(here.url, protocol_version=MODERN, timeout=PATIENCE) as client:
         with pytest.raises(ProtocolError) as refused:
@@ -127,7 +127,7 @@ async def test_where_nobody_says_who_they_are_nobody_gets_a_list(site: Callable[
         assert (await task.result(timeout=PATIENCE)).data == 3
 
 
-async def test_whoever_has_a_token_gets_a_list(site: Callable[..., Any]) -> None:
+async def test_authenticated_client_can_list_its_tasks(site: Callable[..., Any]) -> None:
     here = await site(token=TOKEN)
     async with Client(here.url, protocol_version=HANDSHAKE, auth=TOKEN, timeout=PATIENCE) as client:
         assert client.server_capabilities.tasks is not None

@@ -58,7 +58,7 @@ def without_signature(found: Any) -> Any:
     return {name: one for name, one in found.items() if name not in ("_meta", "resultType")}
 
 
-async def test_what_is_honoured_is_acknowledged_and_the_present_comes_first(modern: Talk, serving: Serve) -> None:
+async def test_listen_acknowledges_task_ids_and_sends_current_status(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     ids = [await client.start("running", {"name": name}) for name in ("x", "y")]
@@ -138,7 +138,7 @@ async def test_a_cancellation_is_reported(modern: Talk, serving: Serve) -> None:
     await listening.until("cancelled")
 
 
-async def test_what_is_over_is_reported_once(modern: Talk, serving: Serve) -> None:
+async def test_finished_task_is_reported_once(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = (await client.end("add", {"a": 1, "b": 2}))["taskId"]
@@ -164,7 +164,7 @@ async def test_others_tasks_and_unknown_ones_are_not_honoured(modern: Talk, serv
     assert ada.wire.is_silent
 
 
-async def test_nothing_is_told_of_tasks_that_were_not_asked_for(modern: Talk, serving: Serve) -> None:
+async def test_unrequested_tasks_are_not_reported(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
     one, other = await client.start("running", {"name": "x"}), await client.start("running", {"name": "y"})

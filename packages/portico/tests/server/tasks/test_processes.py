@@ -107,7 +107,7 @@ async def test_another_process_on_the_machine_notices_a_death_by_itself(url: str
     assert lines(done, "E") == ["one", "two"]
 
 
-async def test_what_one_process_queues_another_takes_without_looking(
+async def test_job_queued_by_one_process_is_taken_without_polling(
     url: str, done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not look by itself: it is told. And so is the other one, of how it ends."""
@@ -218,7 +218,7 @@ def test_this_process_is_alive() -> None:
     assert not worker_ids.is_worker_dead(worker_ids.new_worker_id())
 
 
-def test_each_worker_has_a_name_of_its_own() -> None:
+def test_worker_ids_are_unique() -> None:
     assert worker_ids.new_worker_id() != worker_ids.new_worker_id()
 
 

@@ -96,7 +96,7 @@ async def test_without_a_wish_the_tool_answers(old: Talk, serving: Serve) -> Non
 
 
 @pytest.mark.requirement("tasks.required")
-async def test_what_has_to_be_a_task_is_not_found_otherwise(old: Talk, serving: Serve) -> None:
+async def test_task_only_tool_called_without_a_task_is_method_not_found(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     error = await client.refused("tools/call", {"name": "ask", "arguments": {}})
@@ -105,7 +105,7 @@ async def test_what_has_to_be_a_task_is_not_found_otherwise(old: Talk, serving: 
 
 
 @pytest.mark.requirement("tasks.forbidden")
-async def test_what_cannot_be_a_task_is_not_found_as_one(old: Talk, serving: Serve) -> None:
+async def test_plain_tool_called_as_a_task_is_method_not_found(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     error = await client.refused("tools/call", {"name": "plain", "arguments": {}, "task": {}})
@@ -150,7 +150,7 @@ async def test_a_wish_for_a_time_to_live_is_granted_within_reason(
 
 
 @pytest.mark.parametrize("wish", [5, "soon", [], None, {"ttl": "long"}, {"ttl": [1]}])
-async def test_a_wish_that_is_none_is_invalid(old: Talk, serving: Serve, wish: Any) -> None:
+async def test_malformed_task_parameter_is_invalid_params(old: Talk, serving: Serve, wish: Any) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish}
@@ -322,7 +322,7 @@ async def test_a_result_that_nobody_waits_for_any_more_is_let_go(old: Talk, serv
     assert (await client.ask("tasks/result", {"taskId": id}))["content"][0]["text"] == "x is done"
 
 
-async def test_whoever_waits_hears_of_a_cancellation(old: Talk, serving: Serve) -> None:
+async def test_pending_tasks_result_reports_cancellation(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client, other = await old(await serving(server)), await old(server)
     id = await client.start("running", {"name": "x"})
@@ -354,7 +354,7 @@ def wait_for_result(client: Old, id: str, request: str = "result") -> None:
 
 
 @pytest.mark.requirement("tasks.input-required")
-async def test_whoever_waits_for_the_result_is_asked(old: Talk, serving: Serve) -> None:
+async def test_client_waiting_for_tasks_result_gets_the_elicitation(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -369,7 +369,7 @@ async def test_whoever_waits_for_the_result_is_asked(old: Talk, serving: Serve) 
     assert said["result"]["content"][0]["text"] == "accept: yes"
 
 
-async def test_whoever_waits_already_is_asked_too(old: Talk, serving: Serve) -> None:
+async def test_client_that_already_waits_gets_a_later_elicitation(old: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     go = asyncio.Event()
 
@@ -388,7 +388,7 @@ async def test_whoever_waits_already_is_asked_too(old: Talk, serving: Serve) -> 
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "yes"
 
 
-async def test_nobody_is_asked_who_does_not_wait(old: Talk, serving: Serve) -> None:
+async def test_client_that_does_not_wait_gets_no_elicitation(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -445,7 +445,7 @@ async def test_when_the_one_who_was_asked_goes_away_the_other_is_asked(old: Talk
     assert (await two.wire.response("result"))["result"]["content"][0]["text"] == "accept: yes"
 
 
-async def test_nobody_is_asked_again_because_the_store_was_away(
+async def test_elicitation_is_not_repeated_after_a_store_failure(
     old: Talk, serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_2025_11_25, "RETRY_SECONDS", 0.01)
@@ -542,7 +542,7 @@ async def test_a_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept True"
 
 
-async def test_what_the_client_cannot_answer_is_informed_to_the_model_as_in_a_call(old: Talk, serving: Serve) -> None:
+async def test_unsupported_elicitation_in_a_task_fails_as_in_a_plain_call(old: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="optional")
@@ -638,7 +638,7 @@ async def test_a_list_says_of_each_what_looking_at_it_would(old: Talk, serving: 
 
 
 @pytest.mark.requirement("tasks.isolated")
-async def test_nobody_sees_the_tasks_of_others(old: Talk, serving: Serve) -> None:
+async def test_tasks_list_shows_only_own_tasks(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
     ada, bob, nobody = await old(server, principal=ADA), await old(server, principal=BOB), await old(server)
@@ -663,7 +663,7 @@ async def test_nobody_sees_the_tasks_of_others(old: Talk, serving: Serve) -> Non
         urlsafe_b64encode(b"9" * 10_000).decode(),
     ],
 )
-async def test_a_cursor_that_is_none_is_invalid(old: Talk, serving: Serve, cursor: str) -> None:
+async def test_malformed_cursor_is_invalid_params(old: Talk, serving: Serve, cursor: str) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     assert (await client.refused("tasks/list", {"cursor": cursor}))["code"] == -32602
@@ -702,7 +702,7 @@ async def until_told(client: Old, id: str, status: str) -> list[Any]:
 
 
 @pytest.mark.requirement("tasks.told")
-async def test_whoever_made_the_task_is_reported_how_it_comes_along(old: Talk, serving: Serve) -> None:
+async def test_task_creator_gets_status_notifications(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -725,7 +725,7 @@ async def test_a_tool_that_says_no_is_reported_as_a_failure(old: Talk, serving: 
 
 
 @pytest.mark.requirement("tasks.told")
-async def test_nobody_is_told_of_the_tasks_of_others(old: Talk, serving: Serve) -> None:
+async def test_other_sessions_get_no_task_status_notifications(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
     one, two = await old(server), await old(server)

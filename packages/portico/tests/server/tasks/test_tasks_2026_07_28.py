@@ -43,7 +43,7 @@ async def test_a_call_becomes_a_flat_handle_and_nothing_else(modern: Talk, servi
     assert created["_meta"] == SIGNED["_meta"]
 
 
-async def test_a_task_can_be_looked_at_as_soon_as_there_is_a_handle(modern: Talk, serving: Serve) -> None:
+async def test_task_is_readable_as_soon_as_it_is_created(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
     for n in range(20):
@@ -73,7 +73,7 @@ async def test_a_client_without_the_extension_gets_the_result(modern: Talk, serv
 
 
 @pytest.mark.requirement("modern.extension-fallback")
-async def test_what_has_to_be_a_task_needs_the_extension(modern: Talk, serving: Serve) -> None:
+async def test_task_only_tool_requires_the_extension(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     error = await client.refused("tools/call", {"name": "ask", "arguments": {}}, capabilities=WITHOUT)
@@ -90,7 +90,7 @@ async def test_each_request_declares_for_itself(modern: Talk, serving: Serve) ->
     assert (await client.call("add", {"a": 1, "b": 2}))["resultType"] == "task"
 
 
-async def test_a_tool_that_is_no_task_is_answered_at_once(modern: Talk, serving: Serve) -> None:
+async def test_plain_tool_returns_a_complete_result(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     assert (await client.call("plain", {"text": "x"}))["resultType"] == "complete"
@@ -142,7 +142,7 @@ async def test_scopes_are_reported_at_the_call(modern: Talk, serving: Serve) -> 
     assert ran == [True]
 
 
-async def test_what_a_tool_says_about_its_tasks_is_reported(modern: Talk, serving: Serve) -> None:
+async def test_task_reports_configured_ttl_and_poll_interval(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task=TaskConfig(ttl=None, poll_interval=3))
@@ -288,7 +288,9 @@ async def test_an_unknown_id_is_invalid(modern: Talk, serving: Serve, method: st
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 @pytest.mark.parametrize("params", [{}, {"taskId": 5}, {"taskId": None}, {"taskId": ["x"]}])
-async def test_what_names_no_task_is_invalid(modern: Talk, serving: Serve, method: str, params: Any) -> None:
+async def test_missing_or_non_string_task_id_is_invalid_params(
+    modern: Talk, serving: Serve, method: str, params: Any
+) -> None:
     server, _ = with_tools()
     assert (await modern(await serving(server)).refused(method, params))["code"] == -32602
 
@@ -437,7 +439,7 @@ async def test_an_answer_counts_once(modern: Talk, serving: Serve) -> None:
 
 
 @pytest.mark.parametrize("answer", [5, "yes", [], None, {}, {"action": "perhaps"}, {"action": 1}])
-async def test_an_answer_that_is_none_is_refused_and_the_task_waits_on(
+async def test_malformed_input_response_is_rejected_and_the_task_waits(
     modern: Talk, serving: Serve, answer: Any
 ) -> None:
     server, _ = with_tools()
@@ -512,7 +514,7 @@ async def test_a_body_may_ask_the_model_and_for_roots(modern: Talk, serving: Ser
     assert (await client.get(id))["result"]["content"][0]["text"] == "file:///a this"
 
 
-async def test_what_the_client_cannot_answer_is_not_asked(modern: Talk, serving: Serve) -> None:
+async def test_task_fails_if_the_client_lacks_elicitation(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask", capabilities={"extensions": {EXTENSION: {}}})
@@ -674,7 +676,7 @@ async def test_an_endless_message_has_an_end(modern: Talk, serving: Serve) -> No
     await until(server, id, "completed")
 
 
-async def test_what_a_body_logs_is_not_in_the_way(
+async def test_logging_and_progress_in_a_task_are_not_sent(
     modern: Talk, serving: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     """notifications/progress and notifications/message are not supported on tasks."""

@@ -51,7 +51,7 @@ CURSORS = pytest.mark.parametrize("cursor, pages", [(growing, MOST), (lambda: la
 
 
 @CURSORS
-async def test_what_is_mounted_is_listed_as_far_as_it_may_be(cursor: Any, pages: int) -> None:
+async def test_listing_of_a_mounted_server_is_bounded(cursor: Any, pages: int) -> None:
     handler, asked = endless(cursor())
     server = Server("s")
     server.mount(handler, namespace="far")
@@ -71,7 +71,7 @@ async def test_all_of_a_list_without_end_is_an_error(cursor: Any, pages: int) ->
 
 
 @CURSORS
-async def test_a_tool_that_is_to_have_another_shape_is_not_looked_for_without_end(cursor: Any, pages: int) -> None:
+async def test_lookup_of_a_transformed_tool_is_bounded(cursor: Any, pages: int) -> None:
     handler, asked = endless(cursor())
     server = Server("s")
     server.mount(handler, namespace="far")
@@ -83,7 +83,7 @@ async def test_a_tool_that_is_to_have_another_shape_is_not_looked_for_without_en
     assert asked.count("tools/list") <= 2 * pages
 
 
-def test_a_list_has_so_many_entries() -> None:
+def test_paginator_stops_at_the_entry_limit() -> None:
     way = Paginator()
     assert way.next_cursor("1", 10) == "1" and not way.truncated
     assert way.next_cursor("2", pagination.MAX_LIST_ENTRIES) is None and way.truncated

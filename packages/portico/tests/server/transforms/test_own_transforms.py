@@ -72,7 +72,7 @@ async def test_names_are_changed_both_ways(revision: Any) -> None:
                 await client.read_resource(f"{name}://x")
 
 
-async def test_what_is_left_out_is_not_shown_and_tags_are_known() -> None:
+async def test_custom_transform_can_filter_by_tag() -> None:
     class Safe(Transform):
         async def list_tools(self, tools: Any) -> Any:
             return [one for one in tools if "safe" in one.tags]
@@ -88,7 +88,7 @@ async def test_what_is_left_out_is_not_shown_and_tags_are_known() -> None:
             await client.call_tool("my-mounted")
 
 
-async def test_what_a_caller_is_not_shown_a_transform_does_not_find() -> None:
+async def test_transform_does_not_reveal_unauthorized_tools() -> None:
     server = made(Prefixed())
     server.tool(name="secret", auth=lambda context: False)(lambda: "secret")
     async with Client(server) as client:

@@ -201,7 +201,7 @@ async def test_an_answer_that_was_given_back_takes_nothing_from_the_next(
     ],
     ids=lambda one: repr(one[-24:]) if isinstance(one, bytes) else "",
 )
-async def test_what_is_not_one_answer_is_refused(
+async def test_malformed_responses_are_rejected(
     listen: Listen, pool: HttpConnectionPool, answer: bytes, complaint: str
 ) -> None:
     site = await listen(saying(answer))
@@ -268,7 +268,7 @@ async def test_a_body_beyond_the_bound_is_not_read(listen: Listen, pool: HttpCon
     assert sent < 50 * LONGEST
 
 
-async def test_who_does_not_read_is_not_sent_more(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_unread_response_applies_backpressure(listen: Listen, pool: HttpConnectionPool) -> None:
     """What lies here unread is bounded: the server has to wait."""
     sent = 0
     piece = b"x" * 65536
@@ -411,7 +411,7 @@ async def test_a_server_that_speaks_first_is_not_listened_to(listen: Listen, poo
         await connection.send_request(b"GET / HTTP/1.1\r\n\r\n")
 
 
-async def test_what_comes_on_an_idle_connection_ends_it(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_unsolicited_data_closes_an_idle_connection(listen: Listen, pool: HttpConnectionPool) -> None:
     speak, spoken = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -456,7 +456,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used(
 
 
 @pytest.mark.parametrize("moment", ["asked", "head", "body"])
-async def test_who_is_cancelled_leaves_no_connection(listen: Listen, pool: HttpConnectionPool, moment: str) -> None:
+async def test_cancelled_request_closes_its_connection(listen: Listen, pool: HttpConnectionPool, moment: str) -> None:
     reached = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -482,7 +482,7 @@ async def test_who_is_cancelled_leaves_no_connection(listen: Listen, pool: HttpC
     assert not any(pool._idle.values())
 
 
-async def test_who_is_cancelled_at_any_step_leaves_no_connection(listen: Listen) -> None:
+async def test_request_cancelled_at_any_step_closes_its_connection(listen: Listen) -> None:
     """Every turn of the loop on the way to an answer, one after the other."""
     site = await listen(saying(OK + b"Content-Length: 5\r\n\r\n", b"hello"))
     for turns in range(40):
@@ -515,7 +515,7 @@ async def test_closing_ends_whatever_is_open(listen: Listen) -> None:
         await ask(pool, site)
 
 
-async def test_who_was_connecting_when_it_closed_does_not_go_on(listen: Listen) -> None:
+async def test_closing_the_pool_aborts_pending_connections(listen: Listen) -> None:
     asked = []
 
     async def script(peer: Peer) -> None:
@@ -549,18 +549,18 @@ async def test_no_header_can_bring_another_one(listen: Listen, pool: HttpConnect
 
 
 @pytest.mark.parametrize("url", ["http://h/a b", "http://h/\r\nX: y", "http://h/é", "http://", "h/x", "ftp://h:21/x"])
-def test_what_is_no_url_leads_nowhere(url: str) -> None:
+def test_invalid_urls_raise_usage_error(url: str) -> None:
     with pytest.raises(UsageError):
         HttpUrl(url)
 
 
 @pytest.mark.parametrize("url", ["http://h:99999/", "http://h:x/", "http://[::1/", "socks5://h:1080", "http://h:0x/"])
-def test_what_cannot_be_connected_to_is_no_place(url: str) -> None:
+def test_invalid_hosts_and_ports_raise_usage_error(url: str) -> None:
     with pytest.raises(UsageError):
         HttpUrl(url)
 
 
-async def test_what_is_sent_is_framed(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_requests_have_a_content_length(listen: Listen, pool: HttpConnectionPool) -> None:
     seen = []
 
     async def script(peer: Peer) -> None:
@@ -616,9 +616,7 @@ async def test_a_head_that_was_read_before_means_what_it_meant(
     assert len(site.peers) == 1
 
 
-async def test_what_follows_an_answer_whose_head_is_known_is_not_the_next_answer(
-    pool: HttpConnectionPool, listen: Listen
-) -> None:
+async def test_extra_data_after_a_cached_head_is_a_protocol_error(pool: HttpConnectionPool, listen: Listen) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.send(HEAD + b"{}")

@@ -158,7 +158,7 @@ async def test_a_client_may_be_opened_again_with_what_it_has(serve: Serve, issue
 
 
 @pytest.mark.requirement("caching.private")
-async def test_what_was_kept_for_one_login_is_not_for_the_next(serve: Serve, issuer: Issuer) -> None:
+async def test_private_cache_is_dropped_after_a_new_login(serve: Serve, issuer: Issuer) -> None:
     """2026-07-28, server/utilities/caching: private answers belong to who asked."""
     there = await serve(Guarded(issuer))
     there.rules["tools/list"] = lambda peer, request: peer.result(
@@ -345,7 +345,7 @@ async def test_a_browser_that_was_refused_is_reported_so(opened: list[str]) -> N
     assert "error=access_denied" in await asyncio.wait_for(login, PATIENCE)
 
 
-async def test_nobody_who_knocks_and_says_nothing_keeps_a_browser_out(opened: list[str]) -> None:
+async def test_idle_connections_do_not_block_the_login_callback(opened: list[str]) -> None:
     port = free_port()
     login = asyncio.ensure_future(
         BrowserLogin(lambda url: None)("https://issuer.test/", f"http://127.0.0.1:{port}/callback")
@@ -361,7 +361,7 @@ async def test_nobody_who_knocks_and_says_nothing_keeps_a_browser_out(opened: li
         writer.close()
 
 
-async def test_nobody_logs_in(opened: list[str]) -> None:
+async def test_browser_login_times_out(opened: list[str]) -> None:
     redirect = f"http://127.0.0.1:{free_port()}/callback"
     with pytest.raises(AuthorizationError, match=r"not completed within 0\.05 s"):
         await BrowserLogin(lambda url: None, timeout=0.05)("https://issuer.test/", redirect)

@@ -101,7 +101,7 @@ async def test_a_certificate_for_another_name_is_refused(
     assert seen == []
 
 
-async def test_what_does_not_speak_tls_is_reported_not_to(
+async def test_plain_http_server_at_an_https_url_is_reported(
     listen: Listen, pool_of: Any, tls_client: ssl.SSLContext
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -138,7 +138,7 @@ async def test_ipv6(listen: Listen, pool_of: Any) -> None:
     assert seen[0].headers["host"] == f"[::1]:{site.port}"
 
 
-async def test_nobody_there_is_reported_with_the_place(pool_of: Any) -> None:
+async def test_connection_error_names_the_address(pool_of: Any) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -202,7 +202,7 @@ def test_only_what_is_of_the_same_origin_is_next_door(location: str, target: str
     assert (there.path if there is not None else None) == target
 
 
-def test_what_is_shown_of_a_url_has_no_secrets() -> None:
+def test_display_url_has_no_credentials() -> None:
     """It stands in errors and logs. Keys are in queries too."""
     assert HttpUrl("https://me:secret@h:81/a/b?key=secret#x").display_url == "https://h:81/a/b"
 
@@ -243,7 +243,7 @@ async def test_a_proxy_may_be_named_without_a_scheme(
 
 
 @pytest.mark.parametrize("exempt", ["server.test", "*", ".test", "other,server.test:{port}"])
-async def test_what_no_proxy_names_is_gone_to_directly(
+async def test_no_proxy_hosts_bypass_the_proxy(
     listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, exempt: str
 ) -> None:
     site = await listen(remembering([]))
@@ -416,7 +416,7 @@ async def test_a_proxy_that_refuses_is_reported_to(
     await until(lambda: proxy.open == 0)
 
 
-async def test_who_is_cancelled_in_a_tunnel_leaves_no_connection(
+async def test_cancelled_tunnel_leaves_no_connection(
     listen: Listen,
     pool_of: Any,
     tls_server: ssl.SSLContext,

@@ -222,7 +222,7 @@ async def test_a_post_that_is_refused_fails_the_call(serve: Serve) -> None:
         ([{"jsonrpc": "2.0", "id": 2, "result": {}}], "batch"),
     ],
 )
-async def test_an_answer_that_is_none_is_an_error_that_names_both(serve: Serve, answer: Any, complaint: str) -> None:
+async def test_invalid_response_error_names_the_server_and_method(serve: Serve, answer: Any, complaint: str) -> None:
     there = await serve(Old())
 
     def rule(peer: Peer, request: Request) -> None:

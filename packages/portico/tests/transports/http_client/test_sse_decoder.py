@@ -135,7 +135,7 @@ def test_the_id_of_an_event_that_was_cut_off_is_not_what_to_come_back_with() -> 
     assert events.last_id == "1"
 
 
-def test_what_a_stream_left_unfinished_is_not_mixed_with_the_next() -> None:
+def test_reset_discards_an_unfinished_event() -> None:
     events = SseDecoder(LONGEST)
     events.feed(b"id: 1\ndata: a\n\nretry: 30\nevent: odd\nid: 2\ndata: b\nda")
     events.reset()
@@ -158,7 +158,7 @@ def test_an_empty_id_takes_the_last_one_back() -> None:
 
 
 @pytest.mark.parametrize("said", ["-1", "1.5", "ten", "", "1" * 10, "١"])
-def test_a_retry_that_is_no_number_is_ignored(said: str) -> None:
+def test_non_numeric_retry_is_ignored(said: str) -> None:
     events = SseDecoder(LONGEST)
     events.feed(f"retry: {said}\n".encode())
     assert events.retry_ms is None

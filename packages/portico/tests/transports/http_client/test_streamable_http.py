@@ -110,7 +110,7 @@ async def test_a_mirrored_parameter_is_spelled_so_that_a_header_can_carry_it(
         (lambda client: client.list_prompts(), "prompts/list", None),
     ],
 )
-async def test_what_a_request_is_about_stands_in_a_header(serve: Serve, ask: Any, says: str, name: str | None) -> None:
+async def test_requests_send_the_mcp_name_header(serve: Serve, ask: Any, says: str, name: str | None) -> None:
     there = await serve()
     async with Client(there.url) as client:
         with pytest.raises(ProtocolError):
@@ -354,7 +354,7 @@ async def test_a_page_instead_of_an_answer_is_said_to_be_one(serve: Serve, statu
 
 
 @pytest.mark.parametrize("status, words", [(401, "requires authentication"), (403, "forbids")])
-async def test_who_is_not_let_in_is_told_so(serve: Serve, status: int, words: str) -> None:
+async def test_status_401_and_403_raise_authorization_error(serve: Serve, status: int, words: str) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(status, PAGE, "text/html")
     with pytest.raises(AuthorizationError, match=words):
@@ -413,7 +413,7 @@ BROKEN = [
 @pytest.mark.parametrize("answer, complaint", BROKEN, ids=[f"{n}" for n in range(len(BROKEN))])
 @pytest.mark.parametrize("form", ["json", "events"])
 @pytest.mark.parametrize("modern", [True, False])
-async def test_an_answer_that_is_none_is_an_error_that_names_both(
+async def test_invalid_response_error_names_the_server_and_method(
     serve: Serve, modern: bool, form: str, answer: Any, complaint: str
 ) -> None:
     there = await serve(Endpoint(modern=modern))
@@ -902,7 +902,7 @@ async def test_a_server_that_answers_drop_by_drop_has_no_more_time_than_others(s
 
 @pytest.mark.requirement("cancellation.no-extension")
 @pytest.mark.parametrize("form", ["comments", "heads"])
-async def test_a_server_that_only_says_that_it_is_there_has_no_more_time_either(serve: Serve, form: str) -> None:
+async def test_keep_alive_data_does_not_extend_the_timeout(serve: Serve, form: str) -> None:
     there = await serve()
 
     async def call(peer: Peer, request: Request) -> None:

@@ -505,7 +505,7 @@ async def test_no_request_is_served_before_the_lifespan_has_begun() -> None:
     await app.stop()
 
 
-async def test_a_lifespan_that_fails_is_told_to_the_host() -> None:
+async def test_failed_lifespan_sends_startup_failed() -> None:
     """ASGI 3, Lifespan: startup.failed."""
 
     @asynccontextmanager
@@ -636,7 +636,7 @@ class Alone(Service):
 
 
 @pytest.mark.parametrize("name", [b"authorization", b"mcp-name", b"origin", b"host"])
-async def test_what_comes_behind_the_head_is_no_header(scoped: Server, name: bytes) -> None:
+async def test_trailers_are_not_treated_as_headers(scoped: Server, name: bytes) -> None:
     """RFC 9110, 6.5.1: what stands behind the body was not judged, so nothing is decided by it."""
     app = scoped.http_app(token="right")
     assert (await asked(app, trailers=[(b"authorization", b"Bearer right")]))[0] == 401

@@ -214,7 +214,7 @@ async def test_a_token_without_the_claim_that_is_the_id_is_refused(
         ({"sub": "ada\n"}, None),
     ],
 )
-def test_a_client_is_the_principal_of_its_own_tokens_alone(claims: dict[str, Any], id: str | None) -> None:
+def test_client_id_is_the_principal_only_for_client_credentials(claims: dict[str, Any], id: str | None) -> None:
     found: str | None
     try:
         found = to_verified_token(
@@ -254,13 +254,13 @@ async def test_the_algorithm_is_not_the_tokens_choice(guarded: Server, serve: Se
 
 
 @pytest.mark.parametrize("kind", ["dpop+jwt", "oauth-id-jag+jwt", "logout+jwt"])
-async def test_a_token_of_another_kind_is_none(guarded: Server, serve: Serve, issuer: Issuer, kind: str) -> None:
+async def test_jwt_with_another_typ_is_rejected(guarded: Server, serve: Serve, issuer: Issuer, kind: str) -> None:
     site = await serve(guarded)
     assert (await call(site, issuer.token(AUDIENCE, header={"typ": kind}))).status == 401
 
 
 @pytest.mark.parametrize("token", ["x", "a.b.c", "eyJ.eyJ.x", "eyJ" + "x" * 20_000, "eyJhIjoxfQ.W10.eA", "e30..x"])
-async def test_what_is_no_token_is_refused(guarded: Server, serve: Serve, token: str) -> None:
+async def test_malformed_tokens_are_rejected(guarded: Server, serve: Serve, token: str) -> None:
     assert (await call(await serve(guarded), token)).status == 401
 
 
@@ -460,9 +460,7 @@ def test_the_origins_of_sockets_are_those_that_they_are_bound_to() -> None:
         assert origins_of([nameless], secure=False) == []
 
 
-async def test_without_an_address_of_its_own_a_server_is_informed_its_url(
-    server: Server, issuer: Issuer, tmp_path: Path
-) -> None:
+async def test_server_without_a_known_url_requires_public_url(server: Server, issuer: Issuer, tmp_path: Path) -> None:
     server.auth = ResourceServer(issuer.url)
     with pytest.raises(UsageError, match=r"Unix socket has no URL.*--public-url"):
         await serve_http(server, unix_socket=str(tmp_path / "socket"))
@@ -530,7 +528,7 @@ async def test_one_scope_may_include_others(serve: Serve, server: Server, issuer
     assert (lacking.status, 'scope="notes:read"' in challenge(lacking)) == (403, True)
 
 
-async def test_who_shows_no_token_may_do_what_needs_none(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_anonymous_clients_can_call_tools_without_scopes(serve: Serve, server: Server, issuer: Issuer) -> None:
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE, allow_anonymous=True)
     site = await serve(add_tools(server))
     assert (await site.modern("tools/call", {"name": "echo", "arguments": {"text": "x"}})).status == 200
@@ -833,7 +831,7 @@ async def test_a_server_for_others_says_what_it_is_called(server: Server, issuer
         server.http_app(allowed_hosts=["mcp.example"])
 
 
-async def test_what_one_principal_has_begun_another_does_not_know(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_tasks_and_request_state_belong_to_one_principal(serve: Serve, server: Server, issuer: Issuer) -> None:
     """Tasks, states of calls that ask, and subscriptions belong to issuer and id, whatever scopes there are by now."""
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
 
@@ -911,7 +909,7 @@ async def test_a_session_that_its_client_carries_belongs_to_it(serve: Serve, ser
     assert (await session.post(ping, bearer(issuer.token(AUDIENCE, sub="eve")))).status == 404
 
 
-async def test_who_goes_away_while_a_token_is_verified_leaves_nothing(serve: Serve, server: Server, held: Any) -> None:
+async def test_disconnect_during_token_verification_is_handled(serve: Serve, server: Server, held: Any) -> None:
     async def slow(credentials: Any) -> Principal:
         await held.body()
         raise InvalidToken("too late")

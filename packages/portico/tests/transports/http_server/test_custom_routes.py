@@ -110,7 +110,7 @@ async def test_a_page_that_fails_says_nothing_of_why(
     caplog.clear()
 
 
-async def test_who_goes_away_ends_the_making_of_a_page(server: Server, serve: Callable[..., Any], held: Any) -> None:
+async def test_disconnect_cancels_a_custom_route(server: Server, serve: Callable[..., Any], held: Any) -> None:
     async def slow(request: HttpRequest) -> HttpResponse:
         await held.body()
         return HttpResponse(200)

@@ -91,7 +91,7 @@ async def test_two_cannot_have_one_path(serve: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/", "mcp", "/mcp?x", "/a b", "/a\n"])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_invalid_endpoint_paths_raise_usage_error(path: str) -> None:
     server, other = pair()
     with pytest.raises(UsageError, match="endpoint path must start with"):
         server.add_endpoint(path, other)

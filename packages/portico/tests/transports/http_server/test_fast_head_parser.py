@@ -101,7 +101,7 @@ def test_a_usual_head_is_plain_and_so_is_one_with_a_new_line() -> None:
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_what_is_strange_is_left_to_the_parser(strange: bytes) -> None:
+def test_unusual_headers_fall_back_to_the_full_parser(strange: bytes) -> None:
     heads = FastHeadParser()
     assert agrees(heads, head_of(*USUAL))
     for at in range(len(USUAL) + 1):

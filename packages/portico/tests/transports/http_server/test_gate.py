@@ -418,7 +418,7 @@ async def test_credentials_are_never_offered(serve: Serve, server: Server) -> No
     assert "access-control-allow-credentials" not in response
 
 
-def test_what_the_gate_remembers_is_bounded_in_bytes() -> None:
+def test_host_policy_cache_is_bounded_in_bytes() -> None:
     """Hosts and origins are read before the token: what anybody can make up must not fill the memory."""
     gate = HostPolicy()
     tracemalloc.start()

@@ -182,7 +182,7 @@ async def test_the_histogram_adds_up(serve: Serve, server: Server, held: Any) ->
             assert total <= sum(number * bound for number, bound in zip(each, bounds, strict=True) if number)
 
 
-async def test_what_is_running_is_a_gauge(serve: Serve, server: Server, held: Any) -> None:
+async def test_running_calls_and_sessions_are_gauges(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md: calls in flight, sessions, streams, bytes."""
     site = await serve(server)
     raw = await site.connect()
@@ -254,7 +254,7 @@ async def test_hostile_names_do_not_become_series(serve: Serve, server: Server) 
     assert not [one for one in found.series() if "made" in str(one)]
 
 
-async def test_a_name_that_is_no_label_is_escaped(serve: Serve, server: Server) -> None:
+async def test_metric_label_values_are_escaped(serve: Serve, server: Server) -> None:
     """Prometheus, Exposition formats: backslash, quote and line feed. A mounted handler may have any name."""
     server.mount(anything)
     site = await serve(server)

@@ -48,7 +48,7 @@ class Bodies:
 
 @pytest.mark.requirement("progress.stops", "logging.own-stream")
 @pytest.mark.parametrize("streams", [False, True])
-async def test_what_a_finished_call_says_is_not_in_the_next_answer(streams: bool, serve: Serve) -> None:
+async def test_notifications_of_a_finished_call_are_not_in_the_next_response(streams: bool, serve: Serve) -> None:
     bodies = Bodies()
     site = await serve(bodies.server)
     raw = await site.connect()
@@ -65,7 +65,7 @@ async def test_what_a_finished_call_says_is_not_in_the_next_answer(streams: bool
         assert len(messages) == (2 if streams else 1)
 
 
-async def test_what_stands_behind_a_body_is_not_merged_into_its_head(serve: Serve) -> None:
+async def test_trailers_are_not_merged_into_the_headers(serve: Serve) -> None:
     """RFC 9110, 6.5.1: the head has been judged by then, and trailers must not change it."""
     site = await serve(Bodies().server)
     raw = await site.connect()

@@ -274,7 +274,7 @@ async def test_a_slow_call_has_no_deadline(serve: Serve, server: Server, held: A
     await stream.message()
 
 
-async def test_there_are_only_so_many_connections(
+async def test_max_connections_evicts_the_oldest_idle_connection(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
     """docs/how-to/deploy.md, Limits: beyond it the oldest that waits for nothing makes room, and none that does."""
@@ -899,7 +899,7 @@ async def test_a_client_that_asks_and_never_reads_does_not_fill_the_memory(
 
 
 @pytest.mark.requirement("progress.flooding")
-async def test_what_can_be_missed_is_dropped_for_a_slow_reader(serve: Serve, server: Server, held: Any) -> None:
+async def test_log_messages_for_a_slow_reader_are_dropped(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md, Limits: beyond 1 MiB unread log messages are dropped; the answer is not."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
@@ -1003,7 +1003,7 @@ async def test_stopping_does_not_wait_for_ever(serve: Serve, server: Server, hel
     assert await raw.is_over()
 
 
-async def test_health_says_that_it_is_draining(serve: Serve, server: Server, held: Any) -> None:
+async def test_running_call_finishes_while_draining(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md: whoever balances the load can look."""
     site = await serve(server)
     busy = await site.connect()
@@ -1068,7 +1068,7 @@ async def test_plain_http_to_tls_is_closed(
     assert b"200 OK" not in await raw.rest()
 
 
-def test_a_certificate_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+def test_invalid_certificate_raises_usage_error(tmp_path: Path) -> None:
     """Misuse is told while building."""
     (tmp_path / "no.pem").write_text("nothing")
     with pytest.raises(UsageError):
@@ -1110,7 +1110,7 @@ async def test_a_port_that_is_taken_is_a_usage_error(serve: Serve, server: Serve
         ("", False),
     ],
 )
-def test_what_counts_as_this_machine(host: str, loopback: bool) -> None:
+def test_loopback_hosts_are_recognized(host: str, loopback: bool) -> None:
     """2026-07-28, basic/transports: bind to loopback when running locally."""
     assert is_loopback(host) is loopback
 

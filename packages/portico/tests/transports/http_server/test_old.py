@@ -122,7 +122,7 @@ async def test_changes_are_reported(serve: Serve, server: Server) -> None:
 
 
 @pytest.mark.requirement("jsonrpc.parse-error")
-async def test_what_is_no_message_is_reported_on_the_stream(serve: Serve, server: Server) -> None:
+async def test_parse_error_does_not_end_the_sse_session(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, 5.1: a parse error has a response; it must not end the session."""
     site = await serve(server, sse=True)
     old = await initialized(site)
@@ -169,7 +169,7 @@ async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, 
     assert response.status in (400, 404)
 
 
-async def test_a_session_of_a_stream_is_none_of_the_newer_endpoint(serve: Serve, server: Server) -> None:
+async def test_sse_and_streamable_http_sessions_are_separate(serve: Serve, server: Server) -> None:
     """The two transports have nothing to do with each other."""
     site = await serve(server, sse=True)
     old = await initialized(site)

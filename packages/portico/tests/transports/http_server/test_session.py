@@ -438,9 +438,7 @@ async def test_a_notification_is_202_without_a_body(serve: Serve, server: Server
 @pytest.mark.requirement("http.not-accepted")
 @every
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"null", b"1", b'"ping"', b"\xff"])
-async def test_what_cannot_be_accepted_is_an_http_error(
-    serve: Serve, server: Server, revision: str, body: bytes
-) -> None:
+async def test_malformed_bodies_are_http_400(serve: Serve, server: Server, revision: str, body: bytes) -> None:
     """The same section: what cannot be accepted MUST be an HTTP error; a body without an id MAY explain it."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -772,7 +770,7 @@ async def test_a_call_says_what_it_has_to_say_on_its_own_stream(serve: Serve, se
         assert last["id"] == number
 
 
-async def test_what_happened_before_the_stream_was_opened_is_not_lost(serve: Serve, server: Server) -> None:
+async def test_notifications_before_the_stream_opens_are_delivered(serve: Serve, server: Server) -> None:
     """docs/how-to/choose-a-transport.md: events are kept for those who come (back)."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1083,7 +1081,7 @@ async def test_a_cancellation_of_nothing_is_ignored(serve: Serve, server: Server
 
 
 @pytest.mark.requirement("cancellation.own-session")
-async def test_nobody_can_cancel_the_call_of_another_session(serve: Serve, server: Server, held: Any) -> None:
+async def test_call_of_another_session_cannot_be_cancelled(serve: Serve, server: Server, held: Any) -> None:
     """basic/utilities/cancellation: requests of the same direction, in the same session."""
     site = await serve(server)
     session, stranger = await site.initialize(R4), await site.initialize(R4)
@@ -1110,7 +1108,7 @@ async def test_the_log_level_belongs_to_the_session(serve: Serve, server: Server
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
-async def test_who_names_no_events_gets_json_and_the_rest_goes_to_the_session(
+async def test_client_that_does_not_accept_sse_gets_json_on_the_post(
     serve: Serve, server: Server, accept: str | None
 ) -> None:
     site = await serve(server)
@@ -1221,7 +1219,7 @@ async def test_a_change_before_the_first_stream_is_reported_on_it_once(
     assert (await stream.message())["method"] == "notifications/prompts/list_changed"
 
 
-async def test_what_is_kept_for_an_idle_session_is_bounded(serve: Serve, server: Server) -> None:
+async def test_queued_notifications_of_an_idle_session_are_bounded(serve: Serve, server: Server) -> None:
     site = await serve(server)
     session = await site.initialize(R4)
     for number in range(keeping.MAX_QUEUED_NOTIFICATIONS + 50):
@@ -1353,9 +1351,7 @@ async def test_an_error_has_the_id_that_its_revision_wants(serve: Serve, server:
 
 
 @pytest.mark.parametrize("last", ["²", "1-²", "²-1", "٣-١", "-", "1-1-1", "9" * 500])
-async def test_a_last_event_that_is_no_number_is_answered_by_what_there_is(
-    serve: Serve, server: Server, last: str
-) -> None:
+async def test_malformed_last_event_id_still_opens_a_stream(serve: Serve, server: Server, last: str) -> None:
     """2025-11-25, basic/transports, Resumability: an id that never was is no reason to fail."""
     session = await (await serve(server)).initialize(R4)
     stream = await session.get(last.encode().decode("latin-1"))
@@ -1377,7 +1373,7 @@ async def test_a_strict_session_waits_for_initialized(serve: Serve, server: Serv
     assert "tools" in (await site.post(LIST, headers)).messages[0]["result"]
 
 
-async def test_what_cannot_be_read_is_refused_with_the_id_null_up_to_2025_06_18(serve: Serve, server: Server) -> None:
+async def test_parse_error_has_id_null_up_to_2025_06_18(serve: Serve, server: Server) -> None:
     site = await serve(server)
     for revision in (R2, R3):
         opened = await site.post(initialize(revision))

@@ -205,7 +205,7 @@ async def test_a_missing_capability_is_400_also_when_it_is_found_out_late(serve:
     assert response.json["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
 
 
-async def test_what_the_handler_refuses_is_200(serve: Serve, server: Server) -> None:
+async def test_errors_of_the_handler_are_http_200(serve: Serve, server: Server) -> None:
     """200, except the codes with a MUST."""
     site = await serve(server)
     assert (await site.call("nothing")).error == (200, -32602)
@@ -317,9 +317,7 @@ async def test_a_name_may_be_base64_of_its_utf_8(serve: Serve, server: Server, u
         "=?base64??=",
     ],
 )
-async def test_a_name_that_is_no_base64_or_another_name_is_a_mismatch(
-    serve: Serve, server: Server, header: str
-) -> None:
+async def test_invalid_base64_in_mcp_name_is_a_header_mismatch(serve: Serve, server: Server, header: str) -> None:
     """2026-07-28, basic/transports, Value encoding: bad padding or alphabet is -32020; other markers are literal."""
     site = await serve(server)
     response = await site.modern("resources/read", {"uri": "note://a"}, headers={"mcp-name": header})
@@ -327,7 +325,7 @@ async def test_a_name_that_is_no_base64_or_another_name_is_a_mismatch(
 
 
 @pytest.mark.requirement("http.header-base64")
-async def test_what_looks_like_base64_is_always_read_as_base64(serve: Serve, server: Server) -> None:
+async def test_mcp_name_in_base64_form_is_always_decoded(serve: Serve, server: Server) -> None:
     """The same section: a value that is itself of the form must be wrapped, or a gateway would read another name."""
     server.prompt("=?base64?YQ==?=")(lambda: "misleading")
     site = await serve(server)
@@ -499,7 +497,7 @@ async def test_events_have_no_ids_that_promise_resumption(serve: Serve, server: 
 
 
 @pytest.mark.requirement("progress.only-with-token", "logging.per-request")
-async def test_what_was_not_asked_for_is_not_said(serve: Serve, server: Server) -> None:
+async def test_logs_and_progress_are_sent_only_if_requested(serve: Serve, server: Server) -> None:
     """2026-07-28, server/utilities/logging: no log messages without a level; no progress without a token."""
     site = await serve(server)
     assert (await site.call("talk", {"count": 3})).json["result"]
@@ -511,9 +509,7 @@ async def test_what_was_not_asked_for_is_not_said(serve: Serve, server: Server) 
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
-async def test_who_names_no_events_gets_json_whatever_is_reported_on_the_way(
-    serve: Serve, server: Server, accept: str | None
-) -> None:
+async def test_client_that_does_not_accept_sse_gets_json(serve: Serve, server: Server, accept: str | None) -> None:
     site = await serve(server)
     said = await site.call("shout", {"count": 2, "size": 1}, meta={"logLevel": "info"}, headers={"accept": accept})
     assert said["content-type"] == "application/json"
@@ -585,7 +581,7 @@ async def test_the_body_is_json_and_says_so(serve: Serve, server: Server, kind: 
 
 @pytest.mark.requirement("jsonrpc.parse-error")
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000])
-async def test_what_is_no_json_is_a_parse_error(serve: Serve, server: Server, body: bytes) -> None:
+async def test_invalid_json_is_a_parse_error(serve: Serve, server: Server, body: bytes) -> None:
     """JSON-RPC 2.0, 5.1; 400 as both SDKs have it."""
     site = await serve(server)
     fields = {"content-type": "application/json", "mcp-protocol-version": MODERN}

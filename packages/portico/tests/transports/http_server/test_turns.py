@@ -61,7 +61,7 @@ def waiting(site: Any) -> int:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_who_asks_for_little_begins_at_once(
+async def test_caller_with_few_calls_is_not_queued_behind_a_busy_one(
     site: Any, held: Any, order: list[str], revision: str, wait_until: Callable[..., Any]
 ) -> None:
     calls = await begun(site, revision, "greedy", GREEDY, 10)
@@ -87,7 +87,7 @@ async def test_turns_go_round(site: Any, held: Any, order: list[str], wait_until
     assert order[: 2 * MOST + 2] == ["greedy"] * MOST + ["modest"] * (MOST // 2) + ["greedy", "modest"] * 2
 
 
-async def test_who_goes_away_while_waiting_is_not_served(
+async def test_disconnected_queued_calls_are_not_run(
     site: Any, held: Any, order: list[str], wait_until: Callable[..., Any]
 ) -> None:
     calls = await begun(site, "2026-07-28", "here", GREEDY, MOST)
@@ -106,7 +106,7 @@ async def test_who_goes_away_while_waiting_is_not_served(
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_beyond_a_bound_it_is_told_when_to_come_back(
+async def test_full_queue_returns_an_error_with_a_retry_delay(
     site: Any, held: Any, revision: str, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(fair_queue, "MAX_QUEUED_CALLS_PER_CALLER", 2)
@@ -121,7 +121,7 @@ async def test_beyond_a_bound_it_is_told_when_to_come_back(
         assert (await raw.response()).status == 200
 
 
-async def test_who_waits_no_longer_does_not_count(
+async def test_disconnected_calls_do_not_count_towards_the_queue_limit(
     site: Any, held: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(fair_queue, "MAX_QUEUED_CALLS_PER_CALLER", 2)

@@ -143,7 +143,7 @@ async def test_through_mcp_and_directly_the_answers_are_equal(
         assert isinstance(result.structured, dict)
 
 
-async def test_what_is_no_json_is_content(server: Server) -> None:
+async def test_non_json_responses_become_content(server: Server) -> None:
     async with Client(server) as client:
         shown = (await client.call_tool("picture", {})).content[0]
         assert (shown.mime_type, b64decode(shown.data)) == ("image/png", b"\x89PNG")

@@ -66,7 +66,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_what_cannot_be_read_harms_no_other_operation(what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_operation_does_not_affect_others(what: str, caplog: pytest.LogCaptureFixture) -> None:
     names = made(document({"/bad": {"post": MALFORMED[what]}}, SCHEMAS))
     assert "sound" in names
     assert "bad" in names or "skipping bad" in caplog.text
@@ -117,7 +117,7 @@ def test_many_references_to_a_large_schema_are_followed_once() -> None:
     made(said)
 
 
-def test_what_is_left_open_is_little_too() -> None:
+def test_definitions_of_huge_schemas_stay_small() -> None:
     schemas = {f"S{n}": {"type": "object", "description": "x" * 1000} for n in range(15_000)}
     root = {"properties": {"all": {"anyOf": [{"$ref": f"#/components/schemas/S{n}"} for n in range(15_000)]}}}
     server = Server.from_openapi(document({"/all": {"post": operation("all", root)}}, schemas))
@@ -197,7 +197,7 @@ class Streaming:
             yield self.chunk
 
 
-async def test_what_a_client_unpacks_is_bounded_while_it_is_read() -> None:
+async def test_decompressed_response_size_is_bounded() -> None:
     bomb = Streaming(b"x" * 65536, 10_000_000, **{"content-type": "text/plain", "content-encoding": "gzip"})
     server = Server.from_openapi(document(), client=bomb, max_response_size=1_000_000)
     async with Client(server) as client:
@@ -206,7 +206,7 @@ async def test_what_a_client_unpacks_is_bounded_while_it_is_read() -> None:
     assert bomb.read < 20
 
 
-async def test_what_a_client_has_unpacked_is_taken() -> None:
+async def test_response_decompressed_by_the_client_is_accepted() -> None:
     answer = Streaming(b'{"a": 1}', 1, **{"content-type": "application/json", "content-encoding": "gzip"})
     async with Client(Server.from_openapi(document(), client=answer)) as client:
         assert (await client.call_tool("sound", {})).structured == {"a": 1}
@@ -223,7 +223,7 @@ async def test_why_a_client_fails_is_for_the_log(caplog: pytest.LogCaptureFixtur
     assert "secret" not in str(refusal.value) and "secret at" in caplog.text
 
 
-async def test_what_comes_packed_unasked_is_not_unpacked() -> None:
+async def test_unrequested_compression_is_rejected() -> None:
     packed = gzip.compress(b"x" * 10_000_000)
     app = application([], (b"content-encoding", b"gzip"), (b"content-type", b"text/plain"), body=packed)
     async with Client(Server.from_openapi(document(), app=app)) as client:

@@ -52,7 +52,7 @@ async def tool(spec: dict[str, Any]) -> Any:
         ({"type": "string", "x-note": 1, "xml": {}, "discriminator": {}}, {"type": "string"}),
     ],
 )
-def test_what_3_0_says_otherwise_is_reported_as_2020_12_has_it(said: dict[str, Any], meant: dict[str, Any]) -> None:
+def test_openapi_3_0_keywords_are_converted_to_2020_12(said: dict[str, Any], meant: dict[str, Any]) -> None:
     assert SchemaConverter(read_document(document({}))).convert(said, "in") == meant
 
 
@@ -103,7 +103,7 @@ async def test_a_body_is_flattened_only_where_no_name_clashes() -> None:
     assert whole.input_schema["required"] == ["body"]
 
 
-async def test_what_reaches_too_much_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_output_definitions_over_the_size_limit_are_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "MAX_OUTPUT_DEFS_BYTES", 2000)
     schemas = {
         f"S{n}": {
@@ -142,7 +142,7 @@ async def test_an_operation_that_cannot_be_read_is_left_out_alone(caplog: pytest
         (b"a: &a\n  b: *a\n", "too many values through its aliases"),
     ],
 )
-def test_what_is_no_document_is_one_sentence(spec: Any, reason: str) -> None:
+def test_invalid_documents_raise_usage_error(spec: Any, reason: str) -> None:
     assert MAX_NODES < 50_000 * 200
     with pytest.raises(UsageError, match=reason):
         Server.from_openapi(spec)

@@ -155,7 +155,7 @@ app.mount("/tools", tools)
         ("starlette.applications", "Starlette", "None", True),
     ],
 )
-async def test_a_mounted_application_says_that_its_lifespan_was_forgotten(
+async def test_mounted_app_warns_if_its_lifespan_is_not_started(
     uvicorn: Any, module: str, name: str, lifespan: str, warned: bool
 ) -> None:
     fleet, port = await uvicorn(made=RECIPE.format(module=module, name=name, lifespan=lifespan))

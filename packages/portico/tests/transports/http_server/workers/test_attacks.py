@@ -48,7 +48,7 @@ async def test_no_body_is_read_of_one_that_only_claims_to_be_sent_on(standing: A
     writer.close()
 
 
-async def test_what_was_said_in_a_session_is_not_heard_in_another(standing: Any, line: Any, tmp_path: Path) -> None:
+async def test_event_stream_cannot_be_resumed_from_another_session(standing: Any, line: Any, tmp_path: Path) -> None:
     theirs, mine = [await Session(standing.port).begin() for _ in range(2)]
     flag = tmp_path / "flag"
     params = {"name": "slowly", "arguments": {"path": str(flag)}, "_meta": {"progressToken": "theirs"}}

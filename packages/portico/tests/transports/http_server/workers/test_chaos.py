@@ -83,7 +83,7 @@ async def test_a_call_whose_worker_was_killed_ends_with_an_error(serve: Any, lin
     assert "has ended" in said["error"]["message"]
 
 
-async def test_what_was_said_before_a_deploy_is_read_after_it(serve: Any, line: Any) -> None:
+async def test_notifications_queued_before_a_deploy_are_delivered_after_it(serve: Any, line: Any) -> None:
     fleet = await serve("--workers", "1")
     session = await Session(fleet.port).begin()
     assert (

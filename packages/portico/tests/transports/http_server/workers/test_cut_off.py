@@ -205,7 +205,7 @@ async def test_one_of_the_same_machine_says_itself_that_others_may_take_over(
     assert await pid_at(session, first) == 503
 
 
-async def test_what_a_worker_has_that_is_back_is_not_taken_from_it(postgres_url: str) -> None:
+async def test_session_of_a_worker_that_came_back_is_not_taken_over(postgres_url: str) -> None:
     """Between the look at its lease and the taking, it has come back."""
     ours, theirs = [
         await open_worker_store(postgres_url, worker * 16, "s", SigningKeys([b"k" * 32])) for worker in "ab"

@@ -190,7 +190,7 @@ def test_kubernetes_knows_every_field_of_the_manifest(schema: Any, version: str)
         assert not wrong, one["kind"]
 
 
-def test_what_the_manifest_names_is_there() -> None:
+def test_kubernetes_manifest_is_consistent() -> None:
     by_kind = {one["kind"]: one for one in manifests()}
     template = by_kind["Deployment"]["spec"]["template"]
     (container,) = template["spec"]["containers"]

@@ -36,7 +36,7 @@ def test_a_deploy_loses_none_of_many_idle_sessions() -> None:
     assert done.returncode == 0 or count < 10_000, done.stdout
 
 
-async def test_what_is_asked_for_at_the_same_time_is_one_question() -> None:
+async def test_concurrent_loads_are_batched() -> None:
     asked: list[list[int]] = []
 
     async def ask(keys: list[int]) -> dict[int, int]:
@@ -65,7 +65,7 @@ async def test_a_request_that_is_gone_takes_nothing_from_the_others() -> None:
     assert await stays == 1
 
 
-async def test_a_store_that_is_away_is_told_to_all_who_wait_and_asked_again_later() -> None:
+async def test_store_error_fails_all_pending_loads_and_is_not_cached() -> None:
     away = True
 
     async def ask(keys: list[int]) -> dict[int, int]:

@@ -79,7 +79,7 @@ async def test_an_answer_finds_the_worker_that_waits_for_it(gateway: Any) -> Non
     assert Counter(counted.read_text().split()) == Counter(map(str, range(CALLS)))
 
 
-async def test_what_a_worker_kept_that_is_gone_is_said_to_be_over(gateway: Any) -> None:
+async def test_parked_calls_of_a_killed_worker_are_reported_as_ended(gateway: Any) -> None:
     fleet, counted = gateway
     asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
     victim = min(fleet.workers())

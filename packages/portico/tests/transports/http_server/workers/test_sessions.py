@@ -131,7 +131,7 @@ async def test_metrics_are_those_of_all_workers(serve: Any) -> None:
         assert numbers[calls] == "6"
 
 
-async def test_a_change_is_told_to_the_clients_of_all_workers(standing: Any, heard: Any) -> None:
+async def test_changes_are_notified_to_clients_of_all_workers(standing: Any, heard: Any) -> None:
     fleet = standing
     async with AsyncExitStack() as stack:
         clients = [

@@ -154,7 +154,7 @@ async def test_a_task_is_followed_by_any_worker(both: Any, standing: Standing, t
         assert {(await one.result()).data for one in waiting} <= standing.workers()
 
 
-async def test_who_follows_a_task_hears_of_its_end_at_any_worker(standing: Standing, tmp_path: Path) -> None:
+async def test_task_completion_is_notified_at_every_worker(standing: Standing, tmp_path: Path) -> None:
     flag = tmp_path / "followed"
     flag.touch()
     heard: asyncio.Queue[int] = asyncio.Queue()
@@ -220,7 +220,7 @@ async def test_a_worker_that_is_started_later_has_what_was_added_before(serve: A
         await one.close()
 
 
-async def test_who_listens_at_one_worker_hears_of_the_other(both: Any) -> None:
+async def test_listener_at_one_worker_gets_changes_from_another(both: Any) -> None:
     first, second = both
     params = {"notifications": {"resourceSubscriptions": ["note://one"]}}
     await first.send("POST", **first.stand_alone("subscriptions/listen", params))

@@ -158,7 +158,7 @@ async def test_it_goes_no_further_than_to_the_machine_and_to_the_worker(tmp_path
         assert (b"access-control-allow-origin", b"https://page.example") in (await arriving(OURS, 1)).cors
 
 
-async def test_what_was_sent_on_is_not_sent_further(tmp_path: Path) -> None:
+async def test_forwarded_request_is_not_forwarded_again(tmp_path: Path) -> None:
     """Who gets it, and does not have the session, says so; the one who has sent it looks further."""
     ids = SignedSessionIds(SigningKeys([KEY]), THEIRS)
     delivery, sessions = Mock(), Mock(retiring=False)

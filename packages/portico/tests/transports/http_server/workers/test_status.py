@@ -65,7 +65,7 @@ async def test_workers_of_a_server_without_a_store_are_found(serve: Any, tmp_pat
     assert "no workers" in (await asyncio.to_thread(status, "--format", "table", **env)).stderr
 
 
-async def test_what_a_killed_server_left_is_not_shown_once_its_leases_have_ended(serve: Any, tmp_path: Path) -> None:
+async def test_killed_server_is_not_listed_after_its_leases_expire(serve: Any, tmp_path: Path) -> None:
     env = {"TMPDIR": str(tmp_path), "PORTICO_DATA": str(tmp_path / "data")}
     fleet = await serve("--workers", "1", env=env)
     # All at once, so that none can clear up after another.
@@ -86,7 +86,7 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
-def test_who_lives_is_seen_by_the_clock_of_the_store(
+def test_worker_liveness_uses_the_clock_of_the_store(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def renewed() -> None:

@@ -311,7 +311,7 @@ def _notify(url: str, payload: str) -> None:
         connection.execute("select pg_notify('portico', %s)", [payload])
 
 
-def test_what_is_declared_is_declared_before_the_server_runs() -> None:
+def test_components_must_be_declared_before_the_server_runs() -> None:
     server = Server("one")
 
     def tool() -> int:

@@ -25,9 +25,7 @@ def tokens(*words: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
-async def test_what_a_person_listens_to_ends_in_all_workers_when_their_token_is_removed(
-    serve: Any, tmp_path: Path
-) -> None:
+async def test_removing_a_token_ends_its_streams_in_all_workers(serve: Any, tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     ada, bob = [await asyncio.to_thread(tokens, "add", name, "--file", file) for name in ("ada", "bob")]
     fleet = await serve("--workers", "2", "--token-file", file)

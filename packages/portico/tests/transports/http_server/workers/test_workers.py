@@ -74,7 +74,7 @@ async def test_on_sighup_all_are_replaced_and_no_call_is_refused(serve: Any, tmp
     assert sorted(path.read_text().split()) == sorted(made)
 
 
-async def test_a_call_that_runs_may_finish_when_all_are_told_to_stop(serve: Any, line: Any, tmp_path: Path) -> None:
+async def test_running_call_finishes_during_shutdown(serve: Any, line: Any, tmp_path: Path) -> None:
     fleet = await serve("--workers", "1")
     one = await line(fleet.port)
     calling = asyncio.ensure_future(one.call("slowly", path=str(tmp_path / "flag")))
@@ -180,9 +180,7 @@ async def test_workers_speak_tls(serve: Any, line: Any, tmp_path: Path) -> None:
 # What they are told
 
 
-async def test_what_is_secret_stands_neither_in_the_environment_nor_on_the_command_line(
-    start: Any, tmp_path: Path
-) -> None:
+async def test_token_is_not_in_environment_or_command_line(start: Any, tmp_path: Path) -> None:
     fleet = await start(
         "-m", "portico", "serve", "--services", "memory", "--transport", "http", "--port", "0", "--workers", "1",
         env={"PORTICO_DATA": str(tmp_path)},
@@ -207,7 +205,7 @@ async def test_what_is_secret_stands_neither_in_the_environment_nor_on_the_comma
         (["--transport", "http", "--fd", "99"], "descriptor 99 is not a socket"),
     ],
 )
-def test_what_cannot_be_is_reported_in_one_sentence(server_file: Path, words: list[str], said: str) -> None:
+def test_invalid_worker_options_are_rejected(server_file: Path, words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "portico", "serve", server_file, *words], capture_output=True, text=True, timeout=30
     )
