@@ -32,9 +32,7 @@ from portico.search.tool_index import ToolDocument, ToolIndex
 Search = Callable[[str, int], list[int]]
 
 # Parts of the ranking, and what it is like without them.
-_NO_NEEDS: dict[str, Any] = {"needed": dict}
-_NO_ORDER: dict[str, Any] = {"_BESIDE": 0.4, "_EARLY": 0.0}
-PARTS = {"no needs": _NO_NEEDS, "no order": _NO_ORDER, "neither": _NO_NEEDS | _NO_ORDER}
+PARTS: dict[str, dict[str, Any]] = {"no order": {"_SERVER_MATCH_BOOST": 0.4, "_LIST_POSITION_BOOST": 0.0}}
 
 
 class Task(NamedTuple):
