@@ -243,7 +243,7 @@ def test_goals_of_the_system_table_follow_from_the_numbers(bench: SimpleNamespac
 
 
 @pytest.mark.usefixtures("tiny")
-def test_journals_are_read_beside_journalctl(
+def test_journals_are_measured_against_journalctl(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if not os.environ.get("CI") and not bench.apt.shutil.which("systemd-journal-remote", path=bench.apt.PLACES):
@@ -297,7 +297,7 @@ def test_the_live_table_says_what_is_absent_and_measures_the_rest(bench: SimpleN
 
 
 @pytest.mark.usefixtures("alone")
-def test_where_there_is_no_jail_the_table_says_why(
+def test_live_table_reports_why_the_sandbox_is_unavailable(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny: Any
 ) -> None:
     monkeypatch.setattr(bench.live_table, "unavailable_reason", lambda _: "this kernel has no Landlock")

@@ -105,12 +105,12 @@ def test_an_expectation_for_another_leg_is_wrong(found: Callable[..., Outcome]) 
     assert "no part of this leg" in report(found(expected="server:\n  - caching\n"))
 
 
-def test_an_unhappy_suite_is_wrong_even_if_its_results_look_well(found: Callable[..., Outcome]) -> None:
+def test_failed_suite_is_a_complaint_despite_good_results(found: Callable[..., Outcome]) -> None:
     endings = {"": Ending("the suite ended with 1", "the last words")}
     assert report(found(endings=endings)) == "small\n  the suite ended with 1:\n  the last words"
 
 
-def test_a_scenario_that_ended_badly_is_wrong_even_if_its_results_look_well(found: Callable[..., Outcome]) -> None:
+def test_failed_scenario_is_a_complaint_despite_good_results(found: Callable[..., Outcome]) -> None:
     outcome = found(endings={"ping": Ending("the client exited with code 1", "the last words")})
     assert report(outcome) == "small / ping\n  the client exited with code 1:\n  the last words"
     assert "ping" not in outcome.passed
@@ -182,7 +182,7 @@ def test_every_leg_has_its_file_and_nothing_but_tasks_is_excused() -> None:
 
 
 @pytest.mark.parametrize("line", ["  - ping: an-id", "- ping", "  - ping extra", "servers:", "  - ", '  - "ping"'])
-def test_a_line_that_the_suite_might_read_otherwise_is_refused(tmp_path: Path, line: str) -> None:
+def test_ambiguous_expected_failure_line_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "expected.yml"
     path.write_text(f"server:\n  - caching  # why\n{line}\n")
     with pytest.raises(ValueError, match="line 3"):

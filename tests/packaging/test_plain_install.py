@@ -180,7 +180,7 @@ def test_a_package_that_is_missing_is_named(
         ("portico-console", ("console", "--help")),
     ],
 )
-def test_each_package_works_beside_the_sdk(
+def test_each_package_works_alone_with_the_sdk(
     alone: Callable[..., Any], tmp_path: Path, package: str, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')

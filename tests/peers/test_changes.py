@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.revisions(until="2025-11-25")
-async def test_a_session_hears_that_lists_have_changed(connect):
+async def test_session_is_notified_of_list_changes(connect):
     async with connect("changing") as peer:
         before = len(await peer.tools())
         await peer.call("grow")
@@ -16,7 +16,7 @@ async def test_a_session_hears_that_lists_have_changed(connect):
 
 
 @pytest.mark.revisions(since="2026-07-28")
-async def test_a_listener_hears_of_the_lists_it_asked_for_and_no_other(connect):
+async def test_listener_is_notified_only_of_the_lists_it_requested(connect):
     async with connect("changing") as peer, peer.listen(tools_list_changed=True) as events:
         assert events.honored.tools_list_changed
         before = len(await peer.tools())
@@ -30,7 +30,7 @@ async def test_a_listener_hears_of_the_lists_it_asked_for_and_no_other(connect):
 
 
 @pytest.mark.revisions(until="2025-11-25")
-async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(connect):
+async def test_subscriber_is_notified_until_it_unsubscribes(connect):
     async with connect("changing") as peer:
         await peer.subscribe("notes://today")
         await peer.call("touch", {"uri": "notes://other"})
@@ -45,7 +45,7 @@ async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(connect)
 
 
 @pytest.mark.revisions(since="2026-07-28")
-async def test_a_listener_hears_of_its_resources_until_it_leaves(connect):
+async def test_listener_is_notified_of_its_resources_until_it_stops(connect):
     async with connect("changing") as peer:
         async with peer.listen(resource_subscriptions=["notes://today"]) as events:
             assert events.honored.resource_subscriptions == ["notes://today"]

@@ -3,7 +3,7 @@
 import pytest
 
 
-async def test_a_client_gets_the_revision_it_asks_for_and_hears_who_answers_and_what_it_can_do(connect, request):
+async def test_client_gets_the_requested_version_server_info_and_capabilities(connect, request):
     _, _, revision = request.node.callspec.params["connect"]
     async with connect("small") as peer:
         assert peer.revision == revision

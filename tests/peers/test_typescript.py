@@ -69,7 +69,7 @@ def _words(server: object) -> list[str]:
 # The clients
 
 
-def test_a_client_gets_the_revision_it_asks_for_and_hears_who_answers(leg, said):
+def test_client_gets_the_requested_version_and_server_info(leg, said):
     assert said["opening"]["revision"] == leg.revision
     assert said["opening"]["server"] == "everything"
     assert said["opening"]["instructions"].startswith("Every feature of the protocol")
@@ -179,7 +179,7 @@ def test_a_tool_asks_the_user_from_2025_06_18_on(leg, said):
         assert asked is None
 
 
-def test_a_client_hears_of_changes_as_long_as_it_wants_to(said):
+def test_client_is_notified_of_changes_until_it_unsubscribes(said):
     assert said["changes"] == {"updated": ["notes://today"], "more": 2}
 
 

@@ -270,7 +270,7 @@ async def test_a_cancellation_that_comes_too_late_changes_nothing(bossman: Any) 
 # The same without a handshake
 
 
-async def test_a_request_that_stands_alone_needs_no_handshake(serve: Serve) -> None:
+async def test_stateless_request_needs_no_handshake(serve: Serve) -> None:
     child = await serve("bossman")
     answer = await child.child.modern("tools/call", {"name": "create_task", "arguments": {"description": "Alone"}})
     assert answer["result"]["resultType"] == "complete"

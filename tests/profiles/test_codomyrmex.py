@@ -305,7 +305,7 @@ async def test_every_service_can_be_listed_by_dotted_names_and_logged(serve: Ser
     assert "spec_list" not in log
 
 
-async def test_a_level_that_is_said_counts(serve: Serve) -> None:
+async def test_configured_log_level_applies(serve: Serve) -> None:
     child = await serve("codomyrmex", PORTICO_LOG_LEVEL="warning")
     await child.open("2025-03-26")
     await child.call("contracts.spec_list")
@@ -356,7 +356,7 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
     assert said == ["2.0.0", "2.0.0", "1.0.0"]
 
 
-def test_a_profile_that_has_nothing_for_other_servers_says_so() -> None:
+def test_profile_without_a_target_section_is_refused_for_other_servers() -> None:
     with pytest.raises(UsageError, match=r"\[compat.target\] is missing"):
         assembly.apply_compat(Server("mine"), assembly.read_settings("bossman", None))
 

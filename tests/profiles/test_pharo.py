@@ -156,7 +156,7 @@ async def test_an_image_is_changed_in_place_and_saved(pharo: Any) -> None:
     assert said["content"][0]["text"] == "2"
 
 
-async def test_names_are_completed_and_changes_told_if_that_is_switched_on(serve: Serve, tmp_path: Path) -> None:
+async def test_completion_and_change_notifications_can_be_enabled(serve: Serve, tmp_path: Path) -> None:
     found = re.search(r"^\$ cat watched.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None
     (tmp_path / "watched.toml").write_text(found[1])

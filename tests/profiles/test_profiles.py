@@ -346,7 +346,7 @@ async def test_success_can_go_without_saying(connect: Connect, revision: str) ->
 
 @pytest.mark.broken_frames("the profile wants members that no revision has")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_envelope_is_there_as_long_as_there_is_no_structured_content(connect: Connect, revision: str) -> None:
+async def test_envelope_is_present_only_without_structured_content(connect: Connect, revision: str) -> None:
     wire = await opened(connect, odd(envelope=True), revision)
     result = await called(wire, revision, "works", number=3)
     if revision > "2025-03-26":

@@ -210,7 +210,7 @@ async def test_personal_data_is_32605(subcog: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["memory", "project/decisions", "summaries"])
-async def test_a_resource_that_is_not_there_has_the_number_beside_its_code(subcog: Any, place: str) -> None:
+async def test_missing_resource_error_has_the_number_in_its_data(subcog: Any, place: str) -> None:
     uri = f"subcog://{place}/000000000000"
     error = (await subcog.child.request("resources/read", {"uri": uri}))["error"]
     assert (error["code"], error["data"]["number"], error["data"]["uri"]) == (-32002, -32604, uri)
@@ -314,7 +314,7 @@ async def test_a_store_that_fails_is_32609_for_resources_and_prompts(subcog: Any
 
 
 @pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_later_revisions_have_the_number_beside_the_error(serve: Serve, revision: str) -> None:
+async def test_later_versions_have_the_number_in_the_error_metadata(serve: Serve, revision: str) -> None:
     child = await serve("subcog")
     await child.open(revision)
     result = (await child.call("subcog_get", memory_id="000000000000"))["result"]
@@ -358,7 +358,7 @@ async def test_every_level_of_the_log_says_something(subcog: Any) -> None:
     assert AWS_KEY not in json.dumps(heard) and "Use PostgreSQL" not in json.dumps(heard)
 
 
-async def test_a_level_is_kept_to(subcog: Any) -> None:
+async def test_log_level_is_honoured(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "error"})
     await captured(subcog)
     assert not [one for one in subcog.child.aside if one.get("method") == "notifications/message"]
@@ -424,7 +424,7 @@ async def test_lists_change_in_silence(subcog: Any) -> None:
     assert "list_changed" not in rest
 
 
-async def test_a_configuration_can_have_changes_told(serve: Serve, tmp_path: Path) -> None:
+async def test_configuration_can_enable_change_notifications(serve: Serve, tmp_path: Path) -> None:
     """What the profile says is only what is said when nobody says otherwise."""
     config = tmp_path / "portico.toml"
     config.write_text("[server.capabilities]\nresources = { listChanged = true }\n")

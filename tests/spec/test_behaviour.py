@@ -233,7 +233,7 @@ async def test_a_session_lends_nothing_to_a_modern_request(connect: Connect) -> 
 
 
 @pytest.mark.requirement("modern.client-info-decides-nothing")
-async def test_nothing_depends_on_who_the_client_says_it_is(connect: Connect) -> None:
+async def test_responses_do_not_depend_on_client_info(connect: Connect) -> None:
     """A different name and version get the same bytes."""
     wire = connect(small())
     one = await wire.modern("tools/list", client={"name": "one", "version": "1"})
@@ -242,7 +242,7 @@ async def test_nothing_depends_on_who_the_client_says_it_is(connect: Connect) ->
 
 
 @pytest.mark.requirement("modern.client-info-optional")
-async def test_a_client_need_not_say_who_it_is(connect: Connect) -> None:
+async def test_client_info_is_optional(connect: Connect) -> None:
     """`clientInfo` is a courtesy: absent it is not missed."""
     assert "result" in await connect(small()).modern("tools/list")
 
@@ -540,7 +540,7 @@ async def test_the_state_works_for_no_other_call(connect: Connect, changed: dict
 
 
 @pytest.mark.requirement("mrtr.state-bound-to-principal")
-async def test_the_state_works_for_nobody_else(connect: Connect) -> None:
+async def test_request_state_is_bound_to_its_principal(connect: Connect) -> None:
     """It is bound to the principal it was given to."""
     server = tables()
     state = await asked_for_state(connect(server, principal="ada"))
@@ -686,7 +686,7 @@ def grow(server: Server, name: str = "more") -> None:
 
 
 @pytest.mark.requirement("subscriptions.listen-only")
-async def test_a_modern_client_that_does_not_listen_hears_nothing(connect: Connect) -> None:
+async def test_modern_client_without_a_listener_is_not_notified(connect: Connect) -> None:
     """Changes go to listeners; having made requests is not listening."""
     server = small()
     wire, listener = connect(server), connect(server)
@@ -730,7 +730,7 @@ async def test_a_notification_names_its_listener_as_it_named_itself(connect: Con
 
 
 @pytest.mark.requirement("subscriptions.acknowledged-subset")
-async def test_only_what_is_kept_is_promised(connect: Connect) -> None:
+async def test_acknowledgement_lists_only_supported_notifications(connect: Connect) -> None:
     """The acknowledgement has the part of the wish that this server tells of."""
     server = Server("partly", capabilities={"tools": {"listChanged": True}, "resources": {}})
     wire = connect(server)
@@ -813,7 +813,7 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
 @pytest.mark.broken_frames("a server that writes null for what it does not have")
 @pytest.mark.requirement("pagination.end")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
+async def test_null_cursor_ends_the_list(revision: str) -> None:
     """Some servers write the end of the list as null; a client takes it as the end."""
 
     async def handler(call: Call) -> Any:
@@ -1246,7 +1246,7 @@ async def test_log_data_may_be_any_json_value(revision: str, data: Any) -> None:
 
 
 @pytest.mark.requirement("jsonrpc.unknown-notification")
-async def test_a_client_hears_of_notifications_it_does_not_know(heard: Any) -> None:
+async def test_unknown_notifications_reach_the_message_handler(heard: Any) -> None:
     """They are passed on, and break nothing."""
     server = small()
 

@@ -612,7 +612,7 @@ async def test_results_of_2026_07_28_say_what_they_are_whose_they_are_and_how_lo
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("name,revision", [case for case in CASES if case[1] != V2026_07_28])
-async def test_no_word_of_2026_07_28_is_said_to_a_handshake_revision(name: str, revision: str) -> None:
+async def test_handshake_versions_receive_no_2026_07_28_members(name: str, revision: str) -> None:
     run, _ = EXCHANGES[name]
     async with Peer(revision) as peer:
         await run(peer)

@@ -43,7 +43,7 @@ def test_every_test_of_the_specification_names_a_requirement(path: Path) -> None
 
 
 @pytest.mark.parametrize("id", REQUIREMENTS)
-def test_a_requirement_says_where_it_stands(id: str) -> None:
+def test_requirement_has_versions_page_section_and_sentence(id: str) -> None:
     since, until, page, section, sentence = REQUIREMENTS[id]
     assert SUPPORTED_PROTOCOL_VERSIONS.index(since) <= SUPPORTED_PROTOCOL_VERSIONS.index(until)
     assert page.partition("/")[0] in ("basic", "server", "client")

@@ -221,7 +221,7 @@ async def test_both_ids_may_be_in_flight_together(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("jsonrpc.id-type")
-async def test_null_is_no_id(connect: Connect) -> None:
+async def test_null_id_is_an_invalid_request(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send({"jsonrpc": "2.0", "id": None, "method": "ping"})
@@ -490,7 +490,7 @@ async def test_a_client_may_leave_out_its_capabilities_and_the_version(connect: 
     "params",
     [None, {}, {"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {"clientInfo": {"version": "1"}}],
 )
-async def test_a_client_must_say_who_it_is(connect: Connect, params: Any) -> None:
+async def test_initialize_requires_client_info(connect: Connect, params: Any) -> None:
     wire = connect(tasks())
     error = (await wire.request("initialize", params))["error"]
     assert error["code"] == -32602
@@ -612,7 +612,7 @@ async def test_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path)
 
 
 @pytest.mark.requirement("modern.era-before-method")
-async def test_there_is_no_ping_any_more(spawn: Spawn, tasks_file: Path) -> None:
+async def test_ping_is_absent_in_modern_requests(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     assert (await child.modern("ping"))["error"]["code"] == -32601
     assert (await child.request("ping"))["result"] == {}

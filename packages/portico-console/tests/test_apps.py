@@ -187,7 +187,7 @@ def test_a_link_of_an_app_is_opened_by_a_person(seen: Any) -> None:
     seen.wrong[:] = [one for one in seen.wrong if "another page" not in one]
 
 
-def test_an_app_hears_that_its_call_was_cancelled_and_is_reported_before_it_ends(seen: Any) -> None:
+def test_app_receives_the_cancellation_and_is_torn_down_before_it_closes(seen: Any) -> None:
     card = run(seen, "slow")
     app = app_of(card)
     assert said(app, "input") == {}

@@ -202,7 +202,7 @@ async def test_the_wire_shows_round_trips_and_can_be_taken_along() -> None:
         assert (await ask("wire"))["messages"] == []
 
 
-async def test_other_servers_are_opened_by_who_may() -> None:
+async def test_targets_are_opened_and_closed_where_allowed() -> None:
     async with asking(Console(mode="console", can_open_targets=True)) as ask:
         target = await ask("open_target", target=EXAMPLE)
         assert target["state"] == "open" and target["kind"] == "file" and target["id"] == "t1"
@@ -458,7 +458,7 @@ async def test_watching_page_receives_target_changes_and_client_messages() -> No
             await until(lambda: "handle" not in vars(exchange))
 
 
-async def test_the_upstreams_of_a_gateway_are_seen_and_what_is_said_to_them() -> None:
+async def test_gateway_upstreams_and_their_messages_are_shown() -> None:
     async with served(busy(), token="s3cret") as url:
         gateway = Gateway()
         gateway.add_upstream("child", [sys.executable, EXAMPLE])

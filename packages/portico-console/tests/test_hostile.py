@@ -172,7 +172,7 @@ def test_documents_of_a_login(shown: Any) -> None:
         expect(page.get_by_text("Discovery failed")).to_be_visible()
 
 
-def test_memories_work_items_and_contracts_of_somebody_else(shown: Any) -> None:
+def test_hostile_memories_work_items_and_contracts_are_shown_as_text(shown: Any) -> None:
     page = shown.page
     shown.go("memory")
     expect(page.locator(".memory").first).to_be_visible()

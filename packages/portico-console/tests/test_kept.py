@@ -65,7 +65,7 @@ def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:
     expect(page.get_by_role("list", name="Work items")).to_contain_text("Write the page")
 
 
-def test_contracts_are_weighed_looked_through_and_compared(kept: Any, tmp_path: Path) -> None:
+def test_contracts_are_measured_linted_and_compared(kept: Any, tmp_path: Path) -> None:
     page = kept.page
     page.get_by_role("link", name="Contracts").click()
     expect(page.get_by_text("tokens for all tool definitions")).to_be_visible()
@@ -87,7 +87,7 @@ def test_contracts_are_weighed_looked_through_and_compared(kept: Any, tmp_path: 
     expect(page.get_by_text("breaking", exact=True).first).to_be_visible()
 
 
-def test_no_rule_of_axe_is_broken_where_things_are_kept(kept: Any) -> None:
+def test_memory_work_and_contract_views_have_no_axe_violations(kept: Any) -> None:
     broken = []
     for view in ("memory", "memory/graph", "work", "contracts"):
         kept.page.evaluate("view => { location.hash = `#/self/${view}` }", view)

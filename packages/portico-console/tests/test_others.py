@@ -78,7 +78,7 @@ async def until_found(look: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("revision", [None, "2025-11-25"])
-async def test_a_question_is_for_the_one_who_has_asked(tmp_path: Path, revision: str | None) -> None:
+async def test_elicitation_is_answered_only_by_the_principal_who_called(tmp_path: Path, revision: str | None) -> None:
     console = Console(guarded(tmp_path))
     async with (
         console.lifespan(),
@@ -103,7 +103,7 @@ async def test_a_question_is_for_the_one_who_has_asked(tmp_path: Path, revision:
         assert (await running).structured["result"]["content"][0]["text"] == "hello Ann"
 
 
-async def test_a_page_that_watches_is_not_told_the_questions_of_others(tmp_path: Path) -> None:
+async def test_watching_page_does_not_receive_elicitations_of_other_principals(tmp_path: Path) -> None:
     console = Console(guarded(tmp_path))
     heard: list[Any] = []
     async with console.lifespan(), Client(console.server, principal=ANN) as ann:
@@ -124,7 +124,7 @@ async def test_a_page_that_watches_is_not_told_the_questions_of_others(tmp_path:
             await asyncio.wait([watching, running])
 
 
-async def test_the_token_of_clients_is_no_way_around_the_rules(tmp_path: Path) -> None:
+async def test_client_token_does_not_bypass_access_rules(tmp_path: Path) -> None:
     """A link is the owner's. A token is as good here as it is at the endpoint, and no better."""
     async with console_of(guarded(tmp_path), token="servers") as page:
         await page.sign_in("servers")
@@ -147,7 +147,7 @@ async def verify(credentials: Any) -> Principal:
     return Principal(credentials.token, frozenset({"admin"}), claims=claims[credentials.token])
 
 
-async def test_rules_see_all_that_a_token_says_or_there_is_no_login() -> None:
+async def test_login_is_refused_when_the_claims_cannot_be_preserved() -> None:
     seen: list[Any] = []
     server = Server("claims", auth=verify)
 

@@ -125,7 +125,7 @@ async def test_with_several_workers_there_is_one_console(
         assert {(await page.call("about")).status for _ in range(3)} == {200}
 
 
-async def test_a_new_link_is_had_by_the_one_who_serves(serve: Serve, file: str, tmp_path: Path) -> None:
+async def test_console_command_prints_a_new_link_to_the_operator(serve: Serve, file: str, tmp_path: Path) -> None:
     # The port is known only when it is open; so it is kept by the name that it has then.
     import socket
 

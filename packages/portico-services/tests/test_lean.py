@@ -87,7 +87,7 @@ def test_unsupported_services_are_left_out_unless_named(tmp_path: Path) -> None:
     assert {"fs_list", "reg_list"} <= {tool.name for tool in named.tools}
 
 
-async def test_a_file_says_which_face_is_shown(tmp_path: Path) -> None:
+async def test_gateway_file_selects_tool_search_or_code_mode(tmp_path: Path) -> None:
     weather = ROOT / "examples" / "weather.py"
     file = tmp_path / "gateway.toml"
     upstream = f"[upstream.sky]\ncommand = ['{sys.executable}', '{weather}']\n"

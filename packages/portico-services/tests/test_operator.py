@@ -147,7 +147,7 @@ async def test_over_http_it_takes_the_operators_token(server: Server, token: str
     await over_http(server, use, token=token, operator_token="operators")
 
 
-async def test_without_being_asked_for_there_are_no_such_tools(tmp_path: Path) -> None:
+async def test_operator_tools_are_absent_by_default(tmp_path: Path) -> None:
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "store.db"))
     async with Client(assembly.build_server(["tasks"], SettingsFile(), place)) as client:
         assert not {name for name in await names(client) if name.startswith("service_")}

@@ -137,7 +137,7 @@ async def test_fifty_calls_at_once_each_get_their_own_answer(client):
     assert [result.text for result in results] == [f"Echo: {at}" for at in range(50)]
 
 
-async def test_progress_is_reported_to_who_asked(client):
+async def test_progress_reaches_the_caller(client):
     heard: list[tuple[float, float | None, str | None]] = []
     await client.call_tool(
         "trigger-long-running-operation",
@@ -295,7 +295,7 @@ async def test_arguments_are_completed_in_their_context(client):
 # What is said unasked
 
 
-async def test_a_change_of_a_resource_is_heard_by_who_listens(talk):
+async def test_resource_update_reaches_the_subscriber(talk):
     client = talk.client
     async with client.listen(uris=[TEXT]) as changes:
         await client.call_tool("toggle-subscriber-updates")
@@ -376,7 +376,7 @@ async def test_a_server_that_cannot_be_started_says_why(servers):
         await Client([node, script, "carrier-pigeon"]).connect()
 
 
-async def test_a_place_where_no_server_is_says_so(running):
+async def test_url_without_a_server_is_an_http_status_error(running):
     url = running(SERVER, "http").replace("/mcp", "/nowhere")
     with pytest.raises(HttpStatusError, match="HTTP status 404"):
         await Client(url).connect()

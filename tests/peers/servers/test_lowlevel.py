@@ -57,7 +57,7 @@ async def test_logs_are_heard_from_the_level_that_was_asked_for(leg, talk):
         assert talk.logs == [("warning", "warning"), ("error", "error")]
 
 
-async def test_a_change_of_a_resource_is_heard_by_who_listens_for_it(talk):
+async def test_resource_update_reaches_the_subscriber(talk):
     client = talk.client
     async with client.listen(uris=["notes://today"]) as changes:
         subscribed = (await client.call_tool("touch")).text

@@ -112,7 +112,7 @@ async def test_headers_are_found_out_when_the_tools_were_not_listed(talking, tar
         assert (await client.call_tool("route", {"region": "west"})).text == "Routed to west."
 
 
-async def test_progress_is_reported_to_who_asked(client):
+async def test_progress_reaches_the_caller(client):
     heard: list[tuple[float, float | None, str | None]] = []
     await client.call_tool("count", {"to": 3}, progress_handler=lambda *said: heard.append(said))
     assert heard == [(1, 3, "1 of 3"), (2, 3, "2 of 3"), (3, 3, "3 of 3")]
@@ -233,7 +233,7 @@ async def test_a_change_of_the_tools_is_heard(leg, talk):
 
 
 @pytest.mark.legs(server="official")
-async def test_a_change_of_a_resource_is_heard_by_who_listens_for_it(talk):
+async def test_resource_update_reaches_the_subscriber(talk):
     """FastMCP has no subscriptions to resources, and the official class has them on 2026-07-28 only."""
     listener = talk.client.listen(uris=["notes://today"])
     if not talk.modern:

@@ -347,7 +347,7 @@ def test_a_mistake_has_a_status_and_a_sentence(contracts: Portico, words: list[s
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_cannot_be_written_is_said_to_be(contracts: Portico, shop: Portico) -> None:
+def test_unwritable_output_file_is_reported(contracts: Portico, shop: Portico) -> None:
     done = contracts("render", shop(), "--output", "no/such/folder/SPEC.md")
     assert done.returncode == 2
     assert "cannot write" in done.stderr

@@ -332,7 +332,7 @@ async def test_a_forged_result_is_only_the_scripts_own(client: Client) -> None:
     assert (await run(client, code)).structured["value"] == [1, 2]
 
 
-async def test_an_enormous_result_is_kept_for_who_ran_the_script_alone(shop: Shop, client: Client) -> None:
+async def test_large_result_is_readable_only_by_the_caller(shop: Shop, client: Client) -> None:
     said = await run(client, "print('x' * 5000)\n'y' * 5000")
     assert len(said.content[0].text) < 2500
     uri = said.structured["rest"]

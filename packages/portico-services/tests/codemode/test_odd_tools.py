@@ -151,7 +151,7 @@ async def test_a_refusal_that_json_cannot_say_is_a_refusal_all_the_same(what: st
 
 
 @pytest.mark.parametrize("face", [ToolSearchServer, CodeModeServer])
-async def test_a_face_over_a_low_level_server(face: Any) -> None:
+async def test_code_mode_and_tool_search_wrap_a_low_level_server(face: Any) -> None:
     server = LowLevelServer("low")
 
     @server.list_tools()

@@ -34,7 +34,7 @@ async def kept(store: RunStore, journals: list[RunJournal]) -> list[bool]:
     return [one.id in rows for one in journals]
 
 
-async def test_the_newest_of_a_caller_are_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newest_paused_runs_of_a_caller_are_retained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MAX_BYTES_PER_CALLER", 3 * MIB)
     of_eve = await paused(store, "eve")
     small = [await paused(store, "ann") for _ in range(4)]
@@ -45,7 +45,7 @@ async def test_the_newest_of_a_caller_are_kept(store: RunStore, monkeypatch: pyt
     assert not await RunJournal(store, "ann", "script", small[0].id).load()
 
 
-async def test_the_newest_of_all_are_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newest_paused_runs_in_total_are_retained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MAX_TOTAL_BYTES", 3 * MIB)
     found = [await paused(store, f"caller {n}") for n in range(5)]
     assert await kept(store, found) == [False, False, True, True, True]
@@ -61,7 +61,7 @@ async def test_running_journals_do_not_count_towards_the_quota(
     assert await kept(store, [running, await paused(store, "ann"), await paused(store, "ann")]) == [True, False, True]
 
 
-async def test_the_newest_outputs_are_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newest_outputs_are_retained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MAX_OUTPUTS_PER_CALLER", 2)
     monkeypatch.setattr(journals, "MAX_OUTPUTS", 4)
     of_eve = await store_output(store, "eve", "text/plain", "hers")
@@ -77,7 +77,7 @@ async def test_the_newest_outputs_are_kept(store: RunStore, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "about", [{"principal": Principal("ann")}, {"address": "203.0.113.9"}, {}], ids=["known", "stranger", "local"]
 )
-async def test_a_run_that_had_to_go_says_so_when_it_is_gone_on_with(
+async def test_resuming_an_evicted_run_reports_that_it_expired(
     monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(journals, "MAX_BYTES_PER_CALLER", 2 * MIB)
@@ -108,7 +108,7 @@ async def test_a_run_that_had_to_go_says_so_when_it_is_gone_on_with(
 
 
 @jail_only
-async def test_results_side_by_side_are_no_more_than_a_journal_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_results_do_not_exceed_the_journal_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_replay, "MAX_JOURNAL_BYTES", 100_000)
     shop = Shop()
 

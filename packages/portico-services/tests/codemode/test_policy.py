@@ -120,9 +120,7 @@ class Naming(Middleware):
 
 @jail_only
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_middleware_is_around_what_a_face_answers_and_around_what_its_scripts_call(
-    server: Server, revision: Any
-) -> None:
+async def test_middleware_wraps_code_mode_tools_and_script_calls(server: Server, revision: Any) -> None:
     naming, methods = Naming(), []
 
     def note(handler: Any) -> Any:
@@ -169,7 +167,7 @@ async def test_middleware_that_refuses_refuses_scripts(server: Server) -> None:
 
 @jail_only
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_rules_decide_who_runs_scripts_and_what_is_denied_is_not_listed(server: Server, revision: Any) -> None:
+async def test_access_rules_apply_to_scripts_and_hide_denied_tools(server: Server, revision: Any) -> None:
     rules = [{"principal": "group:ops", "tool": "code.*"}, {"tool": "shop.price"}]
     access_settings.apply(server, access_settings.read({"rule": rules}))
     face = CodeModeServer(server)
@@ -198,7 +196,7 @@ async def test_limits_count_runs_and_searches(server: Server) -> None:
 
 @jail_only
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_a_person_is_asked_before_a_script_where_a_rule_says_so(server: Server, revision: Any) -> None:
+async def test_confirmation_rule_elicits_before_the_script_runs(server: Server, revision: Any) -> None:
     @server.tool
     def order(item: str) -> str:
         return f"ordered {item}"
@@ -262,7 +260,7 @@ async def test_saving_a_script_publishes_list_changed(server: Server) -> None:
 
 
 @jail_only
-async def test_strangers_over_http_are_not_the_person_who_started_the_server(server: Server) -> None:
+async def test_anonymous_http_callers_do_not_share_the_local_users_scripts(server: Server) -> None:
     face = CodeModeServer(server)
     async with Client(face) as person:
         await run(person, "'mine'", save="mine")
@@ -445,7 +443,7 @@ def gateway(server: Server) -> Gateway:
 
 @jail_only
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_a_face_of_a_view_finds_and_runs_what_is_in_the_view(gateway: Gateway, revision: Any) -> None:
+async def test_code_mode_over_a_view_finds_and_runs_only_its_tools(gateway: Gateway, revision: Any) -> None:
     witness = Noting()
     gateway.set_policy(audit_hook=witness)
     rules = [{"principal": "group:ops", "tool": "code.*"}, {"tool": "shop.price"}, {"tool": "other.*"}]
@@ -501,7 +499,7 @@ async def test_a_run_that_was_begun_in_one_view_is_not_gone_on_with_in_another(
 @pytest.mark.parametrize(
     ("owner", "about"), [("ann", {"principal": ANN}), (ANONYMOUS_OWNER, {"address": "203.0.113.9"})]
 )
-async def test_a_run_that_was_cut_off_is_gone_on_with_for_who_is_known(
+async def test_interrupted_run_is_resumed_only_for_an_identified_caller(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, about: dict[str, Any]
 ) -> None:
     """Whoever has not logged in cannot be told from another: the second would get what the first has done."""

@@ -68,7 +68,7 @@ async def test_where_a_person_cannot_be_asked_writes_are_refused(shop: Shop, rev
     assert shop.orders == []
 
 
-async def test_a_person_who_does_not_agree_is_not_asked_again(shop: Shop, client: Client) -> None:
+async def test_declined_confirmation_is_not_repeated(shop: Shop, client: Client) -> None:
     shop.agrees = False
     code = (
         "from tools import order, ToolError\nsaid = []\nfor item in 'abc':\n    try:\n        await order(item)\n"

@@ -44,7 +44,7 @@ def client_of(shop: Any, name: str = "", revision: str = "2026-07-28") -> Client
     return Client(shop.face, principal=principal, protocol_version=revision, elicitation_handler=shop.answer)
 
 
-async def test_the_face_shows_three_tools(shop: Shop) -> None:
+async def test_code_mode_lists_three_tools(shop: Shop) -> None:
     async with client_of(shop) as client:
         assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
         found = await client.call_tool("find_tools", {"queries": "what something costs"})

@@ -145,7 +145,7 @@ def test_a_tool_that_is_gone_breaks_and_one_that_is_new_does_not(tool: Make) -> 
     assert diff_contracts(one, contract_from_tools([], server="s", version="2.0.0")).missing_version_bumps == []
 
 
-def test_a_tool_that_was_renamed_is_named_to_those_who_miss_it() -> None:
+def test_migration_hint_names_the_renamed_tool() -> None:
     entry = {"description": "x", "inputSchema": members(a=TEXT)}
     old, new = (contract_from_tools([{"name": name, **entry}], server="s") for name in ("buy", "purchase"))
     assert "Call `purchase`" in diff_contracts(old, new).changes[0].migration

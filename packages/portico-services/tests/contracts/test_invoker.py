@@ -126,7 +126,7 @@ async def test_a_result_in_the_words_of_the_contract_is_taken_as_one() -> None:
     assert await error_of(server, "words.refuse") == ("ApiLimitExceeded", None)
 
 
-async def test_words_beside_the_data_explain_it() -> None:
+async def test_text_content_becomes_the_explanation() -> None:
     server = Server("s")
 
     @server.tool
@@ -175,7 +175,7 @@ async def test_an_unexpected_exception_shows_nothing_of_itself(shop: Server, cap
     assert "error id" in result.error.error_message
 
 
-async def test_a_tool_that_asks_fails_where_nobody_answers_and_works_where_somebody_does(shop: Server) -> None:
+async def test_eliciting_tool_fails_without_an_elicitation_handler(shop: Server) -> None:
     assert (await error_of(shop, "shop.ask"))[0] == "ToolExecutionError"
     async with Client(shop, elicitation_handler=lambda question: {"value": True}) as client:
         assert (await call(client, request("shop.ask"))).data == {"result": "True"}
@@ -189,7 +189,7 @@ async def test_time_is_up(shop: Server) -> None:
         assert result.error.error_type == "TimeoutError"
 
 
-async def test_a_tool_that_is_out_of_time_by_itself_says_so() -> None:
+async def test_tool_timeout_is_a_timeout_error() -> None:
     server = Server("s")
 
     @server.tool(timeout=0.01)

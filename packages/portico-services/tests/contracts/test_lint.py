@@ -73,7 +73,7 @@ def test_the_order_is_fixed() -> None:
     assert ("error", "order", f"### {TITLES[5]}") in found(text)
 
 
-def test_a_section_stands_there_once() -> None:
+def test_duplicate_section_is_an_error() -> None:
     text = TEMPLATE.replace(body(TITLES[5]), body(TITLES[5]) * 2)
     assert ("error", "section", f"### {TITLES[5]}") in found(text)
 
@@ -211,7 +211,7 @@ def test_every_tool_in_a_document_is_linted() -> None:
     assert any("specified twice" in one for one in messages(TEMPLATE + "\n" + tool))
 
 
-def test_headings_may_be_written_a_little_otherwise() -> None:
+def test_heading_variants_are_accepted() -> None:
     text = TEMPLATE.replace("### 3. Input Schema (Parameters)", "## Input Schema").replace("### 8. ", "### 8) ")
     assert lint_document(text) == []
 
@@ -223,7 +223,7 @@ def test_heading_inside_a_code_block_is_ignored() -> None:
     assert lint_document(text) == []
 
 
-def test_numbers_that_json_does_not_have_are_no_json() -> None:
+def test_nan_is_invalid_json() -> None:
     assert any(
         "invalid JSON" in one
         for one in messages(TEMPLATE.replace('{"words": 3}\n```\n\n### 5', '{"words": NaN}\n```\n\n### 5'))
@@ -330,7 +330,7 @@ def test_a_table_says_the_types_that_the_schema_has(old: str, new: str) -> None:
         ("| yes |  | The text |", "| yes | null | The text |"),
     ],
 )
-def test_types_and_defaults_may_be_told_in_other_words(old: str, new: str) -> None:
+def test_equivalent_type_and_default_wordings_are_accepted(old: str, new: str) -> None:
     assert lint_document(swapped(old, new)) == []
 
 

@@ -165,7 +165,7 @@ def test_equivalent_schema_notation_is_not_a_wording_change(tool: Make) -> None:
     ]
 
 
-def test_the_order_of_members_is_no_drift(tool: Make) -> None:
+def test_member_order_is_not_drift(tool: Make) -> None:
     one, other = ({"type": "object", "title": "x"}, {"title": "x", "type": "object"})
     assert drift(tool(one), tool(other)) == []
 

@@ -96,7 +96,7 @@ def test_a_name_of_two_or_more_parts_is_one(name: str) -> None:
     assert jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"tool_name": name})
 
 
-def test_nothing_else_may_stand_in_a_call() -> None:
+def test_unknown_call_members_are_refused() -> None:
     assert "id" in refuses(MCPToolCall, CALL | {"id": 1})
     assert not jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"id": 1})
 
@@ -139,7 +139,7 @@ def test_the_sample_results_are_results(sample: dict[str, Any]) -> None:
     assert jsonschema_rs.is_valid(MCPToolResult.model_json_schema(), sample)
 
 
-def test_only_the_status_is_needed_and_it_is_success_unless_it_is_said() -> None:
+def test_result_status_defaults_to_success_and_data_is_optional() -> None:
     assert MCPToolResult().model_dump() == {"status": "success", "data": None, "error": None, "explanation": None}
     assert MCPToolResult.model_validate({"status": "no_change_needed"}).data is None
     assert MCPToolResult(status="partial_success", data={"a": 1}).data == {"a": 1}
@@ -312,7 +312,7 @@ def test_importing_the_names_imports_no_pydantic() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_they_stand_in_a_module_of_the_name_that_the_standard_gives() -> None:
+def test_models_are_exported_from_mcp_schemas() -> None:
     from portico_services.contracts import mcp_schemas
 
     assert mcp_schemas.MCPToolCall is MCPToolCall

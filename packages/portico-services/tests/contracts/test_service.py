@@ -478,7 +478,7 @@ async def test_jobs_of_other_principals_are_not_found(server: Server) -> None:
                 await bob.call_tool(name, {"job_id": job})
 
 
-async def test_a_job_acts_for_whoever_started_it(shop: Server) -> None:
+async def test_job_runs_as_the_principal_who_started_it(shop: Server) -> None:
     shop.add(Contracts())
 
     @shop.tool

@@ -72,7 +72,7 @@ async def test_the_explanation_of_a_failure_arrives(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_failure_that_stands_in_the_text_alone(revision: str) -> None:
+async def test_failure_is_parsed_from_text_content(revision: str) -> None:
     """As servers say it that know the contract, and not our `_meta`."""
     server = Server("s")
 

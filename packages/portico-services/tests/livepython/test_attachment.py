@@ -168,7 +168,7 @@ def _post(url: str, token: str | None, message: dict[str, Any]) -> Any:
         return json.loads(response.read().decode().removeprefix("event: message\ndata: ").strip())
 
 
-def test_a_running_application_serves_itself_to_whoever_has_the_token() -> None:
+def test_attached_application_requires_the_token() -> None:
     module = ModuleType("app")
     module.total = 42  # type: ignore[attr-defined]
     hello = {

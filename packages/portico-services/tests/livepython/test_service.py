@@ -90,7 +90,7 @@ async def test_sessions_have_names_of_their_own(talk: Begin) -> None:
 
 
 @jail_only
-async def test_sessions_belong_to_whoever_began_them() -> None:
+async def test_sessions_are_private_to_their_principal() -> None:
     server = Server("live", version="1")
     server.add(LivePython())
     async with (
@@ -144,7 +144,7 @@ async def test_code_that_can_be_stopped_keeps_its_names(talk: Begin) -> None:
 
 
 @jail_only
-async def test_code_that_cannot_be_stopped_is_ended_and_the_session_says_so(talk: Begin) -> None:
+async def test_uninterruptible_code_is_ended_and_the_session_reports_it(talk: Begin) -> None:
     live = await talk()
     await live.run("x = 5")
     told = await live.text("import itertools; any(itertools.repeat(0))", timeout=0.2)
@@ -156,7 +156,7 @@ async def test_code_that_cannot_be_stopped_is_ended_and_the_session_says_so(talk
 
 
 @jail_only
-async def test_a_worker_that_ended_meanwhile_is_replaced_and_the_session_says_so(talk: Begin) -> None:
+async def test_killed_worker_is_replaced_and_the_session_reports_it(talk: Begin) -> None:
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)
@@ -286,7 +286,7 @@ async def test_the_tools_answer_with_data_that_fits_their_schemas(talk: Begin) -
 
 
 @jail_only
-async def test_names_that_are_half_a_character_can_be_told(talk: Begin) -> None:
+async def test_names_with_lone_surrogates_are_listed(talk: Begin) -> None:
     live = await talk()
     await live.run("A = type('A', (), {'x\\ud800': 1, 'f\\ud800': lambda self: 1})")
     result = await live.call("class_details", className="A")
@@ -402,7 +402,7 @@ async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -
 # How it is kept
 
 
-async def test_without_a_jail_there_is_no_service_unless_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_sandbox_prevents_the_service_unless_disabled_explicitly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "portico_services.livepython.session_pool.unavailable_reason", lambda limits: "there is no Landlock here"
     )

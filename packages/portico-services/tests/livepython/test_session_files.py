@@ -144,7 +144,7 @@ async def test_damaged_session_file_is_refused(kept: Begin, tmp_path: Path) -> N
         await live.call("list_saved_sessions")
 
 
-async def test_saved_sessions_belong_to_whoever_saved_them(tmp_path: Path) -> None:
+async def test_saved_sessions_are_private_to_their_principal(tmp_path: Path) -> None:
     server, live = Server("live", version="1"), LivePython(tools="all", saved_sessions_dir=tmp_path)
     server.add(live)
     async with (

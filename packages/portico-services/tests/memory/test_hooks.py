@@ -160,7 +160,7 @@ def test_input_that_makes_no_sense_is_answered_with_nothing(shell: Shell, name: 
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell, tmp_path: Path, name: str) -> None:
+def test_hook_does_not_create_a_store(shell: Shell, tmp_path: Path, name: str) -> None:
     assert shell("hook", name, stdin="{}") == []
     assert not list(tmp_path.glob("data/*.db*"))
 
@@ -203,7 +203,7 @@ def test_transcript_path_that_is_not_a_file_does_not_block(shell: Shell, tmp_pat
         assert shell("hook", "pre-compact", stdin=json.dumps({"transcript_path": str(path)})) == []
 
 
-def test_a_mistake_on_the_command_line_is_no_veto(shell: Shell) -> None:
+def test_hook_usage_error_does_not_exit_with_status_2(shell: Shell) -> None:
     """2 would stop the assistant, each time."""
     shell("hook", fails=1)
     shell("hook", "nonsense", fails=1)

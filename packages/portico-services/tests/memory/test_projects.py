@@ -154,7 +154,7 @@ async def test_the_author_of_a_capture_in_a_repository_is_that_of_git(
     assert (await captured_by(client, on_duplicate="keep"))[0] == "Ann of this repository"
 
 
-async def test_where_there_is_no_repository_there_is_no_author(
+async def test_memory_captured_outside_a_repository_has_no_author(
     serving: Serving, tmp_path: Path, git_user: Path
 ) -> None:
     assert await captured_by(await serving(project=None, project_dir=tmp_path)) == (None, None)

@@ -68,7 +68,7 @@ async def test_unknown_namespace_is_a_tool_error_in_newer_protocol_versions(serv
     assert error["number"] == -32608
 
 
-async def test_a_missing_memory_has_its_number_beside_the_text(serving: Serving) -> None:
+async def test_missing_memory_error_has_its_number_in_the_metadata(serving: Serving) -> None:
     client = await serving()
     for tool in ("memory_get", "memory_update", "memory_delete", "memory_restore", "memory_history"):
         more = {"content": "x"} if tool == "memory_update" else {}
@@ -77,7 +77,7 @@ async def test_a_missing_memory_has_its_number_beside_the_text(serving: Serving)
         assert (error["number"], error["code"], error["retryable"]) == (-32604, "memory_not_found", False)
 
 
-async def test_the_numbers_are_codes_of_the_protocol_where_a_setting_says_so(serving: Serving) -> None:
+async def test_error_numbers_are_jsonrpc_codes_with_that_error_style(serving: Serving) -> None:
     client = await serving(revision="2024-11-05", error_style="jsonrpc", tool_prefix="subcog")
     with pytest.raises(ProtocolError) as missing:
         await client.call_tool("subcog_get", {"memory_id": "0123456789ab"})
@@ -314,7 +314,7 @@ async def test_a_secret_is_blocked_and_not_repeated(serving: Serving) -> None:
     assert (await said(client, "memory_status"))["total"] == 1
 
 
-async def test_a_secret_is_blacked_out_where_a_setting_says_so(serving: Serving) -> None:
+async def test_secret_is_redacted_by_setting(serving: Serving) -> None:
     client = await serving(secrets="redact")
     captured = await said(client, "memory_capture", content=f"The key is {KEY}, for S3", namespace="config")
     assert captured["redacted"] and captured["notes"]

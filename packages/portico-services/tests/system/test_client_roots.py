@@ -44,7 +44,7 @@ async def read(client: Client, path: Path) -> str:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_the_user_is_asked_once_and_then_it_is_looked_into(folder: Path, revision: Any) -> None:
+async def test_client_root_is_readable_after_one_confirmation(folder: Path, revision: Any) -> None:
     user = User("yes")
     root = (folder / "mine").as_uri()
     async with Client(serving(), roots=[root], elicitation_handler=user, protocol_version=revision) as client:

@@ -94,7 +94,7 @@ def test_a_chain_of_arrays_that_goes_in_circles_ends() -> None:
 
 
 @pytest.mark.parametrize("count", [2**31, 2**63, 2**64 - 1])
-def test_an_array_is_no_longer_than_its_object(count: int) -> None:
+def test_array_length_is_limited_by_its_object(count: int) -> None:
     _, data = forged()
     assert len(JournalFile(spoil(data, 152, count)).entries) == 40
 
@@ -146,7 +146,7 @@ def test_a_journal_of_a_later_version_is_not_guessed_at() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: JournalFile(forged()[1]), lambda: Hive(forgery.hive())])
-def test_a_file_is_let_go_as_soon_as_nobody_has_it(make: Callable[[], object]) -> None:
+def test_file_is_freed_without_the_garbage_collector(make: Callable[[], object]) -> None:
     """Its bytes may be many, and waiting for the collector would keep them."""
     gc.disable()
     try:
@@ -186,7 +186,7 @@ def test_a_list_of_lists_that_contains_itself_ends() -> None:
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 16 * 2**20 + 1, 100_000])
-def test_a_value_is_no_larger_than_its_cell(size: int) -> None:
+def test_value_larger_than_its_cell_is_rejected(size: int) -> None:
     made = forgery.Hive()
     value = made.value("v", 3, b"12345678")
     struct.pack_into("<I", made.out, value + 4 + 4, size)

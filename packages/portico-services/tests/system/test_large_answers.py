@@ -64,7 +64,7 @@ async def test_processes_come_in_pages(server: Server) -> None:
         ("fs_search", {}, "search"),
     ],
 )
-async def test_a_client_that_asks_for_progress_hears_that_it_goes_on(
+async def test_progress_is_reported_while_a_slow_tool_runs(
     server: Server, monkeypatch: pytest.MonkeyPatch, revision: Any, tool: str, arguments: dict[str, Any], slow: str
 ) -> None:
     monkeypatch.setattr(machine_access, "PROGRESS_INTERVAL_SECONDS", 0.01)

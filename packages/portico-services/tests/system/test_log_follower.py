@@ -130,7 +130,7 @@ def test_nothing_is_lost_when_a_log_is_rotated(tmp_path: Path, rotate: Callable[
     assert follower.told() == messages(14)
 
 
-def test_a_log_that_was_cut_is_begun_again_and_that_is_said(tmp_path: Path) -> None:
+def test_truncated_log_is_read_from_the_start_and_reported(tmp_path: Path) -> None:
     log = tmp_path / "log"
     add(log, *range(10))
     follower = Follower(log)

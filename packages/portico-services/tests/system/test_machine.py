@@ -184,7 +184,7 @@ def test_where_nothing_can_be_recorded_nothing_is_done(tmp_path: Path, monkeypat
 # The key
 
 
-def test_the_key_is_made_once_and_for_nobody_else(tmp_path: Path) -> None:
+def test_installation_key_is_created_once_and_private(tmp_path: Path) -> None:
     first = machine.installation_key(tmp_path / "data")
     assert machine.installation_key(tmp_path / "data") == first
     assert (tmp_path / "data" / "system.key").stat().st_mode & 0o077 == 0
@@ -201,7 +201,7 @@ def test_a_broken_key_is_not_replaced(tmp_path: Path) -> None:
 # Programs
 
 
-def test_a_program_is_run_without_a_shell_and_stopped_when_nobody_reads() -> None:
+def test_subprocess_runs_without_a_shell_and_stops_when_closed() -> None:
     lines = subprocesses.run_lines(["yes", "a; rm -rf /"])
     assert next(lines) == b"a; rm -rf /\n"
     lines.close()

@@ -303,7 +303,7 @@ def test_a_folder_that_is_flipped_while_it_is_passed_never_leads_out(quick: Path
         ".tcsh_history",
     ],
 )
-def test_secrets_are_kept_by_whatever_name(tmp_path: Path, path: str) -> None:
+def test_secret_files_are_denied_under_any_name(tmp_path: Path, path: str) -> None:
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("secret")
@@ -373,9 +373,7 @@ def test_a_hard_link_to_a_secret_is_that_secret(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(os.name == "nt", reason="hard links as Unix has them")
-def test_where_there_is_no_time_to_look_a_linked_file_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_linked_file_is_denied_when_the_link_scan_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.system.path_access.LINK_SCAN_TIMEOUT_SECONDS", -1.0)
     (tmp_path / "one.txt").write_text("open")
     os.link(tmp_path / "one.txt", tmp_path / "two.txt")

@@ -173,7 +173,7 @@ async def test_a_long_message_is_cut_and_can_be_read_whole(folder: Path) -> None
     ("tool", "asked"),
     [("eventlog_query", {"logName": "App"}), ("fs_search", {"fileName": "*"}), ("fs_list", {"path": "PLACE"})],
 )
-async def test_without_what_seals_cursors_there_is_no_next_page_and_that_is_reported(
+async def test_missing_cryptography_disables_paging_and_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tool: str, asked: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ async def test_wrong_arguments_are_explained(folder: Path) -> None:
 # Privacy
 
 
-async def test_by_default_nobody_is_named(folder: Path) -> None:
+async def test_personal_names_are_anonymized_by_default(folder: Path) -> None:
     async with serving(system(folder)) as client:
         page = json.dumps(await ask(client, "eventlog_query", logName="app", limit=100, messageContains="failed"))
         found = await ask(client, "fs_search", contains="write")
@@ -218,7 +218,7 @@ async def test_by_default_nobody_is_named(folder: Path) -> None:
         assert "alice" not in json.dumps(await ask(client, "fs_stat", path=path))
 
 
-async def test_errors_name_nobody_either(folder: Path) -> None:
+async def test_errors_are_anonymized(folder: Path) -> None:
     service = system(folder, allowed_paths=[folder / "files" / "home" / "alice"])
     async with serving(service) as client:
         assert "alice" not in await refused(client, "fs_read", path="/nowhere")
@@ -232,7 +232,7 @@ async def test_a_name_can_be_asked_for_by_its_token(folder: Path) -> None:
         assert again["totalCount"] == 60
 
 
-async def test_bytes_that_could_name_somebody_are_not_shown(folder: Path) -> None:
+async def test_binary_content_is_refused_while_anonymization_is_on(folder: Path) -> None:
     async with serving(system(folder)) as client:
         path = str(folder / "files" / "data.bin")
         assert "is not a text file" in await refused(client, "fs_read", path=path)

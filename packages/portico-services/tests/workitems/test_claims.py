@@ -46,7 +46,7 @@ async def test_blocked_items_and_waiting_parents_are_not_handed_out(items: WorkI
     assert await taken(items) == parent
 
 
-async def test_a_claim_says_who_has_it_since_when(items: WorkItemStore, clock: Clock) -> None:
+async def test_claim_records_worker_and_time(items: WorkItemStore, clock: Clock) -> None:
     id = await make(items)
     claimed = await items.next("ann", lease=60, who="client")
     assert claimed is not None

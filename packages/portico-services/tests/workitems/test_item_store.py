@@ -60,7 +60,7 @@ async def test_times_are_set_on_the_way_and_taken_off_when_it_begins_again(items
     assert past.events[1].fields["result"] == ["fine", ""]
 
 
-async def test_completing_again_is_no_mistake_unless_the_result_is_another(items: WorkItemStore) -> None:
+async def test_completing_again_is_idempotent_unless_the_result_differs(items: WorkItemStore) -> None:
     id = await make(items)
     first = await items.complete(id, "fine")
     assert await items.complete(id, "fine") == first
@@ -85,7 +85,7 @@ async def test_version_mismatch_is_a_conflict(items: WorkItemStore) -> None:
     assert await everything(items) == was
 
 
-async def test_the_history_says_who_did_what_and_outlives_the_task(items: WorkItemStore) -> None:
+async def test_history_records_the_actor_and_outlives_the_task(items: WorkItemStore) -> None:
     made = await items.create(WorkItemDraft(description="first"), who="ann")
     await items.update(made.id, WorkItemChanges(description="second", priority=1), who="ben", reason="clearer")
     await items.delete(made.id, who="cleo", reason="pointless")
@@ -174,7 +174,7 @@ async def test_a_tree_is_only_so_deep(items: WorkItemStore, monkeypatch: pytest.
 # Deleting
 
 
-async def test_children_are_in_the_way_of_a_deletion_until_somebody_says_what_becomes_of_them(
+async def test_deleting_a_task_with_children_requires_the_children_option(
     items: WorkItemStore,
 ) -> None:
     top = await make(items)

@@ -122,9 +122,7 @@ async def test_a_cursor_is_of_its_list(items: WorkItemStore) -> None:
         await items.list_page(ListQuery(), cursor=page.cursor)
 
 
-async def test_very_many_projects_are_not_looked_through_at_once(
-    items: WorkItemStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_listing_all_projects_is_limited(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MAX_PROJECTS", 3)
     for number in range(4):
         await make(items.for_project(f"project {number}"))
@@ -134,7 +132,7 @@ async def test_very_many_projects_are_not_looked_through_at_once(
         await make(items.for_project(ALL_PROJECTS))
 
 
-async def test_tasks_of_before_are_kept_and_stand_in_every_list(bare_url: str, tmp_path: Path) -> None:
+async def test_tasks_from_before_projects_are_listed_in_every_project(bare_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     folder.mkdir()
     for path in sorted(MIGRATIONS.glob("000[12]*")):
@@ -349,7 +347,7 @@ async def test_notes_are_bounded(items: WorkItemStore, monkeypatch: pytest.Monke
 # Labels and dates at their bounds
 
 
-async def test_a_label_is_as_long_as_it_is_kept(items: WorkItemStore) -> None:
+async def test_label_length_is_checked_after_casefolding(items: WorkItemStore) -> None:
     fits, too_long = "ß" * (validation.MAX_LABEL_CHARS // 2), "ß" * (validation.MAX_LABEL_CHARS // 2 + 1)
     made = await make(items, labels=[fits])
     with pytest.raises(InvalidWorkItem, match="got 62"):

@@ -140,7 +140,7 @@ async def test_the_profile_of_another_server_says_it_in_its_words(tmp_path: Path
         assert (result.is_error, result.content[0].text) == (True, "error: task not found: task_xyz")
 
 
-async def test_work_is_planned_done_and_looked_back_at(serving: Serving) -> None:
+async def test_tasks_are_planned_completed_and_have_a_history(serving: Serving) -> None:
     client = await serving()
     goal = await make(client, "Release", priority=2)
     build = await make(client, "Build", parent_id=goal)
@@ -274,7 +274,7 @@ async def test_hostile_text_is_data_wherever_it_is_shown(serving: Serving, text:
 # Resources
 
 
-async def test_the_resources_show_how_things_stand(serving: Serving) -> None:
+async def test_resources_show_the_current_tasks(serving: Serving) -> None:
     client = await serving()
     first = await make(client, priority=2)
     second = await make(client, blocked_by=[first])
@@ -319,7 +319,7 @@ async def test_the_resources_show_how_things_stand(serving: Serving) -> None:
         ("tasks://{other}", "delete_task"),
     ],
 )
-async def test_listeners_hear_of_changes_that_another_process_makes(serving: Serving, watched: str, tool: str) -> None:
+async def test_changes_of_another_process_are_notified(serving: Serving, watched: str, tool: str) -> None:
     """Two services on one store, as two processes have them."""
     listening, working = await serving(), await serving()
     parent = await make(working)
@@ -346,7 +346,7 @@ async def test_listeners_hear_of_changes_that_another_process_makes(serving: Ser
     assert change.uri == uri
 
 
-async def test_listeners_hear_when_a_lease_ends(serving: Serving) -> None:
+async def test_lease_expiry_is_notified(serving: Serving) -> None:
     client = await serving()
     id = await make(client)
     await said(client, "next_task", lease=1)

@@ -61,9 +61,7 @@ def chance_queries(chance: random.Random, texts: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("few", [query_plan.MAX_SELECTIVE_ITEMS, 3, -1])
-async def test_it_finds_what_a_look_through_all_texts_finds(
-    items: WorkItemStore, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_text_search_matches_a_full_scan(items: WorkItemStore, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever way is gone: by the index, by going through the list, or by whichever is shorter."""
     monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ITEMS", few)
     chance = random.Random(few)
@@ -139,7 +137,7 @@ async def unindexed(items: WorkItemStore) -> int:
     return await items.read(lambda tx: tx.fetch_one(int, "select count(*) from work_item_unindexed"))
 
 
-async def test_an_older_store_is_indexed_and_finds_the_same_meanwhile(bare_url: str, tmp_path: Path) -> None:
+async def test_older_store_is_indexed_and_searchable_in_between(bare_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     folder.mkdir()
     for path in sorted(MIGRATIONS.glob("000[12]*")):
@@ -215,7 +213,7 @@ async def plans(items: WorkItemStore, wanted: TextFilter, monkeypatch: pytest.Mo
     "wanted",
     [TextFilter(query="w77x"), TextFilter(query="w77x task"), TextFilter(labels=["rare"]), TextFilter(query="no%")],
 )
-async def test_few_of_many_are_found_without_a_look_at_the_others(
+async def test_selective_queries_do_not_scan_the_table(
     items: WorkItemStore, wanted: TextFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await items.database.write(lambda tx: older(tx, 2000))

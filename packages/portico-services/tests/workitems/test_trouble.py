@@ -48,7 +48,7 @@ async def test_a_failing_storage_is_explained_without_its_address(
     assert (error["code"], error["retryable"]) == ("storage_error", retryable)
 
 
-async def test_a_closed_storage_says_so(url: str) -> None:
+async def test_closed_storage_is_reported(url: str) -> None:
     database = Database(url)
     async with database:
         items = WorkItemStore(database)

@@ -244,7 +244,7 @@ async def reopen(items: WorkItemStore, id: str) -> None:
         await set_to(items, id, "pending")
 
 
-async def test_many_who_change_things_at_once_leave_the_counts_right(url: str, items: WorkItemStore) -> None:
+async def test_concurrent_changes_keep_the_counts_consistent(url: str, items: WorkItemStore) -> None:
     """Several on one store, as several processes are: nobody waits for ever, and what they did fits together."""
     tops = [await make(items) for _ in range(3)]
 
@@ -280,7 +280,7 @@ async def test_many_who_change_things_at_once_leave_the_counts_right(url: str, i
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_is_done_the_counts_are_right_and_somebody_can_go_on(items: WorkItemStore, seed: int) -> None:
+async def test_random_changes_keep_the_counts_consistent(items: WorkItemStore, seed: int) -> None:
     chance = random.Random(seed)
     ids = [await make(items) for _ in range(4)]
 

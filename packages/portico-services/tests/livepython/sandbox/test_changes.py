@@ -184,7 +184,7 @@ def test_slot_cannot_be_redefined_as_a_method(image: Interpreter) -> None:
     assert value(image, "box.size") == "1"
 
 
-def test_a_property_that_is_read_otherwise_is_written_as_before(image: Interpreter) -> None:
+def test_redefined_property_getter_keeps_its_setter(image: Interpreter) -> None:
     image.evaluate(SLOTTED)
     image.define_method("Box", "@property\ndef half(self):\n    return -self.size / 2")
     assert value(image, "box.half = 3\nbox.half") == "-3.0"

@@ -92,7 +92,7 @@ async def test_sessions_come_and_go_and_leave_no_descriptors_behind() -> None:
         await pool.close()
 
 
-async def test_a_start_that_is_cancelled_takes_nobody_elses_worker() -> None:
+async def test_cancelled_start_does_not_take_another_callers_worker() -> None:
     starter = ForkedWorkerFactory(sys.executable, SandboxLimits())
     await starter.open()
     try:
@@ -111,7 +111,7 @@ async def test_a_start_that_is_cancelled_takes_nobody_elses_worker() -> None:
         await starter.close()
 
 
-async def test_a_nursery_that_cannot_begin_says_so_and_may_be_tried_again() -> None:
+async def test_worker_factory_that_fails_to_open_reports_it_and_can_be_retried() -> None:
     starter = ForkedWorkerFactory("/bin/false", SandboxLimits())
     for _ in range(2):
         with pytest.raises(SandboxUnavailable, match="must be Python"):

@@ -153,7 +153,7 @@ def test_an_exception_that_cannot_speak_is_named(image: Interpreter) -> None:
     assert refusal(image, code).splitlines()[0] == "E"
 
 
-def test_a_value_that_cannot_be_shown_says_so(image: Interpreter) -> None:
+def test_failing_repr_is_reported(image: Interpreter) -> None:
     code = "class A:\n  def __repr__(self): raise ValueError\nA()"
     assert text(image, code) == "<A object, and its repr failed: ValueError>"
 

@@ -42,7 +42,7 @@ def test_counting_ends_soon_after_the_bound(tmp_path: Path) -> None:
     assert disk_usage(str(tmp_path), most=10)[1] == 11
 
 
-def test_files_that_have_lost_their_name_count_for_whoever_has_them_open(tmp_path: Path) -> None:
+def test_disk_usage_includes_deleted_files_that_are_still_open(tmp_path: Path) -> None:
     before, _ = disk_usage(str(tmp_path), os.getpid(), most=10)
     with open(tmp_path / "a", "wb", 0) as file:
         file.write(os.urandom(10**6))

@@ -108,9 +108,7 @@ async def ended(task: asyncio.Task[WorkerReply]) -> WorkerEnded:
     return caught.value
 
 
-async def test_a_question_is_answered_and_the_worker_stands_still_before_and_after(
-    worker: PythonWorker, puppet: Puppet
-) -> None:
+async def test_request_is_answered_and_the_worker_is_suspended_around_it(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     assert puppet.sent == [{"id": 1, "op": "evaluate", "arguments": {"expression": "1"}}]
     puppet.print(b"some ")
@@ -184,7 +182,7 @@ async def test_an_answer_in_pieces_is_an_answer(worker: PythonWorker, puppet: Pu
     assert bytes((await task).result) == b"{}"
 
 
-async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_output_is_truncated_at_the_limit_and_the_rest_is_counted(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.print(b"x" * 90)
     puppet.print(b"y" * 90)
@@ -405,7 +403,7 @@ async def test_names_that_do_not_come_are_not_waited_for(
     assert bytes(worker.rescued.about) == b""
 
 
-async def test_names_that_nobody_wants_are_its_end(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_unsolicited_rescue_data_ends_the_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.say(id=1, rescued=b64encode(b"some ").decode())
     assert (await ended(task)).reason == workers.UNSOLICITED_REPLY

@@ -94,7 +94,7 @@ async def test_an_endpoint_is_asked_where_the_client_has_no_model(serving: Servi
 
 
 @pytest.mark.parametrize("place", ["variable", "file"])
-async def test_the_key_is_read_where_it_is_and_said_to_nobody_else(
+async def test_api_key_is_sent_to_the_endpoint_and_not_logged(
     endpoint: Endpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

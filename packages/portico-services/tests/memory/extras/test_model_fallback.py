@@ -83,7 +83,7 @@ async def test_a_client_sums_up_what_is_consolidated(serving: Serving, revision:
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=lambda one: repr(one)[:20])
 @pytest.mark.parametrize("revision", [HANDSHAKES[0], LATEST_PROTOCOL_VERSION])
-async def test_a_client_that_talks_nonsense_is_no_reason_to_fail(serving: Serving, revision: str, answer: Any) -> None:
+async def test_useless_sampling_result_falls_back_to_rules(serving: Serving, revision: str, answer: Any) -> None:
     client = await serving(revision=revision, client={"sampling_handler": lambda params: answer})
     enriched = await said(client, "memory_enrich", memory_id=await captured(client))
     assert enriched["by"] == "local" and "postgresql" in enriched["added_tags"]
@@ -91,7 +91,7 @@ async def test_a_client_that_talks_nonsense_is_no_reason_to_fail(serving: Servin
 
 
 @pytest.mark.parametrize("revision", HANDSHAKES)
-async def test_a_client_that_refuses_is_no_reason_to_fail(serving: Serving, revision: str) -> None:
+async def test_refused_sampling_request_falls_back_to_rules(serving: Serving, revision: str) -> None:
     def refuse(params: Any) -> str:
         raise RuntimeError("not today")
 
@@ -101,7 +101,7 @@ async def test_a_client_that_refuses_is_no_reason_to_fail(serving: Serving, revi
 
 
 @pytest.mark.parametrize("answer", [None, 7, {}, {"role": "assistant"}, {"role": "x", "content": [], "model": 1}])
-async def test_an_answer_that_has_no_shape_is_no_reason_to_fail(connect: Connect, answer: Any, tmp_path: Any) -> None:
+async def test_malformed_sampling_result_falls_back_to_rules(connect: Connect, answer: Any, tmp_path: Any) -> None:
     server = Server("remembering", version="1")
     server.add(Memory(tmp_path / "memory.db", project="here/project"))
     async with server.lifespan():
@@ -182,7 +182,7 @@ async def test_a_merge_is_worded_by_the_clients_model(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 7, b"bytes", *NONSENSE[:-1]], ids=lambda one: repr(one)[:20])
-async def test_a_configured_model_that_talks_nonsense_is_no_reason_to_fail(serving: Serving, answer: Any) -> None:
+async def test_useless_configured_model_falls_back_to_rules(serving: Serving, answer: Any) -> None:
     async def provider(question: str, tokens: int) -> Any:
         return answer
 

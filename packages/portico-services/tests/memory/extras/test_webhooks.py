@@ -109,7 +109,7 @@ async def test_a_failure_is_tried_again_in_the_background(
     assert len({headers["webhook-id"] for headers, _ in receiver.told}) == 1
 
 
-async def test_a_capture_does_not_wait_for_those_who_do_not_listen(
+async def test_capture_does_not_wait_for_unreachable_webhooks(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "MAX_QUEUED_DELIVERIES", 2)
@@ -142,7 +142,7 @@ async def test_undelivered_webhook_counts_as_waiting(serving: Serving) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]"]
 )
-async def test_a_network_of_our_own_is_not_reached_unless_that_is_said(host: str) -> None:
+async def test_private_addresses_are_refused_with_public_only(host: str) -> None:
     with pytest.raises(TransportError, match=r"address|such"):
         await http_request("POST", f"https://{host}/", timeout=10, max_response_bytes=10, public_only=True)
 

@@ -220,7 +220,7 @@ def test_invalid_model_files_are_not_loaded(tmp_path: Path) -> None:
         found.encode_texts(["hello"])
 
 
-def test_a_model_that_is_not_the_one_we_know_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloaded_model_with_unexpected_content_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(place: Path) -> None:
         for name in model_loader.MODEL_FILES:
             (place / name).write_bytes(b"something else")

@@ -93,7 +93,7 @@ async def test_when_all_is_gone_nothing_is_left(memories: MemoryStore) -> None:
     assert await left(memories) == {}
 
 
-async def test_words_that_were_read_otherwise_are_taken_out_too(memories: MemoryStore) -> None:
+async def test_delete_removes_terms_that_were_tokenized_differently(memories: MemoryStore) -> None:
     """A text may have been read by another Python, which knows other characters as letters."""
     kept = await keep(memories, "Ann likes kumquats")
     other = await keep(memories, "Bob likes oranges")

@@ -93,7 +93,7 @@ async def test_named_author_is_preferred(memories: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("query", ["what did Zoë say", "What has zoë said?", "anything from Zoë?"])
-async def test_a_question_that_only_names_somebody_finds_what_they_said(memories: MemoryStore, query: str) -> None:
+async def test_query_of_only_a_name_finds_the_memories_of_that_author(memories: MemoryStore, query: str) -> None:
     for author, text in (
         ("Zoë", "The gate is green"),
         ("Ann", "Rivers are long"),
@@ -138,7 +138,7 @@ async def test_a_filter_that_leaves_few_finds_them(memories: MemoryStore, monkey
     assert await found(memories, "gooseberry 7", "tag:marmalade") == []
 
 
-async def test_other_states_are_looked_through_by_words(memories: MemoryStore) -> None:
+async def test_archived_memories_are_searched_by_terms(memories: MemoryStore) -> None:
     kept = await keep(memories, "The old plan was to use Redis")
     await memories.update(kept.id, status="archived")
     assert await found(memories, "redis") == []
@@ -155,7 +155,7 @@ async def test_without_a_model_there_are_words_and_vectors_say_what_is_missing(m
         await memories.recall("postgresql", memories.filter(""), mode="vector")
 
 
-async def test_the_tool_says_how_it_has_looked(serving, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+async def test_recall_reports_the_search_mode(serving, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     client = await serving(embedding_model_dir=tmp_path)
     await said(client, "memory_capture", content="Use PostgreSQL", namespace="decisions")
     recalled = await said(client, "memory_recall", query="which database? PostgreSQL")

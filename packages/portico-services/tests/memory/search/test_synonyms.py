@@ -56,7 +56,7 @@ async def test_other_words_find_what_was_meant(everything: MemoryStore) -> None:
     assert missed == []
 
 
-async def test_the_database_is_found_first_and_is_no_weak_match(everything: MemoryStore) -> None:
+async def test_database_query_finds_postgresql_first_and_not_as_a_weak_match(everything: MemoryStore) -> None:
     page = await everything.recall("which database do we store in", everything.filter(""))
     assert (page.hits[0].record.content, page.hits[0].weak) == ("Use PostgreSQL for storage", False)
 

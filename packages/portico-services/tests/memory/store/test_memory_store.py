@@ -164,7 +164,7 @@ async def test_the_same_is_not_stored_twice(memories: MemoryStore) -> None:
     assert elsewhere.is_new
 
 
-async def test_a_duplicate_is_merged_superseded_refused_or_kept(memories: MemoryStore) -> None:
+async def test_duplicate_is_merged_superseded_refused_or_stored(memories: MemoryStore) -> None:
     first = await keep(memories, "Deploys happen on Fridays", tags=["ops"])
     text = "Deploys happen on fridays"
     merged = await memories.capture(

@@ -129,7 +129,7 @@ async def test_saved_prompts_of_the_user_domain_are_their_owners(server: Server)
             assert filled["text"] == text
 
 
-async def test_only_the_owner_hears_of_changes_in_a_user_domain(server: Server) -> None:
+async def test_changes_in_a_user_domain_are_notified_only_to_the_owner(server: Server) -> None:
     heard: dict[str, list[str]] = {"ann": [], "bob": []}
     told = asyncio.Event()
 

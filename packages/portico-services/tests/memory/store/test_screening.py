@@ -24,7 +24,7 @@ MAIL = "ann.lee" + "@" + "lindholm-bakery.se"
 PERSONAL = f"Write to {MAIL} about the invoice"
 
 
-async def test_personal_data_is_stored_and_said_unless_a_setting_forbids_it(serving: Serving) -> None:
+async def test_personal_data_is_stored_and_reported_by_default(serving: Serving) -> None:
     client = await serving()
     captured = await said(client, "memory_capture", content=PERSONAL, namespace="context")
     assert captured["contains"] == ["email"] and not captured["redacted"]
@@ -33,7 +33,7 @@ async def test_personal_data_is_stored_and_said_unless_a_setting_forbids_it(serv
     assert (await said(client, "memory_status"))["personal"] == "allow"
 
 
-async def test_personal_data_is_blocked_or_blacked_out_where_a_setting_says_so(serving: Serving) -> None:
+async def test_personal_data_is_blocked_or_redacted_by_setting(serving: Serving) -> None:
     _, error = await refused(await serving(pii="block"), "memory_capture", content=PERSONAL, namespace="context")
     assert (error["number"], error["found"]) == (-32605, ["email"])
     client = await serving(pii="redact", tool_prefix="other")
@@ -56,7 +56,7 @@ async def test_screening_action_can_be_set_per_kind(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("field", ["source", "thread", "author", "branch", "path", "tags"])
-async def test_a_secret_is_found_wherever_it_stands(serving: Serving, field: str) -> None:
+async def test_secret_is_detected_in_every_field(serving: Serving, field: str) -> None:
     client = await serving()
     given = [KEY] if field == "tags" else f"see {KEY}"
     text, error = await refused(client, "memory_capture", **CAPTURE, **{field: given})
@@ -78,7 +78,7 @@ async def test_no_other_way_in_is_open(serving: Serving) -> None:
     assert (await said(client, "memory_status"))["total"] == 0
 
 
-async def test_a_long_text_is_looked_through_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_text_is_screened_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
     screen = screening.screen
 
@@ -101,7 +101,7 @@ async def test_too_long_content_is_refused_before_screening(serving: Serving, mo
         assert error["number"] == -32608 and "200,000" in text
 
 
-async def test_the_loop_goes_on_while_a_long_text_is_looked_through(serving: Serving) -> None:
+async def test_event_loop_runs_while_a_long_text_is_screened(serving: Serving) -> None:
     client = await serving()
     turns = 0
 

@@ -87,7 +87,7 @@ async def test_a_failing_storage_is_explained_without_its_address(
     assert (error["number"], error["code"], error["retryable"]) == (-32609, "storage_error", retryable)
 
 
-async def test_a_failing_storage_has_its_code_where_a_setting_says_so(
+async def test_storage_failure_has_a_jsonrpc_code_with_that_error_style(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await serving(revision="2024-11-05", error_style="jsonrpc")
@@ -101,7 +101,7 @@ async def test_a_failing_storage_has_its_code_where_a_setting_says_so(
     assert refusal.value.code == -32609
 
 
-async def test_a_closed_storage_says_so(url: str) -> None:
+async def test_closed_storage_is_reported(url: str) -> None:
     database = Database(url)
     async with database:
         memories = MemoryStore(database)
@@ -110,7 +110,7 @@ async def test_a_closed_storage_says_so(url: str) -> None:
         await memories.get("abcd")
 
 
-async def test_one_hears_of_what_another_captures(serving: Serving) -> None:
+async def test_captures_of_another_process_are_notified(serving: Serving) -> None:
     """Two services on one store, as two processes have them."""
     first, second = await serving(tool_prefix="first"), await serving()
     async with first.listen(uris=["first://project"]) as changes:
@@ -135,7 +135,7 @@ async def captured_until(client: Any, refused_by: str) -> tuple[list[str], dict[
     raise AssertionError("it is never refused")
 
 
-async def test_a_full_disk_is_reported_and_nothing_that_was_kept_is_lost(serving: Serving, small_disk: Path) -> None:
+async def test_full_disk_is_reported_and_no_stored_memory_is_lost(serving: Serving, small_disk: Path) -> None:
     client = await serving(store=small_disk / "memory.db")
     await said(client, "memory_capture", **CAPTURE)
     (small_disk / "ballast").write_bytes(b"x" * 500_000)

@@ -195,7 +195,7 @@ async def test_memories_of_other_committers_are_validated(clone: Clone, origin: 
     assert await found(bob) == ["about plums"]
 
 
-async def test_without_a_repository_or_a_remote_it_says_so(tmp_path: Path, clone: Clone) -> None:
+async def test_missing_repository_or_remote_is_reported(tmp_path: Path, clone: Clone) -> None:
     ann = await clone("ann")
     git(tmp_path / "ann", "remote", "remove", "origin")
     with pytest.raises(SyncError, match="no remote"):

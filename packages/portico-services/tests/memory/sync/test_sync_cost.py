@@ -157,9 +157,7 @@ async def test_erased_memory_is_removed_from_the_remote_once(clone: Clone, monke
 
 
 @pytest.mark.parametrize("address", ["{tmp}/nobody/made/this.git", "file://{tmp}/nobody/made/this.git"])
-async def test_a_repository_that_is_not_there_is_no_reason_to_try_again(
-    clone: Clone, tmp_path: Path, address: str
-) -> None:
+async def test_missing_remote_repository_is_not_retryable(clone: Clone, tmp_path: Path, address: str) -> None:
     ann = await clone("ann")
     git(tmp_path / "ann", "remote", "set-url", "origin", address.format(tmp=tmp_path))
     with pytest.raises(SyncError, match="no repository exists at the URL of this remote") as caught:

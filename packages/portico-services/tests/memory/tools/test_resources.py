@@ -55,7 +55,7 @@ async def test_the_status_is_what_the_tool_says(serving: Serving) -> None:
     assert (status["by_project"], status["by_branch"]) == ({"here/project": 1}, {"main": 1})
 
 
-async def test_summaries_name_what_they_stand_for(serving: Serving) -> None:
+async def test_summaries_list_their_sources(serving: Serving) -> None:
     client = await serving(tools="all")
     ids = [
         (await said(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep"))["id"]

@@ -38,7 +38,7 @@ def pages(queries: FileQueries, text: str) -> list[FilePage]:
 
 
 @pytest.mark.parametrize("step", [0.0, 0.9, 10.0])
-def test_every_file_is_looked_into_however_little_time_there_is(tmp_path: Path, step: float) -> None:
+def test_every_file_is_searched_within_any_time_budget(tmp_path: Path, step: float) -> None:
     for n in range(40):
         (tmp_path / f"{n:02}.txt").write_text("a needle\n" if n % 10 == 9 else "hay\n")
     found = pages(FileQueries(AllowedPaths([tmp_path]), EncryptedCursorCodec(b"k" * 32), clock=Clock(step)), "needle")
@@ -60,7 +60,9 @@ def test_a_large_file_is_gone_on_with_in_its_midst(tmp_path: Path, monkeypatch: 
     assert 3 < len(found) < 100
 
 
-def test_a_file_that_changed_between_two_pages_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_removed_between_two_pages_does_not_stop_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(content_search, "READ_BLOCK_BYTES", 10_000)
     (tmp_path / "large.txt").write_text("x\n" * 100_000)
     (tmp_path / "z.txt").write_text("needle\n")
@@ -73,7 +75,7 @@ def test_a_file_that_changed_between_two_pages_is_no_obstacle(tmp_path: Path, mo
     assert [row.name for row in second.files] == ["z.txt"]
 
 
-def test_links_and_secrets_are_not_looked_into(tmp_path: Path) -> None:
+def test_links_and_secret_files_are_not_searched(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "outside.txt").write_text("needle\n")
     (tmp_path / "root" / ".env").write_text("needle\n")

@@ -98,7 +98,7 @@ def test_the_index_finds_the_same(tree: Path, index: FileNameIndex, wanted: File
     assert below(tree, [row.path for row in index.search(wanted, str(tree), 0, 100)]) == sorted(expected)
 
 
-def test_a_secret_is_found_by_nobody(tree: Path, index: FileNameIndex) -> None:
+def test_secret_files_are_not_found(tree: Path, index: FileNameIndex) -> None:
     assert walked(tree, FileCriteria(text="id_rsa")) == []
     assert index.search(FileCriteria(text="id_rsa"), str(tree), 0, 100) == []
 
@@ -142,7 +142,7 @@ def wait_until(index: FileNameIndex, test: Any) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="folders are watched on Linux")
-def test_the_index_hears_of_what_comes_changes_and_goes(tree: Path, index: FileNameIndex) -> None:
+def test_index_follows_created_changed_and_removed_files(tree: Path, index: FileNameIndex) -> None:
     def found(text: str) -> list[str]:
         return below(tree, [row.path for row in index.search(FileCriteria(text=text), str(tree), 0, 100)])
 
@@ -181,7 +181,7 @@ def test_a_search_says_when_the_index_may_lack_changes(
     assert found.used_index and "may lack the latest changes" in found.problems[0]
 
 
-def test_an_index_that_hears_nothing_walks_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_without_a_watcher_rescans_periodically(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "portico_services.system.files.index_writer.DirectoryWatcher.add", lambda self, folder, number: None
     )
@@ -195,7 +195,7 @@ def test_an_index_that_hears_nothing_walks_again(tree: Path, monkeypatch: pytest
     made.close()
 
 
-def test_an_index_is_kept_from_one_start_to_the_next(tree: Path, tmp_path: Path) -> None:
+def test_index_is_reused_after_a_restart(tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "kept.sqlite"
     for _ in range(2):
         made = FileNameIndex(AllowedPaths([tree]), str(file))
@@ -292,12 +292,12 @@ def test_without_roots_there_is_nothing_to_search() -> None:
         FileQueries(AllowedPaths([]), EncryptedCursorCodec()).search(FileCriteria(), None, None, 10, None)
 
 
-def test_contents_are_looked_into(tree: Path, files: FileQueries) -> None:
+def test_file_contents_are_searched(tree: Path, files: FileQueries) -> None:
     found = files.search(FileCriteria(), None, "NUMBER 3", 10, None)
     assert [(hit.name, [match.line for match in hit.matches]) for hit in found.files] == [("four.log", [1, 2, 3, 4])]
 
 
-def test_contents_are_looked_into_for_a_pattern(tree: Path, files: FileQueries) -> None:
+def test_file_contents_are_searched_by_pattern(tree: Path, files: FileQueries) -> None:
     pytest.importorskip("re2")
     found = files.search(FileCriteria(), None, "/^number [24]$/", 10, None)
     assert sorted(hit.name for hit in found.files) == ["Report.pdf", "three.pdf"]

@@ -142,9 +142,7 @@ def test_a_chunk_that_would_be_read_for_ever_is_given_up(
     assert read(log_of(evtx_files[0]))
 
 
-def test_without_the_package_it_is_said_what_to_install(
-    evtx_files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_error_names_the_extra(evtx_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     reader.close_children()
     monkeypatch.setattr(reader, "find_spec", lambda name: None)
     with pytest.raises(reader.MissingDependency, match=r"pip install 'portico-services\[system\]'"):

@@ -112,9 +112,7 @@ def test_a_minute_is_found_without_reading_the_log(tmp_path: Path, monkeypatch: 
     assert reading.total < log.stat().st_size / 2
 
 
-def test_entries_of_several_lines_and_lines_without_times_are_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_multi_line_entries_and_lines_without_times_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     trace = "Traceback (most recent call last):\n" + "  File somewhere\n" * 30 + "ValueError: no\n"
     written(log, [stamped(n, ascending(n)) + (trace if n % 7 == 0 else "") for n in range(20_000)])
@@ -321,7 +319,7 @@ def test_the_total_of_a_filter_never_gets_smaller_and_becomes_exact(tmp_path: Pa
     assert pages[-1].counted
 
 
-def test_counting_that_takes_too_long_says_so_and_goes_on(tmp_path: Path) -> None:
+def test_count_over_the_deadline_returns_none_and_continues(tmp_path: Path) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(20_000)])
     log = log_of(tmp_path / "log")
     assert log.count(-1.0) is None
@@ -329,9 +327,7 @@ def test_counting_that_takes_too_long_says_so_and_goes_on(tmp_path: Path) -> Non
     assert log.count(-1.0) == 20_000
 
 
-def test_the_counts_of_files_that_are_gone_are_not_kept_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_count_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LINE_COUNTER._cache, "maxsize", 5)
     for n in range(20):
         (tmp_path / f"log{n}").write_text("a line\n")
@@ -342,7 +338,7 @@ def test_the_counts_of_files_that_are_gone_are_not_kept_for_ever(
 # Files that are not there
 
 
-def test_a_log_whose_file_is_missing_says_so(tmp_path: Path) -> None:
+def test_missing_log_file_is_reported(tmp_path: Path) -> None:
     for name in ("shop.log", "shop.evtx", "shop.journal", "missing/shop.log"):
         logs = LogRegistry(
             lambda name=name: {"shop": log_from_path("shop", str(tmp_path / name))}, EncryptedCursorCodec()
@@ -395,7 +391,7 @@ def test_of_a_line_of_megabytes_only_the_beginning_is_read(tmp_path: Path, monke
 # Pages
 
 
-def test_a_page_that_is_full_goes_on_where_the_rest_was_not_looked_through(tmp_path: Path) -> None:
+def test_full_page_continues_at_the_unread_entries(tmp_path: Path) -> None:
     lines = [stamped(n, ascending(n)) for n in range(5000)]
     for n in (0, 4999):
         lines[n] = lines[n].replace("INFO", "ERROR")

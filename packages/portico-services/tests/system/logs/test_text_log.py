@@ -58,7 +58,7 @@ def test_the_newest_line_is_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_an_empty_or_unfinished_end_is_no_line(tmp_path: Path, end: str) -> None:
+def test_empty_or_unfinished_last_line_is_ignored(tmp_path: Path, end: str) -> None:
     (tmp_path / "log").write_text(lines(0, 3).rstrip("\n") + end)
     assert numbers(read(log_of(tmp_path / "log"))) == [2, 1, 0]
 
@@ -170,7 +170,7 @@ def test_binary_file_is_skipped_and_reported(tmp_path: Path) -> None:
     assert problems == ["log: not a text file: it starts with NUL bytes."]
 
 
-def test_in_a_folder_what_is_no_text_is_nobodys_log(tmp_path: Path) -> None:
+def test_binary_files_in_a_directory_log_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "wtmp").write_bytes(b"\0\1\2" * 100)
     problems: list[str] = []
     folder = DirectoryLog("folder", "", AllowedPaths([tmp_path]), str(tmp_path))

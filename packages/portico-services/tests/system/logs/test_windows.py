@@ -134,7 +134,7 @@ def test_the_logs_of_a_machine_are_its_channels(api: Api) -> None:
     ]
 
 
-def test_without_pywin32_it_is_said_what_to_install() -> None:
+def test_missing_pywin32_is_reported() -> None:
     if "win32evtlog" in sys.modules:
         pytest.skip("it is installed here")
     with pytest.raises(MissingDependency, match="win32evtlog"):
@@ -156,7 +156,7 @@ def test_without_pywin32_it_is_said_what_to_install() -> None:
         ),
     ],
 )
-def test_a_query_is_said_in_xpath_and_nothing_is_said_unchecked(query: LogQuery, before: Any, expected: str) -> None:
+def test_query_is_translated_to_xpath_without_injection(query: LogQuery, before: Any, expected: str) -> None:
     assert to_xpath(query, before) == expected
 
 

@@ -66,7 +66,7 @@ def test_of_a_corrupted_hive_no_less_is_read_than_by_hivex(hive_files: dict[str,
     assert hive.problems
 
 
-def test_a_hive_that_was_not_written_to_its_end_says_so(hive_files: dict[str, Path]) -> None:
+def test_hive_with_pending_writes_is_dirty(hive_files: dict[str, Path]) -> None:
     assert Hive(hive_files["NTUSER_with_winscp.DAT"].read_bytes()).is_dirty
     assert not Hive(hive_files["SYSTEM"].read_bytes()).is_dirty
 

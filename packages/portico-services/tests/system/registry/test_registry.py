@@ -107,7 +107,7 @@ def test_a_branch_or_key_that_is_not_there_is_absent(registry: RegistryTree) -> 
             registry.content(path)
 
 
-def test_the_portable_registry_is_kept_in_its_file(tmp_path: Path) -> None:
+def test_portable_registry_persists_in_its_file(tmp_path: Path) -> None:
     for value in (1, 2):
         portable = PortableRegistry(str(tmp_path / "registry.sqlite"))
         registry = RegistryTree({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
@@ -274,7 +274,7 @@ def test_the_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.content(r"HKCU\Nothing")
 
 
-def test_a_hive_that_was_cut_off_says_so(tmp_path: Path) -> None:
+def test_truncated_hive_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "hive"
     path.write_bytes(forgery.hive()[:-16])
     registry = RegistryTree({"sample": HiveBranch(AllowedPaths([tmp_path]), str(path))}, writable=False)

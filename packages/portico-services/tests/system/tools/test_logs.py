@@ -47,7 +47,7 @@ async def test_inferred_entry_fields_are_marked_as_guessed(tmp_path: Path) -> No
     assert [entry["message"] for entry in errors] == ["it failed", "no zone", "all is said"]
 
 
-async def test_a_log_whose_file_is_missing_is_no_empty_success(tmp_path: Path) -> None:
+async def test_missing_log_file_is_reported_as_a_problem(tmp_path: Path) -> None:
     async with serving({"shop": tmp_path / "shop.log"}) as client:
         page = await ask(client, "eventlog_query", logName="shop")
         assert page["entries"] == []
