@@ -107,7 +107,7 @@ async def test_large_sessions_travel_in_parts_up_to_a_bound(kept: Begin, monkeyp
     assert "2,000,000 can be saved. The largest are big (3," in (await live.call("save_session", name="big")).text
     monkeypatch.setattr(session_files, "MAX_TOTAL_BYTES", 3_000_000)
     await live.run("big = 1")
-    assert "total size of all saved sessions" in (await live.call("save_session", name="small")).text
+    assert "total size limit" in (await live.call("save_session", name="small")).text
 
 
 async def test_reading_what_was_saved_happens_in_the_jail(kept: Begin, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_references_are_found_in_the_session_and_in_a_package(image: Interpreter
     ]
     found = ask(image, "references_to", name="JSONDecoder", package="json")["references"]
     assert any(one["module"] == "json" for one in found)
-    assert "is not a name" in refusal(image, "references_to", name="a.b")
+    assert "expected a Python identifier" in refusal(image, "references_to", name="a.b")
 
 
 def test_names_are_completed_as_they_begin(image: Interpreter) -> None:

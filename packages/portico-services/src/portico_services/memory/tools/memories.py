@@ -132,13 +132,12 @@ class MemoryTools:
         cursor: Annotated[str | None, "`nextCursor` from the previous page"] = None,
         entity: Annotated[str | None, "Person, technology or file that must be mentioned"] = None,
         as_of: Annotated[str | None, "Search memories as they were at this time, ISO 8601"] = None,
-        explain: Annotated[bool, "Add the reasons for each result"] = False,
+        explain: Annotated[bool, "Add reasons"] = False,
     ) -> results.RecallResult:
-        """Search stored memories and return the best matches, ranked. Without a query, list the newest.
+        """Search stored memories and return the best matches, ranked.
 
-        Use it before asking the user for something they may have said already, and before making a decision that may
-        exist. `match: weak` marks poor matches, and `nothing_known` a result without any other. Content may be
-        truncated; memory_get returns it in full.
+        Use it before asking the user for something they may have said already, and before a decision that may exist.
+        `match: weak` marks poor matches; `nothing_known`: all are poor. memory_get returns truncated content in full.
         """
         memories = await self._access.store(ctx)
         if namespace is not None:
