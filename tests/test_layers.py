@@ -141,7 +141,7 @@ def lazy(path: Path) -> Iterator[str]:
                     yield f"{path}:{one.lineno} is not imported under TYPE_CHECKING as well"
 
 
-def test_type_checkers_see_what_is_loaded_later() -> None:
+def test_type_checkers_see_lazily_loaded_names() -> None:
     assert not [wrong for path in MODULES for wrong in lazy(path)]
 
 

@@ -111,7 +111,7 @@ def stub_imports(door: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("door", STUBBED)
-def test_names_are_those_of_the_stub(door: str) -> None:
+def test_exported_names_match_the_stub(door: str) -> None:
     module = import_module(door)
     homes = stub_imports(door)
     assert list(module.__all__) == sorted(homes)
@@ -148,7 +148,7 @@ def test_every_name_is_in_the_guide() -> None:
     assert set(re.findall(r"`(\w+)`", table)) == set(import_module("portico.extend").__all__)
 
 
-def test_a_door_opens_only_what_is_asked_for() -> None:
+def test_public_module_loads_only_the_requested_names() -> None:
     seen = (
         "import sys, portico.extend\n"
         "print(sorted(name for name in sys.modules if name.startswith('portico')))\n"

@@ -31,7 +31,7 @@ def costs(simulation: Any) -> Any:
     ("workers", "cores", "expected"),
     [(1, 2, 1000), (2, 4, 2000), (2, 2, 2 / 0.0015), (4, 2, 2 / 0.0015), (4, 8, 2000)],
 )
-def test_a_loaded_fleet_answers_what_its_cores_and_its_asker_can(
+def test_loaded_fleet_throughput_is_limited_by_cores_and_client(
     simulation: Any, costs: Any, workers: int, cores: int, expected: float
 ) -> None:
     """With few cores the asker takes its share of them; with many it is one process, and can do no more."""
@@ -39,7 +39,7 @@ def test_a_loaded_fleet_answers_what_its_cores_and_its_asker_can(
     assert simulation.closed(plan, costs, connections=64, seconds=5) == pytest.approx(expected, rel=0.05)
 
 
-def test_forwarded_calls_cost_what_they_cost(simulation: Any, costs: Any) -> None:
+def test_forwarded_calls_add_their_cost(simulation: Any, costs: Any) -> None:
     """Of two workers, each second call is for the other one."""
     plan = simulation.Plan(workers=2, cores=4)
     found = simulation.closed(plan, costs, connections=64, seconds=5, sessions=64)

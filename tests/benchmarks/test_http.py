@@ -198,7 +198,7 @@ def test_the_runner_itself_is_not_left_on_one_core(bench: SimpleNamespace) -> No
     assert os.sched_getaffinity(0) == before
 
 
-async def test_the_bare_servers_say_what_portico_says(bench: SimpleNamespace) -> None:
+async def test_bare_servers_return_the_same_response_as_portico(bench: SimpleNamespace) -> None:
     server = Server("bench", version="1.0.0")
 
     @server.tool

@@ -82,7 +82,7 @@ def said_to_be_absent(text: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("markdown", [False, True])
-def test_a_table_is_printed_with_its_goals_and_what_went_wrong(bench: SimpleNamespace, markdown: bool) -> None:
+def test_table_is_printed_with_goals_and_failures(bench: SimpleNamespace, markdown: bool) -> None:
     text = report(bench, some_table(bench), bench.services_table.SERVICES_FULL, markdown)
     lines = text.splitlines()
     assert lines[0].startswith("some service: ")
@@ -207,7 +207,7 @@ def test_apt_install_updates_the_package_lists_and_retries(
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_system_table_says_what_is_absent_and_measures_the_rest(
+def test_system_table_reports_missing_peers_and_measures_the_rest(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny: Any
 ) -> None:
     monkeypatch.setattr(bench.system_table, "CORPUS", tmp_path)
@@ -282,7 +282,7 @@ def test_a_program_that_fails_is_an_error_and_no_number(bench: SimpleNamespace) 
 
 @jail_only
 @pytest.mark.usefixtures("alone")
-def test_the_live_table_says_what_is_absent_and_measures_the_rest(bench: SimpleNamespace, tiny: Any) -> None:
+def test_live_table_reports_missing_peers_and_measures_the_rest(bench: SimpleNamespace, tiny: Any) -> None:
     table = bench.live_table.measure(tiny)
     text = report(bench, table, tiny)
     assert table.answers.failures == {}

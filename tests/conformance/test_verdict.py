@@ -136,9 +136,7 @@ def test_only_the_checks_that_cannot_be_had_may_be_skipped(found: Callable[..., 
         ("\nClient timed out after 60000ms", 1, "the client timed out after 60000ms"),
     ],
 )
-def test_how_a_client_ended_is_informed_from_what_the_suite_says(
-    tmp_path: Path, said: str, code: int, text: str | None
-) -> None:
+def test_client_ending_is_parsed_from_the_suite_output(tmp_path: Path, said: str, code: int, text: str | None) -> None:
     command = [sys.executable, "-c", "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))", said, str(code)]
     with Child(command, tmp_path / "log", cwd=tmp_path) as child:
         assert child.wait(PATIENCE) == code

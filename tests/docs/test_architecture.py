@@ -25,7 +25,7 @@ def load_counts() -> ModuleType:
     return module
 
 
-def test_counts_are_those_of_the_code() -> None:
+def test_documented_counts_match_the_code() -> None:
     module = load_counts()
     written, actual = module.read_table(PAGE), module.counts()
     assert written.keys() == actual.keys()

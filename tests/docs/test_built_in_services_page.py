@@ -40,7 +40,9 @@ def pattern(printed: str) -> str:
 
 
 @pytest.mark.parametrize("needs, session", SESSIONS, ids=[SAMPLE.search(one)[1][:40] for _, one in SESSIONS])  # type: ignore[index]
-def test_a_session_is_what_is_printed(terminal: Callable[..., Any], tmp_path: Path, needs: str, session: str) -> None:
+def test_session_matches_the_printed_output(
+    terminal: Callable[..., Any], tmp_path: Path, needs: str, session: str
+) -> None:
     if needs:
         _can_live()
     known = ""

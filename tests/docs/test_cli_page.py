@@ -28,7 +28,7 @@ def flowing(text: str) -> str:
 
 
 @pytest.mark.parametrize("line, printed", SAMPLES, ids=[line[:60] for line, _ in SAMPLES])
-def test_a_sample_is_what_is_printed(terminal: Callable[..., Any], line: str, printed: str) -> None:
+def test_sample_matches_the_printed_output(terminal: Callable[..., Any], line: str, printed: str) -> None:
     seen = terminal(program=["bash", "-c", line])
     seen.end()
     shown = [row.rstrip() for row in seen.left.splitlines()]
@@ -50,7 +50,7 @@ def test_every_command_is_explained() -> None:
         assert f"`portico {name}" in PAGE
 
 
-def test_the_numbers_are_those_of_the_code() -> None:
+def test_documented_numbers_match_the_code() -> None:
     assert f"{completion_cache.MAX_TARGETS} targets at most" in PAGE
     assert "a call may take an hour" in PAGE
     assert INTERACTIVE_TIMEOUT_SECONDS

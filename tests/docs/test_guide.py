@@ -113,9 +113,7 @@ def read(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("sample", list(samples()))
-async def test_a_sample_is_what_the_example_says(
-    sample: Sample, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_sample_matches_the_example(sample: Sample, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     module = load(sample.example)
     if sample.method == "schema":
@@ -172,12 +170,12 @@ def test_a_type_has_the_schema_that_the_table_shows(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("serve-resources", "Templates"), ids=lambda row: row[1])
-def test_a_template_reads_a_uri_as_the_table_says(row: list[str]) -> None:
+def test_uri_template_table_matches_the_code(row: list[str]) -> None:
     template, uri, values = map(code, row[:3])
     assert UriTemplate(template).match(uri) == (None if values == "no match" else json.loads(values))
 
 
-async def test_results_are_what_the_table_says() -> None:
+async def test_results_table_matches_the_code() -> None:
     table = {code(row[0]): row[1:] for row in rows("tools", "Results")}
     server = load("results").server
     async with Client(server) as client:
@@ -235,7 +233,7 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn_in_the_code() -> None:
     assert drawn in PAGES["error-codes"]
 
 
-def test_the_bounds_are_those_of_the_code() -> None:
+def test_documented_limits_match_the_code() -> None:
     table = {row[0]: row[1] for row in rows("security", "What is bounded")}
     assert table["a message on stdio"].startswith(f"{MAX_MESSAGE_BYTES // 2**20} MiB")
     assert table["calls in flight on one stream"] == f"{MAX_IN_FLIGHT_REQUESTS:,}"

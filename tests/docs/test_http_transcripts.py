@@ -83,7 +83,7 @@ def test_the_older_ones_get_a_session(port: int, data: Path) -> None:
 
 
 @pytest.mark.parametrize("names, block", BLOCKS, ids=[names for names, _ in BLOCKS])
-def test_a_block_to_copy_is_what_would_be_installed(names: str, block: str) -> None:
+def test_configuration_block_matches_the_installed_entry(names: str, block: str) -> None:
     for name in names.split(", "):
         place = CLIENT_CONFIGS[name]["project" if "project" in CLIENT_CONFIGS[name] else "user"]
         (entry,) = json.loads(block)[place.key].values()

@@ -30,7 +30,7 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_session_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_session_matches_the_printed_output(tmp_path: Path) -> None:
     block = re.search(r"<!-- session -->\n```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     assert block is not None
     for command, printed in re.findall(r"^\$ (.+)\n([^$].*)\n", block[1], re.MULTILINE):

@@ -24,7 +24,7 @@ def expected(printed: str) -> str:
     return ".*".join(re.escape(part) for part in printed.strip().split("…"))
 
 
-def test_the_commands_print_what_the_tutorial_shows(tmp_path: Path) -> None:
+def test_commands_print_the_output_shown_in_the_tutorial(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         assert "CI" not in os.environ, "CI has no curl"
         pytest.skip("the tutorial needs curl, and this machine has none")

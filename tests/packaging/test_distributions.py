@@ -154,7 +154,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_checksums_are_those_of_the_files(dist: Path, tmp_path: Path) -> None:
+def test_checksums_match_the_files(dist: Path, tmp_path: Path) -> None:
     files = sorted(dist.glob("*.whl"))
     build.write_checksums(files, tmp_path)
     lines = [line.split("  ") for line in (tmp_path / build.CHECKSUMS).read_text().splitlines()]

@@ -228,7 +228,7 @@ class Terminal80:
         os.close(self._master)
 
 
-def test_the_banner_names_what_works_here(plain: Path, tmp_path: Path) -> None:
+def test_banner_lists_available_services_and_working_commands(plain: Path, tmp_path: Path) -> None:
     """Its commands succeed, it names what needs an extra, and what they print fits the terminal."""
     serving = Terminal80(plain, ("portico", "serve", "--port", "0"), tmp_path)
     try:

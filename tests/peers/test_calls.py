@@ -97,7 +97,7 @@ async def test_images_sounds_and_resources_come_as_content(connect):
         assert json.loads(resource.resource.text) == {"test": "data", "value": 123}
 
 
-async def test_a_tool_that_says_no_gives_a_result(connect):
+async def test_tool_error_is_returned_as_a_result(connect):
     async with connect() as peer:
         result = await peer.call("test_error_handling")
         assert result.is_error

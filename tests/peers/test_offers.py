@@ -26,7 +26,7 @@ async def test_a_list_of_several_pages_is_whole(connect):
         assert [tool.name for tool in await peer.tools()] == [f"tool_{number}" for number in range(10)]
 
 
-async def test_a_tool_is_described_with_what_the_revision_has_words_for(connect):
+async def test_tool_definition_has_the_members_of_the_protocol_version(connect):
     async with connect("small") as peer:
         (tool,) = [tool for tool in await peer.tools() if tool.name == "weather"]
         assert (tool.annotations is not None) == (peer.revision >= "2025-03-26")

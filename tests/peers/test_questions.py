@@ -31,7 +31,7 @@ async def test_a_tool_asks_the_user_with_a_form(connect):
 
 @pytest.mark.revisions(since="2025-06-18")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_user_may_say_no(connect, action):
+async def test_user_may_decline_or_cancel_an_elicitation(connect, action):
     async with connect() as peer:
         peer.person.action = action
         result = await peer.call("test_elicitation", {"message": "Who are you?"})
@@ -83,7 +83,7 @@ async def test_a_form_is_not_asked_of_a_revision_that_has_none(connect):
 
 
 @pytest.mark.revisions(since="2025-06-18")
-async def test_three_questions_are_asked_at_once(connect):
+async def test_three_input_requests_are_sent_together(connect):
     async with connect() as peer:
         peer.person.content = {"name": "Alice"}
         result = await peer.call("test_input_required_result_multiple_inputs")

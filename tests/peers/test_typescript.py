@@ -103,7 +103,7 @@ def test_results_of_every_kind_are_read(leg, said):
     )
 
 
-def test_a_tool_that_says_no_gives_a_result(said):
+def test_tool_error_is_returned_as_a_result(said):
     assert said["tool says no"]["isError"] is True
     assert said["tool says no"]["content"][0]["text"] == "This tool intentionally returns an error for testing."
 
@@ -118,7 +118,7 @@ def test_an_argument_is_repeated_in_a_header(said):
     assert said["header"] == "Routed to Zürich, west."
 
 
-def test_fifty_calls_at_once_each_get_their_own_answer(said):
+def test_fifty_concurrent_calls_each_get_their_own_result(said):
     assert said["fifty calls"] == [at + 2 if at % 2 else at * 2 for at in range(50)]
 
 
@@ -230,7 +230,7 @@ def test_the_inspector_calls_a_tool(inspect):
     assert result["content"] == [{"type": "text", "text": "Routed to west."}]
 
 
-def test_the_inspector_sees_that_a_tool_says_no(inspect):
+def test_inspector_reports_a_tool_error(inspect):
     ended = inspect("tools/call", "--tool-name", "test_error_handling")
     assert json.loads(ended.err)["error"]["code"] == "tool_is_error"
     assert "This tool intentionally returns an error for testing." in ended.out

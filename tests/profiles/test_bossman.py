@@ -162,7 +162,7 @@ async def test_texts_for_numbers_and_booleans_are_refused(bossman: Any, tool: st
     assert (await bossman.call("list_tasks"))["result"]["isError"] is False
 
 
-async def test_a_refusal_names_what_blocks_and_what_helps(bossman: Any) -> None:
+async def test_refusal_names_the_blocker_and_the_remedy(bossman: Any) -> None:
     async def text(tool: str, **arguments: Any) -> str:
         return str((await bossman.call(tool, **arguments))["result"]["content"][0]["text"])
 
@@ -229,7 +229,7 @@ async def test_a_message_of_more_than_a_megabyte_is_refused_and_the_next_one_ser
     assert await bossman.exchange(fits) == PONG
 
 
-async def test_cancelling_what_is_not_there_is_heard_in_silence(bossman: Any) -> None:
+async def test_cancelling_an_unknown_request_gets_no_response(bossman: Any) -> None:
     bossman.notify("notifications/cancelled", {"requestId": "123", "reason": "User requested cancellation"})
     assert await bossman.exchange(PING) == PONG
 

@@ -23,7 +23,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("line, printed", SAMPLES, ids=[line for line, _ in SAMPLES])
-def test_a_sample_is_what_is_printed(line: str, printed: str) -> None:
+def test_sample_matches_the_printed_output(line: str, printed: str) -> None:
     command, _, cut = line.partition(" | head -")
     words = [sys.executable, "-m", *command.split()]
     shown = subprocess.run(words, capture_output=True, text=True, timeout=30, cwd=ROOT).stdout.splitlines(True)

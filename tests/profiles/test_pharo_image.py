@@ -61,7 +61,7 @@ async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], 
     assert "error" in answer
 
 
-async def test_the_client_reads_what_does_not_say_where_it_comes_from() -> None:
+async def test_client_reads_resource_contents_without_a_uri() -> None:
     async with Client([sys.executable, str(HERE / "image.py")]) as client:
         (contents,) = await client.read_resource("pharo://system/version")
     assert (contents.uri, contents.text) == ("pharo://system/version", "Pharo 13.0")

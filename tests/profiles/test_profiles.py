@@ -374,7 +374,7 @@ async def test_an_envelope_can_be_asked_for_later_on(connect: Connect, revision:
 
 
 @pytest.mark.broken_frames("the profile wants members that no revision has")
-async def test_an_unexpected_failure_is_enveloped_and_says_nothing_of_itself(
+async def test_unexpected_failure_is_enveloped_without_its_message(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire = await opened(connect, odd(envelope=True, error_prefix="error: "), "2024-11-05")

@@ -162,7 +162,7 @@ async def test_projects_are_distinguished_by_the_clients_roots(serve: Serve, tmp
         await child.end()
 
 
-async def test_a_client_that_never_says_its_roots_is_served(serve: Serve) -> None:
+async def test_client_that_never_answers_roots_list_is_served(serve: Serve) -> None:
     child = await serve("subcog")
     await child.ask(INITIALIZE)
     await captured(child)
@@ -341,7 +341,7 @@ async def test_the_log_is_sent_when_it_is_wanted(subcog: Any) -> None:
     }
 
 
-async def test_every_level_of_the_log_says_something(subcog: Any) -> None:
+async def test_every_log_level_has_messages(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "debug"})
     said = await captured(subcog)
     await subcog.call("subcog_recall", query="storage")
@@ -381,7 +381,7 @@ async def test_a_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
     assert (enriched["by"], "database" in enriched["tags"]) == ("client", True)
 
 
-async def test_the_clients_model_says_what_a_question_is_after(serve: Serve) -> None:
+async def test_client_model_classifies_the_intent_of_a_query(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
     asked = {

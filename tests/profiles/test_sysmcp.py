@@ -112,7 +112,7 @@ async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Pat
     assert (await child.call("fs_stat", path=str(tmp_path)))["result"]["success"] is False
 
 
-async def test_where_no_folder_is_named_the_refusal_says_how_in_the_words_of_the_shell(serve: Serve) -> None:
+async def test_refusal_without_allowed_paths_names_the_command_line_option(serve: Serve) -> None:
     child = await serve("sysmcp")
     await child.ask(OPEN)
     for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
@@ -126,7 +126,7 @@ async def test_where_no_folder_is_named_the_refusal_says_how_in_the_words_of_the
 # tools/list
 
 
-async def test_the_parameters_are_those_of_the_document(sysmcp: Any) -> None:
+async def test_tool_parameters_match_the_document(sysmcp: Any) -> None:
     query = (await sysmcp.tools())["eventlog_query"]
     assert query["description"]
     schema = query["inputSchema"]
@@ -216,7 +216,7 @@ async def test_a_text_for_a_number_is_refused_in_the_words_of_the_document(sysmc
     assert result["error"]["details"] == {"path": "arguments.limit", "expected": "number", "received": "string"}
 
 
-async def test_a_tool_that_says_no_has_failed(sysmcp: Any) -> None:
+async def test_tool_error_has_a_failure_envelope(sysmcp: Any) -> None:
     result = (await sysmcp.call("eventlog_query", logName="Nothing"))["result"]
     assert (result["success"], result["status"], result["data"]) == (False, "failure", None)
     assert (result["error"]["code"], result["error"]["error_type"]) == ("ToolExecutionError", "ResourceNotFound")
@@ -305,7 +305,7 @@ async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
 # The log
 
 
-async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Serve, config: Path) -> None:
+async def test_log_records_requests_and_standard_output_does_not(serve: Serve, config: Path) -> None:
     child = await serve("sysmcp", "--config", config, PORTICO_LOG_LEVEL="debug")
     await child.ask(OPEN)
     await child.tools()

@@ -76,7 +76,7 @@ async def test_a_batch_is_answered_as_one(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("method", ["server/discover", "tools/list"])
-async def test_a_failure_inside_is_an_internal_error_that_says_nothing_of_itself(
+async def test_internal_failure_is_an_internal_error_without_its_message(
     connect: Callable[..., Any], tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of the handshake and of listing what there is."""

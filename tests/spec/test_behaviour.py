@@ -268,14 +268,14 @@ async def test_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None
 
 @pytest.mark.requirement("modern.server-info")
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
-async def test_every_modern_result_says_whose_it_is(connect: Connect, method: str, params: Any) -> None:
+async def test_every_modern_result_has_server_info(connect: Connect, method: str, params: Any) -> None:
     """All results carry the server's name and version in `_meta`."""
     result = (await connect(small()).modern(method, params))["result"]
     assert result["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
 @pytest.mark.requirement("modern.server-info")
-async def test_also_a_failed_tool_says_whose_it_is(connect: Connect) -> None:
+async def test_failed_tool_result_has_server_info(connect: Connect) -> None:
     """An isError result is a result like any other."""
     result = (await connect(small()).modern("tools/call", {"name": "add", "arguments": {"a": 1}}))["result"]
     assert result["isError"] is True
@@ -283,7 +283,7 @@ async def test_also_a_failed_tool_says_whose_it_is(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("modern.server-info")
-async def test_also_a_question_says_whose_it_is(connect: Connect) -> None:
+async def test_input_required_result_has_server_info(connect: Connect) -> None:
     """An input_required result is a result like any other."""
     said = await connect(small()).modern("tools/call", {"name": "book"}, capabilities=EVERYTHING)
     assert said["result"]["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
@@ -610,7 +610,7 @@ def demanding() -> Server:
         ("think", {}, {"sampling": {}}),
     ],
 )
-async def test_only_what_was_declared_is_asked(
+async def test_only_declared_capabilities_are_requested(
     connect: Connect, tool: str, declared: Any, required: dict[str, Any]
 ) -> None:
     """An empty elicitation capability is forms alone, and sampling alone is without tools."""
@@ -1277,7 +1277,7 @@ def test_the_names_of_tools_are_checked_when_they_are_given() -> None:
 
 
 @pytest.mark.requirement("subscriptions.filter-open")
-async def test_a_filter_wants_what_it_says(connect: Connect) -> None:
+async def test_subscription_filter_is_encoded_in_camel_case(connect: Connect) -> None:
     """Our own client's filter travels as the revision writes it."""
     assert msgspec.json.encode(SubscriptionFilter(tools_list_changed=True)) == b'{"toolsListChanged":true}'
 
@@ -1419,7 +1419,7 @@ async def test_a_prompt_that_comes_or_goes_is_reported(connect: Connect, revisio
 
 @pytest.mark.requirement("tools.declared")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_server_declares_what_it_has(connect: Connect, revision: str) -> None:
+async def test_server_declares_its_capabilities(connect: Connect, revision: str) -> None:
     wire = connect(small())
     if revision == FIRST_MODERN_VERSION:
         said = (await wire.modern("server/discover"))["result"]["capabilities"]

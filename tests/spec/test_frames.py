@@ -590,9 +590,7 @@ async def test_server_frames_match_the_schema_of_the_protocol_version(name: str,
 
 @pytest.mark.requirement("modern.server-info", "modern.result-type", "modern.no-server-requests", "caching.hints")
 @pytest.mark.parametrize("name,revision", [case for case in CASES if case[1] == V2026_07_28])
-async def test_results_of_2026_07_28_say_what_they_are_whose_they_are_and_how_long_they_last(
-    name: str, revision: str
-) -> None:
+async def test_results_of_2026_07_28_have_result_type_server_info_and_cache_hints(name: str, revision: str) -> None:
     """2026-07-28, basic: `resultType` MUST, `serverInfo` SHOULD, server/utilities/caching: the hints MUST; and
     basic/lifecycle: a server MUST NOT send requests."""
     run, _ = EXCHANGES[name]
@@ -747,7 +745,7 @@ async def test_logs_are_not_sent_uninvited_on_2026_07_28() -> None:
 
 
 @pytest.mark.requirement("schema.frames")
-def test_the_checker_sees_what_it_is_for() -> None:
+def test_schema_checker_finds_unknown_members() -> None:
     """A member that a revision does not know is found, wherever it stands, and one that it knows is not."""
     tool = {"name": "t", "title": "T", "icons": [], "inputSchema": {"type": "object", "additionalProperties": False}}
     frame = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [tool], "ttlMs": 0}}

@@ -454,7 +454,7 @@ def capturing() -> Server:
 
 @pytest.mark.requirement("logging.level")
 @pytest.mark.parametrize("level, heard", [("debug", ["debug", "info"]), ("info", ["info"]), ("error", [])])
-async def test_the_level_decides_what_is_heard(connect: Connect, level: str, heard: list[str]) -> None:
+async def test_log_level_determines_the_messages_sent(connect: Connect, level: str, heard: list[str]) -> None:
     wire = connect(capturing())
     await wire.initialize("2024-11-05")
     assert (await wire.request("logging/setLevel", {"level": level}))["result"] == {}
@@ -517,7 +517,7 @@ def system() -> Server:
 
 
 @pytest.mark.requirement("lifecycle.early-list")
-async def test_the_list_may_follow_initialize_at_once(connect: Connect) -> None:
+async def test_tools_list_may_follow_initialize_immediately(connect: Connect) -> None:
     wire = connect(system())
     await wire.initialize("2024-11-05", initialized=False)
     assert [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]] == SYSTEM

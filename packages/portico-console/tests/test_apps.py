@@ -103,7 +103,7 @@ def allow(card: Any, label: str = "Allow") -> None:
     card.get_by_role("group", name="App permission request").get_by_role("button", name=label).click()
 
 
-def test_an_app_gets_its_input_and_its_result_and_is_reported_what_changes(seen: Any) -> None:
+def test_app_receives_its_input_result_and_host_context_changes(seen: Any) -> None:
     card = run(seen, "real")
     app = app_of(card)
     host = said(app, "host")
@@ -170,7 +170,7 @@ def test_an_app_calls_tools_that_are_for_apps_once_it_is_allowed(seen: Any) -> N
     assert seen.page.evaluate("navigator.clipboard.readText()") == "copied by an app"
 
 
-def test_a_link_of_an_app_is_opened_by_a_person(seen: Any) -> None:
+def test_app_link_is_opened_only_after_user_approval(seen: Any) -> None:
     card = run(seen, "real")
     app = app_of(card)
     said(app, "result")
@@ -244,7 +244,7 @@ def test_an_app_that_means_ill_gets_nothing(seen: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["many", "past", "long", "wide", "round"])
-def test_an_app_that_says_too_much_is_taken_away(seen: Any, name: str) -> None:
+def test_app_that_floods_the_host_is_stopped(seen: Any, name: str) -> None:
     card = run(seen, f"flood_{name}")
     expect(card.get_by_text("App stopped")).to_be_visible()
     assert card.locator("iframe").count() == 0

@@ -114,7 +114,7 @@ async def asking(console: Console) -> AsyncIterator[Asked]:
         yield Asked(client, said)
 
 
-async def test_it_says_what_it_is_and_offers_nothing_that_it_has_not() -> None:
+async def test_about_lists_only_the_available_features() -> None:
     async with asking(Console(busy())) as ask:
         about = await ask("about")
         assert about["name"] == "A busy one" and about["mode"] == "serve" and not about["can_open"]

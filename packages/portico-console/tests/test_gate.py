@@ -215,7 +215,7 @@ async def verify(credentials: Any) -> Principal:
     return Principal(credentials.token, scopes[credentials.token], issuer="https://login.example")
 
 
-async def test_with_a_scope_people_log_in_and_are_themselves() -> None:
+async def test_scope_mode_requires_login_and_reports_the_principal() -> None:
     server = adding()
     server.auth = Server("x", auth=verify).auth
     async with console_of(server, "scope:admin") as page:
@@ -228,7 +228,7 @@ async def test_with_a_scope_people_log_in_and_are_themselves() -> None:
         assert said["principal"] == {"id": "boss", "scopes": ["admin"]}
 
 
-async def test_a_token_that_was_taken_back_ends_the_visit_at_once() -> None:
+async def test_revoked_token_ends_the_session_immediately() -> None:
     good = {"boss": "boss"}
 
     async def verify(credentials: Any) -> Principal:

@@ -59,7 +59,7 @@ def test_a_server_without_an_audit_has_no_such_view(tried: Any) -> None:
     assert tried.page.get_by_role("link", name="Upstreams").count() == 0
 
 
-def test_upstreams_say_how_they_are_and_what_they_wrote_last(seen: Any) -> None:
+def test_upstreams_show_their_state_and_recent_stderr(seen: Any) -> None:
     page = seen.page
     page.get_by_role("link", name="Upstreams").click()
     expect(page.get_by_role("article").filter(has_text="notes")).to_contain_text("tools")
@@ -109,7 +109,7 @@ asyncio.run(main())
 """
 
 
-def test_tasks_say_how_far_they_are_and_are_cancelled(visit: Callable[..., Any], serve: Callable[..., Any]) -> None:
+def test_tasks_show_their_progress_and_can_be_cancelled(visit: Callable[..., Any], serve: Callable[..., Any]) -> None:
     reports = serve("serve", str(ROOT / "examples" / "reports.py"), "--transport", "http", "--port", "0")
     one = visit(reports)
     page = one.page
@@ -126,7 +126,7 @@ def test_tasks_say_how_far_they_are_and_are_cancelled(visit: Callable[..., Any],
     assert not one.wrong, one.wrong
 
 
-def test_no_rule_of_axe_is_broken_by_what_happens(seen: Any) -> None:
+def test_activity_views_have_no_axe_violations(seen: Any) -> None:
     broken = []
     for view in ("overview", "peers", "upstreams", "audit", "access", "saved"):
         seen.page.evaluate("view => { location.hash = `#/self/${view}` }", view)

@@ -112,7 +112,7 @@ def test_login_response_with_an_unknown_state_is_refused(desk: Any, browser: Any
     page.context.close()
 
 
-def test_people_log_in_and_are_out_when_it_is_taken_back(desk: Any, browser: Any) -> None:
+def test_user_logs_in_and_is_signed_out_after_revocation(desk: Any, browser: Any) -> None:
     page = browser.new_context().new_page()
     page.goto(desk.url)
     page.get_by_role("button", name="Log in").click()

@@ -216,7 +216,7 @@ def test_message_log_is_bounded_for_any_traffic() -> None:
     assert sum(len(name) + len(value) for name, value in headers) < 12_000
 
 
-async def test_questions_that_wait_are_bounded_by_what_they_say() -> None:
+async def test_pending_server_requests_are_bounded_by_size() -> None:
     questions = ServerRequests()
     half = {"text": "x" * (MAX_PENDING_BYTES // 2 + 1)}
     first = asyncio.create_task(questions.wait_for_response("t1", None, "roots", half, lambda one: None))

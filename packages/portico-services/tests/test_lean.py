@@ -56,7 +56,7 @@ async def test_folders_bring_their_tools_and_named_services_are_whole(tmp_path: 
     assert [tool.name for tool in await listed(str(tmp_path), "--tool-search")] == ["find_tools", "call_tool"]
 
 
-async def test_a_memory_alone_lists_few_tools_and_says_how_to_use_them(tmp_path: Path) -> None:
+async def test_memory_service_alone_lists_few_tools_and_finds_the_others(tmp_path: Path) -> None:
     async with Client([*SERVE, str(tmp_path), "--services", "memory"]) as client:
         tools = await client.list_tools()
         names = {tool.name for tool in tools}
@@ -107,7 +107,7 @@ async def test_gateway_file_selects_tool_search_or_code_mode(tmp_path: Path) -> 
         Gateway.load(file)
 
 
-def test_the_example_finds_what_three_servers_have() -> None:
+def test_many_tools_example_finds_tools_of_three_servers() -> None:
     example = ROOT / "examples" / "many_tools.py"
     done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

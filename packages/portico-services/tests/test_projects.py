@@ -106,7 +106,7 @@ def test_whatever_a_folder_is_called_it_fits_a_filter_and_a_label(tmp_path: Path
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_clients_root_says_which_project_it_is(revision: str, tmp_path: Path) -> None:
+async def test_client_root_determines_the_project(revision: str, tmp_path: Path) -> None:
     server = asked(ProjectResolver())
     for name in ("x", "y"):
         folder = repo(tmp_path / name / "app")

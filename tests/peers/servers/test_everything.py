@@ -76,7 +76,7 @@ async def test_an_entry_of_an_mcp_json_is_a_target(servers, running):
 # Tools
 
 
-async def test_tools_are_listed_with_those_that_need_us(talk):
+async def test_tools_are_listed_with_those_that_need_client_capabilities(talk):
     tools = {tool.name: tool for tool in await talk.client.list_tools()}
     assert {*tools} >= ALWAYS
     assert {*tools} & {*WHEN_WE_CAN} == {
@@ -87,7 +87,7 @@ async def test_tools_are_listed_with_those_that_need_us(talk):
     assert [tool.name async for tool in talk.client.iter_tools()] == [*tools]
 
 
-async def test_a_client_that_cannot_answer_is_not_offered_what_asks(servers):
+async def test_client_without_capabilities_is_not_offered_tools_that_need_them(servers):
     async with Client(servers.command(SERVER)) as client:
         names = {tool.name for tool in await client.list_tools()}
     assert names >= ALWAYS
@@ -132,7 +132,7 @@ async def test_refused_call_is_a_tool_error(client):
     assert result.text.startswith("MCP error -32602")
 
 
-async def test_fifty_calls_at_once_each_get_their_own_answer(client):
+async def test_fifty_concurrent_calls_each_get_their_own_result(client):
     results = await asyncio.gather(*(client.call_tool("echo", {"message": f"{at}"}) for at in range(50)))
     assert [result.text for result in results] == [f"Echo: {at}" for at in range(50)]
 
@@ -318,7 +318,7 @@ async def test_logs_are_heard_from_the_level_that_was_asked_for(talk):
 # Tasks, as 2025-11-25 has them
 
 
-async def test_a_task_is_waited_for_and_what_it_asks_is_answered(servers, running, talking):
+async def test_task_is_awaited_and_its_elicitation_is_answered(servers, running, talking):
     """On both transports at a time, for it takes four seconds."""
 
     async def research(target):
@@ -370,7 +370,7 @@ async def test_a_server_that_was_restarted_gets_a_new_session(start, talking):
         await talk.client.close()
 
 
-async def test_a_server_that_cannot_be_started_says_why(servers):
+async def test_server_that_cannot_be_started_is_reported_with_its_stderr(servers):
     node, script, _ = servers.command(SERVER)
     with pytest.raises(ConnectionClosed, match="Unknown transport: carrier-pigeon"):
         await Client([node, script, "carrier-pigeon"]).connect()

@@ -66,7 +66,7 @@ async def test_a_prompt_is_got(client):
     assert first.content.text.startswith("# Cluster Health Check Diagnostic Data")
 
 
-async def test_fifty_calls_at_once_each_get_their_own_answer(client):
+async def test_fifty_concurrent_calls_each_get_their_own_result(client):
     calls = (client.call_tool("pods_get", {"name": at}, raise_on_error=False) for at in range(50))
     assert all(result.is_error for result in await asyncio.gather(*calls))
 

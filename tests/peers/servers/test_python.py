@@ -95,7 +95,7 @@ async def test_refused_call_is_a_tool_error(client):
     assert (await client.call_tool("refuse", raise_on_error=False)).is_error
 
 
-async def test_fifty_calls_at_once_each_get_their_own_answer(client):
+async def test_fifty_concurrent_calls_each_get_their_own_result(client):
     results = await asyncio.gather(*(client.call_tool("add", {"a": at, "b": 1}) for at in range(50)))
     assert [result.text for result in results] == [str(at + 1) for at in range(50)]
 

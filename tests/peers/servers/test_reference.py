@@ -73,7 +73,7 @@ async def test_files_are_written_found_and_read(revision, servers, tmp_path):
             await client.call_tool("read_text_file", {"path": "/etc/passwd"})
 
 
-async def test_the_client_s_roots_are_what_the_server_may_touch(servers, talking, tmp_path, eventually):
+async def test_client_roots_determine_the_allowed_directories(servers, talking, tmp_path, eventually):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
@@ -90,7 +90,7 @@ async def test_the_client_s_roots_are_what_the_server_may_touch(servers, talking
         await eventually(allowed, f"Allowed directories:\n{two}")
 
 
-async def test_a_server_that_will_not_start_says_why(servers, tmp_path):
+async def test_server_that_fails_to_start_is_reported_with_its_stderr(servers, tmp_path):
     with pytest.raises(ConnectionClosed, match="None of the specified directories are accessible"):
         await Client([*servers.command("filesystem")[:2], str(tmp_path / "nothing")]).connect()
 

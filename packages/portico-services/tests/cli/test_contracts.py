@@ -122,7 +122,7 @@ def test_lint_error_has_its_line_in_every_output_format(contracts: Portico, shop
     assert github[0].startswith(f"::error file=SPEC.md,line={line},title=specification%3A version::odd.buy: ")
 
 
-def test_a_server_is_linted_by_what_would_be_rendered(contracts: Portico, server: Write) -> None:
+def test_server_is_linted_by_its_rendered_specification(contracts: Portico, server: Write) -> None:
     path = server("@server.tool\ndef look(x: int) -> int:\n    return x\n")
     done = contracts("lint", path)
     assert done.returncode == 1
@@ -385,7 +385,7 @@ def flowing(text: str) -> str:
 
 
 @pytest.mark.parametrize("line, printed", SAMPLES, ids=[line[:60] for line, _ in SAMPLES])
-def test_a_sample_is_what_is_printed(terminal: Callable[..., Any], line: str, printed: str) -> None:
+def test_sample_matches_the_printed_output(terminal: Callable[..., Any], line: str, printed: str) -> None:
     seen = terminal(program=["bash", "-c", line])
     seen.end()
     assert flowing(seen.left) == flowing(printed)

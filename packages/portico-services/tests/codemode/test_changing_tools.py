@@ -123,7 +123,7 @@ async def test_a_tool_that_is_gone_is_not_called() -> None:
     assert turning.calls == ["look"]
 
 
-async def test_an_agreement_is_to_what_the_tool_was() -> None:
+async def test_approval_does_not_cover_a_tool_that_became_destructive() -> None:
     """A person has agreed to something that may change things, and not to what may destroy them."""
     turning = Turning()
     turning.server.remove("look")

@@ -266,7 +266,7 @@ async def test_after_all_that_a_script_runs_as_ever(client: Client) -> None:
     assert (await run(client, HEAD + "await price('abc')")).structured["value"] == 3
 
 
-async def test_calls_at_once_are_bounded(shop: Shop, client: Client) -> None:
+async def test_concurrent_calls_are_bounded(shop: Shop, client: Client) -> None:
     await run(client, HEAD + "await asyncio.gather(*[price('a') for _ in range(20)])")
     assert 1 < shop.most_running <= 4
 
@@ -471,7 +471,7 @@ async def test_data_and_arguments_are_as_deep_as_every_python_reads(levels: int,
     )
 
 
-async def test_a_tool_that_became_another_while_a_person_was_asked_is_asked_about_again(shop: Shop) -> None:
+async def test_tool_that_changed_during_the_confirmation_is_confirmed_again(shop: Shop) -> None:
     """2026-07-28: between the two rounds a tool of the same name has come to mean something else."""
 
     async def call(**more: Any) -> Any:

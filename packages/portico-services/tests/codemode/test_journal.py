@@ -11,7 +11,7 @@ from portico_services.codemode.journal import RunJournal, RunStore, read_output,
 from portico_services.codemode.saved_scripts import SavedScript, SavedScriptStore
 
 
-async def test_a_journal_gives_back_what_was_put_into_it(store: RunStore) -> None:
+async def test_journal_returns_its_recorded_entries(store: RunStore) -> None:
     journal = RunJournal(store, "ann", "script")
     journal.record(1, "look", "a", 1.5, '{"value":"\\u0000 \\ud83d\\ude00"}')
     await journal.begin(2, "write", "b")

@@ -136,7 +136,7 @@ ODD_REFUSALS: dict[str, ToolError] = {
 
 
 @pytest.mark.parametrize("what", ODD_REFUSALS)
-async def test_a_refusal_that_json_cannot_say_is_a_refusal_all_the_same(what: str) -> None:
+async def test_error_that_json_cannot_represent_is_still_a_tool_error(what: str) -> None:
     server = Server("odd")
 
     @server.tool(annotations=READS)

@@ -60,7 +60,7 @@ async def test_the_first_write_asks_once_and_then_goes_on(shop: Shop, revision: 
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_where_a_person_cannot_be_asked_writes_are_refused(shop: Shop, revision: str) -> None:
+async def test_writes_are_refused_without_elicitation(shop: Shop, revision: str) -> None:
     async with shop.client(revision, asks=False) as client:
         said = await run(client, "from tools import order\nawait order('pen')")
     assert said.is_error
@@ -109,7 +109,7 @@ async def test_a_script_that_does_something_else_when_it_goes_on_is_stopped(shop
     assert shop.orders == []
 
 
-async def test_scripts_as_people_write_them(client: Client) -> None:
+async def test_common_script_styles_run(client: Client) -> None:
     whole = "import asyncio\nfrom tools import price\nasync def main():\n    return await price('ab')\n"
     for end in ("asyncio.run(main())", "await main()", "main()", "return await main()", "r = await main()\nr"):
         assert (await run(client, whole + end)).structured["value"] == 2, end

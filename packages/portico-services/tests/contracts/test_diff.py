@@ -113,7 +113,7 @@ def test_how_bad_a_change_is(tool: Make, old: Schema, new: Schema, going_in: str
     assert diff_contracts(tool(output=old), tool(output=new)).level == coming_out
 
 
-def test_every_change_says_why_and_breaking_ones_what_to_do(tool: Make) -> None:
+def test_every_change_has_a_reason_and_breaking_ones_a_migration(tool: Make) -> None:
     found = diff_contracts(tool(members(a=TEXT, b=TEXT)), tool(members("c", a=WHOLE, c=TEXT)))
     assert {(one.path, one.reason) for one in found.changes} == {
         ("a", "the parameter `a` is integer now, and was string"),
@@ -208,7 +208,9 @@ def test_an_output_schema_may_come_and_must_not_go(tool: Make) -> None:
         ("0.3.0", "1.0.0", "breaking", True),
     ],
 )
-def test_the_version_has_to_say_it(tool: Make, old: str, new: str, level: str, declared: bool) -> None:
+def test_declared_version_must_match_the_change_level(
+    tool: Make, old: str, new: str, level: str, declared: bool
+) -> None:
     changed = {"breaking": members(), "minor": members(a=TEXT, b=TEXT), "patch": members(a={**TEXT, "title": "A"})}[
         level
     ]

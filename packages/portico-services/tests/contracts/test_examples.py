@@ -32,7 +32,7 @@ def calls() -> ModuleType:
     return module
 
 
-async def test_calls_by_contract_give_what_the_example_shows(calls: ModuleType) -> None:
+async def test_contract_call_example_returns_the_documented_results(calls: ModuleType) -> None:
     assert (await calls.ask(WEATHER, "Oslo")).data == {"city": "Oslo", "millimetres": 3.2}
     refusal = (await calls.ask(WEATHER, "Atlantis")).error
     assert (refusal.error_type, refusal.error_details["known"]) == ("ResourceNotFound", ["Oslo", "Rome"])
@@ -52,7 +52,7 @@ def test_the_page_names_all_there_is() -> None:
         assert option == "self" or f"`{option}`" in PAGE, option
 
 
-def test_the_numbers_are_those_of_the_code() -> None:
+def test_documented_numbers_match_the_code() -> None:
     assert f"up to {background_calls.MAX_BATCH_CALLS} calls" in PAGE
     assert f"({background_calls.MAX_PARALLEL_CALLS} at once)" in PAGE
     assert f"at most {background_calls.MAX_RUNNING_CALLS} at once" in PAGE

@@ -87,7 +87,7 @@ async def test_a_question_costs_the_same_however_many_tools_there_are(
     assert counts[1] < 1.5 * counts[0] + 200
 
 
-async def test_a_change_is_seen_at_once() -> None:
+async def test_tool_change_is_visible_immediately() -> None:
     server = big(20)
     async with Client(server) as client:
         assert (await client.call_tool("spec_list", {"limit": 1})).structured["total"] == 32

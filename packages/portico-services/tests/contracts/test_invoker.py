@@ -373,7 +373,7 @@ async def test_a_deadline_ends_a_call(shop: Server) -> None:
     assert result.error.error_type == "TimeoutError"
 
 
-async def test_every_call_is_logged_without_what_it_was_given(shop: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_are_logged_without_their_arguments(shop: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "portico.contracts")
     await call(shop, request("shop.advice", about="my secret"), context=ContractContext(correlation_id="c-1"))
     await call(shop, request("shop.advice", about=3))

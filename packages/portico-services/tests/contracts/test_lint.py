@@ -41,7 +41,7 @@ def test_the_template_has_nothing_wrong_with_it() -> None:
     assert lint_document(TEMPLATE) == []
 
 
-def test_the_rules_name_what_the_linter_looks_for() -> None:
+def test_rules_document_names_every_linted_section() -> None:
     for title in TITLES:
         assert title.partition(" ")[2] in META
 
@@ -310,7 +310,7 @@ def swapped(old: str, new: str) -> str:
         ("| Field | Type |", "| Field | Sort |"),
     ],
 )
-def test_a_table_says_the_types_that_the_schema_has(old: str, new: str) -> None:
+def test_table_types_must_match_the_schema(old: str, new: str) -> None:
     assert [one[:2] for one in found(swapped(old, new))] == [("error", "table")]
 
 

@@ -222,7 +222,7 @@ async def test_a_lock_without_a_kind_is_read(shop: Server) -> None:
     )
 
 
-async def test_a_lock_of_the_older_form_does_not_approve_what_it_left_out(shop: Server) -> None:
+async def test_older_lock_format_does_not_approve_omitted_members(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     old = lockfile.load_lockfile(lockfile.dump_lockfile(contract).replace('"lock": 2', '"lock": 1'))
     assert lockfile.check_drift(old, contract).difference.level == "none"

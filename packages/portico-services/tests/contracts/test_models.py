@@ -253,7 +253,7 @@ def test_the_shape_of_the_published_schemas_is_the_documented_one() -> None:
 # The context
 
 
-def test_the_published_schemas_say_what_the_code_says() -> None:
+def test_published_schemas_match_the_code() -> None:
     assert schemas.TOOL_CALL_SCHEMA["properties"]["tool_name"]["pattern"] == INVOCATION_PATTERN
     assert schemas.CONTEXT_SCHEMA["properties"]["contract_version"]["default"] == CONTRACT_VERSION
     for error in (schemas.ERROR_DETAIL_SCHEMA, schemas.TOOL_RESULT_SCHEMA["definitions"]["MCPErrorDetail"]):
@@ -298,7 +298,7 @@ except ImportError as missing:
 """
 
 
-def test_without_pydantic_the_service_works_and_the_models_say_what_is_missing() -> None:
+def test_missing_pydantic_is_reported_only_by_the_models() -> None:
     done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "pip install 'portico-services[contracts]'" in done.stdout

@@ -67,11 +67,11 @@ async def test_argument_that_json_cannot_represent_is_a_validation_error(value: 
     assert MCPToolResult.model_validate_json(result.model_dump_json()) == result
 
 
-async def test_a_name_that_json_cannot_say() -> None:
+async def test_argument_name_that_json_cannot_represent_is_refused() -> None:
     assert error(await call(plain(), request("s.take", **{"\ud800": 1})))[0] == "ValidationError"
 
 
-async def test_a_context_that_json_cannot_say() -> None:
+async def test_context_that_json_cannot_represent_is_refused() -> None:
     context = ContractContext(metadata={"x": object()})
     kind, details = error(await call(plain(), request("s.take", x=1), context=context))
     assert (kind, details["parameter"]) == ("ValidationError", "context")
@@ -204,7 +204,7 @@ async def test_the_details_of_a_refusal_arrive(tmp_path: Path, revision: str) ->
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, TimeoutError])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_type_of_what_a_body_raises_is_reported_without_a_word_of_it(
+async def test_exception_type_of_a_tool_is_reported_without_its_message(
     revision: str, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL", "portico")
@@ -221,7 +221,7 @@ async def test_the_type_of_what_a_body_raises_is_reported_without_a_word_of_it(
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_the_type_of_what_a_task_raises_is_reported_as_well(
+async def test_exception_type_of_a_task_is_reported_without_its_message(
     revision: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL", "portico")

@@ -133,7 +133,7 @@ async def test_an_unknown_tool_is_named_with_the_nearest(server: Server) -> None
         await asked(server, "spec_get", tool="buyy")
 
 
-async def test_a_definition_can_be_compared_with_what_is_promised_now(server: Server) -> None:
+async def test_spec_diff_compares_a_definition_with_the_current_contract(server: Server) -> None:
     definition = (await asked(server, "spec_get", tool="buy", format="json"))["definition"]
     assert (await asked(server, "spec_diff", old=definition))["level"] == "none"
     del definition["inputSchema"]["properties"]["quantity"]
@@ -218,7 +218,7 @@ async def test_resources_can_be_read(server: Server) -> None:
             await client.read_resource("spec://tools/nothing")
 
 
-async def test_prompts_hold_what_is_needed(server: Server) -> None:
+async def test_prompts_contain_the_required_sections(server: Server) -> None:
     async with Client(server) as client:
         [write] = (await client.get_prompt("write-tool-spec", {"tool": "buy"})).messages
         assert "**Security Considerations**" in write.content.text  # type: ignore[union-attr]
@@ -256,7 +256,7 @@ async def test_after_a_failure_nothing_more_is_begun_if_that_is_wished(server: S
     assert found["results"][2]["error"]["error_message"] == "Skipped because call 1 failed."
 
 
-async def test_a_batch_runs_side_by_side_and_never_more_than_a_few_at_once() -> None:
+async def test_batch_runs_in_parallel_up_to_the_limit() -> None:
     server = Server("s")
     server.add(Contracts())
     running = most = 0
@@ -307,7 +307,7 @@ async def test_a_batch_has_bounds(server: Server) -> None:
         await asked(server, "tools_batch", calls=[])
 
 
-async def test_results_that_have_no_room_say_so(server: Server) -> None:
+async def test_batch_results_over_the_size_limit_are_partial(server: Server) -> None:
     @server.tool
     async def long() -> str:
         return "x" * (background_calls.MAX_BATCH_RESULT_BYTES // 2)
@@ -511,9 +511,7 @@ async def test_a_crash_in_a_batch_shows_nothing_of_itself(server: Server, caplog
     assert [one["status"] for one in found["results"]] == ["failure", "success"]
 
 
-async def test_calls_of_batches_are_logged_without_what_they_were_given(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_batch_calls_are_logged_without_their_arguments(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "portico.contracts")
     await asked(server, "tools_batch", calls=[{"tool_name": "advice", "arguments": {"about": "my secret"}}])
     assert [record.getMessage() for record in caplog.records] == ["'advice': success"]

@@ -40,7 +40,7 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path) -> Shipped:
     return Shipped(request.param, await shipped.contract_of(server))
 
 
-def test_the_files_are_those_that_would_be_written(service: Shipped) -> None:
+def test_shipped_files_are_up_to_date(service: Shipped) -> None:
     for path, text in shipped.files(*service).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make specifications"
 
@@ -52,7 +52,7 @@ def test_the_specification_has_nothing_wrong_with_it(service: Shipped) -> None:
     assert [one for one in found if one.severity != "recommendation"] == []
 
 
-def test_every_object_that_a_tool_takes_says_what_is_required(service: Shipped) -> None:
+def test_every_input_object_declares_its_required_members(service: Shipped) -> None:
     def silent(schema: Any) -> bool:
         parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
         is_object = isinstance(schema, dict) and isinstance(schema.get("properties"), dict) and "type" in schema
@@ -66,7 +66,7 @@ def test_nothing_has_drifted_from_the_lock(service: Shipped) -> None:
     assert lockfile.check_drift(pinned, service.contract).changes == []
 
 
-def test_the_lock_fits_what_the_command_line_serves(service: Shipped, tmp_path: Path) -> None:
+def test_lock_file_matches_the_served_tools(service: Shipped, tmp_path: Path) -> None:
     portico = [sys.executable, "-m", "portico"]
     extent = shipped._WHOLE.get(service.name, service.name)
     serve = [*portico, "serve", "--services", extent, "--data", str(tmp_path)]

@@ -107,11 +107,13 @@ async def test_the_examples_are_messages_of_the_contract_and_the_call_works(shop
         ({}, "**Idempotent**: no."),
     ],
 )
-def test_the_hints_say_what_a_repeated_call_does(tool: Make, annotations: dict[str, bool], said: str) -> None:
+def test_specification_states_the_effect_of_a_repeated_call(
+    tool: Make, annotations: dict[str, bool], said: str
+) -> None:
     assert said in render_specification(tool(annotations=annotations))
 
 
-def test_an_author_can_say_more(tool: Make) -> None:
+def test_author_notes_appear_in_the_specification(tool: Make) -> None:
     notes = {
         "use_cases": ["When it rains."],
         "notes": ["Slow on Sundays."],

@@ -90,7 +90,7 @@ async def test_failure_is_parsed_from_text_content(revision: str) -> None:
 
 
 @pytest.mark.parametrize("said", [{}, {"content": [], "isError": True}, {"data": {"a": 1}}])
-def test_a_result_from_elsewhere_says_its_status(said: dict[str, Any]) -> None:
+def test_external_result_requires_a_status(said: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError, match="status"):
         MCPToolResult.model_validate(said)
     with pytest.raises(pydantic.ValidationError, match="status"):

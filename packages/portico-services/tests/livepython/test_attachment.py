@@ -84,7 +84,7 @@ async def test_looking_is_all_there_is_by_default(application: dict[str, Any]) -
         ("len", "<built-in function len>"),
     ],
 )
-async def test_names_are_followed_to_what_they_hold(application: dict[str, Any], expression: str, shown: str) -> None:
+async def test_names_are_resolved_to_their_values(application: dict[str, Any], expression: str, shown: str) -> None:
     async with await talk_to(AttachedPython(application)) as client:
         result = await client.call_tool("inspect_object", {"expression": expression})
         assert result.structured["repr"] == shown
@@ -189,7 +189,7 @@ def test_attached_application_requires_the_token() -> None:
     assert not [one for one in threading.enumerate() if one.name == "portico-attach"]
 
 
-def test_an_address_that_is_taken_is_an_error_at_once() -> None:
+def test_occupied_port_is_a_usage_error() -> None:
     with attach({}) as first:
         port = int(first.url.rpartition(":")[2].partition("/")[0])
         with pytest.raises(UsageError, match="cannot listen"):

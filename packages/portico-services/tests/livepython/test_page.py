@@ -38,7 +38,7 @@ def test_everything_that_is_offered_is_named() -> None:
             assert f"`{offered.uri}`" in PAGE
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_documented_limits_match_the_code() -> None:
     defaults = inspect.signature(LivePython.__init__).parameters
     limits = SandboxLimits()
     for name, shown in [

@@ -38,7 +38,7 @@ async def test_three_and_four_are_seven_on_every_revision(revision: str) -> None
 
 
 @jail_only
-async def test_a_result_has_what_was_printed_the_value_and_its_data(talk: Begin) -> None:
+async def test_result_contains_output_value_and_structured_data(talk: Begin) -> None:
     live = await talk()
     result = await live.run("print('one'); import sys; print('two', file=sys.stderr); {'a': 1}")
     assert [block.text for block in result.content] == ["one\ntwo\n", "{'a': 1}"]
@@ -50,7 +50,7 @@ async def test_a_result_has_what_was_printed_the_value_and_its_data(talk: Begin)
 
 
 @jail_only
-async def test_a_failure_comes_with_what_was_printed_before(talk: Begin) -> None:
+async def test_failure_includes_the_output_printed_before(talk: Begin) -> None:
     live = await talk()
     result = await live.run("print('so far'); 1/0")
     assert result.is_error
@@ -214,7 +214,7 @@ async def test_a_timeout_has_bounds(talk: Begin) -> None:
 
 
 @jail_only
-async def test_memory_and_threads_are_what_they_were_set_to(talk: Begin) -> None:
+async def test_memory_and_thread_limits_apply(talk: Begin) -> None:
     live = await talk(memory_bytes=128 * MIB)
     assert "MemoryError" in await live.text("x = bytearray(200 * 2**20)")
     assert await live.text("x = bytearray(20 * 2**20); len(x)") == "20971520"
@@ -238,7 +238,7 @@ async def test_preloaded_modules_and_readable_paths_are_available(talk: Begin, t
 
 
 @jail_only
-async def test_common_things_work_in_the_jail(talk: Begin) -> None:
+async def test_common_operations_work_in_the_sandbox(talk: Begin) -> None:
     live = await talk()
     for code, expected in [
         ("import sqlite3; c = sqlite3.connect('a.db'); c.execute('create table t(x)'); c.commit(); 1", "1"),
@@ -295,7 +295,7 @@ async def test_names_with_lone_surrogates_are_listed(talk: Begin) -> None:
 
 
 @jail_only
-async def test_questions_about_what_is_not_there_are_errors_that_help(talk: Begin) -> None:
+async def test_unknown_class_error_suggests_the_nearest_name(talk: Begin) -> None:
     live = await talk()
     await live.run("class Account: pass")
     assert "Did you mean Account?" in (await live.call("class_details", className="Acount")).text
@@ -303,7 +303,7 @@ async def test_questions_about_what_is_not_there_are_errors_that_help(talk: Begi
 
 
 @jail_only
-async def test_resources_are_read_and_those_that_are_not_there_are_not(talk: Begin) -> None:
+async def test_resources_are_read_and_unknown_ones_are_not_found(talk: Begin) -> None:
     live = await talk()
     client = live.client
     await live.run("class A:\n    def hello(self): return 'hi'")
@@ -329,7 +329,7 @@ async def test_resources_are_read_and_those_that_are_not_there_are_not(talk: Beg
 
 
 @jail_only
-async def test_prompts_ask_for_what_they_are_named_for(talk: Begin) -> None:
+async def test_prompts_are_listed_and_validate_their_arguments(talk: Begin) -> None:
     client = (await talk()).client
     listed = {one.name: one for one in await client.list_prompts()}
     assert set(listed) == {"review-class", "refactor-method", "document-class", "generate-tests", "system-overview"}
@@ -420,7 +420,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 
 
 @jail_only
-async def test_a_jail_that_cannot_be_built_after_all_keeps_the_server_from_starting(
+async def test_sandbox_failure_at_startup_prevents_the_server_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def refuse(self: ForkedWorkerFactory) -> None:
@@ -445,7 +445,7 @@ async def test_unusable_python_prevents_the_server_from_starting(python: str) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes that code is copied from are Linux's")
-async def test_unsafe_is_what_it_says_and_its_children_end_with_it(talk: Begin) -> None:
+async def test_unsandboxed_session_is_reported_as_unsafe_and_ends_its_children(talk: Begin) -> None:
     live = await talk(sandbox="none")
     assert "UNSAFE" in (await live.call("system_info")).text
     assert await live.text("open('/etc/hostname').read() and 1") == "1"
@@ -493,7 +493,7 @@ async def test_two_servers_can_run_one_after_the_other_with_one_service() -> Non
             await client.call_tool("evaluate", {"expression": "x = 1"})
 
 
-def test_the_public_names_are_there_without_what_they_need() -> None:
+def test_public_names_are_importable() -> None:
     assert attach is not None
     assert service.LivePython is LivePython
     assert LivePython().local_only
@@ -501,7 +501,7 @@ def test_the_public_names_are_there_without_what_they_need() -> None:
     assert SandboxLimits().max_threads == 0
 
 
-def test_a_system_without_what_linux_has_can_still_be_strict() -> None:
+def test_wasm_sandbox_is_available_without_linux_features() -> None:
     """As on Windows: no rlimits, few signals, no way to copy a process."""
     program = """
 import asyncio, os, shutil, signal, socket, sys

@@ -110,7 +110,7 @@ async def test_large_sessions_travel_in_parts_up_to_a_bound(kept: Begin, monkeyp
     assert "total size limit" in (await live.call("save_session", name="small")).text
 
 
-async def test_reading_what_was_saved_happens_in_the_jail(kept: Begin, tmp_path: Path) -> None:
+async def test_saved_sessions_are_unpickled_only_in_the_sandbox(kept: Begin, tmp_path: Path) -> None:
     """Neither saving, listing nor restoring runs anything of it here."""
     live = await kept()
     mark = tmp_path / "escaped"

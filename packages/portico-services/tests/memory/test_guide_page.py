@@ -43,7 +43,7 @@ def steps(session: str) -> Iterator[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.splitlines()[0][:40])
-def test_a_session_of_the_guide_goes_as_it_says(session: str, tmp_path: Path) -> None:
+def test_guide_session_matches_the_printed_output(session: str, tmp_path: Path) -> None:
     surroundings = {**os.environ, "PORTICO_DATA": str(tmp_path), "COLUMNS": "160"}
     surroundings.pop("PORTICO_STORE", None)
     for words, expected in steps(session):

@@ -42,7 +42,7 @@ def process(*words: str, code: str = "", **more: Any) -> subprocess.Popen[bytes]
     )
 
 
-def test_hooks_bring_what_is_known(shell: Shell) -> None:
+def test_hooks_report_relevant_memories(shell: Shell) -> None:
     shell("capture", "The deploy script needs the staging key first", "-n", "learnings")
     (said,) = shell("hook", "session-start", stdin='{"hook_event_name": "SessionStart", "source": "startup"}')
     assert said["hookSpecificOutput"]["hookEventName"] == "SessionStart"
@@ -85,7 +85,7 @@ def test_hook_reports_memories_about_the_edited_file(shell: Shell, tmp_path: Pat
         assert shell("hook", "post-tool-use", stdin=json.dumps({"tool_input": {"file_path": path}})) == []
 
 
-def test_the_assistant_says_where_it_works(shell: Shell, tmp_path: Path) -> None:
+def test_hook_uses_the_working_directory_of_the_assistant(shell: Shell, tmp_path: Path) -> None:
     shell("capture", "This belongs to the project")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -122,7 +122,7 @@ def test_before_a_conversation_is_cut_short_its_decisions_are_picked_up(shell: S
     assert KEY not in json.dumps(found)
 
 
-def test_when_an_assistant_stops_what_has_expired_is_collected(shell: Shell, tmp_path: Path) -> None:
+def test_stop_hook_collects_expired_memories(shell: Shell, tmp_path: Path) -> None:
     shell("capture", "For a moment only", "--ttl", "1h")
     (kept,) = shell("list")
     with sqlite3.connect(tmp_path / "data" / "portico.db") as connection:
@@ -221,7 +221,7 @@ def test_a_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert child.communicate() == (b"", b"")
 
 
-def test_only_what_is_needed_is_loaded(tmp_path: Path) -> None:
+def test_hooks_load_no_heavy_modules(tmp_path: Path) -> None:
     heavy = {
         "portico.server",
         "portico.client",

@@ -109,7 +109,7 @@ async def test_another_naming_lists_its_own_names(serving: Serving) -> None:
     assert "(other namespaces: patterns, learnings," in text
 
 
-async def test_detail_says_how_much_is_shown(serving: Serving) -> None:
+async def test_detail_level_determines_the_shown_fields(serving: Serving) -> None:
     client = await serving()
     await said(client, "memory_capture", content="word " * 500, namespace="context", author="ann")
     shown = {
@@ -121,7 +121,7 @@ async def test_detail_says_how_much_is_shown(serving: Serving) -> None:
     assert "author" not in shown["light"] and shown["medium"]["author"] == "ann"
 
 
-async def test_a_cursor_leads_to_what_comes_next(serving: Serving) -> None:
+async def test_cursor_returns_the_next_page(serving: Serving) -> None:
     client = await serving()
     for number in range(5):
         await said(client, "memory_capture", content=f"thing {number}", namespace="context", on_duplicate="keep")
@@ -258,7 +258,7 @@ async def test_a_read_only_memory_can_be_searched(serving: Serving) -> None:
         assert "read-only" in (await refused(client, f"memory_{tool}", **arguments))[0]
 
 
-async def test_prompts_begin_with_what_is_known(serving: Serving) -> None:
+async def test_prompts_start_with_stored_memories(serving: Serving) -> None:
     client = await serving()
     await said(client, "memory_capture", **CAPTURE)
     for name, arguments in {
@@ -281,7 +281,7 @@ async def test_prompts_begin_with_what_is_known(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("name", ["generate_tutorial", "discover"])
-async def test_a_prompt_says_what_is_wrong_with_its_arguments(serving: Serving, name: str) -> None:
+async def test_invalid_prompt_arguments_are_reported(serving: Serving, name: str) -> None:
     client = await serving()
     with pytest.raises(ProtocolError, match="Invalid date") as refusal:
         await client.get_prompt(name, {"topic": "storage since:x"})

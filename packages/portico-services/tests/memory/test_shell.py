@@ -110,7 +110,7 @@ def test_an_import_that_cannot_be_read_changes_nothing(shell: Shell, format: str
 
 
 @pytest.mark.parametrize("variable", [True, False])
-def test_a_store_that_does_not_exist_is_only_created_by_what_stores(
+def test_only_capturing_commands_create_a_missing_store(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: bool
 ) -> None:
     path = tmp_path / "typo.db"
@@ -281,7 +281,7 @@ def test_shell_restores_a_deleted_memory(shell: Shell) -> None:
     assert [one["id"] for one in shell("list")] == [captured["id"]]
 
 
-def test_people_get_lines_and_no_json(shell: Shell) -> None:
+def test_table_format_prints_lines_without_json(shell: Shell) -> None:
     (captured,) = shell("capture", "Plants are watered on Mondays", "-t", "home", "-t", "plants")
     for words in (("show", captured["id"]), ("stats",)):
         said = shell(*words, "--format", "table", plain=True)

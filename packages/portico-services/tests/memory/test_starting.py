@@ -44,7 +44,7 @@ LATER = {
 MOST_MODULES = 211
 
 
-def test_a_start_loads_what_a_recall_needs_and_no_more(tmp_path: Path) -> None:
+def test_startup_loads_only_modules_needed_for_a_recall(tmp_path: Path) -> None:
     asked = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in ASKED)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -58,7 +58,7 @@ async def test_client_root_is_readable_after_one_confirmation(folder: Path, revi
         assert len(user.asked) == 1
 
 
-async def test_the_folders_can_be_listed_and_searched_at_once(folder: Path) -> None:
+async def test_first_call_can_list_or_search_the_client_roots(folder: Path) -> None:
     for tool, arguments in (("fs_list", {}), ("fs_search", {"fileName": "*.txt"})):
         user = User("yes")
         async with Client(serving(), roots=[(folder / "mine").as_uri()], elicitation_handler=user) as client:

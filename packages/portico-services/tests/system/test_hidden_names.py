@@ -205,7 +205,7 @@ async def tokens_of(client: Client, shown: Shown) -> tuple[str, str]:
     return user[1], address[1]
 
 
-async def test_a_refusal_repeats_what_was_asked(shown: Shown) -> None:
+async def test_refusal_repeats_the_requested_path(shown: Shown) -> None:
     async with Client(shown.server) as client:
         user, address = await tokens_of(client, shown)
         for tool in ("fs_stat", "fs_list", "fs_read", "fs_checksum"):

@@ -65,7 +65,7 @@ def messages(*numbers: int) -> list[str]:
     return [f"message {n}" for n in numbers]
 
 
-def test_only_what_is_new_is_reported_and_only_once(tmp_path: Path) -> None:
+def test_only_new_entries_are_reported_and_only_once(tmp_path: Path) -> None:
     add(tmp_path / "log", *range(50))
     follower = Follower(tmp_path / "log")
     assert follower.told() == []
@@ -189,7 +189,7 @@ def test_fast_growing_log_is_reported_in_parts(tmp_path: Path, monkeypatch: pyte
     assert sum(message.count("x") for message in told) == 5000
 
 
-def test_filters_hold_and_what_does_not_fit_is_passed(tmp_path: Path) -> None:
+def test_filters_apply_to_followed_entries(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     follower = Follower(log, LogQuery(min_level=ERROR))
@@ -277,7 +277,7 @@ async def test_when_the_time_is_up_there_is_a_cursor_and_nothing_else(tmp_path: 
         assert told["nextCursor"]
 
 
-async def test_names_are_hidden_in_what_is_reported(tmp_path: Path) -> None:
+async def test_followed_entries_are_anonymized(tmp_path: Path) -> None:
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
         first = await follow_log(client, waitSeconds=0)

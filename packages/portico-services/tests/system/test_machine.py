@@ -57,7 +57,7 @@ def test_the_machine_is_described() -> None:
     assert machine.cpu_logical_cores == os.cpu_count()
 
 
-def test_a_package_that_is_missing_is_named_with_what_to_do() -> None:
+def test_missing_package_is_reported_with_the_install_command() -> None:
     with pytest.raises(
         MissingDependency, match=r"Doing this needs .*'no_such_package'.*pip install 'portico-services\[system\]'"
     ):

@@ -83,7 +83,7 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
     return str(caught.value)
 
 
-async def test_the_tools_are_those_that_are_promised(folder: Path) -> None:
+async def test_listed_tools_match_the_documented_ones(folder: Path) -> None:
     async with serving(system(folder)) as client:
         tools = await client.list_tools()
         assert [tool.name for tool in tools] == TOOLS

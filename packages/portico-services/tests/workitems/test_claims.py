@@ -107,13 +107,13 @@ async def test_a_lease_has_bounds(items: WorkItemStore, lease: float) -> None:
         await items.next("  ")
 
 
-async def test_a_lease_is_only_for_what_is_in_progress(items: WorkItemStore) -> None:
+async def test_lease_requires_an_item_in_progress(items: WorkItemStore) -> None:
     id = await make(items)
     with pytest.raises(InvalidWorkItem, match="in progress"):
         await items.update(id, WorkItemChanges(), worker="ann", lease=60)
 
 
-async def test_many_at_once_in_one_process_never_get_the_same_task(items: WorkItemStore) -> None:
+async def test_concurrent_workers_in_one_process_never_get_the_same_task(items: WorkItemStore) -> None:
     await items.create_batch([WorkItemDraft(description="x") for _ in range(60)])
     found = await asyncio.gather(*(taken(items, f"w{n}") for n in range(80)))
     counts = Counter(found)

@@ -44,7 +44,7 @@ async def test_a_plan_is_made_in_one_call(serving: Serving, revision: str) -> No
     assert given["task"]["id"] == by_ref["trees"]["id"]
 
 
-async def test_a_plan_may_go_on_from_what_is_there(items: WorkItemStore) -> None:
+async def test_batch_may_refer_to_existing_tasks(items: WorkItemStore) -> None:
     there = await make(items, "there")
     first, second = await items.create_batch(
         [
@@ -227,7 +227,7 @@ async def test_item_taken_by_a_cancelled_call_is_pending_again(
         ({"description": "  ", "ref": "third"}, "third: The description must not be empty"),
     ],
 )
-async def test_a_refused_plan_says_which_of_its_tasks_is_meant(serving: Serving, wrong: Any, words: str) -> None:
+async def test_refused_batch_names_the_invalid_task(serving: Serving, wrong: Any, words: str) -> None:
     client = await serving()
     plan = [{"description": "First", "ref": "first"}, {"description": "Second", "parent_id": "first"}, wrong]
     with pytest.raises(ToolError, match=words):

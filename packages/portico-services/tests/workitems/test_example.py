@@ -48,7 +48,7 @@ def test_the_table_of_transitions_is_that_of_the_code() -> None:
         assert f"| {before} | {', '.join(after)} |" in PAGE
 
 
-def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
+def test_documented_limits_match_the_code() -> None:
     for number in (
         validation.MAX_DESCRIPTION_CHARS,
         validation.MAX_TEXT_CHARS,

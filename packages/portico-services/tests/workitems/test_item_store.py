@@ -116,7 +116,7 @@ async def test_a_parent_is_not_over_before_its_children(items: WorkItemStore) ->
     await check(items)
 
 
-async def test_nothing_open_comes_below_what_is_over(items: WorkItemStore) -> None:
+async def test_open_tasks_cannot_be_placed_below_a_closed_one(items: WorkItemStore) -> None:
     parent = await make(items)
     child = await make(items, parent_id=parent)
     other = await make(items)
@@ -360,7 +360,7 @@ async def test_an_id_may_be_cut_short(items: WorkItemStore) -> None:
     assert await items.resolve_id(second[-6:]) == second
 
 
-async def test_another_worker_cannot_finish_what_is_not_its_own(items: WorkItemStore) -> None:
+async def test_another_worker_cannot_complete_a_claimed_task(items: WorkItemStore) -> None:
     id = await make(items)
     await items.next("ann")
     for attempt in (items.complete(id, worker="ben"), items.update(id, WorkItemChanges(status="failed"), worker="ben")):

@@ -30,7 +30,7 @@ async def listed(items: WorkItemStore, **wanted: Any) -> list[str]:
 # Projects
 
 
-async def test_each_project_has_a_list_and_what_is_of_none_is_in_all(items: WorkItemStore) -> None:
+async def test_projects_list_their_own_tasks_and_those_without_a_project(items: WorkItemStore) -> None:
     ours, theirs = items.for_project("github.com/ann/app"), items.for_project("github.com/ben/app")
     mine, other, shared = await make(ours), await make(theirs), await make(items)
     assert await listed(ours) == [shared, mine]
@@ -78,7 +78,7 @@ async def test_the_next_task_is_of_the_project_or_of_none(items: WorkItemStore) 
     assert await theirs.next("ann", query="something") is None
 
 
-async def test_a_parent_says_which_list_is_meant(items: WorkItemStore) -> None:
+async def test_parent_determines_the_listed_project(items: WorkItemStore) -> None:
     ours, theirs = items.for_project("ours"), items.for_project("theirs")
     there = await make(theirs)
     below = await make(ours, parent_id=there)
@@ -183,7 +183,7 @@ async def test_a_call_is_about_the_project_of_the_folder_or_the_one_it_names(ser
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_roots_of_a_client_say_which_list_is_meant(url: str, tmp_path: Path, revision: str) -> None:
+async def test_client_roots_determine_the_listed_project(url: str, tmp_path: Path, revision: str) -> None:
     server = Server("planning", version="1")
     server.add(Tasks(url))
     folders = [tmp_path / name / "app" for name in ("x", "y")]

@@ -132,7 +132,7 @@ async def test_a_task_that_is_not_there_is_reported_in_a_sentence_and_in_a_word(
         assert (error["code"], error["error_type"], error["retryable"]) == ("task_not_found", "ResourceNotFound", False)
 
 
-async def test_the_profile_of_another_server_says_it_in_its_words(tmp_path: Path) -> None:
+async def test_bossman_profile_uses_its_own_error_text(tmp_path: Path) -> None:
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "store.db"))
     server = assembly.build_server(None, assembly.read_settings("bossman", None), place)
     async with Client(server, protocol_version="2025-03-26") as client:
@@ -202,7 +202,7 @@ async def test_a_deletion_is_shown_before_it_happens(serving: Serving) -> None:
     assert [one["change"] for one in history["changes"]] == ["deleted", "created"]
 
 
-async def test_refusals_say_what_would_be_legal(serving: Serving) -> None:
+async def test_refusals_name_the_allowed_values(serving: Serving) -> None:
     client = await serving()
     id = await make(client)
     await said(client, "complete_task", id=id)

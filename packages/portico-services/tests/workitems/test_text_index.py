@@ -163,7 +163,7 @@ async def test_older_store_is_indexed_and_searchable_in_between(bare_url: str, t
             await items.index_pending()
 
 
-async def test_several_index_at_once_and_nothing_is_left_out(url: str) -> None:
+async def test_concurrent_indexing_leaves_nothing_out(url: str) -> None:
     async with Database(url) as one, Database(url) as two:
         items, others = WorkItemStore(one), WorkItemStore(two)
         await items.open()
@@ -177,7 +177,7 @@ async def test_several_index_at_once_and_nothing_is_left_out(url: str) -> None:
             assert len(await listed(items, query=f"w{n}x")) == 1
 
 
-async def test_a_server_indexes_what_is_written(
+async def test_server_indexes_new_tasks_in_the_background(
     url: str, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "INDEX_INTERVAL_SECONDS", 0.01)

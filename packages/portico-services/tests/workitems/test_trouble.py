@@ -98,7 +98,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-async def test_a_full_disk_is_reported_and_what_was_acknowledged_is_there(small_disk: Path) -> None:
+async def test_full_disk_is_reported_and_acknowledged_tasks_are_stored(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 800_000)
     async with Database(f"sqlite://{small_disk}/tasks.db") as database:

@@ -200,7 +200,7 @@ def test_names_that_want_to_be_code_type_check(compiled: Compile) -> None:
     assert compiled({"evil.ts": written(evil_contract())}) == ""
 
 
-def test_jsdoc_says_what_the_schema_says(client: str) -> None:
+def test_jsdoc_matches_the_schema(client: str) -> None:
     assert '  /**\n   * Which size\n   * @default "small"\n   */\n  size?: "small" | "large";' in client
     assert "   * @param args.product What to buy" in client
 

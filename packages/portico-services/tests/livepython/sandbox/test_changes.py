@@ -46,7 +46,7 @@ def value(image: Interpreter, expression: str) -> str:
     return str(image.evaluate(expression)["text"])
 
 
-def test_objects_that_are_there_have_the_new_method_at_once(image: Interpreter) -> None:
+def test_existing_instances_get_the_new_method_immediately(image: Interpreter) -> None:
     told = image.define_method("Account", "def pay(self, amount):\n    self.total += amount\n    return self.total")
     told_of = told.pop("changedClasses")
     assert told == {"className": "Account", "selector": "pay", "kind": "changed", "module": "__main__"}
@@ -75,7 +75,7 @@ def test_it_is_compiled_as_if_it_stood_in_the_class(image: Interpreter) -> None:
     assert kinds["make"] == "class"
 
 
-def test_an_abstract_class_that_gets_what_it_lacks_can_be_made(image: Interpreter) -> None:
+def test_abstract_class_can_be_instantiated_after_its_method_is_defined(image: Interpreter) -> None:
     image.evaluate("import abc\nclass A(abc.ABC):\n    @abc.abstractmethod\n    def f(self): ...")
     image.define_method("A", "def f(self): return 1")
     assert value(image, "A().f()") == "1"

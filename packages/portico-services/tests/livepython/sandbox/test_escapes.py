@@ -187,7 +187,7 @@ def _ticks_of(pid: int) -> tuple[str, str]:
     return _status(pid)[11], _status(pid)[12]
 
 
-async def test_the_jail_is_seen_from_outside(prisoner: Talk) -> None:
+async def test_sandbox_is_verified_from_outside_the_process(prisoner: Talk) -> None:
     pid = (await prisoner.run("import os; os.getpid()")).structured["value"]
     status = dict(line.split(":\t", 1) for line in _file(pid, "status").decode().splitlines())
     assert status["NoNewPrivs"] == "1"
@@ -202,7 +202,7 @@ async def test_the_jail_is_seen_from_outside(prisoner: Talk) -> None:
     assert b"PORTICO" not in _file(pid, "environ")
 
 
-async def test_the_end_of_the_nursery_is_the_end_of_its_workers_and_a_new_beginning(prisoner: Talk) -> None:
+async def test_killed_forkserver_ends_its_workers_and_is_restarted(prisoner: Talk) -> None:
     numbers = (await prisoner.run("x = 5; import os; [os.getpid(), os.getppid()]")).structured["value"]
     pid, parent = numbers
     os.kill(parent, signal.SIGKILL)

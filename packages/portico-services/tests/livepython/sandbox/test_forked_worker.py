@@ -48,7 +48,7 @@ async def test_a_server_on_stdio_answers_while_code_runs(spawn: Callable[..., An
     assert (code, rest) == (0, "")
 
 
-async def test_cancelling_interrupts_what_runs(spawn: Callable[..., Any]) -> None:
+async def test_cancelling_interrupts_the_running_code(spawn: Callable[..., Any]) -> None:
     child = await spawn("serve", EXAMPLE)
     await child.initialize(REVISION)
     said = await child.request("tools/call", evaluate(WHO))

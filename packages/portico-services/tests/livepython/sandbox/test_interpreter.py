@@ -130,7 +130,7 @@ def test_a_failure_is_reported_in_the_lines_that_are_the_users(
     assert ".py" not in told
 
 
-def test_a_failure_in_something_from_before_says_where_that_was(image: Interpreter) -> None:
+def test_traceback_names_the_line_of_an_earlier_evaluation(image: Interpreter) -> None:
     value(image, "def f():\n    return missing")
     assert refusal(image, "\nf()").splitlines() == [
         "NameError: name 'missing' is not defined",

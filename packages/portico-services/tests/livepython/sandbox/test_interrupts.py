@@ -199,7 +199,7 @@ async def test_awaited_tasks_do_not_continue_in_the_next_expression(talk: Begin)
     assert (await live.run("await asyncio.sleep(0.01); ticks")).structured["value"] == before
 
 
-async def test_without_a_jail_the_processes_that_code_began_are_interrupted_with_it(talk: Begin) -> None:
+async def test_child_processes_are_interrupted_without_a_sandbox(talk: Begin) -> None:
     live = await talk(sandbox="none")
     await live.run("x = 5")
     # While it waits for a shell, C's `system` does not listen to interrupts itself.

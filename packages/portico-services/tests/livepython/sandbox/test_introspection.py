@@ -74,7 +74,7 @@ def refusal(image: Interpreter, op: str, **arguments: Any) -> str:
     return str(caught.value)
 
 
-def test_a_class_is_reported_with_what_it_has(image: Interpreter) -> None:
+def test_class_details_list_fields_and_methods(image: Interpreter) -> None:
     found = ask(image, "class_details", className="Point")
     assert found["name"] == "Point"
     assert found["qualifiedName"] == "__main__.Point"
@@ -154,7 +154,7 @@ def test_the_source_of_a_method_is_its_source(image: Interpreter) -> None:
     assert "def decode" in ask(image, "method_source", className="json.JSONDecoder", selector="decode")["source"]
 
 
-def test_source_that_cannot_be_had_is_refused_with_what_there_is(image: Interpreter) -> None:
+def test_unavailable_source_is_refused_with_a_reason(image: Interpreter) -> None:
     assert "implemented in C" in refusal(image, "method_source", className="str", selector="upper")
     assert "Did you mean distance" in refusal(image, "method_source", className="Point", selector="distanse")
     assert "not a method" in refusal(image, "method_source", className="Point", selector="unit")
@@ -172,7 +172,7 @@ def test_methods_are_found_by_a_part_or_a_pattern(image: Interpreter) -> None:
     assert names(pattern="[", className="Point") == []
 
 
-def test_there_is_a_bound_to_what_is_found(image: Interpreter) -> None:
+def test_number_of_search_results_is_limited(image: Interpreter) -> None:
     found = ask(image, "search_methods", pattern="__init__")
     assert len(found["methods"]) <= 200 < found["total"]
 
@@ -202,7 +202,7 @@ def test_packages_are_installed_or_standard(image: Interpreter) -> None:
     assert "json" not in some
 
 
-def test_an_object_is_reported_with_what_it_holds(image: Interpreter) -> None:
+def test_inspect_object_lists_attributes_and_items(image: Interpreter) -> None:
     found = ask(image, "inspect_object", expression="Point(3, 4)")
     assert (found["type"], found["module"], found["repr"]) == ("Point", "__main__", "Point(x=3, y=4)")
     assert found["attributes"] == [
@@ -299,7 +299,7 @@ def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
     assert ask(image, "complete", kind="method", typed="__in", className="Point")["values"][0] == "__init__"
 
 
-def test_a_range_that_is_longer_than_python_can_say_is_checked(image: Interpreter) -> None:
+def test_range_longer_than_sys_maxsize_is_inspected(image: Interpreter) -> None:
     told = image.inspect_object("range(10**30)")
     assert "length" not in told
     assert told["items"][0]["repr"] == "0"

@@ -81,7 +81,7 @@ def test_a_project_that_is_installed_for_editing_is_not_readable(monkeypatch: py
     assert "/somewhere/project" in landlock.python_directories(["/somewhere/project"])
 
 
-def test_a_system_without_landlock_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_landlock_is_reported_with_the_kernel_option(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *arguments: object) -> int:
         raise OSError(38, "Function not implemented")
 
@@ -134,7 +134,7 @@ def scratch() -> Iterator[str]:
 
 @jail_only
 @pytest.mark.parametrize("threads", [0, 3])
-def test_an_ordinary_user_can_build_the_jail_and_count_threads(scratch: str, threads: int) -> None:
+def test_unprivileged_user_can_enter_the_sandbox_and_limit_threads(scratch: str, threads: int) -> None:
     python, identity = _someone_else()
     if identity:
         os.chown(scratch, 65534, 65534)

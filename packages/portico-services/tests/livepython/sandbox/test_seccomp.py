@@ -150,7 +150,7 @@ def test_descriptors_are_not_made_to_send_signals(says: Callable[..., int]) -> N
         ("aarch64", "/usr/include/asm-generic/unistd.h"),
     ],
 )
-def test_the_numbers_are_those_of_the_kernel(name: str, header: str) -> None:
+def test_syscall_numbers_match_the_kernel_headers(name: str, header: str) -> None:
     if not Path(header).exists():
         pytest.skip(f"the kernel's headers are not installed: {header}")
     found = re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)$", Path(header).read_text(), re.MULTILINE)
@@ -163,7 +163,7 @@ def test_the_numbers_are_those_of_the_kernel(name: str, header: str) -> None:
 
 
 @jail_only
-async def test_in_the_jail_every_other_call_is_refused_by_the_kernel(talk: Callable[..., Any]) -> None:
+async def test_unlisted_syscalls_are_refused_by_the_kernel(talk: Callable[..., Any]) -> None:
     """Each number that is not on the list is called, with arguments that would do nothing."""
     live = await talk()
     machine = seccomp.current_architecture()

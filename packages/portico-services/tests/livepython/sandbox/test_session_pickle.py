@@ -202,7 +202,7 @@ def test_invalid_session_data_is_refused(fresh: Any, data: bytes) -> None:
         session_pickle.load_session(data, {}, None, None)  # type: ignore[arg-type]
 
 
-def test_two_that_are_restored_at_once_do_not_mix(fresh: Any) -> None:
+def test_concurrent_restores_do_not_mix(fresh: Any) -> None:
     image = fresh()
     image.restore_part(0, "aGVsbG8=")
     image.restore_part(0, "aGVsbG8=")

@@ -168,7 +168,7 @@ async def test_memory_is_bounded(python: str) -> None:
         assert await talk.text("3 + 4") == "7"
 
 
-async def test_a_python_without_it_says_what_is_missing(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_missing_wasm_package_is_reported(tmp_path: Path, monkeypatch: Any) -> None:
     if _works(sys.executable, HAS):
         pytest.skip("this Python has pyeryx")
     server = Server("live", version="1")

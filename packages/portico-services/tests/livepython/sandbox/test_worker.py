@@ -224,7 +224,7 @@ async def test_time_that_is_up_is_reported_first_and_enforced_then(
     assert puppet.orders == ["resume", "interrupt", "kill"]
 
 
-async def test_whatever_cannot_be_interrupted_is_ended_at_once(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_uninterruptible_worker_is_killed(worker: PythonWorker, puppet: Puppet) -> None:
     puppet.can_be_interrupted = False
     assert "did not stop" in (await ended(await asked(worker, puppet, 0.01))).reason
     assert puppet.orders == ["resume", "interrupt", "kill"]
@@ -385,7 +385,7 @@ async def test_an_answer_in_the_last_moment_is_an_answer(
     assert not worker.has_ended
 
 
-async def test_without_names_it_ends_at_once(
+async def test_worker_without_names_to_rescue_ends_immediately(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = await dying(worker, puppet, monkeypatch)

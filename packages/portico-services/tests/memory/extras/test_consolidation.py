@@ -134,7 +134,7 @@ async def test_an_import_screens_a_label_once(memories: MemoryStore) -> None:
     assert {(hit.record.author, *hit.record.tags) for hit in hits} == {("[REDACTED:name]", "[redacted:name]")}
 
 
-async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories: MemoryStore) -> None:
+async def test_import_applies_newer_versions_and_reports_refusals(memories: MemoryStore) -> None:
     kept = await keep(memories, "first")
     given = serialization.to_portable(kept)
     lines = [
@@ -387,7 +387,7 @@ async def test_deleting_a_prompt_removes_nothing_else_of_its_name(serving: Servi
     assert {one.name for one in await client.list_tools()} == tools
 
 
-async def test_a_saved_prompt_that_is_not_listed_says_how_to_use_it(serving: Serving, tmp_path: Path) -> None:
+async def test_saved_prompt_outside_the_listed_project_explains_how_to_run_it(serving: Serving, tmp_path: Path) -> None:
     """The list is that of the server's own project; this client works in another."""
     client = await serving(project=None, client={"roots": [tmp_path]})
     saved = await said(client, "memory_prompts", action="save", name="greet", content="Hello")
@@ -480,7 +480,7 @@ async def test_after_a_large_import_the_database_knows_how_much_it_has(
 # The graph
 
 
-async def test_entities_and_what_is_between_them(memories: MemoryStore) -> None:
+async def test_graph_contains_entities_and_their_relations(memories: MemoryStore) -> None:
     await keep(memories, "The billing service in src/billing.py uses PostgreSQL", author="Ann Lee")
     await keep(memories, "PostgreSQL replaces MongoDB, says Bob Jones", "decisions")
     await keep(memories, "Grafana shows `LatencyBudget`", "config")

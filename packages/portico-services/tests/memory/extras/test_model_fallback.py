@@ -64,7 +64,7 @@ async def test_the_clients_model_is_asked_on_every_revision(serving: Serving, re
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_client_sums_up_what_is_consolidated(serving: Serving, revision: str) -> None:
+async def test_client_model_summarizes_consolidated_memories(serving: Serving, revision: str) -> None:
     asked: list[str] = []
 
     async def sample(params: CreateMessageParams) -> str:

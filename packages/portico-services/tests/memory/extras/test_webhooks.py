@@ -158,7 +158,7 @@ async def test_private_addresses_are_refused_with_public_only(host: str) -> None
         {"url": "https://example.com/", "secret": SECRET},
     ],
 )
-def test_wrong_settings_are_refused_at_once(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_at_construction(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         Memory(webhooks={"chat": wrong})
     assert SECRET not in str(caught.value) and "ann" not in str(caught.value)

@@ -86,7 +86,7 @@ async def test_synonym_is_found_by_vector_search(url: str) -> None:
         assert memories.modes == ["text", "hybrid", "vector"]
 
 
-async def test_a_memory_is_encoded_with_what_came_before_it(url: str) -> None:
+async def test_memory_is_encoded_with_the_preceding_message(url: str) -> None:
     encoder = Synonyms()
     async with opened(url, EmbeddingIndex("synonyms", lambda: encoder)) as memories:
         await keep(memories, "Do you have a cat?", thread="talk", author="Ann")
@@ -145,7 +145,7 @@ async def test_encoding_goes_on_after_a_kill_and_its_progress_is_reported(url: s
         assert (await memories.read(statistics.collect_counts)).embedded == total
 
 
-async def test_no_vector_of_what_is_gone_is_left(url: str) -> None:
+async def test_deleted_memory_leaves_no_vector(url: str) -> None:
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
         kept = await keep(memories, "purchase order")
         await keep(memories, "cat and car")
@@ -242,7 +242,7 @@ def real() -> Path:
     return place
 
 
-def test_the_real_model_knows_what_is_near(real: Path) -> None:
+def test_real_model_matches_the_published_similarities(real: Path) -> None:
     folder = model_loader.find_model(real)
     assert folder is not None
     texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
@@ -262,7 +262,7 @@ async def test_the_real_model_finds_other_words(url: str, real: Path) -> None:
         assert (await sought(memories, "Does anybody own a dog?", "vector"))[0].startswith("Ann adopted")
 
 
-def test_the_command_says_where_the_model_is(
+def test_download_model_prints_the_location_of_the_model(
     real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PORTICO_DATA", str(real))

@@ -42,7 +42,7 @@ async def fits(memories: MemoryStore) -> None:
     assert await memories.read(index_builder.check_integrity) is None
 
 
-async def test_a_seat_says_scope_thread_and_place() -> None:
+async def test_doc_id_encodes_scope_thread_and_place() -> None:
     seat = id_allocator.make_doc_id(7, 123, 45)
     assert (id_allocator.scope_from_doc_id(seat), id_allocator.thread_number(seat), id_allocator.place_of(seat)) == (
         7,
@@ -61,7 +61,7 @@ async def places(memories: MemoryStore) -> dict[str, tuple[int, int]]:
     return {said: (id_allocator.thread_number(seat), id_allocator.place_of(seat)) for said, seat in rows}
 
 
-async def test_a_thread_goes_on_where_it_ended_and_what_has_none_sits_alone(
+async def test_thread_continues_where_it_ended_and_other_memories_have_no_thread(
     memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(id_allocator, "MAX_THREAD_LENGTH", 3)
@@ -126,7 +126,7 @@ async def test_every_change_keeps_the_index_in_step(memories: MemoryStore, monke
     assert "mint grows in the garden" not in await found(memories, "garden")
 
 
-async def test_no_word_of_what_was_erased_is_left(memories: MemoryStore) -> None:
+async def test_erased_memory_leaves_no_terms_in_the_index(memories: MemoryStore) -> None:
     await keep(memories, "The xylophonist lives in Zanzibar", author="Quentin Yggdrasil", thread="quetzal")
     await keep(memories, "Nothing to hide here")
     assert await garbage_collection.erase_memories(memories, author="Quentin Yggdrasil") == 1

@@ -157,20 +157,20 @@ def agrees(folder: Path, encoder: Encoder, near: float, texts: list[str] = TEXTS
         assert float(vector @ encoder.encode([text], MOST)[0]) > near, text
 
 
-def test_the_vectors_are_those_of_the_formulas(drawn: Path) -> None:
+def test_vectors_match_the_reference_formulas(drawn: Path) -> None:
     agrees(drawn, MiniLM(drawn), NEAR)
 
 
-def test_the_vectors_of_the_real_model_are_those_of_the_formulas(real: Path) -> None:
+def test_vectors_of_the_real_model_match_the_reference_formulas(real: Path) -> None:
     agrees(real, MiniLM(real), NEAR)
 
 
-def test_the_vectors_in_eight_bits_are_near_those_of_the_formulas(drawn: Path) -> None:
+def test_int8_vectors_are_close_to_the_reference_formulas(drawn: Path) -> None:
     pytest.importorskip("ctranslate2")
     agrees(drawn, Int8MiniLM(drawn), NEAR_INT8, SAID)
 
 
-def test_the_vectors_of_the_real_model_in_eight_bits_are_near_those_of_the_formulas(real: Path) -> None:
+def test_int8_vectors_of_the_real_model_are_close_to_the_reference_formulas(real: Path) -> None:
     pytest.importorskip("ctranslate2")
     agrees(real, Int8MiniLM(real), NEAR_INT8, SAID)
 

@@ -55,7 +55,7 @@ async def test_the_namespace_that_is_asked_for_comes_first(memories: MemoryStore
     assert (await found(memories, "what have we learned about the storage of invoices"))[0].endswith("one bucket")
 
 
-async def test_a_namespace_alone_finds_what_is_in_it(memories: MemoryStore) -> None:
+async def test_query_of_only_a_namespace_lists_its_memories(memories: MemoryStore) -> None:
     await keep(memories, "Lunch is at noon", "context")
     await keep(memories, "We took the second offer", "decisions")
     page = await memories.recall("decisions", memories.filter(""))
@@ -134,7 +134,7 @@ async def test_a_word_in_passing_is_weak_and_the_subject_is_strong(memories: Mem
     assert all(hit.weak for hit in page.hits)
 
 
-async def test_the_tool_says_what_is_weak(serving) -> None:  # type: ignore[no-untyped-def]
+async def test_recall_marks_weak_matches(serving) -> None:  # type: ignore[no-untyped-def]
     client = await serving()
     await said(client, "memory_capture", content="Use PostgreSQL", namespace="decisions")
     for query, match in (("PostgreSQL", "strong"), ("quantum chromodynamics", "weak")):

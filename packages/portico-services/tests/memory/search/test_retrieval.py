@@ -146,7 +146,7 @@ async def test_archived_memories_are_searched_by_terms(memories: MemoryStore) ->
     assert await found(memories, "cassandra", "status:archived") == []
 
 
-async def test_without_a_model_there_are_words_and_vectors_say_what_is_missing(memories: MemoryStore) -> None:
+async def test_vector_mode_without_a_model_names_the_missing_extra(memories: MemoryStore) -> None:
     await keep(memories, "Use PostgreSQL")
     page = await memories.recall("postgresql", memories.filter(""), mode="text")
     assert len(page.hits) == 1

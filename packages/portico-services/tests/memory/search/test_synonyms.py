@@ -47,7 +47,7 @@ async def everything(memories: MemoryStore) -> MemoryStore:
     return memories
 
 
-async def test_other_words_find_what_was_meant(everything: MemoryStore) -> None:
+async def test_synonyms_find_the_intended_memory(everything: MemoryStore) -> None:
     missed = []
     for question, content in PAIRS:
         page = await everything.recall(question, everything.filter(""), limit=3)
@@ -69,7 +69,7 @@ async def test_the_word_itself_is_better_than_another_one(memories: MemoryStore)
     assert len(page.hits) == 2
 
 
-async def test_filters_leave_out_what_other_words_find(everything: MemoryStore) -> None:
+async def test_filters_apply_to_synonym_matches(everything: MemoryStore) -> None:
     page = await everything.recall("which database do we store in", everything.filter("ns:decisions"))
     assert page.hits == []
 
@@ -102,7 +102,7 @@ def test_every_line_of_the_table_is_found_by_bisection() -> None:
         assert synonyms.find_synonyms(unknown) == ()
 
 
-def test_the_table_is_small_and_says_where_it_is_from() -> None:
+def test_synonym_table_is_small_and_names_its_source() -> None:
     assert synonyms.SYNONYMS_PATH.stat().st_size < 2_000_000
     with synonyms.SYNONYMS_PATH.open(encoding="ascii") as file:
         head = file.readline() + file.readline()

@@ -55,7 +55,7 @@ async def test_a_conflict_is_over_when_one_of_them_changes_or_goes(serving: Serv
     assert (await said(client, "memory_status"))["conflicts"] == 0
 
 
-async def test_deciding_needs_to_know_between_what(serving: Serving) -> None:
+async def test_resolving_a_conflict_requires_both_memories(serving: Serving) -> None:
     client = await serving()
     text, error = await refused(client, "memory_conflicts", action="resolve")
     assert "memory_id" in text and error["number"] == -32608

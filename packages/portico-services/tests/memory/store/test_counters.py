@@ -247,7 +247,7 @@ async def test_bulk_work_tells_how_far_it_is(serving: Any, monkeypatch: pytest.M
     assert await call("memory_erase", author="Ann", confirm=True) == [20, 25]
 
 
-async def test_an_export_goes_on_behind_what_it_gave(serving: Any) -> None:
+async def test_export_cursor_is_stable_under_concurrent_changes(serving: Any) -> None:
     """Whatever is stored or deleted meanwhile, nothing is left out and nothing comes twice."""
     client = await serving()
     for number in range(12):

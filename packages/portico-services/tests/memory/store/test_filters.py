@@ -65,7 +65,7 @@ async def filled(memories: MemoryStore, count: int) -> None:
 
 
 @pytest.mark.parametrize("few", [0, 20, 1000])
-async def test_every_index_gives_what_looking_at_all_gives(
+async def test_every_index_returns_the_same_memories_as_a_full_scan(
     memories: MemoryStore, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     """However many are few: the conditions are then read by another index."""
@@ -95,7 +95,7 @@ async def test_every_index_gives_what_looking_at_all_gives(
     await memories.read(look)
 
 
-async def test_a_question_finds_what_is_rare_among_what_is_frequent(
+async def test_recall_finds_rare_filter_matches_among_frequent_terms(
     memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that very many have are read for the newest alone; what a filter leaves is looked at all the same."""
@@ -173,7 +173,7 @@ def steps(path: Path, fn: object) -> int:
 
 
 @pytest.mark.parametrize("query", ["", "note about the server number 3"])
-def test_work_does_not_grow_with_what_does_not_fit(
+def test_query_cost_does_not_grow_with_memories_that_do_not_match(
     stores: tuple[Path, Path], query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is bounded at thousands is bounded at tens here, so that it shows in a small store."""

@@ -48,14 +48,14 @@ async def test_too_long_content_is_refused_with_the_limit(memories: MemoryStore)
         await keep(memories, "x" * 10_000_000)
 
 
-async def test_an_unknown_namespace_is_refused_with_those_there_are(memories: MemoryStore) -> None:
+async def test_unknown_namespace_is_refused_with_the_known_ones(memories: MemoryStore) -> None:
     with pytest.raises(UnknownNamespace, match="decisions, patterns"):
         await keep(memories, "hello", "unknown")
     with pytest.raises(UnknownNamespace):
         await keep(memories, "hello", "help")
 
 
-async def test_an_update_keeps_what_was_before(memories: MemoryStore) -> None:
+async def test_update_preserves_the_previous_version_in_the_history(memories: MemoryStore) -> None:
     kept = await keep(memories, "The port is 8080", "config", tags=["port"])
     changed = await memories.update(
         kept.id, content="The port is 9090", tags=["port", "http"], who="ann", reason="moved"
@@ -249,7 +249,7 @@ async def test_delete_all_is_dry_first(memories: MemoryStore) -> None:
             await memories.delete_all(memories.filter(nothing), dry_run=False)
 
 
-async def test_many_at_once(memories: MemoryStore) -> None:
+async def test_large_batch_is_captured(memories: MemoryStore) -> None:
     drafts = [MemoryDraft(content=f"fact {number} about pears", namespace="learnings") for number in range(1200)]
     taken = await memories.capture_batch([*drafts, drafts[0]])
     assert [one.is_new for one in taken] == [True] * 1200 + [False]

@@ -26,7 +26,7 @@ TEXTS = some.lists(some.sampled_from(["the", "cache", "is", "not", "kept", "7", 
 @given(
     TEXTS, TEXTS, some.sampled_from([*DUPLICATE_THRESHOLDS.values(), DEFAULT_DUPLICATE_THRESHOLD, RELATED_THRESHOLD])
 )
-def test_the_same_are_those_that_are_alike_enough(one: str, other: str, least: float) -> None:
+def test_near_duplicates_are_texts_above_the_similarity_threshold(one: str, other: str, least: float) -> None:
     assert is_near_duplicate(TokenizedText(one), TokenizedText(other), least) == (similarity(one, other) >= least)
     assert similarity(one, other) == similarity(other, one)
     assert (

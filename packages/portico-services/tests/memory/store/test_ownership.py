@@ -97,7 +97,7 @@ async def test_same_content_of_two_principals_is_stored_separately(server: Serve
         assert (await said(bob, "memory_status"))["total"] == 1
 
 
-async def test_an_import_never_overwrites_what_another_owner_has(server: Server) -> None:
+async def test_import_never_overwrites_memories_of_another_owner(server: Server) -> None:
     async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob:
         id = await capture(ann)
         row = {"id": id, "domain": "user", "namespace": "decisions", "content": "bob was here", "version": 9}

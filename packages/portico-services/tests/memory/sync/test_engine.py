@@ -85,7 +85,7 @@ async def test_a_conflict_is_listed_and_decided_alike_by_both(clone: Clone) -> N
     assert "Ann's plums" in [one.was.content for one in (await ann.history(kept.id))[1]]
 
 
-async def test_both_may_delete_and_write_at_once(clone: Clone) -> None:
+async def test_concurrent_delete_and_update_are_merged(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     kept = await keep(ann, "about plums")
     await both(ann, bob)
@@ -347,7 +347,7 @@ async def test_memories_captured_while_the_remote_is_missing_are_sent_later(clon
     assert sorted(await found(bob)) == ["about ripe plums", "written on the train"]
 
 
-async def test_several_may_sync_at_once(clone: Clone) -> None:
+async def test_concurrent_syncs_converge(clone: Clone) -> None:
     clones = [await clone(name) for name in ("ann", "bob", "cat")]
     for at, memories in enumerate(clones):
         await keep(memories, f"only known to number {at}")

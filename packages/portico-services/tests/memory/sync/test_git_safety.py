@@ -155,7 +155,7 @@ async def test_a_setting_of_the_repository_runs_nothing(
     nothing_ran(mark)
 
 
-async def test_all_settings_at_once_run_nothing(
+async def test_hostile_git_settings_together_run_nothing(
     clone: Clone, origin: Path, tmp_path: Path, run: Path, mark: Path
 ) -> None:
     ann, bob = await clone("ann"), await clone("bob")

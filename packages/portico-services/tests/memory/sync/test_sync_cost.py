@@ -197,7 +197,9 @@ async def test_a_server_that_is_not_reached_is_a_reason_to_try_again(clone: Clon
     assert "shop.git" not in str(caught.value)
 
 
-async def test_either_engine_knows_what_has_changed(memories: MemoryStore, clone: Clone, tmp_path: Path) -> None:
+async def test_sync_sends_only_changed_memories_on_either_engine(
+    memories: MemoryStore, clone: Clone, tmp_path: Path
+) -> None:
     await clone("ann")
     here = memories.for_project(git_project.detect_project(tmp_path / "ann"))
     kept = await keep(here, "Use PostgreSQL for storage")

@@ -211,7 +211,7 @@ async def test_erased_memory_stays_erased_after_other_clones_sync(clone: Clone, 
     assert path(kept) not in git(origin, "ls-tree", "-r", "--name-only", SYNC_REF)
 
 
-async def test_to_send_ours_does_not_lose_what_others_have_changed(clone: Clone) -> None:
+async def test_push_does_not_lose_remote_changes(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     kept = await keep(ann, "about plums")
     await both(ann, bob)

@@ -47,7 +47,7 @@ async def test_every_resource_is_listed_and_every_family_has_a_template(serving:
     assert templates == {f"memory://{family}" for family in families.split()}
 
 
-async def test_the_status_is_what_the_tool_says(serving: Serving) -> None:
+async def test_status_resource_matches_the_status_tool(serving: Serving) -> None:
     client = await serving()
     await said(client, "memory_capture", **CAPTURE, branch="main")
     status = await read(client, "memory://status")

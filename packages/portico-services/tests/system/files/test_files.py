@@ -80,7 +80,7 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize("wanted, expected", SEARCHES, ids=[repr(wanted)[:50] for wanted, _ in SEARCHES])
-def test_walking_finds_what_is_wanted(tree: Path, wanted: FileCriteria, expected: list[str]) -> None:
+def test_walk_finds_the_matching_files(tree: Path, wanted: FileCriteria, expected: list[str]) -> None:
     assert walked(tree, wanted) == sorted(expected)
 
 
@@ -160,7 +160,7 @@ def test_index_follows_created_changed_and_removed_files(tree: Path, index: File
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of changes")
-def test_a_search_sees_what_was_just_written_and_removed(tree: Path, index: FileNameIndex) -> None:
+def test_search_reflects_files_just_written_and_removed(tree: Path, index: FileNameIndex) -> None:
     files = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(b"k" * 32), index)
     for n in range(20):
         path = tree / f"fresh-{n}.txt"
@@ -172,9 +172,7 @@ def test_a_search_sees_what_was_just_written_and_removed(tree: Path, index: File
         assert files.search(FileCriteria(text=path.name), None, None, 10, None).files == []
 
 
-def test_a_search_says_when_the_index_may_lack_changes(
-    tree: Path, index: FileNameIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_reports_an_incomplete_index(tree: Path, index: FileNameIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index._watch, "is_complete", False)
     files = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(b"k" * 32), index)
     found = files.search(FileCriteria(text="txt"), None, None, 10, None)
@@ -363,7 +361,7 @@ def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -
     assert [(match.line, match.text) for match in found] == [(2, "needle")]
 
 
-def test_a_search_whose_time_is_up_gives_what_it_has_and_goes_on(tree: Path) -> None:
+def test_search_over_the_deadline_returns_a_partial_page_and_a_cursor(tree: Path) -> None:
     for n in range(500):
         (tree / "a" / f"file{n:03}").write_text("x")
     now = iter(range(10**9))

@@ -48,7 +48,7 @@ def read(log: Any, problems: list[str] | None = None) -> list[LogEntry]:
     return [entry for entry in log.scan_newest_first(LogQuery(), None, [] if problems is None else problems) if entry]
 
 
-def test_every_record_of_the_corpus_is_what_the_package_says(evtx_files: list[Path]) -> None:
+def test_corpus_records_match_the_reference_package(evtx_files: list[Path]) -> None:
     assert len(evtx_files) == 11
     for path in evtx_files:
         expected = sorted(theirs(path), key=lambda record: record["event_record_id"])

@@ -83,12 +83,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory, journal_remote: str) -> P
     return folder / "made.journal"
 
 
-def test_every_entry_of_the_corpus_is_what_journalctl_says(journal_files: list[Path], journalctl: str) -> None:
+def test_corpus_entries_match_journalctl(journal_files: list[Path], journalctl: str) -> None:
     for path in journal_files:
         check(journalctl, path)
 
 
-def test_every_entry_that_systemd_has_written_is_what_journalctl_says(exported: Path, journalctl: str) -> None:
+def test_entries_written_by_systemd_match_journalctl(exported: Path, journalctl: str) -> None:
     check(journalctl, exported)
 
 
@@ -202,7 +202,7 @@ def test_pages_stay_right_while_the_log_grows_and_rotates(tmp_path: Path) -> Non
     assert pages(log, 7, meanwhile) == before
 
 
-def test_a_page_after_vacuuming_goes_on_with_what_is_left(tmp_path: Path) -> None:
+def test_paging_continues_after_vacuuming(tmp_path: Path) -> None:
     for part, first in (("system@1", 1), ("system@2", 11), ("system", 21)):
         made = forgery.Journal(first=first)
         for n in range(10):

@@ -267,7 +267,7 @@ def test_as_many_are_counted_as_are_read(tmp_path: Path, seed: int) -> None:
         assert log.count() == len(read(log, LogQuery()))
 
 
-def test_only_what_was_added_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_appended_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     written(path, [stamped(n, ascending(n)) for n in range(20_000)])
     log = log_of(path)

@@ -287,7 +287,7 @@ LINES: list[tuple[str, tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize("line, expected", LINES, ids=[line[:40] for line, _ in LINES])
-def test_a_line_says_what_it_says(line: str, expected: tuple[Any, ...]) -> None:
+def test_line_is_parsed(line: str, expected: tuple[Any, ...]) -> None:
     assert parsed(line) == tuple(line if one is WHOLE else one for one in expected)
 
 
@@ -389,7 +389,7 @@ JSON_LINES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize("said, expected", JSON_LINES, ids=[str(line)[:40] for line, _ in JSON_LINES])
-def test_a_line_of_json_says_what_it_says(said: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_json_line_is_parsed(said: dict[str, Any], expected: tuple[Any, ...]) -> None:
     assert parsed(json.dumps(said, separators=(",", ":"))) == expected
 
 

@@ -126,7 +126,7 @@ SAID: list[tuple[dict[str, Any], int, str, str]] = [
 
 
 @pytest.mark.parametrize("said, level, source, message", SAID, ids=[str(said)[:50] for said, *_ in SAID])
-def test_an_object_says_its_level_in_its_own_way(said: dict[str, Any], level: int, source: str, message: str) -> None:
+def test_level_of_a_json_object_is_parsed(said: dict[str, Any], level: int, source: str, message: str) -> None:
     found = parse_line(json.dumps(said), NOW)
     assert (format_iso(found.time or 0), found.time_guess) == (AT, None)
     assert (found.level, found.level_guessed, found.source, found.message) == (level, False, source, message)
@@ -160,7 +160,7 @@ def test_inferred_level_is_marked_as_guessed(line: str, level: int) -> None:
         ("Mon 2026-11-16 10:15:32 UTC h systemd[1]: x", AT),
     ],
 )
-def test_a_time_behind_what_announces_it_is_found(line: str, when: str) -> None:
+def test_time_after_a_label_is_parsed(line: str, when: str) -> None:
     assert format_iso(parse_line(line, NOW).time or 0) == when
 
 
@@ -181,7 +181,7 @@ def test_source_is_parsed_from_the_line(line: str, source: str, message: str) ->
     assert (found.source, found.message) == (source, message)
 
 
-def test_coloured_lines_are_found_by_what_they_show(tmp_path: Path) -> None:
+def test_coloured_lines_match_without_their_escape_codes(tmp_path: Path) -> None:
     path = tmp_path / "app.log"
     path.write_text("2026-11-16T10:15:32Z \x1b[31mERROR\x1b[0m disk \x1b[1mfull\x1b[0m\n  at \x1b[3mline\x1b[0m 3\n")
     roots = AllowedPaths([tmp_path])

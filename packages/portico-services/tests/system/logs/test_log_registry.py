@@ -116,7 +116,7 @@ def test_cursors_lead_through_everything() -> None:
     assert found == list(range(1000, 0, -10))
 
 
-def test_a_query_that_finds_little_returns_what_it_has_and_a_cursor() -> None:
+def test_query_over_the_deadline_returns_a_partial_page_and_a_cursor() -> None:
     """A clock that moves with each look: time is up long before the end, and page by page it is reached."""
     asked = logs(Numbers(5000), Clock(step=0.5))
     found, cursor, pages = [], None, 0

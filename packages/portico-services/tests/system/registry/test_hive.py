@@ -49,7 +49,7 @@ def ours(path: Path) -> dict[tuple[str, ...], list[object]]:
 
 
 @pytest.mark.parametrize("name", ["NTUSER.DAT", "NTUSER_with_winscp.DAT", "SYSTEM"])
-def test_every_key_of_the_corpus_is_what_hivex_says(name: str, hive_files: dict[str, Path], hivex: str) -> None:
+def test_corpus_keys_match_hivex(name: str, hive_files: dict[str, Path], hivex: str) -> None:
     found, expected = ours(hive_files[name]), theirs(hivex, hive_files[name])
     assert found.keys() == expected.keys()
     for place, content in expected.items():

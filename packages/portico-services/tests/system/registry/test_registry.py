@@ -47,7 +47,7 @@ def test_names_are_compared_without_regard_to_case(registry: RegistryTree, path:
     assert [value.value for value in registry.content(KEY)[1].values] == ["y"]
 
 
-def test_a_dry_run_writes_nothing_and_says_what_it_would(registry: RegistryTree) -> None:
+def test_dry_run_writes_nothing_and_reports_the_change(registry: RegistryTree) -> None:
     registry.write(KEY, "Answer", 1, None, dry_run=False)
     change = registry.write(KEY, "Answer", ["a", "b"], None, dry_run=True)
     assert change.before is not None
