@@ -158,6 +158,7 @@ async def test_questions_are_answered_by_hand(revision: str) -> None:
             running = asyncio.create_task(ask("call_tool", target="self", name=tool))
             question = await ask.until("question")
             assert question["run"] == (await ask.until("run"))["run"] and question["target"] == "self"
+            assert question["name"] == tool
             assert await ask("list_questions") == {"questions": [question]}
             await ask("answer", question=question["id"], action="accept", content=content)
             assert expected in json.dumps((await running)["result"])

@@ -74,6 +74,8 @@ def test_the_audit_is_listed_and_whole(seen: Any) -> None:
     seen.console.portico("call", f"{seen.console.origin}/mcp", "notes_write_note", "--arguments", note)
     page.get_by_role("link", name="Audit").click()
     expect(page.get_by_role("row", name="write_note").first).to_be_visible()
+    principals = page.get_by_role("row").locator("td:nth-child(4)").all_inner_texts()
+    assert principals and all(principal.strip() for principal in principals), principals
     page.get_by_role("button", name="Verify integrity").click()
     expect(page.get_by_text("intact", exact=True)).to_be_visible()
     page.get_by_role("row", name="write_note").first.click()

@@ -53,6 +53,14 @@ def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:
         page.get_by_label("Description").fill(text)
         page.get_by_role("button", name="Create item").click()
         expect(page.get_by_role("button", name=text)).to_be_visible()
+    expect(page.get_by_role("button", name="Write the page")).to_contain_text("P3")
+    page.get_by_role("link", name="Traffic").click()
+    exchanges = page.locator("details.trip")
+    expect(exchanges.filter(has_text="tools/list").first).to_be_visible()
+    expect(exchanges.filter(has_text="create_task")).to_have_count(0)
+    page.get_by_label("requests of views").check()
+    expect(exchanges.filter(has_text="create_task").first).to_be_visible()
+    page.get_by_role("link", name="Work items").click()
     page.get_by_role("button", name="Write the page").drag_to(page.get_by_role("region", name="In progress"))
     expect(page.get_by_role("region", name="In progress")).to_contain_text("Write the page")
     page.get_by_role("button", name="Draw the board").focus()
@@ -105,6 +113,9 @@ def test_labels_of_the_dialog_are_above_their_fields(kept: Any) -> None:
         label = page.get_by_role("dialog").get_by_text(name, exact=True).bounding_box()
         field = page.get_by_role("dialog").get_by_label(name).bounding_box()
         assert label and field and label["y"] + label["height"] <= field["y"] and label["x"] == field["x"]
+    # The page is shared with the following tests.
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_column_heads_are_aligned_with_their_cells(kept: Any) -> None:

@@ -112,6 +112,7 @@ def test_questions_are_answered_by_hand(tried: Any) -> None:
     page.get_by_label("city").fill("Bern")
     result = run(page)
     question = page.get_by_role("region", name="Elicitation request")
+    expect(question).to_contain_text("Elicitation request from book")
     expect(question).to_contain_text("Which seat to Bern?")
     question.get_by_role("combobox").select_option("aisle")
     question.get_by_role("button", name="Submit").click()

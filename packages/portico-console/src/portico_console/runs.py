@@ -50,8 +50,12 @@ class ConsoleRunResult(Struct, kw_only=True):
 class ConsoleRun:
     """A request that the page made."""
 
-    def __init__(self, id: str, emit: EventCallback, progress: Callable[[Any], None], asker: str | None = None) -> None:
+    def __init__(
+        self, id: str, emit: EventCallback, progress: Callable[[Any], None], asker: str | None = None, name: str = ""
+    ) -> None:
         self.id = id
+        # The tool, prompt or resource that the request is about.
+        self.name = name
         # The identity of the caller; None for the owner of this process.
         self.principal = asker
         self.rounds = 0

@@ -27,6 +27,8 @@ class ServerRequest(Struct, kw_only=True):
     id: str
     target: str
     run: str | None
+    # The tool, prompt or resource whose call caused the request; empty if it cannot be determined.
+    name: str = ""
     kind: ServerRequestKind
     mode: str = "form"
     message: str = ""
@@ -70,6 +72,8 @@ class ServerRequests:
         request: Any,
         on_requested: Callable[[ServerRequest], None],
         principal: str | None = None,
+        *,
+        name: str = "",
     ) -> UserResponse:
         """Add a request and wait for the user's response. `on_requested` notifies the run that caused it."""
         size = len(msgspec.json.encode(request))
@@ -77,8 +81,8 @@ class ServerRequests:
         if len(self._waiting) >= MAX_PENDING_REQUESTS or kept + size > MAX_PENDING_BYTES:
             return UserResponse("cancel")
         question = ServerRequest(
-            id=f"q{next(self._ids)}", target=target, run=run, kind=kind, params=msgspec.to_builtins(request),
-            asked=time.time(),
+            id=f"q{next(self._ids)}", target=target, run=run, name=name, kind=kind,
+            params=msgspec.to_builtins(request), asked=time.time(),
         )  # fmt: skip
         if isinstance(request, ElicitParams):
             question.message, question.mode = request.message, request.mode or "form"

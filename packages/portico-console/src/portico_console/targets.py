@@ -293,7 +293,7 @@ class ConsoleTarget:
                 run.emit("question", question)
 
         return await self._questions.wait_for_response(
-            self.state.id, None if run is None else run.id, kind, params, on_request, asker
+            self.state.id, run and run.id, kind, params, on_request, asker, name="" if run is None else run.name
         )
 
     async def _elicit(self, asker: str | None, params: Any) -> Any:
@@ -321,7 +321,9 @@ class ConsoleTarget:
     ) -> ConsoleRunResult:
         """Run a request and return its result. `client`: used instead of the shared client, for another principal."""
         client = client or self.require_open()
-        run = self.runs[id] = ConsoleRun(id, emit, progress, principal)
+        run = self.runs[id] = ConsoleRun(
+            id, emit, progress, principal, str(params.get("name") or params.get("uri") or "")
+        )
         before = self._wire.last
         try:
             outcome = await execute(client, run, method, params, timeout)

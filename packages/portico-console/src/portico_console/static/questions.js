@@ -54,7 +54,7 @@ function makeCard(app, question, gone) {
   };
   const body = { elicitation: elicitation, sampling: sampling, roots: roots }[question.kind] ?? elicitation;
   return h("section", { class: "card question", style: { margin: "14px 24px 0" }, "aria-label": kinds[question.kind] ?? "Server request" },
-    h("h2", {}, kinds[question.kind] ?? "Elicitation request"), body(question, answer));
+    h("h2", {}, kinds[question.kind] ?? "Elicitation request", question.name ? [" from ", h("code", {}, plain(question.name, 120))] : undefined), body(question, answer));
 }
 
 const choices = (accept, text, answer) => h("div", { class: "row" }, button(text, accept, { class: "primary" }),

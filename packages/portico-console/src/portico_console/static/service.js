@@ -6,10 +6,16 @@ import { withoutPerson } from "./questions.js";
 
 export const offers = (app, service, word) => app.target.services?.[service]?.[word] !== undefined;
 
+/** The exchanges of requests that views made by themselves, with the tool of each; Traffic hides them by default. */
+export const viewTrips = new Map();
+const MOST_VIEW_TRIPS = 1000;
+
 export async function use(app, service, word, args = {}) {
   const name = app.target.services?.[service]?.[word];
   if (!name) throw new Refusal(`This server does not provide ${word}.`);
   const said = await app.call("call_tool", { target: app.target.id, name, arguments: args }, { notice: byItself });
+  for (const trip of said.trips ?? []) viewTrips.set(trip, name);
+  while (viewTrips.size > MOST_VIEW_TRIPS) viewTrips.delete(viewTrips.keys().next().value);
   if (said.error) throw new Refusal(said.error.message);
   if (said.result?.isError) throw new Refusal(said.result.content?.[0]?.text ?? "The call failed.");
   const data = said.result?.structuredContent;

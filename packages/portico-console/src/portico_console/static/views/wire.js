@@ -2,7 +2,7 @@
 
 import { ask, button, empty, fill, h, later, plain, save, sheet, size, span, visible } from "../dom.js";
 import { makeTree } from "../tree.js";
-import { within } from "../service.js";
+import { viewTrips, within } from "../service.js";
 
 const MOST_TRIPS = 400;
 
@@ -12,6 +12,7 @@ export function view(place, app, rest) {
   const find = h("input", { type: "search", placeholder: "Filter by method, name or text", "aria-label": "Filter messages", class: "grow-1" });
   const hop = h("select", { "aria-label": "Connection" }, [["", "All connections"], ["client", "Clients"], ["target", "Console"], ["upstream", "Upstreams"]].map(([value, text]) => h("option", { value }, text)));
   const errors = h("input", { type: "checkbox", id: "only-errors" });
+  const views = h("input", { type: "checkbox", id: "with-views" });
   const count = h("span", { class: "quiet", role: "status" });
   const note = h("p", { class: "quiet", hidden: true }, "Shows traffic of the worker that serves this console only.");
   let paused = false;
@@ -25,7 +26,7 @@ export function view(place, app, rest) {
     await within(list, () => app.call("clear_wire"));
     trips.clear();
     draw();
-  })], h("div", { class: "row" }, find, hop, h("label", {}, errors, " errors only"), count), note, list));
+  })], h("div", { class: "row" }, find, hop, h("label", {}, errors, " errors only"), h("label", { title: "Requests that the views of this page make to show their data" }, views, " requests of views"), count), note, list));
 
   const take = (messages) => {
     for (const message of messages) {
@@ -42,7 +43,7 @@ export function view(place, app, rest) {
 
   const draw = () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const shown = [...trips.values()].filter((trip) => (!errors.checked || trip.failed) && (!hop.value || trip.messages[0].hop === hop.value) && words.every((word) => trip.sought.includes(word))).reverse();
+    const shown = [...trips.values()].filter((trip) => (views.checked || !isOfView(trip)) && (!errors.checked || trip.failed) && (!hop.value || trip.messages[0].hop === hop.value) && words.every((word) => trip.sought.includes(word))).reverse();
     count.textContent = shown.length === trips.size ? `${trips.size} exchanges` : `${shown.length} of ${trips.size} exchanges`;
     if (!shown.length) return void fill(list, empty("No messages", trips.size ? "No messages match the filter." : "Messages appear here as they are sent. Run a tool or connect a client."));
     const open = new Set([...list.querySelectorAll("details.trip[open]")].map((one) => one.dataset.key));
@@ -54,6 +55,7 @@ export function view(place, app, rest) {
   find.addEventListener("input", soon);
   hop.addEventListener("change", draw);
   errors.addEventListener("change", draw);
+  views.addEventListener("change", draw);
 
   const seen = new Set();
   const fresh = (messages) => messages.filter((one) => !seen.has(one.id) && seen.add(one.id));
@@ -69,6 +71,9 @@ export function view(place, app, rest) {
   const off = app.on("wire", ({ messages }) => take(fresh(messages)));
   return { leave: off, refresh() {}, go() {} };
 }
+
+// A run that a user began at the same moment is among a view's exchanges, but rarely of the same tool.
+const isOfView = ({ key, messages: [first] }) => viewTrips.has(key) && viewTrips.get(key) === first.name;
 
 function makeTrip(app, trip, open) {
   const first = trip.messages[0];

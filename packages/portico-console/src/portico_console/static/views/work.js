@@ -51,7 +51,7 @@ function board(app, tasks, load) {
 function card(app, one, at, move, load) {
   const element = h("button", { type: "button", class: "item", draggable: "true", data: { id: one.id }, "aria-keyshortcuts": "ArrowLeft ArrowRight", title: "Enter opens the item; left and right arrow keys move it" },
     h("span", { class: "name" }, plain(one.description, 200)),
-    h("span", { class: "row" }, one.blocked ? h("span", { class: "badge warn" }, "blocked") : undefined, one.worker ? h("span", { class: "badge accent" }, plain(one.worker, 30)) : undefined, (one.labels ?? []).slice(0, 6).map((label) => h("span", { class: "badge" }, plain(label, 30))), one.due_at ? h("span", { class: "quiet" }, "due ", when(one.due_at)) : undefined));
+    h("span", { class: "row" }, h("span", { class: `badge ${one.priority < 3 ? "warn" : ""}`, title: `Priority ${one.priority}` }, `P${one.priority}`), one.blocked ? h("span", { class: "badge warn" }, "blocked") : undefined, one.worker ? h("span", { class: "badge accent" }, plain(one.worker, 30)) : undefined, (one.labels ?? []).slice(0, 6).map((label) => h("span", { class: "badge" }, plain(label, 30))), one.due_at ? h("span", { class: "quiet" }, "due ", when(one.due_at)) : undefined));
   element.addEventListener("click", () => openItem(app, one.id, load));
   element.addEventListener("dragstart", (event) => { event.dataTransfer.setData("text/x-item", one.id); element.classList.add("dragging"); });
   element.addEventListener("dragend", () => element.classList.remove("dragging"));
