@@ -292,8 +292,9 @@ class ConsoleTarget:
             if run is not None:
                 run.emit("question", question)
 
+        run_id, name = (None, "") if run is None else (run.id, run.name)
         return await self._questions.wait_for_response(
-            self.state.id, run and run.id, kind, params, on_request, asker, name="" if run is None else run.name
+            self.state.id, run_id, kind, params, on_request, asker, name=name
         )
 
     async def _elicit(self, asker: str | None, params: Any) -> Any:
