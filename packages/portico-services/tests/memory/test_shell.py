@@ -172,6 +172,7 @@ def test_delete_by_filter_requires_confirmation(shell: Shell) -> None:
     shell("capture", "about plums", "-t", "old")
     shell("capture", "about pears")
     assert "would be deleted" in shell("delete", "-f", "tag:old", "--format", "table", plain=True)
+    assert shell("delete", "-f", "tag:none", "--format", "table", plain=True) == "0 memories deleted\n"
     assert len(shell("list")) == 2
     assert shell("delete", "-f", "tag:old", "--allow-bulk-delete")[0]["count"] == 1
     assert [one["content"] for one in shell("list")] == ["about pears"]

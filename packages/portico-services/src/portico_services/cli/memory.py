@@ -188,7 +188,11 @@ async def _delete_all(shell: ServiceSession) -> None:
         hard=arguments.permanent,
         dry_run=not arguments.allow_bulk_delete,
     )
-    done = "deleted" if arguments.allow_bulk_delete else "would be deleted; use --allow-bulk-delete to delete them"
+    done = (
+        "deleted"
+        if arguments.allow_bulk_delete or not deleted["count"]
+        else "would be deleted; use --allow-bulk-delete to delete them"
+    )
     shell.show(deleted, f"{_format_count(deleted['count'])} {done}")
 
 
