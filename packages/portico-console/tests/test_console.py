@@ -20,6 +20,7 @@ from portico import Client, Context, Server, ToolError
 from portico.auth import Principal
 from portico.cli import local_token
 from portico.extend import serve_http
+from portico.search.tool_search import ToolSearchServer
 from portico_console import Console
 from portico_gateway import Gateway
 from support.consoles import console_of
@@ -118,9 +119,16 @@ async def test_about_lists_only_the_available_features() -> None:
     async with asking(Console(busy())) as ask:
         about = await ask("about")
         assert about["name"] == "A busy one" and about["mode"] == "serve" and not about["can_open"]
-        assert about["parts"] == ["wire", "saved"]
+        assert about["parts"] == ["wire", "saved"] and not about["tool_search"]
         tools = {tool.name for tool in await ask.client.list_tools()}
         assert not tools & {"open_target", "audit", "explain", "upstreams", "jobs", "oauth_chain", "dev_state"}
+
+
+async def test_about_reports_that_clients_list_some_tools_only() -> None:
+    server = busy()
+    server.public_handler = ToolSearchServer(server)
+    async with asking(Console(server)) as ask:
+        assert (await ask("about"))["tool_search"] is True
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])

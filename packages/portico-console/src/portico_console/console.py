@@ -97,7 +97,8 @@ class Console:
 
     async def about(self, ctx: Context) -> ToolResult:
         """Return the name, version, mode and features of this console."""
-        info = self.server.info if self.inspected_server is None else self.inspected_server.info
+        subject = self.inspected_server
+        info = self.server.info if subject is None else subject.info
         principal = visitor_of(ctx)
         return structured_response(
             {
@@ -108,7 +109,9 @@ class Console:
                 "revisions": sorted(SUPPORTED_PROTOCOL_VERSIONS, reverse=True),
                 "parts": self.features,
                 "can_open": self._opens,
-                "url": self.targets.get("self").url if self.inspected_server is not None else "",
+                # The console lists all tools; clients of such a server list some and find the others.
+                "tool_search": getattr(subject, "public_handler", subject) is not subject,
+                "url": self.targets.get("self").url if subject is not None else "",
                 "principal": None if principal is None else {"id": principal.id, "scopes": principal.scopes},
             }
         )

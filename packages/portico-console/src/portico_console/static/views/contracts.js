@@ -39,6 +39,7 @@ async function weigh(app) {
     return h("div", { class: "share" }, line);
   };
   return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for all tool definitions"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens per tool (average)")),
+    app.about.tool_search && app.target.id === "self" ? h("p", { class: "quiet" }, "Tool search is enabled: clients list only some of these tools, and find the others with find_tools.") : undefined,
     makeTable(rows, { caption: "Sorted by token count", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "Share", (_, row) => bar(row.tokens)]] })];
 }
 
