@@ -20,6 +20,7 @@ from portico.server import http
 from portico.server.components.prompts import PromptOptions
 from portico.server.components.resources import ResourceOptions
 from portico.server.components.tools import ToolOptions
+from portico.server.settings import ServeSection
 from portico.transports.stdio import StdioOptions
 from portico_services.contracts import Contracts
 from portico_services.livepython import LivePython
@@ -270,3 +271,10 @@ def test_a_path_that_cannot_be_made_out_serves_nothing(tmp_path: Path, text: str
 def test_values_that_are_not_paths_are_not_expanded() -> None:
     given = {"privacy": "~", "access_levels": {"registry": "${X}"}, "allowed_paths": ["plain", "$HOME", "a~b"]}
     assert expand_paths(System.__init__, given) == given
+
+
+def test_tool_search_and_code_mode_exclude_each_other() -> None:
+    assert ServeSection(tool_search="auto").tool_exposure == "auto"
+    assert ServeSection(code_mode=True).tool_exposure == "code"
+    with pytest.raises(UsageError, match="set tool_search or code_mode, not both"):
+        _ = ServeSection(tool_search=True, code_mode=True).tool_exposure

@@ -73,7 +73,7 @@ async def test_over_stdio_at_every_revision(tmp_path: Path, revision: str) -> No
         "@server.tool(annotations={'readOnlyHint': True})\ndef look() -> list[int]: return done\n\n"
         "@server.tool\ndef write(n: int) -> None: done.append(n)\n"
     )
-    (tmp_path / "one.toml").write_text('[serve]\nface = "code"\ncode = { max_calls = 2 }\n')
+    (tmp_path / "one.toml").write_text("[serve]\ncode_mode = true\ncode_limits = { max_calls = 2 }\n")
     files = [str(tmp_path / "one.py"), "--config", str(tmp_path / "one.toml"), "--data", str(tmp_path / "data")]
     command = [sys.executable, "-m", "portico", "serve", *files]
 

@@ -143,7 +143,7 @@ def test_no_auth_prints_a_warning(start: Start, env: dict[str, str]) -> None:
 
 def test_a_profile_stays_as_its_document_has_it(start: Start) -> None:
     url, said = start("--port", "0", "--profile", "subcog")
-    assert "No token is required (open = true in its settings)" in said
+    assert "No token is required (no_auth = true in its settings)" in said
     assert status(url) == 200
 
 

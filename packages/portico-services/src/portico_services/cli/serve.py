@@ -43,7 +43,7 @@ def add_services(arguments: argparse.Namespace, into: Server | None = None) -> t
         read_only=arguments.read_only,
         roots=_paths("--allow-path", arguments.allow_path),
         projects=_paths("--python-project", arguments.python_project),
-        operator=arguments.service_admin or settings.serve.operator,
+        operator=arguments.service_admin or settings.serve.service_admin,
         over_http=arguments.transport == "http",
         settings=files,
     )

@@ -94,10 +94,10 @@ def run(argv: list[str]) -> None:
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
         raise UsageError("--workers requires --transport http: stdio has a single client")
-    if serving is not None and (serving.face or serving.always):
-        server.tool_search = ToolSearchConfig(serving.face, serving.always)
-    if serving is not None and serving.code:
-        server.tool_search = replace(server.tool_search, code=serving.code)
+    if serving is not None and (serving.tool_exposure or serving.always_visible):
+        server.tool_search = ToolSearchConfig(serving.tool_exposure, serving.always_visible)
+    if serving is not None and serving.code_limits:
+        server.tool_search = replace(server.tool_search, code=serving.code_limits)
     tool_search.mount_tool_search(server, arguments, server.tool_search)
     if arguments.view is not None:
         _serve_view(server, arguments, options)
@@ -241,8 +241,8 @@ def _protect(
     announce: Callable[[str], None] | None = None
     if not _is_personal(server, arguments) or server.auth is not None or os.environ.get("PORTICO_TOKEN"):
         pass
-    elif arguments.no_auth or (serving is not None and serving.open):
-        reason = "--no-auth" if arguments.no_auth else "open = true in its settings"
+    elif arguments.no_auth or (serving is not None and serving.no_auth):
+        reason = "--no-auth" if arguments.no_auth else "no_auth = true in its settings"
         announce = partial(
             _announce_without_token, f"No token is required ({reason}): every user of this machine has access."
         )

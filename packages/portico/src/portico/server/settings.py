@@ -24,18 +24,29 @@ class ServeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The `[serve]` table: defaults for command-line options."""
 
     services: list[str] | None = None
-    operator: bool = False
+    service_admin: bool = False
     # Over HTTP on loopback: serve every local user without a token.
-    open: bool = False
+    no_auth: bool = False
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message_size: Annotated[int, Meta(ge=1)] | None = None
-    face: Literal["all", "search", "code", "auto"] | None = None
+    # "auto" enables tool search for large tool lists.
+    tool_search: bool | Literal["auto"] = False
+    code_mode: bool = False
     # Tools that tool search always lists.
-    always: list[str] = []
+    always_visible: list[str] = []
     # Options of code mode: what scripts may do.
-    code: Table = {}
+    code_limits: Table = {}
     # Over HTTP: protocol version to assume for clients that never send `initialize`.
     default_protocol_version: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] | None = None
+
+    @property
+    def tool_exposure(self) -> Literal["search", "code", "auto"] | None:
+        """Return how tools are exposed, or None for the complete list. Raises UsageError if both are set."""
+        if self.tool_search and self.code_mode:
+            raise UsageError("[serve] set tool_search or code_mode, not both")
+        if self.code_mode:
+            return "code"
+        return "auto" if self.tool_search == "auto" else "search" if self.tool_search else None
 
 
 class ServerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
