@@ -112,7 +112,7 @@ class Standing:
     def __init__(self, server: Server, issuer: str) -> None:
         self.server = server
         assert server.auth is not None
-        self.face: AuthorizationServer = server.auth.verifier._face  # type: ignore[attr-defined]
+        self.face: AuthorizationServer = server.auth.verifier._server  # type: ignore[attr-defined]
         self.issuer = issuer
         self.resource = f"{issuer}/mcp"
 

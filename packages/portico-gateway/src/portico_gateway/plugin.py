@@ -92,23 +92,23 @@ def add_login(server: Server, settings: AuthSectionSettings, home: str, audience
 class _ProxyLogin:
     """Login server for `[auth.proxy]`, backed by the authorization server in this process."""
 
-    def __init__(self, face: AuthorizationServer) -> None:
-        self._face = face
+    def __init__(self, authorization_server: AuthorizationServer) -> None:
+        self._authorization_server = authorization_server
 
     @property
     def verifier(self) -> Verifier:
         from portico_gateway.authserver.token_verifier import LocalTokenVerifier
 
-        return LocalTokenVerifier(self._face)
+        return LocalTokenVerifier(self._authorization_server)
 
     @property
     def default_scopes(self) -> tuple[str, ...]:
-        return tuple(self._face.settings.effective_default_scopes)
+        return tuple(self._authorization_server.settings.effective_default_scopes)
 
     def connect(self, auth: ResourceServer) -> None:
         from portico_gateway.authserver.token_verifier import is_revoked
 
-        self._face.on_revoked = partial(auth.revoke, partial(is_revoked, self._face))
+        self._authorization_server.on_revoked = partial(auth.revoke, partial(is_revoked, self._authorization_server))
 
 
 _RULES, _POLICY_TESTS_MODULE = "portico_gateway.policy.settings", "portico_gateway.policy.policy_tests"

@@ -27,8 +27,8 @@ MAX_CACHED_FAILURES = 1000
 class ClientMetadataFetcher:
     """Fetches client metadata documents, with a limit on concurrent fetches and a cache of failures."""
 
-    def __init__(self, face: AuthorizationServerConfig) -> None:
-        self._face = face
+    def __init__(self, settings: AuthorizationServerConfig) -> None:
+        self._settings = settings
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
         self._failures: LruCache[str, float] = LruCache(MAX_CACHED_FAILURES)
 
@@ -38,9 +38,9 @@ class ClientMetadataFetcher:
         Raises ErrorPageResponse. Its text does not reveal whether anything exists at the URL, so that the endpoint
         cannot be used to scan a network.
         """
-        hosts = self._face.allowed_client_hosts
+        hosts = self._settings.allowed_client_hosts
         if (
-            not self._face.client_id_metadata_documents
+            not self._settings.client_id_metadata_documents
             or not is_metadata_document_url(url)
             or (hosts and urlsplit(url).hostname not in hosts)
         ):
@@ -64,7 +64,7 @@ class ClientMetadataFetcher:
                     timeout=FETCH_TIMEOUT_SECONDS,
                     max_response_bytes=MAX_DOCUMENT_BYTES,
                     public_only=True,
-                    allowed_networks=self._face.allowed_client_networks,
+                    allowed_networks=self._settings.allowed_client_networks,
                 )
             except PorticoError:
                 raise ErrorPageResponse(

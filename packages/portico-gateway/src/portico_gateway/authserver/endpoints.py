@@ -54,9 +54,9 @@ class _PendingConsent(Struct, frozen=True):
 class OAuthEndpoints:
     """HTTP endpoints of an authorization server."""
 
-    def __init__(self, face: AuthorizationServer) -> None:
-        self._face = face
-        self._logins = face.login_flow
+    def __init__(self, server: AuthorizationServer) -> None:
+        self._server = server
+        self._logins = server.login_flow
         self._logins.handlers[_PURPOSE] = self.on_login
 
     def routes(self) -> list[CustomRoute]:
@@ -68,7 +68,7 @@ class OAuthEndpoints:
             ("POST", "/revoke", IpRateLimiter(ip_rate_limit.TOKENS_PER_MINUTE).wrap(oauth_errors(self.revoke))),
             ("GET", "/jwks.json", self.jwks),
         ]
-        if self._face.settings.dynamic_client_registration:
+        if self._server.settings.dynamic_client_registration:
             own.append(
                 (
                     "POST",
@@ -86,21 +86,21 @@ class OAuthEndpoints:
     # Documents
 
     async def metadata(self, request: HttpRequest) -> HttpResponse:
-        return json_response(200, requests.server_metadata(self._face.settings, [DPOP_ALGORITHM]), _CACHE_CONTROL)
+        return json_response(200, requests.server_metadata(self._server.settings, [DPOP_ALGORITHM]), _CACHE_CONTROL)
 
     async def jwks(self, request: HttpRequest) -> HttpResponse:
-        return json_response(200, {"keys": await self._face.get_public_keys()}, _CACHE_CONTROL)
+        return json_response(200, {"keys": await self._server.get_public_keys()}, _CACHE_CONTROL)
 
     # Browser flow: authorization request, consent, login at the identity provider, redirect to the client
 
     async def authorize(self, request: HttpRequest) -> HttpResponse:
         parameters = parse_parameters(request.query)
-        client = await self._face.get_client(parameters.get("client_id", ""), request.peer)
+        client = await self._server.get_client(parameters.get("client_id", ""), request.peer)
         try:
-            authorization_request = requests.parse_authorization_request(parameters, client, self._face.settings)
+            authorization_request = requests.parse_authorization_request(parameters, client, self._server.settings)
         except RedirectErrorResponse as refusal:
             uri = parameters["redirect_uri"]
-            if not await self._face.is_approved(client, uri):
+            if not await self._server.is_approved(client, uri):
                 # Any program can register. Redirecting without the user's decision would make this host an open
                 # redirector.
                 raise ErrorPageResponse(
@@ -116,8 +116,8 @@ class OAuthEndpoints:
     def _consent_page(
         self, client: OAuthClient, request: AuthorizationRequest, flow: str, more: HeaderPairs
     ) -> HttpResponse:
-        settings = self._face.settings
-        title, facts = describe_client(self._face, client, request.scopes)
+        settings = self._server.settings
+        title, facts = describe_client(self._server, client, request.scopes)
         facts.insert(2, ("The answer goes to", destination(request.redirect_uri)))
         care = "Continue only if you started this login yourself from a program that you trust."
         return html.render_confirmation(title, facts, care, settings.url("/consent"), flow, "Allow, and log in", more)
@@ -134,7 +134,7 @@ class OAuthEndpoints:
             uri, state = pending.request.redirect_uri, pending.request.state
             url = self._error_redirect(uri, state, "access_denied", "Access was declined.")
             local = redirect_kind(uri) == "loopback"
-            if local or await self._face.is_approved(pending.client, uri):
+            if local or await self._server.is_approved(pending.client, uri):
                 return html.render_redirect(url, destination(uri))
             return html.access_denied_page(url, destination(uri))
         url = await self._logins.redirect_to_login(browser, _PURPOSE, flow.body, request.peer)
@@ -151,39 +151,42 @@ class OAuthEndpoints:
                     "The login was declined.",
                 )
             )
-        parameters = {"code": await self._face.issue_code(authorization_request, arrived.who)}
+        parameters = {"code": await self._server.issue_code(authorization_request, arrived.who)}
         return redirect(
             requests.redirect_url(
-                authorization_request.redirect_uri, self._face.settings.issuer, authorization_request.state, parameters
+                authorization_request.redirect_uri,
+                self._server.settings.issuer,
+                authorization_request.state,
+                parameters,
             )
         )
 
     def _error_redirect(self, uri: str, state: str | None, error: str, text: str) -> str:
         parameters = {"error": error, "error_description": text}
-        return requests.redirect_url(uri, self._face.settings.issuer, state, parameters)
+        return requests.redirect_url(uri, self._server.settings.issuer, state, parameters)
 
     # Endpoints called by clients
 
     async def token(self, request: HttpRequest) -> HttpResponse:
-        form, client = await authenticate_form(self._face, request)
-        issued = await self._face.exchange_token(client, form)
+        form, client = await authenticate_form(self._server, request)
+        issued = await self._server.exchange_token(client, form)
         body = {
             "access_token": issued.access_token,
             "token_type": "Bearer",
-            "expires_in": int(self._face.settings.access_seconds),
+            "expires_in": int(self._server.settings.access_seconds),
             "refresh_token": issued.refresh_token,
             "scope": issued.scope,
         }
         return json_response(200, body, NO_STORE)
 
     async def revoke(self, request: HttpRequest) -> HttpResponse:
-        form, client = await authenticate_form(self._face, request)
-        await self._face.revoke(client, form.get("token", ""))
+        form, client = await authenticate_form(self._server, request)
+        await self._server.revoke(client, form.get("token", ""))
         return json_response(200, {}, NO_STORE)
 
     async def register(self, request: HttpRequest) -> HttpResponse:
-        client, secret = parse_registration(request.body, requests.supported_grant_types(self._face.settings))
-        await self._face.register_client(client, request.peer)
+        client, secret = parse_registration(request.body, requests.supported_grant_types(self._server.settings))
+        await self._server.register_client(client, request.peer)
         log.info("client %s registered: %s", client.id, client.name)
         return json_response(201, registration_response(client, secret, time.time()), NO_STORE)
 

@@ -300,5 +300,5 @@ class AuthorizationServer:
             self._mark_revoked(revoked)
 
 
-def _read_keys(face: AuthorizationServer, tx: Any) -> SigningKeySet:
-    return load_keys(tx, face.keyring, face.settings, time.time())
+def _read_keys(server: AuthorizationServer, tx: Any) -> SigningKeySet:
+    return load_keys(tx, server.keyring, server.settings, time.time())

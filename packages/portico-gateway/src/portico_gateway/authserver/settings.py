@@ -149,13 +149,13 @@ def install_authorization_server(
     if not proxy.server_options.get("title"):
         settings = replace(settings, title=sanitize_display_name(server.info.title or server.name))
     logins = make_login_flow(server, proxy.login, issuer, proxy.keys)
-    face = AuthorizationServer(settings, logins)
-    server.custom_routes += OAuthEndpoints(face).routes()
+    authorization_server = AuthorizationServer(settings, logins)
+    server.custom_routes += OAuthEndpoints(authorization_server).routes()
     if settings.device_authorization:
-        server.custom_routes += DeviceEndpoints(face).routes()
-    server.add_lifespan(face.lifespan)
+        server.custom_routes += DeviceEndpoints(authorization_server).routes()
+    server.add_lifespan(authorization_server.lifespan)
     install_account_connector(server, logins, issuer)
-    return face
+    return authorization_server
 
 
 def install_login(server: Server, table: Any, home: str, subject: str) -> AccountConnector:

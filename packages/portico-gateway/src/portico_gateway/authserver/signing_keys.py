@@ -33,7 +33,7 @@ class SigningKeySet:
     """Key set as of the last read. `signing_key_id` is None if the newest key is too old to sign."""
 
     def __init__(self, rows: list[_KeyRow], key_ring: KeyRing, settings: AuthorizationServerConfig, now: float) -> None:
-        self._face = settings
+        self._settings = settings
         rows = sorted(rows, key=lambda row: row.created_at, reverse=True)
         self._keys = {row.id: key for row in rows if (key := _decrypt_key(row, key_ring)) is not None}
         rows = [row for row in rows if row.id in self._keys]
@@ -58,14 +58,14 @@ class SigningKeySet:
         claims = {
             **{name: identity[name] for name in ("name", "preferred_username", "email") if identity.get(name)},
             **({"groups": identity["groups"][:MAX_TOKEN_GROUPS]} if identity.get("groups") else {}),
-            "iss": self._face.issuer,
+            "iss": self._settings.issuer,
             "sub": grant.subject,
             "aud": grant.resource,
             "client_id": grant.client,
             "scope": grant.scope,
             "iat": int(now),
             "nbf": int(now),
-            "exp": int(now + self._face.access_seconds),
+            "exp": int(now + self._settings.access_seconds),
             "jti": secrets.token_urlsafe(12),
             "gid": grant.id,
         }

@@ -457,12 +457,12 @@ def _refresh(tx: Transaction, name: str) -> _RefreshRow | None:
 
 
 def create_refresh_token(
-    tx: Transaction, face: AuthorizationServerConfig, grant: GrantRow, now: float, ring: KeyRing
+    tx: Transaction, settings: AuthorizationServerConfig, grant: GrantRow, now: float, ring: KeyRing
 ) -> str:
     """Create the next refresh token of a grant."""
     token = secrets.token_urlsafe(32)
     # Rotation never extends a grant: after the maximum age the user logs in again.
-    name, until = digest(token), min(grant.expires_at, now + face.idle_seconds)
+    name, until = digest(token), min(grant.expires_at, now + settings.idle_seconds)
     tx.execute("delete from provider_refresh where expires_at < :now", {"now": now})
     tx.execute(
         "insert into provider_refresh (id, grant_id, expires_at, signature) values (:id, :grant, :until, :signature)",

@@ -24,14 +24,14 @@ _KEY_REFRESH_SECONDS = 5.0
 class _LocalKeys:
     """Public keys of the authorization server, read from the store that its processes share."""
 
-    def __init__(self, face: AuthorizationServer) -> None:
-        self._face = face
+    def __init__(self, server: AuthorizationServer) -> None:
+        self._server = server
         self._read_from: SigningKeySet | None = None
         self._keys: dict[str, Any] = {}
         self._looked = float("-inf")
 
     def find_keys(self, token: ParsedJws) -> list[Any]:
-        keys = self._face.keys
+        keys = self._server.keys
         if keys is not None and keys is not self._read_from:
             self._keys = {jwks_key["kid"]: jws.parse_jwk(jwks_key) for jwks_key in keys.jwks_keys()}
             self._read_from = keys
@@ -44,7 +44,7 @@ class _LocalKeys:
     async def fetch(self, token: ParsedJws, fetcher: Fetcher | None) -> None:
         self._looked = time.monotonic()
         try:
-            await self._face.get_public_keys()
+            await self._server.get_public_keys()
         except StoreError as failure:
             raise VerifierUnavailable(f"cannot read the keys: {failure}") from None
 
@@ -52,10 +52,10 @@ class _LocalKeys:
         """Do nothing: the store publishes an event when keys change."""
 
 
-def is_revoked(face: AuthorizationServer, principal: Any) -> bool:
+def is_revoked(server: AuthorizationServer, principal: Any) -> bool:
     """Return whether a principal's grant at this authorization server was revoked."""
-    own = isinstance(principal, Principal) and principal.issuer == face.settings.issuer
-    return own and face.is_revoked(str(principal.claims.get("gid")))
+    own = isinstance(principal, Principal) and principal.issuer == server.settings.issuer
+    return own and server.is_revoked(str(principal.claims.get("gid")))
 
 
 class LocalTokenVerifier:
@@ -64,10 +64,10 @@ class LocalTokenVerifier:
     # The result depends on the token only, not on the peer address.
     depends_on_address = False
 
-    def __init__(self, face: AuthorizationServer) -> None:
-        self.issuer = face.settings.issuer
-        self._face = face
-        self._tokens = JwtVerifier(self.issuer, algorithms=(DPOP_ALGORITHM,), key_source=_LocalKeys(face))
+    def __init__(self, server: AuthorizationServer) -> None:
+        self.issuer = server.settings.issuer
+        self._server = server
+        self._tokens = JwtVerifier(self.issuer, algorithms=(DPOP_ALGORITHM,), key_source=_LocalKeys(server))
 
     def verify_cached(self, credentials: RequestCredentials) -> VerifiedToken | None:
         return self._check_revocation(self._tokens.try_verify(credentials))
@@ -76,9 +76,9 @@ class LocalTokenVerifier:
         return self._check_revocation(await self._tokens(credentials))
 
     def is_revoked(self, principal: Any) -> bool:
-        return is_revoked(self._face, principal)
+        return is_revoked(self._server, principal)
 
     def _check_revocation(self, token: VerifiedToken | None) -> VerifiedToken | None:
-        if token is not None and is_revoked(self._face, token.principal):
+        if token is not None and is_revoked(self._server, token.principal):
             raise InvalidToken("the token was revoked")
         return token
