@@ -54,8 +54,8 @@ def test_the_page_names_all_there_is() -> None:
 
 def test_documented_numbers_match_the_code() -> None:
     assert f"up to {background_calls.MAX_BATCH_CALLS} calls" in PAGE
-    assert f"({background_calls.MAX_PARALLEL_CALLS} at once)" in PAGE
-    assert f"at most {background_calls.MAX_RUNNING_CALLS} at once" in PAGE
+    assert f"({background_calls.MAX_PARALLEL_CALLS} concurrent calls)" in PAGE
+    assert f"at most {background_calls.MAX_RUNNING_CALLS} at a time" in PAGE
 
 
 def test_the_rules_that_are_served_name_the_types_of_error() -> None:
