@@ -142,6 +142,24 @@ def test_a_chunk_that_would_be_read_for_ever_is_given_up(
     assert read(log_of(evtx_files[0]))
 
 
+def test_child_that_loops_forever_is_ended_by_its_limit_of_processor_time(
+    evtx_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(reader._CHILD).read_text()
+    loop = "    while True:\n        pass\n"
+    changed = source.replace("MAX_CPU_SECONDS_PER_CHUNK = 3", "MAX_CPU_SECONDS_PER_CHUNK = 0")
+    changed = changed.replace("    results: list[dict[str, Any]] = []\n", loop)
+    assert changed.count(loop) == 1
+    child = tmp_path / "child.py"
+    child.write_text(changed)
+    reader.close_children()
+    monkeypatch.setattr(reader, "CHILD_TIMEOUT_SECONDS", 300.0)
+    monkeypatch.setattr(reader, "_CHILD", str(child))
+    problems: list[str] = []
+    assert read(log_of(evtx_files[0]), problems) == []
+    assert "not within the time limit" in problems[0]
+
+
 def test_missing_package_error_names_the_extra(evtx_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     reader.close_children()
     monkeypatch.setattr(reader, "find_spec", lambda name: None)

@@ -43,7 +43,8 @@ from portico_services.system.logs.entries import (
 from portico_services.system.logs.event_messages import sentence, with_parameters
 from portico_services.system.path_access import AllowedPaths, OpenFile
 
-CHILD_TIMEOUT_SECONDS = 3.0
+# The child limits its own processor time to 3 s per chunk; this is for one that hangs without using any.
+CHILD_TIMEOUT_SECONDS = 15.0
 # JSON of a 64 KiB chunk is far smaller; this only limits a compromised child.
 MAX_RESPONSE_BYTES = 256 * 2**20
 # Concurrent queries are rare, and each child holds an interpreter in memory.

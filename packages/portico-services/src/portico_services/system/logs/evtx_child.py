@@ -10,8 +10,15 @@ import json
 import sys
 from typing import Any
 
+try:
+    import resource
+except ImportError:  # Not available on Windows, where only the timeout of the parent holds.
+    resource = None  # type: ignore[assignment]
+
 MAX_ERRORS = 20
 MEMORY_LIMIT_BYTES = 1024 * 2**20
+# Processor time, not wall-clock time: a chunk that takes milliseconds must not be lost because the machine is busy.
+MAX_CPU_SECONDS_PER_CHUNK = 3
 
 
 def read_records(parser: Any, file: bytes) -> tuple[list[dict[str, Any]], list[str]]:
@@ -32,18 +39,28 @@ def read_records(parser: Any, file: bytes) -> tuple[list[dict[str, Any]], list[s
     return results, damage
 
 
+def limit_memory() -> None:
+    """Limit the memory of this process."""
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+
+
+def limit_cpu_time() -> None:
+    """End this process, by SIGXCPU, if the next chunk takes too much processor time."""
+    if resource is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(usage.ru_utime + usage.ru_stime) + 1 + MAX_CPU_SECONDS_PER_CHUNK
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
 def main() -> None:
     """Parse chunks from standard input until it ends."""
     import evtx
 
-    try:
-        import resource  # Not available on Windows.
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-    except ImportError:
-        pass
+    limit_memory()
     source, target = sys.stdin.buffer, sys.stdout.buffer
     while len(head := source.read(4)) == 4:
+        limit_cpu_time()
         answer = json.dumps(read_records(evtx.PyEvtxParser, source.read(int.from_bytes(head, "big")))).encode()
         target.write(len(answer).to_bytes(4, "big") + answer)
         target.flush()
