@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -66,8 +65,8 @@ def _read(target: str) -> Any:
         return None
     try:
         with open(target, "rb") as file:
-            return json.loads(file.read(_MAX_FILE_BYTES))
-    except (OSError, ValueError, RecursionError):
+            return msgspec.json.decode(file.read(_MAX_FILE_BYTES))
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None  # the reader of the other file types reports the error
 
 
