@@ -8,4 +8,4 @@ from portico._lazy import attach_stub
 
 __version__ = "0.1.0"
 
-__all__, __getattr__, __dir__ = attach_stub(__name__)
+__getattr__, __dir__ = attach_stub(__name__)

@@ -12,7 +12,7 @@ from importlib import import_module
 # Not imported from `typing`, whose import would dominate the cost of `import portico`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -60,45 +60,47 @@ def get_loaded_module(name: str) -> Any:
     return sys.modules.get(name)
 
 
-def lazy_exports(
-    package: str, exports: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package; `exports` maps modules to the names they define.
+def read_stub(package: str) -> dict[str, str]:
+    """Return the names in the stub (`.pyi`) next to a module, and the modules that define them.
 
-    A module without names is exported itself. Also sets `__all__`, unless the package defines it.
-    """
-    home_of = {name: home for home, names in exports.items() for name in names or (home.rpartition(".")[2],)}
-
-    def get(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = load_module(home_of[name])
-        value = getattr(home, name) if exports[home_of[name]] else home
-        # Later accesses find the attribute and skip __getattr__.
-        vars(sys.modules[package])[name] = value
-        return value
-
-    def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home_of})
-
-    vars(sys.modules[package]).setdefault("__all__", sorted(home_of))
-    return get, list_names
-
-
-def attach_stub(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package whose names are listed in the stub next to it.
-
-    The stub (`.pyi`) has nothing but `from module import Name as Name`, and type checkers read the same file.
+    The stub has nothing but `from module import Name as Name`, and type checkers read the same file.
     """
     module = sys.modules[package]
     assert module.__file__ is not None and module.__spec__ is not None
     # Through the loader, which also supports archives. Parsed as text: `ast` would dominate the cost of the import.
     stub = module.__spec__.loader.get_data(f"{module.__file__.removesuffix('.py')}.pyi").decode()  # type: ignore[union-attr]
-    homes: dict[str, tuple[str, ...]] = {}
+    home_of: dict[str, str] = {}
     for statement in stub.split("\nfrom ")[1:]:
         home, _, names = statement.partition(" import ")
         aliases = names.lstrip("(").partition(")")[0].split(",")
-        exported = tuple(alias.rpartition(" as ")[2].strip() for alias in aliases if alias.strip())
-        homes[home] = homes.get(home, ()) + exported
-    get, list_names = lazy_exports(package, homes)
-    return sorted(name for names in homes.values() for name in names), get, list_names
+        home_of.update((alias.rpartition(" as ")[2].strip(), home) for alias in aliases if alias.strip())
+    return home_of
+
+
+def attach_stub(package: str, optional: str | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a module whose public names are listed in the stub next to it.
+
+    A name that is imported from the package itself is a submodule. `__all__` has all names except those of the module
+    `optional`, which needs another package.
+    """
+    namespace = vars(sys.modules[package])
+    home_of: dict[str, str] = {}
+
+    def names() -> dict[str, str]:
+        # Read on first use: most imports of a package are of one of its modules.
+        if not home_of:
+            home_of.update(read_stub(package))
+        return home_of
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            return sorted(item for item, home in names().items() if home != optional)
+        if name.startswith("__") or name not in names():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = home_of[name]
+        value = load_module(f"{home}.{name}") if home == package else getattr(load_module(home), name)
+        # Later accesses find the attribute and skip __getattr__.
+        namespace[name] = value
+        return value
+
+    return get, lambda: sorted({*namespace, *names()})

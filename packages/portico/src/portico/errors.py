@@ -6,4 +6,4 @@ are also `ConnectionError`s. Each name is imported on first use.
 
 from portico._lazy import attach_stub
 
-__all__, __getattr__, __dir__ = attach_stub(__name__)
+__getattr__, __dir__ = attach_stub(__name__)

@@ -7,4 +7,4 @@ secrets and personal data, `portico.audit` audit logs. Each name is imported on 
 
 from portico._lazy import attach_stub
 
-__all__, __getattr__, __dir__ = attach_stub(__name__)
+__getattr__, __dir__ = attach_stub(__name__)

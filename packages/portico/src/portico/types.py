@@ -5,4 +5,4 @@ Each name is imported on first use.
 
 from portico._lazy import attach_stub
 
-__all__, __getattr__, __dir__ = attach_stub(__name__)
+__getattr__, __dir__ = attach_stub(__name__)

@@ -3,16 +3,6 @@
 `System` is the service. It is imported on first use: the rest of this package does not depend on the protocol.
 """
 
-from __future__ import annotations
+from portico._lazy import attach_stub
 
-from typing import TYPE_CHECKING
-
-from portico._lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from portico_services.system.service import System
-
-__all__ = ["System"]
-
-if not TYPE_CHECKING:  # Type checkers would otherwise accept any attribute of this module.
-    __getattr__, __dir__ = lazy_exports(__name__, {"portico_services.system.service": ("System",)})
+__getattr__, __dir__ = attach_stub(__name__)

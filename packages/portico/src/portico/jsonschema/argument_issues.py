@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.jsonschema import Schema
 from portico.jsonschema.decoding import ConversionError
 from portico.jsonschema.explanation import describe_alternatives, describe_value, format_values, quote
 from portico.jsonschema.generation import PRIMITIVE_SCHEMAS
 from portico.jsonschema.reader import SchemaReader, alternative_accepts_type, get_enum_values, json_type
+from portico.jsonschema.schema import Schema
 from portico.protocol.json_depth import decode_bounded
 from portico.text import truncate
 

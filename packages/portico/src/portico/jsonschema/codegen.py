@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.jsonschema import Schema
 from portico.jsonschema.explanation import describe_constraints
 from portico.jsonschema.reader import (
     get_alternatives,
@@ -20,6 +19,7 @@ from portico.jsonschema.reader import (
     omit_keywords,
     resolve_references,
 )
+from portico.jsonschema.schema import Schema
 
 MAX_NAME_CHARS = 80
 INDENT = "    "

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.jsonschema import Schema
 from portico.jsonschema.explanation import format_type
 from portico.jsonschema.reader import (
     ANNOTATION_KEYWORDS,
@@ -31,6 +30,7 @@ from portico.jsonschema.reader import (
     omit_keywords,
     resolve_references,
 )
+from portico.jsonschema.schema import Schema
 
 MAX_DEPTH = 32
 # Enough for the largest catalogs that we have seen, and about a tenth of a second.

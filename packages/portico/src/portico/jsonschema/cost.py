@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.jsonschema import Schema
 from portico.jsonschema.reader import (
     COMBINATOR_KEYWORDS,
     DEPENDENCY_KEYWORDS,
@@ -22,6 +21,7 @@ from portico.jsonschema.reader import (
     resolve_pointer,
     unquote_reference,
 )
+from portico.jsonschema.schema import Schema
 
 # Evaluations of one location of a value. Legitimate schemas need dozens.
 MAX_EVALUATIONS_PER_LOCATION = 10_000

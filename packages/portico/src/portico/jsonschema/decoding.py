@@ -21,8 +21,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from portico.jsonschema import SchemaError, type_hints
+from portico.jsonschema import type_hints
 from portico.jsonschema.generation import ARRAY_TYPES, MAPPING_TYPES, PRIMITIVE_SCHEMAS, string_class_schema
+from portico.jsonschema.schema import SchemaError
 from portico.jsonschema.type_hints import ClassFields, Constraints
 
 # msgspec compares only numbers; these ordered types are compared here.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from portico.jsonschema import Schema
 from portico.jsonschema.reader import SCHEMA_MAP_KEYWORDS, VALUE_KEYWORDS
+from portico.jsonschema.schema import Schema
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 

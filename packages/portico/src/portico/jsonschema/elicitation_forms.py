@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from portico.jsonschema import Schema, SchemaError
 from portico.jsonschema.generation import PRIMITIVE_SCHEMAS
 from portico.jsonschema.reader import (
     drop_invalid_keywords,
@@ -21,6 +20,7 @@ from portico.jsonschema.reader import (
     json_type,
     resolve_references,
 )
+from portico.jsonschema.schema import Schema, SchemaError
 
 # Allowed keywords for each type of field.
 _COMMON_KEYWORDS = ("type", "title", "description", "default")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from portico.jsonschema import Schema
 from portico.jsonschema.reader import (
     MAX_PROPERTIES,
     get_alternatives,
@@ -24,6 +23,7 @@ from portico.jsonschema.reader import (
     omit_keywords,
     resolve_references,
 )
+from portico.jsonschema.schema import Schema
 from portico.jsonschema.validation import InvalidSchema, validate
 
 MAX_DEPTH = 12

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.jsonschema import Schema
 from portico.jsonschema.reader import (
     MAX_ALTERNATIVES,
     MAX_PROPERTIES,
@@ -19,6 +18,7 @@ from portico.jsonschema.reader import (
     get_types,
     resolve_references,
 )
+from portico.jsonschema.schema import Schema
 from portico.text import truncate
 
 MAX_QUOTE_CHARS = 80

@@ -20,7 +20,8 @@ from typing import Any
 
 import msgspec
 
-from portico.jsonschema import Schema, SchemaError, type_hints
+from portico.jsonschema import type_hints
+from portico.jsonschema.schema import Schema, SchemaError
 from portico.jsonschema.type_hints import ClassFields, Constraints, Field
 
 __all__ = ["Field", "schema_for_fields", "schema_for_type", "to_json_value"]

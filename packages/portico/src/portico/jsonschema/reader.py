@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from portico.jsonschema import Schema
+from portico.jsonschema.schema import Schema
 
 JSON_TYPE_NAMES = ("string", "integer", "number", "boolean", "null", "array", "object")
 

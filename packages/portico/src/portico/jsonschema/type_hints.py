@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar, Final, Generic, Literal, NewType, N
 import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 
-from portico.jsonschema import SchemaError
 from portico.jsonschema.docstrings import Docstring, parse_docstring
+from portico.jsonschema.schema import SchemaError
 
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 SIZES = ("min_length", "max_length")

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from portico.jsonschema import Schema, SchemaError
 from portico.jsonschema.cost import (
     CHEAP_EVALUATIONS,
     MAX_EVALUATIONS,
@@ -27,6 +26,7 @@ from portico.jsonschema.cost import (
     estimate_cost,
 )
 from portico.jsonschema.reader import MAX_PROPERTIES, SchemaReader, get_definitions, get_properties, get_required
+from portico.jsonschema.schema import Schema, SchemaError
 
 MAX_ISSUES = 20
 # Explaining a failure tries every way to be valid: at most this many.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from portico._lazy import read_stub
 from portico.compat import fastmcp, mcp_sdk
 
 # The packages whose names are rewritten.
@@ -164,10 +165,7 @@ def _in_compat(home: str, name: str) -> PorticoName | None:
     return next((PorticoName(module, name) for module in modules if name in _COMPAT_NAMES[module]), None)
 
 
-_COMPAT_NAMES = {
-    module.__name__: frozenset(name for names in module._HOMES.values() for name in names)
-    for module in (fastmcp, mcp_sdk)
-}
+_COMPAT_NAMES = {module.__name__: read_stub(module.__name__).keys() for module in (fastmcp, mcp_sdk)}
 
 
 # Errors whose constructor differs from the class that is caught: the SDK's errors take the code first.

@@ -1,0 +1,2 @@
+# Public names, and the modules that define them. `portico._lazy.attach_stub` reads this file at run time.
+from portico_services.contracts.service import Contracts as Contracts
