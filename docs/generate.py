@@ -33,7 +33,7 @@ TABLES = {
     "[audit]": "portico_gateway.audit.settings:AuditSettings",
     "[gateway]": "portico_gateway.gateway.settings:GatewaySettings",
     "[upstream.NAME]": "portico_gateway.gateway.settings:UpstreamSettings",
-    "[views.NAME]": "portico_gateway.gateway.views:ViewSettings",
+    "[views.NAME]": "portico_gateway.gateway.view_settings:ViewSettings",
 }
 METRIC_NAME = re.compile(r"\b(?:mcp_server|portico)_[a-z_]+\b")
 METRIC_FILES = (

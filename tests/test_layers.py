@@ -145,6 +145,41 @@ def test_type_checkers_see_lazily_loaded_names() -> None:
     assert not [wrong for path in MODULES for wrong in lazy(path)]
 
 
+# Modules that import each other, also for type checkers, inside functions or on first use. Run-time cycles fail anyway.
+MAX_CYCLE_MODULES = 10
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return our modules that a module imports at any time; lazy modules are imported for type checkers as well."""
+    found: set[str] = set()
+    for node in sources.nodes(path):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & NAMES
+            found |= submodules or {node.module}
+    return found & NAMES
+
+
+def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = [*edges[start]]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(edges[name])
+    return seen
+
+
+def test_import_cycles_stay_small() -> None:
+    edges = {sources.dotted(path): imported_modules(path) for path in MODULES}
+    after = {name: reachable(name, edges) for name in edges}
+    cycles = {frozenset(other for other in after[name] if name in after[other]) for name in edges}
+    largest = max(cycles, key=len)
+    assert len(largest) <= MAX_CYCLE_MODULES, sorted(largest)
+
+
 def test_the_wire_is_pure() -> None:
     pure = [path for path in MODULES if path.is_relative_to(SDK) and FLOORS[part(sources.dotted(path))] == 0]
     used = {path.name: {name for name, _ in imports(sources.tree(path))} & IMPURE for path in pure}

@@ -50,7 +50,8 @@ from portico_gateway.gateway.task_ids import TaskIdCodec
 from portico_gateway.gateway.tasks import GatewayTasks
 from portico_gateway.gateway.tool_pinning import PinningSettings, PinStore, ToolPin
 from portico_gateway.gateway.upstream import UpstreamProvider
-from portico_gateway.gateway.views import GatewayView, ViewOptions, ViewSettings, parse_view
+from portico_gateway.gateway.view_settings import ViewOptions, ViewSettings, parse_view
+from portico_gateway.gateway.views import GatewayView
 
 if TYPE_CHECKING:
     from portico_gateway.credentials import upstream_auth as outgoing_module, upstream_auth_settings

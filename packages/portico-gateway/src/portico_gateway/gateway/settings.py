@@ -28,7 +28,7 @@ from portico.transports.targets import MissingValue, Target, UrlTarget, parse_ta
 from portico_gateway.gateway.client_handlers import ClientHandlerSettings, parse_client_handlers
 from portico_gateway.gateway.name_filter import name_filter
 from portico_gateway.gateway.tool_pinning import PINS_FILE_NAME, NewToolPolicy, PinningMode
-from portico_gateway.gateway.views import ViewSettings, check_view_paths, parse_view
+from portico_gateway.gateway.view_settings import ViewSettings, check_view_paths, parse_view
 
 if TYPE_CHECKING:
     from portico_gateway.credentials import upstream_auth_settings

@@ -2,65 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from portico._options import check_table
 from portico.protocol.completion import PromptReference
-from portico.protocol.errors import ResourceNotFound, UsageError
+from portico.protocol.errors import ResourceNotFound
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import Implementation
 from portico.rpc.call import Call, HandlerWrapper
 from portico.server.policy.interfaces import Kind
 from portico.server.registry.service import MethodHandler
-from portico_gateway.gateway.name_filter import name_filter
+from portico_gateway.gateway.view_settings import ViewSettings
 
 if TYPE_CHECKING:
     from portico_gateway.gateway.gateway import Gateway
-
-
-class ViewOptions(TypedDict, total=False):
-    """Keywords of `Gateway.add_view` and keys of `[view.NAME]`."""
-
-    path: str
-    upstreams: Sequence[str]
-    include: Sequence[str]
-    exclude: Sequence[str]
-    title: str
-    description: str
-    instructions: str
-
-
-class ViewSettings(Struct, frozen=True, kw_only=True):
-    """Settings of a view. Patterns match aliases of upstreams, and components as `alias.name`."""
-
-    name: str
-    path: str
-    upstreams: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    title: str | None = None
-    description: str | None = None
-    instructions: str | None = None
-
-    def includes(self, alias: str, name: str) -> bool:
-        """Return whether a tool, prompt or URI of an upstream, by its original name, is in the view."""
-        # `fnmatch` would ignore case on Windows, and a filter must select the same on every platform.
-        selected = not self.upstreams or any(fnmatchcase(alias, upstream) for upstream in self.upstreams)
-        return selected and name_filter(self.include, self.exclude).shows(name, alias)
-
-
-def parse_view(name: str, table: Mapping[str, Any]) -> ViewSettings:
-    """Parse the settings of a view. Raises UsageError if they are invalid."""
-    check_table(f"view.{name}", table, ViewOptions)
-    options: dict[str, Any] = {
-        key: tuple(value) if key in ("upstreams", "include", "exclude") else value for key, value in table.items()
-    }
-    return ViewSettings(name=name, **{"path": f"/mcp/{name}", **options})
 
 
 _NAMED: dict[str, Kind] = {
@@ -143,13 +100,3 @@ class GatewayView(HandlerWrapper):
         if kind == "resource":
             raise ResourceNotFound(name)
         raise await provider.not_found_error(call, kind, name, self._gateway.catalogs[f"{kind}s/list"])
-
-
-def check_view_paths(views: Mapping[str, ViewSettings]) -> dict[str, ViewSettings]:
-    """Return the views. Raises UsageError if two of them have the same path."""
-    paths: dict[str, str] = {}
-    for name, view in views.items():
-        # One of the two would never be reached, and its clients would get the other's components.
-        if name != paths.setdefault(view.path, name):
-            raise UsageError(f"the views {paths[view.path]!r} and {name!r} have the same path {view.path}")
-    return dict(views)

@@ -11,8 +11,8 @@ from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from portico.server.server import Server
     from portico.transports.http_server import custom_routes, messages
+    from portico.transports.http_server.custom_routes import CustomRoute
     from portico.transports.http_server.messages import HttpRequest, HttpResponse
 else:
     custom_routes = LazyModule("portico.transports.http_server.custom_routes")
@@ -46,17 +46,19 @@ class RouteRequest:
         return _parse_form(self._request.body.decode())
 
 
-def custom_route(server: Server, path: str, methods: Iterable[str], *, authenticated: bool = False) -> Callable[[F], F]:
-    """Return the decorator that registers a function for a path."""
+def custom_route(
+    routes: list[CustomRoute], path: str, methods: Iterable[str], *, authenticated: bool = False
+) -> Callable[[F], F]:
+    """Return the decorator that adds a function for a path to the routes of a server."""
     if "{" in path:
         raise UsageError(
             f"custom_route: path must not have variables, got {path!r}; read variable parts from request.query_params"
         )
-    routes = [(method.upper(), path) for method in methods]
-    registered = {(route.method, route.path) for route in server.custom_routes}
-    if path in _RESERVED_PATHS or path.startswith("/console/") or ("POST", "/") in routes:
+    added = [(method.upper(), path) for method in methods]
+    registered = {(route.method, route.path) for route in routes}
+    if path in _RESERVED_PATHS or path.startswith("/console/") or ("POST", "/") in added:
         raise UsageError(f"custom_route: {path} is reserved for the server itself; choose another path")
-    if registered.intersection(routes):
+    if registered.intersection(added):
         raise UsageError(f"custom_route: {path} is already registered")
 
     def register(fn: F) -> F:
@@ -64,7 +66,7 @@ def custom_route(server: Server, path: str, methods: Iterable[str], *, authentic
             value = fn(RouteRequest(request))
             return _to_answer(await value if isinstance(value, Awaitable) else value)
 
-        server.custom_routes.extend(custom_routes.CustomRoute(*route, page, guarded=authenticated) for route in routes)
+        routes.extend(custom_routes.CustomRoute(*route, page, guarded=authenticated) for route in added)
         return fn
 
     return register

@@ -15,12 +15,11 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from portico._lazy import LazyModule
 from portico.caching import LruCache
 from portico.protocol.content import TextContent
 from portico.protocol.errors import ProtocolError, ToolError, TooManyRequests, UsageError
@@ -35,11 +34,6 @@ from portico.rpc.networks import client_network
 from portico.rpc.rate_limit import RateLimit, RateLimiter
 from portico.server.context.current import CurrentCall
 from portico.server.policy.interfaces import PolicyContext, observed_requests
-
-if TYPE_CHECKING:
-    from portico.server.context import request_context
-else:
-    request_context = LazyModule("portico.server.context.request_context")
 
 log = logging.getLogger("portico.requests")
 
@@ -86,7 +80,7 @@ class MiddlewareContext(Struct, frozen=True):
     @property
     def context(self) -> Any:
         """Return the Context of the request, for its state and its log."""
-        return request_context.create_request_context(self.call, self.server)
+        return self.server.runtime.contexts.create_request_context(self.call, self.server.runtime)
 
     @property
     def component(self) -> Any:

@@ -187,6 +187,7 @@ class Server(Registrar, ComponentDirectory, Operations):
             name,
             self,
             self.thread_pool,
+            context,
             argument_errors,
             seen,
             component_defaults.strict_arguments,
@@ -851,7 +852,7 @@ class Server(Registrar, ComponentDirectory, Operations):
         The function receives the request. It returns a string, a value to encode as JSON, or a Starlette response. The
         path is public unless it is `authenticated`: then it requires the credentials that the MCP endpoint requires.
         """
-        return custom_routes.custom_route(self, path, methods, authenticated=authenticated)
+        return custom_routes.custom_route(self.custom_routes, path, methods, authenticated=authenticated)
 
     # Requests from this process
 

@@ -16,9 +16,8 @@ from portico.protocol.versions import LATEST_PROTOCOL_VERSION, SUPPORTED_PROTOCO
 from portico.rpc.call import Call, Handler
 from portico.server.components.resources import Resource
 from portico.server.components.tools import Tool
-from portico.server.context.context import Context
+from portico.server.context.context import Context, create_request_context
 from portico.server.context.current import CurrentCall
-from portico.server.context.request_context import create_request_context
 from portico.server.middleware import Middleware, create_middleware_context
 from portico.server.registry.service import Component, MethodHandler, Service
 
@@ -58,7 +57,7 @@ class ServerRequestContext(RequestContext):
 
 def create_sdk_context(call: Call, server: Any) -> ServerRequestContext:
     """Return the SDK's context of a call."""
-    return ServerRequestContext(create_request_context(call, server), call)
+    return ServerRequestContext(create_request_context(call, server.runtime), call)
 
 
 class FunctionMiddleware:

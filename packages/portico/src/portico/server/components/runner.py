@@ -25,10 +25,7 @@ from portico.server.context.current import ContextMarker, CurrentCall
 if TYPE_CHECKING:
     from portico.server.components import schema_signature
     from portico.server.components.schema_signature import SchemaSignature
-    from portico.server.context import context as context_module
-    from portico.server.context.context import Context
 else:
-    context_module = LazyModule("portico.server.context.context")
     schema_signature = LazyModule("portico.server.components.schema_signature")
 
 ExecutionMode = Literal["async", "thread", "inline"]
@@ -66,10 +63,9 @@ class FunctionRunner:
                 f"{name!r}: a function with run_in_thread=False cannot have a timeout, because it cannot be interrupted"
             )
         self._fn = fn
-        wants_context = self.signature.context is not None or CurrentCall.is_context_factory(fn)
-        self._context_of = _context_of() if wants_context else None
+        self._wants_context = self.signature.context is not None or CurrentCall.is_context_factory(fn)
         # Whether the function can be called directly, without a coroutine around it.
-        self._at_once = self.mode == "inline" or (self.mode == "async" and timeout is None and not wants_context)
+        self._at_once = self.mode == "inline" or (self.mode == "async" and timeout is None and not self._wants_context)
         # Scopes that a principal with scopes must have: see `Service.scoped`.
         self.service_scopes: frozenset[str] = frozenset()
 
@@ -90,12 +86,12 @@ class FunctionRunner:
         """
         if self.service_scopes:
             self.authorize(call)
-        context = None
+        context: ContextMarker | None = None
         # 2026-07-28, Input Required Results: the client retries the request with `requestState` and
         # `inputResponses`, and the function runs again with the responses.
         retried = params.request_state is not UNSET or params.input_responses is not EMPTY_RAW
-        if retried or self._context_of is not None:
-            context = (self._context_of or _context_of())(call, runtime, params, target, arguments)
+        if retried or self._wants_context:
+            context = runtime.context_of(call, runtime, params, target, arguments)
             if retried:
                 # Verify the client's request state even if the function would not read it.
                 return self._resume(context, call, runtime, arguments, strict)
@@ -116,7 +112,7 @@ class FunctionRunner:
             raise unwrap_exception_group(group) or group from None
 
     async def _resume(
-        self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw, strict: bool
+        self, context: ContextMarker, call: Call, runtime: Runtime, arguments: bytes | Raw, strict: bool
     ) -> Any:
         CurrentCall.enter(context)
         context.bind_task()
@@ -130,7 +126,9 @@ class FunctionRunner:
             return self._fn(*args, **kwargs)
         return await self._run(call, context, runtime, args, kwargs)
 
-    async def _run(self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
+    async def _run(
+        self, call: Call, context: ContextMarker | None, runtime: Runtime, args: Args, kwargs: Kwargs
+    ) -> Any:
         if context is not None:
             context.bind_task()
         try:
@@ -151,7 +149,7 @@ class FunctionRunner:
             return required
 
     async def _in_time(
-        self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs, seconds: float
+        self, call: Call, context: ContextMarker | None, runtime: Runtime, args: Args, kwargs: Kwargs, seconds: float
     ) -> Any:
         deadline = asyncio.timeout(seconds)
         try:
@@ -163,7 +161,9 @@ class FunctionRunner:
                 raise
             raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", error_type="TimeoutError") from None
 
-    async def _call(self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
+    async def _call(
+        self, call: Call, context: ContextMarker | None, runtime: Runtime, args: Args, kwargs: Kwargs
+    ) -> Any:
         if self.mode == "async":
             return await self._fn(*args, **kwargs)
         if context is not None:
@@ -172,11 +172,6 @@ class FunctionRunner:
         value = await runtime.thread_pool.run(fn, args, get_caller_key(call))
         # A `def` may return the coroutine of an `async def` without awaiting it.
         return await value if type(value) is CoroutineType else value
-
-
-def _context_of() -> Callable[..., Context]:
-    """Return the factory of Contexts. Imported on demand: a server without such functions does not load it."""
-    return context_module.context_of
 
 
 def _schema_signature(fn: Callable[..., Any], schema: dict[str, Any], without: tuple[type, ...]) -> SchemaSignature:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -22,9 +22,14 @@ from portico.rpc.fair_queue import ANONYMOUS_CALLER, Caller, Turns
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
+    from msgspec import Raw
+
+    from portico.rpc.call import Call
     from portico.server.context import session_state
+    from portico.server.context.current import ContextMarker
+    from portico.server.context.replay_guard import UsedStates
+    from portico.server.context.request_state import RequestStateSealer
     from portico.server.context.session_state import SessionStateStore
-    from portico.server.server import Server
 else:
     session_state = LazyModule("portico.server.context.session_state")
 
@@ -144,14 +149,37 @@ def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | N
         future.set_exception(failure)
 
 
+class RuntimeServer(Protocol):
+    """The part of a Server that its functions use."""
+
+    @property
+    def state_sealer(self) -> RequestStateSealer: ...
+
+    @property
+    def used_states(self) -> UsedStates: ...
+
+    async def __call__(self, call: Call) -> Any: ...
+
+
+class ContextModule(Protocol):
+    """The module that creates Contexts. It is loaded on first use: many servers have no function with a Context."""
+
+    def context_of(
+        self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw, /
+    ) -> ContextMarker: ...
+
+    def create_request_context(self, call: Call, runtime: Runtime, /) -> ContextMarker: ...
+
+
 class Runtime(Struct, frozen=True, eq=False, dict=True):
     """Services that a server provides to its functions."""
 
     # Name of the server, used as the logger of log messages.
     name: str
     # The server answers nested calls, seals request states, and records used ones.
-    server: Server
+    server: RuntimeServer
     thread_pool: ThreadPool
+    contexts: ContextModule
     # How to report invalid arguments: as a result, as a protocol error, or depending on the protocol version.
     argument_errors: ArgumentErrorMode
     # Request headers visible to functions, in lower case.
@@ -160,6 +188,11 @@ class Runtime(Struct, frozen=True, eq=False, dict=True):
     strict_arguments: bool = False
     # Class of the Contexts that functions receive; None: `Context`.
     context_class: Any = None
+
+    @cached_property
+    def context_of(self) -> Callable[[Call, Runtime, Any, str, bytes | Raw], ContextMarker]:
+        """Return the function that creates the Context for a call of a tool, a prompt or a resource."""
+        return self.contexts.context_of
 
     @cached_property
     def session_states(self) -> SessionStateStore:

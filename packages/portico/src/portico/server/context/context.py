@@ -32,7 +32,7 @@ from portico.protocol.client_features import (
 )
 from portico.protocol.content import SamplingContentBlock, TextContent
 from portico.protocol.errors import ProtocolError, ToolError
-from portico.protocol.jsonrpc import encode
+from portico.protocol.jsonrpc import EMPTY_RAW, encode
 from portico.protocol.meta import LOG_LEVEL_RANKS, Implementation, LogLevel
 from portico.protocol.methods import METHODS
 from portico.protocol.pagination import Paginator
@@ -271,7 +271,7 @@ class Context(ContextMarker):
 
     @property
     def server(self) -> Server:
-        return self._runtime.server
+        return cast("Server", self._runtime.server)
 
     @property
     def lifespan_context(self) -> Any:
@@ -715,14 +715,24 @@ def context_of(call: Call, runtime: Runtime, params: Any, target: str, arguments
     begin = partial(
         InputRounds, call, runtime.server.state_sealer, target, arguments, params.input_responses, params.request_state
     )
-    context: Context = (runtime.context_class or Context)(call, runtime, begin)
-    return context
+    return create_context(call, runtime, begin)
 
 
 def create_context(call: Call, runtime: Runtime, begin: Callable[[asyncio.Task[Any]], InputRounds]) -> Context:
     """Return a Context of the server's context class."""
     context: Context = (runtime.context_class or Context)(call, runtime, begin)
     return context
+
+
+def create_request_context(call: Call, runtime: Runtime) -> Context:
+    """Return the Context of a request that no component answers, for middleware and custom methods."""
+
+    # Without state or responses: middleware is not run again from the start, so its input requests
+    # work only where the client can be asked directly.
+    def begin(task: Any) -> InputRounds:
+        return InputRounds(call, runtime.server.state_sealer, call.method, EMPTY_RAW, EMPTY_RAW, UNSET, task)
+
+    return create_context(call, runtime, begin)
 
 
 def trace_params(call: Call) -> dict[str, Any]:

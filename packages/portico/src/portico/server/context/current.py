@@ -8,13 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from portico.protocol.client_features import InputRequiredResult
+    from portico.server.components.results import DetachedCall
+    from portico.server.context.input_rounds import InputRounds
 
 
 class ContextMarker:
-    """Base class of Context. Signatures are searched for it, so that Context is only imported when needed."""
+    """Base class of Context, with the methods that running a function needs.
+
+    Signatures are searched for it, so that Context is only imported when needed.
+    """
 
     __slots__ = ()
+
+    def bind_task(self) -> None:
+        """Bind the Context to the task that runs the function."""
+        raise NotImplementedError
+
+    def enter_thread(self) -> None:
+        """Record that the function runs in a thread."""
+        raise NotImplementedError
+
+    def get_rounds(self) -> InputRounds:
+        """Return the input rounds of the call."""
+        raise NotImplementedError
+
+    def input_required_result(self) -> InputRequiredResult | DetachedCall | None:
+        """Return the result that carries the input requests of a suspended function, or None if there are none."""
+        raise NotImplementedError
 
 
 class CurrentCall:
