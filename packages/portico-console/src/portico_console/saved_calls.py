@@ -151,17 +151,19 @@ def _as_curl(target: ConsoleTarget, method: str, name: str, arguments: dict[str,
         "Mcp-Method": method,
         "Mcp-Name": mirrored(name),
     }
-    header_lines = [f"  -H {_quote(f'{header}: {value}')} \\" for header, value in headers.items()]
+    header_lines = [f"  -H {_quote_for_shell(f'{header}: {value}')} \\" for header, value in headers.items()]
     # The token stays out of the text, which is pasted into chats and bug reports.
     if target.options.get("auth") is not None or target.state.kind == "self":
         # In double quotes, so that the shell inserts the token, which is not exported.
         header_lines.append('  -H "Authorization: Bearer $TOKEN" \\')
-    body = _quote(_as_json(target, method, name, arguments))
+    body = _quote_for_shell(_as_json(target, method, name, arguments))
     # Without --globoff curl expands brackets and braces in a URL; -d would read a file for a leading @.
-    return "\n".join([f"curl --globoff {_quote(_target_url(target))} \\", *header_lines, f"  --data-raw {body}"])
+    return "\n".join(
+        [f"curl --globoff {_quote_for_shell(_target_url(target))} \\", *header_lines, f"  --data-raw {body}"]
+    )
 
 
-def _quote(text: str) -> str:
+def _quote_for_shell(text: str) -> str:
     """Quote a word for sh, bash and zsh. Raises ToolError for control characters, which quoting cannot make safe."""
     # A pasted escape sequence or newline could run a command before the user has read it.
     if not text.isprintable():
@@ -180,7 +182,7 @@ def _operand(text: str) -> str:
     # A name chosen by a server must not become an option of the command that the user runs.
     if text.startswith("-"):
         raise ToolError(f"{ascii(text)[:80]} would be parsed as an option of `portico`. Copy it as Python or JSON")
-    return _quote(text)
+    return _quote_for_shell(text)
 
 
 def _pair(name: str, value: Any) -> str:
@@ -199,14 +201,14 @@ def _as_portico(target: ConsoleTarget, method: str, name: str, arguments: dict[s
     revision = f" --protocol-version {target.state.wanted}" if target.state.wanted else ""
     place, child = _target_url(target), ""
     if target.state.kind == "command":
-        place, child = "", " -- " + " ".join(map(_quote, shlex.split(target.state.spec)))
+        place, child = "", " -- " + " ".join(map(_quote_for_shell, shlex.split(target.state.spec)))
     place = f" {_operand(place)}" if place else ""
     if method == "resources/read":
         return f"portico read{place} {_operand(name)}{revision}{child}"
     if method == "prompts/get":
         pairs = "".join(f" {_pair(key, value)}" for key, value in arguments.items())
         return f"portico prompt{place} {_operand(name)}{pairs}{revision}{child}"
-    argument_option = f" --arguments {_quote(_json(arguments))}" if arguments else ""
+    argument_option = f" --arguments {_quote_for_shell(_json(arguments))}" if arguments else ""
     return f"portico call{place} {_operand(name)}{argument_option}{revision}{child}"
 
 

@@ -56,14 +56,16 @@ class ProtocolTasksService(Service):
         """List the newest tasks of this server."""
         most = max(1, min(limit, MAX_TASKS))
         result = await (await self._database()).read(lambda tx: jobs.list_recent(tx, status, most))
-        return structured_response({"jobs": [_plain(job) for job in result if job.server == self._server.name]})
+        return structured_response(
+            {"jobs": [_to_json_object(job) for job in result if job.server == self._server.name]}
+        )
 
     @tool(annotations=READS)
     async def job(self, id: str) -> ToolResult:
         """Return one task with its arguments, result and completed steps."""
         job = await self._find(id)
         steps = (await (await self._database()).read(lambda tx: jobs.finished_steps(tx, [job.id]))).get(job.id, {})
-        whole = {**_plain(job), "arguments": job.arguments, "steps": steps, "result": job.outcome or None}
+        whole = {**_to_json_object(job), "arguments": job.arguments, "steps": steps, "result": job.outcome or None}
         return structured_response(whole)
 
     @tool
@@ -88,7 +90,7 @@ class ProtocolTasksService(Service):
         return result
 
 
-def _plain(job: Job) -> dict[str, Any]:
+def _to_json_object(job: Job) -> dict[str, Any]:
     hidden = {"arguments", "caller", "outcome", "answers", "owner"}
     fields = {name: getattr(job, name) for name in job.__struct_fields__ if name not in hidden}
     return {**fields, "status": job.outcome_status}

@@ -121,19 +121,23 @@ def access_sections() -> dict[str, AccessSection]:
         return load_module(_RULES).EMPTY_TABLES
 
     return {
-        "rule": AccessSection(_lazy(_RULES, "parse_rules"), _lazy(_RULES, "apply_rules"), none),
-        "require": AccessSection(_lazy(_RULES, "parse_requirements"), _lazy(_RULES, "apply_requirements"), none),
-        "limit": AccessSection(_lazy(_RULES, "parse_limits"), _lazy(_RULES, "apply_limits"), none),
+        "rule": AccessSection(_import_on_call(_RULES, "parse_rules"), _import_on_call(_RULES, "apply_rules"), none),
+        "require": AccessSection(
+            _import_on_call(_RULES, "parse_requirements"), _import_on_call(_RULES, "apply_requirements"), none
+        ),
+        "limit": AccessSection(_import_on_call(_RULES, "parse_limits"), _import_on_call(_RULES, "apply_limits"), none),
         "policy_test": AccessSection(
-            _lazy(_POLICY_TESTS_MODULE, "parse_policy_tests"), _lazy(_POLICY_TESTS_MODULE, "ignore_policy_tests"), none
+            _import_on_call(_POLICY_TESTS_MODULE, "parse_policy_tests"),
+            _import_on_call(_POLICY_TESTS_MODULE, "ignore_policy_tests"),
+            none,
         ),
         "audit": AccessSection(
-            _lazy("portico_gateway.audit.settings", "parse_audit_settings"),
-            _lazy("portico_gateway.audit.hook", "install_audit"),
+            _import_on_call("portico_gateway.audit.settings", "parse_audit_settings"),
+            _import_on_call("portico_gateway.audit.hook", "install_audit"),
         ),
     }
 
 
-def _lazy(module: str, function: str) -> Callable[..., Any]:
+def _import_on_call(module: str, function: str) -> Callable[..., Any]:
     """Return a function that imports its module on the first call, so that unused sections cost no start-up time."""
     return lambda *arguments: getattr(load_module(module), function)(*arguments)

@@ -440,8 +440,8 @@ async def test_the_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch
     server = Server("house")
     said = {"include_stdio": True, "data_dir": str(tmp_path), "store": store, "retention": "1d"}
     access_settings.apply(server, access_settings.read({"audit": said}))
-    now = writer._now
-    monkeypatch.setattr(writer, "_now", lambda: now() + 2 * 86400 * 1_000_000)
+    now = writer._now_us
+    monkeypatch.setattr(writer, "_now_us", lambda: now() + 2 * 86400 * 1_000_000)
     async with server.lifespan():
         assert server.policy is not None
         await server.policy.audit_hook.writer.apply_retention()  # type: ignore[union-attr]

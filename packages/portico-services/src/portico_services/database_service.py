@@ -118,7 +118,7 @@ class DatabaseService(Service, Generic[StoreT]):
         """Return the servers that this service was added to."""
         return self._servers
 
-    def _tell(self, uris: Iterable[str], admits: Callable[[Call], bool] | None = None) -> None:
+    def _notify_subscribers(self, uris: Iterable[str], admits: Callable[[Call], bool] | None = None) -> None:
         """Notify the subscribers of every server that these resources have changed. If `admits` is given, notify only
         the subscriptions for which it returns True.
         """

@@ -298,14 +298,14 @@ def test_hostile_schemas_take_bounded_time(tool: Make) -> None:
 def test_many_tools_are_compared_in_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tool gone, and as many new ones: what each promises is looked at once, not once for each other."""
     looked = 0
-    promises = diffs._promises
+    promises = diffs._encode_schemas
 
     def counted(tool: Any) -> bytes:
         nonlocal looked
         looked += 1
         return promises(tool)
 
-    monkeypatch.setattr(diffs, "_promises", counted)
+    monkeypatch.setattr(diffs, "_encode_schemas", counted)
     old = contract_from_tools(
         [{"name": f"old{n}", "inputSchema": {"type": "object", "title": str(n)}} for n in range(500)]
     )

@@ -84,10 +84,10 @@ class _YamlParser:
         self._at = 0
 
     def mapping(self) -> dict[str, Any]:
-        first = self._next()
+        first = self._next_line()
         result = {} if first is None else self._mapping(first.indent, 0)
         # A deeper first key would make the whole document a nested mapping for other parsers.
-        if self._next() is not None or (first is not None and first.indent):
+        if self._next_line() is not None or (first is not None and first.indent):
             self._fail("the keys of the frontmatter start at the edge")
         return result
 
@@ -96,7 +96,7 @@ class _YamlParser:
         number = min(self._at if at is None else at, len(self._lines) - 1) + 2
         raise UsageError(f"line {number}: {problem}")
 
-    def _next(self) -> _Line | None:
+    def _next_line(self) -> _Line | None:
         """Return the next line that is not empty or a comment, or None."""
         while self._at < len(self._lines):
             line = self._lines[self._at]
@@ -106,7 +106,7 @@ class _YamlParser:
             self._at += 1
         return None
 
-    def _below(self, parent: int, start: int) -> list[str]:
+    def _indented_lines(self, parent: int, start: int) -> list[str]:
         """Return the lines from `start` that are indented more than `parent`."""
         end = start
         while end < len(self._lines):
@@ -120,7 +120,7 @@ class _YamlParser:
 
     def _node(self, parent: int, depth: int) -> Any:
         """Parse the block below that is indented more than `parent`; None if there is none."""
-        line = self._next()
+        line = self._next_line()
         if line is None or line.indent <= parent:
             return None
         if depth > MAX_NESTING_DEPTH:
@@ -133,7 +133,7 @@ class _YamlParser:
 
     def _mapping(self, indent: int, depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        while (line := self._next()) is not None and line.indent == indent:
+        while (line := self._next_line()) is not None and line.indent == indent:
             pair = self._key(line.text)
             if pair is None:
                 self._fail("expected `key: value`")
@@ -147,7 +147,7 @@ class _YamlParser:
 
     def _sequence(self, indent: int, depth: int) -> list[Any]:
         results: list[Any] = []
-        while (line := self._next()) is not None and line.indent == indent and _is_item(line.text):
+        while (line := self._next_line()) is not None and line.indent == indent and _is_item(line.text):
             rest = line.text[1:].lstrip(" ")
             if rest and (_is_item(rest) or self._key(rest) is not None):
                 # The text after the dash is a nested block: parse it as if it were alone on its line.
@@ -173,7 +173,7 @@ class _YamlParser:
         colon = _COLON.search(text)
         if colon is None or " #" in text[: colon.start()]:
             return None
-        plain = self._plain(text[: colon.start()].rstrip(" "))
+        plain = self._parse_plain_scalar(text[: colon.start()].rstrip(" "))
         if not isinstance(plain, str):
             self._fail("a key that is not text: put it in quotes")
         return plain, text[colon.end() :]
@@ -183,7 +183,7 @@ class _YamlParser:
             return self._scalar(rest, indent, depth)
         self._at += 1
         start = self._at
-        line = self._next()
+        line = self._next_line()
         commented = any(item.strip(" ") for item in self._lines[start : self._at])
         text = line.text if line is not None and line.indent > indent else ""
         if commented and text and not _is_item(text) and self._key(text) is None:
@@ -207,7 +207,7 @@ class _YamlParser:
         if kind is None:
             self._fail("expected `|`, `|-`, `>` or `>-` and the text on the lines below")
         start = self._at + 1
-        lines = self._below(parent, start)
+        lines = self._indented_lines(parent, start)
         self._at = start + len(lines)
         indent = next((len(line) - len(line.lstrip(" ")) for line in lines if line.strip(" ")), 0)
         pieces: list[str] = []
@@ -221,7 +221,7 @@ class _YamlParser:
         # YAML clips trailing empty lines; `-` also drops the last line break.
         while pieces and not pieces[-1]:
             pieces.pop()
-        body = "\n".join(pieces) if kind[1] == "|" else _fold(pieces)
+        body = "\n".join(pieces) if kind[1] == "|" else _fold_lines(pieces)
         return body if kind[2] or not body else body + "\n"
 
     def _plain_lines(self, text: str, parent: int) -> Any:
@@ -230,7 +230,7 @@ class _YamlParser:
         content = content.rstrip(" ")
         gap = 0
         self._at += 1
-        for line in [] if mark else self._below(parent, start + 1):
+        for line in [] if mark else self._indented_lines(parent, start + 1):
             text = line.strip(" ")
             if text.startswith("#"):
                 break
@@ -247,9 +247,9 @@ class _YamlParser:
             gap = 0
             if mark:
                 break
-        return self._plain(content, start)
+        return self._parse_plain_scalar(content, start)
 
-    def _plain(self, text: str, at: int | None = None) -> Any:
+    def _parse_plain_scalar(self, text: str, at: int | None = None) -> Any:
         """Convert a plain scalar."""
         if not text or text[0] in "&*!|>%@`\"'#,[]{}" or (text[0] in "-?:" and text[1:2] in ("", " ", "\n")):
             self._fail(f"{text[:20]!r} cannot start a value or a key: put it in quotes", at)
@@ -269,7 +269,7 @@ class _YamlParser:
     # Quotes, and lists and mappings in brackets
 
     def _flow_lines(self, text: str, parent: int, depth: int) -> Any:
-        text = "\n".join([text, *self._below(parent, self._at + 1)])
+        text = "\n".join([text, *self._indented_lines(parent, self._at + 1)])
         value, end = self._flow(text, 0, depth)
         self._at += text.count("\n", 0, end) + 1
         rest = text[end:].partition("\n")[0]
@@ -346,7 +346,7 @@ class _YamlParser:
         number = _INTEGER.fullmatch(scalar) or _DECIMAL.fullmatch(scalar)
         if not number and (scalar[:1] in ("", ":", "-") or "?" in scalar):
             self._fail_at(text, at, "expected a value; one that starts with a sign or has a `?` in it needs quotes")
-        return self._plain(scalar, self._at + text.count("\n", 0, at)), end
+        return self._parse_plain_scalar(scalar, self._at + text.count("\n", 0, at)), end
 
     def _space(self, text: str, at: int) -> int:
         while at < len(text):
@@ -398,7 +398,7 @@ def _is_item(text: str) -> bool:
     return text.startswith("- ") or text == "-"
 
 
-def _fold(pieces: list[str]) -> str:
+def _fold_lines(pieces: list[str]) -> str:
     """Fold the lines of `>`: joined by spaces, except around empty lines and more indented lines."""
     parts: list[str] = []
     gap = 0

@@ -29,7 +29,7 @@ class SecretResolver:
         # every child process inherits, such as PATH.
         for match in _VARIABLE.finditer(text):
             if match[1] not in get_default_environment():
-                self._remember(os.environ.get(match[1], ""))
+                self._add_value(os.environ.get(match[1], ""))
         return _SECRET.sub(lambda match: self._value(match[1], match[2].strip()), text)
 
     def resolve_all(self, value: Any) -> Any:
@@ -42,10 +42,10 @@ class SecretResolver:
 
     def _value(self, kind: str, name: str) -> str:
         value = read_secret(kind, name)
-        self._remember(value)
+        self._add_value(value)
         return value
 
-    def _remember(self, value: str) -> None:
+    def _add_value(self, value: str) -> None:
         if len(value) >= _MIN_MASKED_CHARS:
             self._values.add(value)
 

@@ -54,10 +54,10 @@ def _served_here(arguments: argparse.Namespace) -> str | None:
             f"this user serves nothing at {target}; the endpoint of a server has a path such as {endpoint}"
         )
     page = f"{place.scheme}://{place.netloc}{place.path or ROOT_PATH}"
-    return ConsoleAuthenticator(ConsoleAccess(), key.encode(), _never).login_url(page)
+    return ConsoleAuthenticator(ConsoleAccess(), key.encode(), _reject_login).login_url(page)
 
 
-async def _never(id: str, expires: float) -> bool:
+async def _reject_login(id: str, expires: float) -> bool:
     raise UsageError("login links are not redeemed here")
 
 

@@ -204,7 +204,7 @@ class AuditWriter:
     async def lifespan(self) -> AsyncIterator[None]:
         self._due, self._ending = asyncio.Event(), asyncio.Event()
         if self._database is not None:
-            await retry_until_ready(self._open)
+            await retry_until_ready(self._open_log)
         # Written and signed before the first call is accepted, so that deleting everything after it is detected.
         self.enqueue(self._start_event())
         await self._flush_pending(signed=True)
@@ -222,7 +222,7 @@ class AuditWriter:
                 await asyncio.wait([task])
             await self._shut_down()
 
-    async def _open(self) -> None:
+    async def _open_log(self) -> None:
         assert self._database is not None
         # Read the file before the store: another process writes to the store first, then to the file.
         head = None if self._head_file is None else self._head_file.read()
@@ -250,7 +250,7 @@ class AuditWriter:
         # The finding becomes a record itself, so it is part of the signed log even if no one reads the server's
         # messages.
         note = {"found": self._seen, "written": str(recorded)}
-        self.enqueue(AuditEvent(number=0, at=_now(), kind="restored", owner=self._server, note=note))
+        self.enqueue(AuditEvent(number=0, at=_now_us(), kind="restored", owner=self._server, note=note))
         self._seen = recorded.number
 
     def _start_event(self) -> AuditEvent:
@@ -261,7 +261,7 @@ class AuditWriter:
             "checkpoint": self._seen,
             "key": self._key.id,
         }
-        return AuditEvent(number=0, at=_now(), kind="begin", owner=self._server, note=note)
+        return AuditEvent(number=0, at=_now_us(), kind="begin", owner=self._server, note=note)
 
     async def _run_observed(self) -> None:
         with supervision.observe_task("audit writer") as state:
@@ -359,7 +359,7 @@ class AuditWriter:
             self._pending_bytes = 0
         if self._dropped:
             note = {"count": self._dropped}
-            some.append(AuditEvent(number=0, at=_now(), kind="dropped", owner=self._server, note=note))
+            some.append(AuditEvent(number=0, at=_now_us(), kind="dropped", owner=self._server, note=note))
             self._dropped = 0
         return some
 
@@ -395,7 +395,9 @@ class AuditWriter:
             log.error("cannot encode the audit record of a call", exc_info=failure)
             method, outcome = (item.passage.call.method, item.outcome) if isinstance(item, CompletedCall) else ("", "")
             error = type(failure).__name__
-            poor = AuditEvent(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
+            poor = AuditEvent(
+                number=number, at=_now_us(), owner=self._server, method=method, outcome=outcome, error=error
+            )
             return poor.at, _encode(poor).decode()
 
     async def _store_batch(self, group: _RecordBatch, signs: bool, ended: bool) -> SignedCheckpoint | None:
@@ -424,12 +426,12 @@ class AuditWriter:
             if self._unsure and tables.record_exists(tx, group.rows[-1]):
                 return None
             tables.insert_records(tx, group.rows, ended)
-        return None if own is None else tables.insert_checkpoint(tx, self._key, _now(), own, self._seen)
+        return None if own is None else tables.insert_checkpoint(tx, self._key, _now_us(), own, self._seen)
 
     def _sign_without_store(self, own: ChainProgress) -> SignedCheckpoint:
         checkpoint = Checkpoint(
             self._seen + 1,
-            _now(),
+            _now_us(),
             self._previous,
             self._key.id,
             self._chain,
@@ -446,7 +448,7 @@ class AuditWriter:
             form = sink.address.format
             if form not in written:
                 lines = [FORMATTERS[form](row, event) for row, event in records if event is not None]
-                written[form] = lines if stored is None else [*lines, format_checkpoint(form, stored, _now())]
+                written[form] = lines if stored is None else [*lines, format_checkpoint(form, stored, _now_us())]
             sink.write(written[form])
         if stored is not None and self._head_file is not None:
             # Replacing the file for every checkpoint of a busy server would be too slow.
@@ -462,7 +464,7 @@ class AuditWriter:
         self._cut_after = time.monotonic() + RETENTION_INTERVAL_SECONDS
         if keep is None or self._database is None:
             return
-        moment = _now()
+        moment = _now_us()
         before = moment - keep * 1_000_000
         stored = await self._database.write(
             lambda tx: retention.apply_retention(tx, self._key, moment, before, self._seen), isolation="read committed"
@@ -473,7 +475,7 @@ class AuditWriter:
             await asyncio.to_thread(self._publish_batch, _RecordBatch([], []), stored)
 
     async def _shut_down(self) -> None:
-        self.enqueue(AuditEvent(number=0, at=_now(), kind="end", owner=self._server))
+        self.enqueue(AuditEvent(number=0, at=_now_us(), kind="end", owner=self._server))
         try:
             async with asyncio.timeout(SHUTDOWN_TIMEOUT_SECONDS):
                 await self._flush_pending(signed=True, ended=True)
@@ -493,5 +495,5 @@ class AuditWriter:
 _encode = msgspec.json.Encoder().encode
 
 
-def _now() -> int:
+def _now_us() -> int:
     return time.time_ns() // 1000

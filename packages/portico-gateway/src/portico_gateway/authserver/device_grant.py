@@ -259,17 +259,17 @@ class DeviceEndpoints:
         if flow.pending is not None or browser is None:
             raise ErrorPageResponse("This page has expired. Start again on your device.")
         if form.get("answer") != "yes":
-            return await self._decide(msgspec.json.decode(flow.body, type=_PendingApproval), "", None)
+            return await self._record_decision(msgspec.json.decode(flow.body, type=_PendingApproval), "", None)
         url = await self._logins.redirect_to_login(browser, _PURPOSE, flow.body, request.peer)
         return html.render_redirect(url, provider_host(self._logins.provider), cookie.write(browser))
 
     async def on_login(self, arrived: LoginResult) -> HttpResponse:
         pending = msgspec.json.decode(arrived.body, type=_PendingApproval)
         if arrived.who is None:
-            return await self._decide(pending, "", None)
-        return await self._decide(pending, arrived.who.subject, self._server.encode_identity(arrived.who))
+            return await self._record_decision(pending, "", None)
+        return await self._record_decision(pending, arrived.who.subject, self._server.encode_identity(arrived.who))
 
-    async def _decide(self, pending: _PendingApproval, subject: str, identity: bytes | None) -> HttpResponse:
+    async def _record_decision(self, pending: _PendingApproval, subject: str, identity: bytes | None) -> HttpResponse:
         decide = partial(
             decide_device_login,
             name=pending.device,

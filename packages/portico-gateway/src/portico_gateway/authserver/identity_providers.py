@@ -64,7 +64,7 @@ def _google(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entra(options: dict[str, Any]) -> dict[str, Any]:
-    tenant = _must(options, "entra", "tenant")
+    tenant = _require_option(options, "entra", "tenant")
     if tenant in ("common", "organizations", "consumers"):
         raise UsageError(
             f"auth.proxy: tenant {tenant!r} accepts users of every organization; set tenant to your directory "
@@ -75,24 +75,24 @@ def _entra(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _auth0(options: dict[str, Any]) -> dict[str, Any]:
-    domain = _must(options, "auth0", "domain").removeprefix("https://").rstrip("/")
+    domain = _require_option(options, "auth0", "domain").removeprefix("https://").rstrip("/")
     return {"issuer": f"https://{domain}/", "username_claim": "nickname"}
 
 
 def _keycloak(options: dict[str, Any]) -> dict[str, Any]:
-    home = _must(options, "keycloak", "base_url").rstrip("/")
-    return {"issuer": f"{home}/realms/{_must(options, 'keycloak', 'realm')}"}
+    home = _require_option(options, "keycloak", "base_url").rstrip("/")
+    return {"issuer": f"{home}/realms/{_require_option(options, 'keycloak', 'realm')}"}
 
 
 def _oidc(options: dict[str, Any]) -> dict[str, Any]:
-    return {"issuer": _must(options, "oidc", "issuer")}
+    return {"issuer": _require_option(options, "oidc", "issuer")}
 
 
 def _oauth(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("authorization_endpoint", "token_endpoint", "userinfo_endpoint"):
         if name not in options:
             raise UsageError(f"auth.proxy: the provider 'oauth' needs {name}")
-    return {"issuer": _must(options, "oauth", "issuer"), "kind": "oauth", "provider_scopes": ()}
+    return {"issuer": _require_option(options, "oauth", "issuer"), "kind": "oauth", "provider_scopes": ()}
 
 
 PRESETS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -174,7 +174,7 @@ def _check(settings: IdentityProviderSettings) -> None:
             )
 
 
-def _must(options: dict[str, Any], provider: str, name: str) -> str:
+def _require_option(options: dict[str, Any], provider: str, name: str) -> str:
     value = options.get("issuer") if name == "issuer" else options.pop(name, None)
     if not isinstance(value, str) or not value:
         raise UsageError(f"auth.proxy: the provider {provider!r} needs {name}")

@@ -63,7 +63,7 @@ LoginHandler = Callable[[LoginResult], Awaitable[HttpResponse]]
 "Handler that continues after a login; registered by purpose."
 
 
-def _place(flow: str, browser: str) -> str:
+def _encryption_context(flow: str, browser: str) -> str:
     """Return the encryption context of a flow. It prevents moving a row to another flow or browser in the database."""
     return f"provider_flow {digest(flow)} {digest(browser)}"
 
@@ -127,7 +127,7 @@ class LoginFlow:
         """Store the state of a flow until the browser returns. `address` is the client address, used for limits."""
         # Encrypted because the state contains the PKCE verifier and the nonce; whoever reads the database must not be
         # able to complete a login.
-        body = self.keyring.encrypt(msgspec.json.encode(about), _place(flow, browser))
+        body = self.keyring.encrypt(msgspec.json.encode(about), _encryption_context(flow, browser))
         now, source = time.time(), source_of(address)
         await self.database.write(
             partial(rows.create_login, flow=flow, browser=browser, body=body, now=now, source=source)
@@ -144,7 +144,9 @@ class LoginFlow:
             body = await self.database.write(partial(rows.consume_login, flow=flow, browser=browser, now=time.time()))
         try:
             if body is not None:
-                result = msgspec.json.decode(self.keyring.decrypt(body, _place(flow, browser or "")), type=LoginState)
+                result = msgspec.json.decode(
+                    self.keyring.decrypt(body, _encryption_context(flow, browser or "")), type=LoginState
+                )
                 if purpose is None or result.purpose == purpose:
                     return result
         except (DecryptionFailed, msgspec.DecodeError):

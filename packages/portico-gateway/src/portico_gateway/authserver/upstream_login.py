@@ -111,7 +111,7 @@ def finish(
 
 def identity_from_claims(settings: IdentityProviderSettings, claims: dict[str, Any]) -> Identity:
     """Return the user that claims describe. Raises AuthorizationError if the subject is missing or not verified."""
-    subject = _inward(claims, settings.subject_claim)
+    subject = _get_claim(claims, settings.subject_claim)
     if is_unverified_email(claims, settings.subject_claim):
         raise AuthorizationError(
             f"{quote_untrusted(settings.issuer)} has not verified the e-mail address of the user who logged in."
@@ -128,18 +128,18 @@ def identity_from_claims(settings: IdentityProviderSettings, claims: dict[str, A
         )
     # A missing flag means unverified: Entra never sends it and lets users choose any address.
     email = claims.get("email") if claims.get("email_verified") in (True, "true") else None
-    groups = _inward(claims, settings.groups_claim)
+    groups = _get_claim(claims, settings.groups_claim)
     return Identity(
         str(subject),
         sanitize_display_name(_text(claims.get("name"))),
-        _exact(email if settings.username_claim == "email" else _inward(claims, settings.username_claim)),
-        _exact(email),
+        _printable_value(email if settings.username_claim == "email" else _get_claim(claims, settings.username_claim)),
+        _printable_value(email),
         tuple(str(group) for group in groups[:1000] if len(str(group)) <= 255) if isinstance(groups, list) else (),
         claims,
     )
 
 
-def _exact(value: Any) -> str:
+def _printable_value(value: Any) -> str:
     """Return a value that grants access, or an empty string if it would be displayed differently.
 
     A name with invisible characters, or an address that was truncated, must not match an `allow` entry.
@@ -151,10 +151,10 @@ def _exact(value: Any) -> str:
 def is_allowed(settings: IdentityProviderSettings, identity: Identity) -> bool:
     """Return whether a user may log in. Without `allow`, every user of the identity provider may."""
     # Providers where anyone can register require `allow`; see `parse_identity_provider`.
-    return not settings.allow or any(_fits(entry, settings, identity) for entry in settings.allow)
+    return not settings.allow or any(_matches_entry(entry, settings, identity) for entry in settings.allow)
 
 
-def _fits(entry: str, login: IdentityProviderSettings, who: Identity) -> bool:
+def _matches_entry(entry: str, login: IdentityProviderSettings, who: Identity) -> bool:
     if entry == "*":
         return True
     kind, colon, value = entry.partition(":")
@@ -168,7 +168,7 @@ def _fits(entry: str, login: IdentityProviderSettings, who: Identity) -> bool:
         return email.rpartition("@")[2] == host and bool(who.email) and ours
     if kind == "claim":
         name, _, expected = value.partition("=")
-        result = _inward(who.claims, name)
+        result = _get_claim(who.claims, name)
         return (
             expected in map(str, result) if isinstance(result, list) else result is not None and str(result) == expected
         )
@@ -294,7 +294,7 @@ def _list(answer: FetchResponse) -> list[dict[str, Any]]:
     return [item for item in bounded if isinstance(item, dict)] if isinstance(bounded, list) else []
 
 
-def _inward(claims: Mapping[str, Any], path: str) -> Any:
+def _get_claim(claims: Mapping[str, Any], path: str) -> Any:
     """Return a claim by its full name, or by a dotted path.
 
     The full name comes first, since claim names may be URLs.

@@ -171,7 +171,7 @@ class AuditCommand:
         if not plain:
             # Name the store, since a running server may use another one.
             self.printer.print_error(f"records from {self.store if '://' not in self.store else 'the store'}")
-        items = [_plain(record) if plain else record for _, record in result]
+        items = [_to_json_object(record) if plain else record for _, record in result]
         self.printer.print_rows(items, HEADINGS, _row, empty="no records")
         return 0
 
@@ -194,7 +194,9 @@ class AuditCommand:
 
     def _build_filter(self) -> AuditFilter:
         arguments = self.arguments
-        times = {name: _moment(text) for name in ("since", "until") if (text := getattr(arguments, name)) is not None}
+        times = {
+            name: _parse_time(text) for name in ("since", "until") if (text := getattr(arguments, name)) is not None
+        }
         return AuditFilter(**times, principal=arguments.principal, tool=arguments.target, outcome=arguments.outcome)
 
 
@@ -206,7 +208,7 @@ ACTIONS: dict[str, Callable[[AuditCommand], Awaitable[int]]] = {
 }
 
 
-def _moment(text: str) -> int:
+def _parse_time(text: str) -> int:
     """Parse a date, a timestamp or an age (`2026-01-31`, `2026-01-31T12:00Z`, `2h`) into microseconds since the
     epoch.
     """
@@ -223,7 +225,7 @@ def _moment(text: str) -> int:
     return int(moment.astimezone(UTC).timestamp() * 1e6)
 
 
-def _plain(record: AuditEvent) -> dict[str, Any]:
+def _to_json_object(record: AuditEvent) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(record)
     return {"time": format_timestamp(record.at), **fields}
 

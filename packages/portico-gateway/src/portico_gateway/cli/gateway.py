@@ -155,7 +155,11 @@ def _format_report(report: dict[str, Any]) -> str:
     lines = [format_plain_table(headings, rows)]
     for item in report["upstreams"]:
         # The stderr of a working server, such as npm warnings, is shown in --format json only.
-        details = [] if _works(item) else [_describe_outage(item), item["error"].partition("\n")[0], *item["stderr"]]
+        details = (
+            []
+            if _is_upstream_healthy(item)
+            else [_describe_outage(item), item["error"].partition("\n")[0], *item["stderr"]]
+        )
         lines += [f"{item['alias']}: {to_single_line(line)}\n" for line in details if line]
     lines += _trouble_lines(report)
     lines += [f"clash: {to_single_line(clash)}\n" for clash in report["clashes"]]
@@ -191,12 +195,12 @@ def _is_healthy(report: dict[str, Any]) -> bool:
     applied = configuration is None or configuration["not_applied_since"] is None
     return (
         applied
-        and all(map(_works, report["upstreams"]))
+        and all(map(_is_upstream_healthy, report["upstreams"]))
         and not any(task["backing_off"] for task in report.get("tasks", ()))
     )
 
 
-def _works(item: dict[str, Any]) -> bool:
+def _is_upstream_healthy(item: dict[str, Any]) -> bool:
     """Return whether an upstream has no known problem."""
     return item["state"] in ("ok", "not tried")
 

@@ -47,7 +47,9 @@ def run(words: list[str]) -> int:
     if arguments.tool and not pins and not missing:
         raise UsageError(f"no pinned tool or prompt named {', '.join(arguments.tool)}")
     status = (
-        _list(pins, arguments.format) if arguments.action == "list" else _show(gateway, pins, arguments, bool(missing))
+        _list(pins, arguments.format)
+        if arguments.action == "list"
+        else _print_pins(gateway, pins, arguments, bool(missing))
     )
     return EXIT_UNREACHABLE if missing else status
 
@@ -66,7 +68,7 @@ def _leave_out(gateway: Gateway, meant: list[str]) -> None:
             gateway.remove_upstream(alias)
 
 
-def _show(gateway: Gateway, pins: list[ToolPin], arguments: argparse.Namespace, partly: bool) -> int:
+def _print_pins(gateway: Gateway, pins: list[ToolPin], arguments: argparse.Namespace, partly: bool) -> int:
     changed = [pin for pin in pins if pin.status != "as pinned"]
     for pin in changed:
         sys.stdout.write("".join(f"{line}\n" for line in difference(pin)))
@@ -102,7 +104,7 @@ def _list(pins: list[ToolPin], form: str | None) -> int:
 
 
 def _approve(gateway: Gateway, changed: list[ToolPin], arguments: argparse.Namespace) -> int:
-    if not arguments.yes and not _agrees(len(changed)):
+    if not arguments.yes and not _confirm(len(changed)):
         print("nothing was approved", file=sys.stderr)
         return 1
     for pin in changed:
@@ -112,7 +114,7 @@ def _approve(gateway: Gateway, changed: list[ToolPin], arguments: argparse.Names
     return 0
 
 
-def _agrees(count: int) -> bool:
+def _confirm(count: int) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("no terminal for the confirmation: pass --yes to approve the changes shown")
     answer = input(f"Approve {'this' if count == 1 else f'these {count}'}? [y/N] ")
@@ -135,7 +137,7 @@ def difference(pin: ToolPin) -> Iterator[str]:
         if was != now and member not in _IN_CONTRACT:
             name = to_single_line(member)
             yield from (
-                f"  {name} {word} {_quote(definition)}"
+                f"  {name} {word} {_quote_value(definition)}"
                 for word, definition in (("was", was), ("is ", now))
                 if definition
             )
@@ -161,6 +163,6 @@ def _join_path(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _quote(text: object) -> str:
+def _quote_value(text: object) -> str:
     quoted = text if isinstance(text, str) else msgspec.json.encode(text, order="sorted").decode()
     return repr(to_single_line(quoted, MAX_QUOTE_CHARS))

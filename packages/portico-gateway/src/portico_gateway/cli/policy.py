@@ -69,9 +69,9 @@ def _test(arguments: argparse.Namespace) -> int:
     tables = read_tables(arguments.file)
     beside = Path(arguments.file).with_suffix(".tests.toml")
     files = [*([beside] if beside.is_file() else []), *map(Path, arguments.expectations)]
-    expected = list(_said(arguments.file, tables).sections.get("policy_test", ()))
+    expected = list(_parse_policy(arguments.file, tables).sections.get("policy_test", ()))
     for file in files:
-        expected += _said(str(file), {"policy_test": read_tables(str(file)).get("policy_test", [])}).sections[
+        expected += _parse_policy(str(file), {"policy_test": read_tables(str(file)).get("policy_test", [])}).sections[
             "policy_test"
         ]
     # An empty run must not pass: in CI it would hide that the tests were not found.
@@ -91,7 +91,7 @@ def _test(arguments: argparse.Namespace) -> int:
 def _rules(target: str) -> PolicyEngine:
     """Return the rules of a TOML file or of a server."""
     if target.endswith(".toml"):
-        sections = _said(target, read_tables(target)).sections
+        sections = _parse_policy(target, read_tables(target)).sections
         return PolicyEngine(sections.get("rule", ()), sections.get("require", ()))
     server = serve.load_server(target)
     guard = None if server.policy is None else server.policy.access_policy
@@ -99,7 +99,7 @@ def _rules(target: str) -> PolicyEngine:
     return guard if isinstance(guard, PolicyEngine) else PolicyEngine()
 
 
-def _said(path: str, tables: dict[str, Any]) -> access_settings.AccessSettings:
+def _parse_policy(path: str, tables: dict[str, Any]) -> access_settings.AccessSettings:
     """Parse the policy sections of a file. Other sections are ignored, since they may need resources that are absent
     here.
     """

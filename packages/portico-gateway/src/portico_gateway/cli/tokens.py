@@ -129,10 +129,10 @@ def _write(path: Path, rows: list[TokenEntry]) -> None:
 
 
 def _toml(row: TokenEntry) -> str:
-    lines = ["", "[[token]]", f"id = {_quote(row.id)}", f'hash = "{row.hash}"']
+    lines = ["", "[[token]]", f"id = {_quote_toml(row.id)}", f'hash = "{row.hash}"']
     for name, words in (("scopes", row.scopes), ("groups", row.groups)):
         if words:
-            lines.append(f"{name} = [{', '.join(map(_quote, words))}]")
+            lines.append(f"{name} = [{', '.join(map(_quote_toml, words))}]")
     if row.all:
         lines.append("all = true")
     if row.expires is not None:
@@ -140,6 +140,6 @@ def _toml(row: TokenEntry) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quote(text: str) -> str:
+def _quote_toml(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

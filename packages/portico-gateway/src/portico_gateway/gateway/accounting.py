@@ -167,12 +167,12 @@ class ConcurrencyLimit:
             return UNCOUNTED
         owner = get_caller_key(call)[0]
         if not self._turns.size and self.free and self._held.get(owner, 0) < self._alone:
-            self._hold(owner)
+            self._take_slot(owner)
             return owner
         # A call must not overtake the queue, or a busy caller would be served before callers that have waited.
-        if not self._may(owner) or self._queue.has_turn(self._may):
+        if not self._has_slot(owner) or self._queue.has_turn(self._has_slot):
             return None
-        self._hold(owner)
+        self._take_slot(owner)
         return owner
 
     async def acquire(self, call: Call) -> str:
@@ -182,7 +182,7 @@ class ConcurrencyLimit:
             await self._queue.wait(caller, lambda: self.release(caller[0]))
         finally:
             # The shares grow when fewer callers wait.
-            self._wake()
+            self._wake_waiting()
         return caller[0]
 
     def release(self, owner: str) -> None:
@@ -195,20 +195,20 @@ class ConcurrencyLimit:
             else:
                 del self._held[owner]
         if self._turns.size:
-            self._wake()
+            self._wake_waiting()
 
-    def _wake(self) -> None:
+    def _wake_waiting(self) -> None:
         """Give free slots to waiting callers. Each slot is held before its call resumes, so that no other call takes
         it.
         """
-        while len(self._queue) and (woken := self._queue.wake(self._may)) is not None:
-            self._hold(woken)
+        while len(self._queue) and (woken := self._queue.wake(self._has_slot)) is not None:
+            self._take_slot(woken)
 
-    def _hold(self, owner: str) -> None:
+    def _take_slot(self, owner: str) -> None:
         self.free -= 1
         self._held[owner] = self._held.get(owner, 0) + 1
 
-    def _may(self, owner: str) -> bool:
+    def _has_slot(self, owner: str) -> bool:
         limit = self._queue.limit(owner, self._held)
         # The uncounted slots may all belong to this caller, so they are deducted from its share.
         return self.free > 0 and self._held.get(owner, 0) < max(1, limit - self._uncounted)

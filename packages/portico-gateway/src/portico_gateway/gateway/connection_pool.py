@@ -157,9 +157,11 @@ class ConnectionPool:
             if shared is not None and shared.in_flight:
                 # Another call of the same callers uses it already, so it takes nothing from a share.
                 if has_turn:
-                    self._wake()
+                    self._wake_next()
                 return shared
-            if key is STATELESS_KEY or (self._may(owner) and (has_turn or not self._queue.has_turn(self._may))):
+            if key is STATELESS_KEY or (
+                self._has_slot(owner) and (has_turn or not self._queue.has_turn(self._has_slot))
+            ):
                 lane = self._find_idle(key)
                 if lane is not None:
                     # An exclusive connection is counted for the caller that uses it now, not for the one that opened
@@ -167,7 +169,7 @@ class ConnectionPool:
                     if self.one_call_per_connection and key[0] != STATELESS:
                         lane.owner = owner
                     if has_turn:
-                        self._wake()
+                        self._wake_next()
                     return lane
                 try:
                     # Cancellation of this caller must not cancel the opening: others may wait for the same connection.
@@ -178,14 +180,14 @@ class ConnectionPool:
                     pass
             # A suspended call waits for its user and holds a connection. The caller's own oldest one ends before its
             # new call is rejected; other callers are not affected.
-            elif not self._may(owner) and await self._bridge.evict_oldest(self.alias, owner):
+            elif not self._has_slot(owner) and await self._bridge.evict_oldest(self.alias, owner):
                 # The caller's own suspended call gives way.
                 continue
             try:
-                await self._queue.wait(caller, self._wake)
+                await self._queue.wait(caller, self._wake_next)
             except (QueueFull, TimeoutError):
                 # The shares grow when fewer callers wait.
-                self._wake()
+                self._wake_next()
                 raise self.busy_error(
                     f"no free connection for this caller (limit: {self.settings.max_connections})"
                 ) from None
@@ -195,7 +197,7 @@ class ConnectionPool:
         """Return whether no call waits and the caller of an idle connection certainly has a share left."""
         return not self.one_call_per_connection and not len(self._queue) and self._busy.get(lane.owner, 0) < self._share
 
-    def _may(self, owner: str) -> bool:
+    def _has_slot(self, owner: str) -> bool:
         """Return whether a caller may have one more busy connection."""
         return self._busy.get(owner, 0) < self._queue.limit(owner, self._busy)
 
@@ -211,12 +213,12 @@ class ConnectionPool:
                 self._close_in_background(lane)
             # Nobody waits on an upstream with little load.
             if self._queue.turns.size:
-                self._wake()
+                self._wake_next()
 
-    def _wake(self) -> None:
+    def _wake_next(self) -> None:
         """Give a turn to the next caller, if there is an idle connection or room for one."""
         if len(self._queue) and (len(self) + self._being_opened < self.settings.max_connections or self._idle()):
-            self._queue.wake(self._may)
+            self._queue.wake(self._has_slot)
 
     async def _open_for(self, call: Call, able: ClientCapabilities, owner: str) -> None:
         """Open a connection for a call, unless another call has opened a suitable one in the meantime."""
@@ -230,10 +232,10 @@ class ConnectionPool:
             self._being_opened += 1
             try:
                 await self._evict_idle()
-                await self._open(key, able, call, owner)
+                await self._open_connection(key, able, call, owner)
             finally:
                 self._being_opened -= 1
-                self._wake()
+                self._wake_next()
             self._close_with_session(call)
 
     def _lock_for(self, key: Any) -> asyncio.Lock:
@@ -293,7 +295,7 @@ class ConnectionPool:
 
     # Opening
 
-    async def _open(self, key: Any, able: ClientCapabilities, call: Call, owner: str) -> None:
+    async def _open_connection(self, key: Any, able: ClientCapabilities, call: Call, owner: str) -> None:
         sender = None if self._auth is None else self._auth.make_sender(call)
         info = self._info if self.client is None else self.client.info or self._info
         create = partial(
@@ -406,7 +408,7 @@ class ConnectionPool:
                 self._retired.append(item)
                 if not item.in_flight and not item.has_tasks:
                     self._close_in_background(item)
-        self._wake()
+        self._wake_next()
 
     # Closing
 
@@ -435,7 +437,7 @@ class ConnectionPool:
                 group.remove(lane)
                 if not group:
                     del self.by_key[key]
-        self._wake()
+        self._wake_next()
 
     def _close_in_background(self, lane: UpstreamConnection) -> None:
         """Close a connection without waiting for it."""

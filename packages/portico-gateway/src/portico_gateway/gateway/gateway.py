@@ -539,11 +539,11 @@ def _apply_each(
     """Remove and add the items that differ. Return those in effect, against which the next change is compared."""
     applied = dict(old)
     for name in [name for name in old if new.get(name) != old[name]]:
-        with _noting(kind, name, problems):
+        with _collect_problems(kind, name, problems):
             remove(name)
             del applied[name]
     for name in [name for name in new if name not in applied]:
-        with _noting(kind, name, problems):
+        with _collect_problems(kind, name, problems):
             try:
                 add(new[name])
             except Exception:
@@ -556,7 +556,7 @@ def _apply_each(
 
 
 @contextlib.contextmanager
-def _noting(kind: str, name: str, problems: list[str]) -> Iterator[None]:
+def _collect_problems(kind: str, name: str, problems: list[str]) -> Iterator[None]:
     try:
         yield
     except UsageError as mistake:

@@ -50,18 +50,20 @@ class NameFilter:
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
         self._include, self._exclude = include, exclude
-        self._included = _matcher(spelling for template in include for spelling in _spellings(template))
+        self._included = _matcher(spelling for template in include for spelling in _uri_spellings(template))
         self._included_paths = _matcher(
-            spelling for template in include for spelling in _spellings(_without_query(template))
+            spelling for template in include for spelling in _uri_spellings(_without_query(template))
         )
         # Confusable characters are folded for exclusion only: an `include` must not admit look-alikes.
         self._excluded = _matcher(
-            fold_confusables(spelling) for template in exclude for spelling in _spellings(template)
+            fold_confusables(spelling) for template in exclude for spelling in _uri_spellings(template)
         )
         self._excluded_templates = [*filter(None, (_uri_template(fold_confusables(template)) for template in exclude))]
         templates = [*filter(None, map(_uri_template, include))]
         # An included template can be listed. If some of its URIs are included too, only those can be read.
-        globs = [_glob(_halves(template)[1]) for template in include if not has_variable(template) and ":" in template]
+        globs = [
+            _glob(_split_pattern(template)[1]) for template in include if not has_variable(template) and ":" in template
+        ]
         self._included_templates = [
             template for template in templates if not any(globs_intersect(glob, template.glob) for glob in globs)
         ]
@@ -118,15 +120,15 @@ def _matcher(patterns: Iterable[str]) -> _Match:
     return lambda text: compiled is not None and compiled.match(text) is not None
 
 
-def _halves(pattern: str) -> tuple[str, str]:
+def _split_pattern(pattern: str) -> tuple[str, str]:
     """Split a pattern into the owner prefix with its dot and the URI. For a name pattern the prefix is empty."""
     colon = pattern.find(":")
     dot = pattern.rfind(".", 0, colon) + 1 if colon >= 0 else 0
     return pattern[:dot], pattern[dot:]
 
 
-def _spellings(pattern: str) -> Iterable[str]:
-    before, uri = _halves(pattern)
+def _uri_spellings(pattern: str) -> Iterable[str]:
+    before, uri = _split_pattern(pattern)
     if ":" not in uri or ".." in uri:
         return (pattern,)
     return [before + spelling for spelling in canonical_spellings(uri)]
@@ -144,7 +146,7 @@ def _glob(pattern: str) -> str:
 
 def _uri_template(pattern: str) -> _OwnedUriTemplate | None:
     """Return the URI template of a pattern, or None if the pattern is not a template."""
-    before, uri = _halves(pattern)
+    before, uri = _split_pattern(pattern)
     if not has_variable(uri):
         return None
     try:

@@ -186,7 +186,7 @@ class RoutingTable:
         # The first owner decides. A second upstream that lists the same URI is reachable under its alias.
         for owner, inward in self._owners(uri, None):
             return uri if owner is upstream and inward == uri else exposed_uri(upstream.alias, uri)
-        return exposed_uri(upstream.alias, uri) if self._has(upstream, uri) else uri
+        return exposed_uri(upstream.alias, uri) if self._lists_uri(upstream, uri) else uri
 
     def candidate_upstreams(self, uri: str, facet: ServerView | None) -> Iterator[tuple[UpstreamProvider, str]]:
         """Yield the upstreams that may have a resource and expose it, the most likely first, each with its original
@@ -214,7 +214,7 @@ class RoutingTable:
         # The explicit prefix wins over everything else; otherwise an upstream could capture another's resources by
         # listing URIs with its alias.
         for upstream, inward in aliased:
-            if self._has(upstream, inward):
+            if self._lists_uri(upstream, inward):
                 yield upstream, inward
                 return
         # A listed resource is a statement about this URI; a template only says that there may be one.
@@ -249,7 +249,7 @@ class RoutingTable:
             )
         return self._by_rank
 
-    def _has(self, upstream: UpstreamProvider, uri: str) -> bool:
+    def _lists_uri(self, upstream: UpstreamProvider, uri: str) -> bool:
         """Return whether an upstream lists a URI, or a template that matches it."""
         # Cached per table: the templates of an upstream are parsed once, and matched for each URI.
         listed = self._listed.get(upstream.alias)
@@ -272,7 +272,7 @@ class RoutingTable:
         if other is None or other is upstream:
             return False
         inward = upstream_uri(other.alias, uri)
-        return inward is not None and (self._has(other, inward) or inward in self._template_texts(other))
+        return inward is not None and (self._lists_uri(other, inward) or inward in self._template_texts(other))
 
     def _template_texts(self, upstream: UpstreamProvider) -> set[str]:
         return {entry.key for entry in self._lists_of(upstream).get(TEMPLATES_LIST, ())}

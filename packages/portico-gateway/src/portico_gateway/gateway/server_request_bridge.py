@@ -213,7 +213,7 @@ class ServerRequestBridge:
             _, parked = self._parked.popitem(last=False)
             self._abort(parked)
 
-    def _oldest(self, alias: str, owner: str) -> str | None:
+    def _find_oldest_ticket(self, alias: str, owner: str) -> str | None:
         own = (
             ticket
             for ticket, suspended in self._parked.items()
@@ -223,7 +223,7 @@ class ServerRequestBridge:
 
     async def evict_oldest(self, alias: str, owner: str) -> bool:
         """End the caller's longest suspended call at an upstream. Return False if there is none."""
-        ticket = self._oldest(alias, owner)
+        ticket = self._find_oldest_ticket(alias, owner)
         if ticket is None:
             return False
         parked = self._parked.pop(ticket)

@@ -427,7 +427,7 @@ class UpstreamProvider:
         Raises ToolError if the upstream is unavailable.
         """
         if tool and (begun := self.begin(call, tool, params)) is not None:
-            return self._finish(call, params, *begun)
+            return self._complete(call, params, *begun)
         return self._call(replace(call, params=params, read=None, facet=None), binding, on_detach)
 
     async def _call(self, call: Call, bound: Callable[[], bytes], detach: DetachHandler | None) -> UpstreamResponse:
@@ -470,7 +470,7 @@ class UpstreamProvider:
             return None
         return lane, begun, owner
 
-    async def _finish(
+    async def _complete(
         self, call: Call, params: Raw, lane: UpstreamConnection, begun: PendingHttpCall, owner: str
     ) -> UpstreamResponse:
         lane.untracked_in_flight += 1

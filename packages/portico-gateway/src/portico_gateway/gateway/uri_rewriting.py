@@ -66,7 +66,7 @@ def _object(changes: dict[str, _Rewrite]) -> _Rewrite:
     return change
 
 
-def _each(value: _Rewrite) -> _Rewrite:
+def _for_each_item(value: _Rewrite) -> _Rewrite:
     """Return a rewriter for every item of an array. A value that is not an array is treated as a single item."""
 
     def change(raw: Raw, outward: UriRewriter) -> Raw | None:
@@ -90,7 +90,7 @@ _located = _object({"uri": _uri, "_meta": _meta})
 # A resource link has a URI itself; an embedded resource has it in `resource`.
 _block = _object({"uri": _uri, "resource": _located, "_meta": _meta})
 _RESULTS: dict[str, _Rewrite] = {
-    "tools/call": _object({"content": _each(_block), "_meta": _meta}),
-    "prompts/get": _object({"messages": _each(_object({"content": _each(_block)})), "_meta": _meta}),
-    "resources/read": _object({"contents": _each(_located), "_meta": _meta}),
+    "tools/call": _object({"content": _for_each_item(_block), "_meta": _meta}),
+    "prompts/get": _object({"messages": _for_each_item(_object({"content": _for_each_item(_block)})), "_meta": _meta}),
+    "resources/read": _object({"contents": _for_each_item(_located), "_meta": _meta}),
 }

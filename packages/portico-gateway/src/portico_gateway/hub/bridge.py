@@ -302,7 +302,7 @@ class Bridge:
                 hub = location.connect_or_start(directory)
             finally:
                 os.close(directory)
-            answer = self._greet(hub)
+            answer = self._exchange_greeting(hub)
             if answer == b"ok\n":
                 hub.setblocking(False)
                 self._hub = hub
@@ -315,7 +315,7 @@ class Bridge:
                 raise HubError(answer.decode(errors="replace").strip())
         raise HubError("the hub closes its connections; see `portico hub logs`")
 
-    def _greet(self, hub: socket.socket) -> bytes:
+    def _exchange_greeting(self, hub: socket.socket) -> bytes:
         """Send the greeting and return the answer, or nothing if the connection ended. Raises HubError."""
         # Bounded: a hub that does not answer hangs.
         hub.settimeout(location.START_TIMEOUT_SECONDS)
@@ -468,15 +468,17 @@ def build_greeting(names: list[str], variables: list[str], directory: str | None
         "names": _quote_all(names),
         "variables": _quote_all(variables),
         "command": "null" if command is None else _quote_all(command),
-        "cwd": _quote(os.path.join(working_directory, os.path.expanduser(directory or ""))),
-        "environment": "{" + ",".join(f"{_quote(name)}:{_quote(value)}" for name, value in os.environ.items()) + "}",
+        "cwd": _quote_json(os.path.join(working_directory, os.path.expanduser(directory or ""))),
+        "environment": "{"
+        + ",".join(f"{_quote_json(name)}:{_quote_json(value)}" for name, value in os.environ.items())
+        + "}",
         "has_cwd": "false" if directory is None else "true",
         "pid": str(os.getpid()),
     }
     return ("{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}\n").encode()
 
 
-def _quote(text: str) -> str:
+def _quote_json(text: str) -> str:
     """Return a JSON string. The json module would double the time until the first message."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
@@ -491,7 +493,7 @@ def _escape(character: str) -> str:
 
 
 def _quote_all(texts: list[str]) -> str:
-    return "[" + ",".join(map(_quote, texts)) + "]"
+    return "[" + ",".join(map(_quote_json, texts)) + "]"
 
 
 def run(words: list[str]) -> int:

@@ -88,7 +88,7 @@ class Hub:
         with handle_signals(self.stop):
             await self._stop_requested.wait()
         server.close()
-        await self._end()
+        await self._stop_all()
         log.info("hub stopped")
 
     def stop(self, *, restart: bool = False) -> None:
@@ -96,7 +96,7 @@ class Hub:
         self._keeps_bridges = restart
         self._stop_requested.set()
 
-    async def _end(self) -> None:
+    async def _stop_all(self) -> None:
         self._maintenance.cancel()
         if not self._keeps_bridges:
             for session in self.sessions:
@@ -289,7 +289,7 @@ class _BridgeConnection(asyncio.Protocol):
             self._greeting = bytearray(rest)
             # The messages wait in the socket until the session exists.
             self._transport.pause_reading()
-            self._hub.start_task(self._answer(line))
+            self._hub.start_task(self._handle_greeting(line))
         elif len(self._greeting) > MAX_GREETING_BYTES:
             self._refuse(f"the greeting must not exceed {MAX_GREETING_BYTES} bytes")
 
@@ -328,7 +328,7 @@ class _BridgeConnection(asyncio.Protocol):
         self._transport.write(" ".join(reason.split()).encode() + b"\n")
         self._transport.close()
 
-    async def _answer(self, line: bytes) -> None:
+    async def _handle_greeting(self, line: bytes) -> None:
         try:
             request = _parse_greeting(line)
             if isinstance(request, ControlRequest):

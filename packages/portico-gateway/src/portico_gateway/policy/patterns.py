@@ -177,9 +177,9 @@ class ComponentPattern(Struct, frozen=True):
         # A name that contains the internal characters is hostile; it never matches an allow rule.
         if _ANY_CHARS in name or _ANY_CHAR in name or not glob_covers(self.name, name):
             return False
-        return kind not in ("resource", "template") or self._covers(name)
+        return kind not in ("resource", "template") or self._covers_uri(name)
 
-    def _covers(self, uri: str) -> bool:
+    def _covers_uri(self, uri: str) -> bool:
         # Query strings may be ignored by the target, so both the whole URI and its path must be covered.
         heads = [glob[: match.start()] for glob in self.uris if (match := _QUERY.search(glob))]
         return covers(

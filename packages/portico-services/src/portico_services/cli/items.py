@@ -205,7 +205,7 @@ class ItemsCommand:
     # Claiming and listing.
 
     async def next(self) -> int | None:
-        following = await self._next()
+        following = await self._claim_next()
         if not following["found"] and self.arguments.wait:
             following = await self._wait_for_next()
         if not following["found"]:
@@ -224,11 +224,11 @@ class ItemsCommand:
                     async with asyncio.timeout(WAIT_SECONDS):
                         await anext(following)
                 await store.take_back()
-                result = await self._next()
+                result = await self._claim_next()
                 if result["found"]:
                     return result
 
-    async def _next(self) -> Item:
+    async def _claim_next(self) -> Item:
         return await self.call(
             "next_task",
             worker=self.arguments.worker,

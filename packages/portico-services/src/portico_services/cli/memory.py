@@ -103,13 +103,13 @@ async def _resolve_project(url: str, name: str) -> str:
         return name
     ending = [item for item in projects if item.endswith(f"/{name.strip('/')}")]
     if len(ending) > 1:
-        raise UsageError(f"ambiguous project {name!r}: {_some(ending)}; write more of the name")
+        raise UsageError(f"ambiguous project {name!r}: {_join_names(ending)}; write more of the name")
     if ending:
         return ending[0]
-    raise ToolError(f"unknown project {name!r}; projects with memories: {_some(projects) or 'none'}")
+    raise ToolError(f"unknown project {name!r}; projects with memories: {_join_names(projects) or 'none'}")
 
 
-def _some(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - MAX_PROJECTS_NAMED
     return ", ".join(names[:MAX_PROJECTS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -250,7 +250,7 @@ def _filter(arguments: argparse.Namespace) -> str:
     return " ".join([arguments.filter, *(f'{key}:"{value}"' for key, value in named)])
 
 
-async def _show(shell: ServiceSession) -> None:
+async def _show_memory(shell: ServiceSession) -> None:
     if len(shell.arguments.words) != 1:
         raise UsageError("exactly one ID is required")
     (id,) = shell.arguments.words
@@ -406,7 +406,7 @@ ACTIONS: dict[str, Callable[[ServiceSession], Awaitable[None]]] = {
     "capture": _capture,
     "recall": _list,
     "list": _list,
-    "show": _show,
+    "show": _show_memory,
     "edit": _edit,
     "delete": _delete,
     "restore": _restore,

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         after = mark + _edit(before.removeprefix(mark), action, names or list(HOOKS), arguments)
     except InvalidJsonc as mistake:
         raise UsageError(f"{path}, {mistake}; the file was not changed") from None
-    install._finish(path, before, after, arguments)
+    install._write_changes(path, before, after, arguments)
 
 
 def _settings_file(scope: str) -> Path:

@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
         return 1
     with _no_longer_than(HOOK_TIMEOUT_SECONDS):
         try:
-            answer = _answer(name, _read_event(), arguments)
+            answer = _run_hook(name, _read_event(), arguments)
             if answer is not None:
                 sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
                 sys.stdout.flush()
@@ -87,9 +87,9 @@ def _read_event() -> dict[str, Any]:
     return event
 
 
-def _answer(name: str, event: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
+def _run_hook(name: str, event: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
     """Return the output of a hook, or None for no output."""
-    where = _where(event, arguments)
+    where = _find_project(event, arguments)
     url = store_url(arguments.store, arguments.data, DEFAULT_STORE_NAME)
     now = timestamps.now_ms()
     if name == "pre-compact":
@@ -113,7 +113,7 @@ def _answer(name: str, event: dict[str, Any], arguments: argparse.Namespace) -> 
     return answer
 
 
-def _where(event: dict[str, Any], arguments: argparse.Namespace) -> ProjectInfo:
+def _find_project(event: dict[str, Any], arguments: argparse.Namespace) -> ProjectInfo:
     """Return the project of the assistant's working directory, which is usually also ours."""
     # The hook may run in another directory than the session it reports on.
     folder = responses.string_field(event, "cwd")

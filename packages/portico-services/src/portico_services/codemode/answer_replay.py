@@ -97,11 +97,11 @@ class AnswerReplay:
         # The script must receive answers in the recorded order, or its control flow could differ from the first run.
         while self._replayed < len(places) and places[self._replayed].n <= last:
             entry = places[self._replayed]
-            answers.append(_answer(entry.n, entry.at, entry.outcome))
+            answers.append(_format_answer(entry.n, entry.at, entry.outcome))
             self._replayed += 1
         if answers:
             self._send(answers)
-            self._pump()
+            self._send_answers()
 
     def pause(self) -> None:
         """Hold back finished answers until `resume`, so that concurrent calls are answered in one message."""
@@ -109,19 +109,19 @@ class AnswerReplay:
 
     def resume(self) -> None:
         self._paused = False
-        self._pump()
+        self._send_answers()
 
     def finish(self, item: ScriptRequest, outcome: str, *, wrote: bool = False) -> None:
         self._outbox.append((item, outcome))
         if wrote:
             self._stored.append(item.n)
-            self._pump()
+            self._send_answers()
         elif not self._paused:
             # Batch it with the answers that finish in the same iteration of the event loop.
             self.pause()
             asyncio.get_running_loop().call_soon(self.resume)
 
-    def _pump(self) -> None:
+    def _send_answers(self) -> None:
         """Send new answers to the script, unless a replay or a write to the journal is in progress."""
         # New answers wait for the replay: the script must not receive them before the answers of its earlier run.
         if self.storing is not None or self._replayed < len(self._journal.sequences):
@@ -146,7 +146,7 @@ class AnswerReplay:
         self._writes.difference_update(wrote)
         self.storing = None
         self._send(answers)
-        self._pump()
+        self._send_answers()
 
     def _record(self) -> list[str]:
         """Record all pending answers in the journal and return them encoded."""
@@ -157,14 +157,14 @@ class AnswerReplay:
             if len(outcome) > MIN_DROPPABLE_BYTES and self._journal.size + utf8_size(outcome) > MAX_JOURNAL_BYTES:
                 outcome = results.error_outcome(_DROPPED_RESULT_MESSAGE, "TooLarge")
             self._journal.record(request.n, request.tool or "", request.digest, now, outcome)
-            answers.append(_answer(request.n, now, outcome))
+            answers.append(_format_answer(request.n, now, outcome))
         return answers
 
     def _send(self, answers: list[str]) -> None:
         self._worker.send(f'{{"answers":[{",".join(answers)}]}}'.encode())
 
 
-def _answer(n: int, at: float, outcome: str) -> str:
+def _format_answer(n: int, at: float, outcome: str) -> str:
     # The outcome is spliced into the message as text, without decoding what may be several MiB of JSON.
     inside = outcome[1:-1]
     return f'{{"n":{n},"at":{at!r}{"," if inside else ""}{inside}}}'

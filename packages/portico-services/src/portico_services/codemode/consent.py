@@ -115,14 +115,14 @@ def _format_call(call: PendingCall, tool: ScriptTool) -> str:
     """Format a call on one line, without control characters that could mislead the reader."""
     arguments: Any = msgspec.json.decode(call.arguments)
     values = arguments.items() if isinstance(arguments, dict) else ()
-    formatted = ", ".join(f"{_plain(name)}={_format_value(value)}" for name, value in values)
+    formatted = ", ".join(f"{_replace_unprintable(name)}={_format_value(value)}" for name, value in values)
     risk = " (destructive)" if tool.hints.destructive_hint is True else ""
-    return f"{_plain(tool.path)}({truncate(formatted, MAX_LINE_CHARS)}){risk}"
+    return f"{_replace_unprintable(tool.path)}({truncate(formatted, MAX_LINE_CHARS)}){risk}"
 
 
 def _format_value(value: Any) -> str:
-    return truncate(_plain(msgspec.json.encode(value).decode()), MAX_VALUE_CHARS)
+    return truncate(_replace_unprintable(msgspec.json.encode(value).decode()), MAX_VALUE_CHARS)
 
 
-def _plain(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     return "".join(item if item.isprintable() else " " for item in text)

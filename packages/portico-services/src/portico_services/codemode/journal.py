@@ -128,7 +128,7 @@ class RunStore:
         try:
             database = await Database(self.url or "sqlite://").open()
         except StoreError as failure:
-            raise _away() from failure
+            raise _store_unavailable_error() from failure
         try:
             # SQLite keeps its key in a file next to the database; PostgreSQL has no such place.
             if not database.signing.keys:
@@ -156,20 +156,20 @@ class RunStore:
         try:
             return await (await self.database()).read(partial(_call_in_transaction, fn, arguments))
         except StoreError as failure:
-            raise _away() from failure
+            raise _store_unavailable_error() from failure
 
     async def write(self, fn: Any, *arguments: Any) -> Any:
         try:
             return await (await self.database()).write(partial(_call_in_transaction, fn, arguments))
         except StoreError as failure:
-            raise _away() from failure
+            raise _store_unavailable_error() from failure
 
 
 def _call_in_transaction(fn: Any, arguments: tuple[Any, ...], tx: Transaction) -> Any:
     return fn(tx, *arguments)
 
 
-def _away() -> ToolError:
+def _store_unavailable_error() -> ToolError:
     return ToolError(
         "The journal of the run cannot be written because the store is unavailable, so the script was stopped.",
         error_type="ToolExecutionError",

@@ -96,7 +96,7 @@ class SavedScriptStore:
         return result
 
     async def list(self, owner: str) -> list[SavedScript]:
-        result: list[SavedScript] = await self._store.read(_all, owner)
+        result: list[SavedScript] = await self._store.read(_fetch_all, owner)
         return [item for item in result if await self._is_authentic(owner, item)]
 
     async def _is_authentic(self, owner: str, script: SavedScript) -> bool:
@@ -142,7 +142,7 @@ def _find(tx: Transaction, owner: str, name: str) -> SavedScript | None:
     )
 
 
-def _all(tx: Transaction, owner: str) -> list[SavedScript]:
+def _fetch_all(tx: Transaction, owner: str) -> list[SavedScript]:
     return tx.fetch_all(
         SavedScript, f"select {_COLUMNS} from portico_saved_script where owner = ? order by name", (owner,)
     )

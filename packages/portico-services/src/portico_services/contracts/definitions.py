@@ -157,13 +157,13 @@ class ServerContract(Struct, frozen=True, kw_only=True, dict=True):
 
     def memoize(self, make: Callable[[ServerContract], T]) -> T:
         """Return `make(self)`, computed on the first call and cached with the contract."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        result: T = self._made[make]
+        if make not in self._memoized:
+            self._memoized[make] = make(self)
+        result: T = self._memoized[make]
         return result
 
     @cached_property
-    def _made(self) -> dict[Any, Any]:
+    def _memoized(self) -> dict[Any, Any]:
         return {}
 
     def suggest(self, name: str) -> list[ToolDefinitionSnapshot]:

@@ -162,7 +162,7 @@ def _changes(
                 message = f"the invocation name changed from `{before.invocation}` to `{after.invocation}`"
                 todo = f"Call it as `{after.invocation}` in contracts."
                 yield ContractChange(after.name, "breaking", "tool", "invocation", message, todo)
-            yield from _older(before, after)
+            yield from _find_downgrade(before, after)
         for compare_tool in compare_tools(before, after, in_full=in_full, data_schema=data_schema):
             yield ContractChange(
                 after.name,
@@ -176,7 +176,7 @@ def _changes(
 
 
 def _removal_change(tool: ToolDefinitionSnapshot, heirs: RenameCandidates) -> ContractChange:
-    heir = heirs.get(_promises(tool))
+    heir = heirs.get(_encode_schemas(tool))
     todo = (
         f"Call `{heir}` instead; its parameters and result are identical."
         if heir is not None
@@ -189,15 +189,15 @@ def _find_renames(pairs: list[Pair]) -> RenameCandidates:
     heirs: RenameCandidates = {}
     for was, candidate in pairs:
         if was is None and candidate is not None:
-            heirs.setdefault(_promises(candidate), candidate.name)
+            heirs.setdefault(_encode_schemas(candidate), candidate.name)
     return heirs
 
 
-def _promises(tool: ToolDefinitionSnapshot) -> bytes:
+def _encode_schemas(tool: ToolDefinitionSnapshot) -> bytes:
     return msgspec.json.encode((tool.input_schema, tool.output_schema), order="sorted")
 
 
-def _older(before: ToolDefinitionSnapshot, after: ToolDefinitionSnapshot) -> Iterator[ContractChange]:
+def _find_downgrade(before: ToolDefinitionSnapshot, after: ToolDefinitionSnapshot) -> Iterator[ContractChange]:
     if definitions.is_downgrade(before.version, after.version):
         message = f"the version was downgraded from {before.version} to {after.version}"
         yield ContractChange(after.name, "patch", "tool", "version", message, "")

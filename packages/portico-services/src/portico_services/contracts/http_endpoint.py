@@ -57,25 +57,25 @@ def add_call_endpoint(server: Server, path: str) -> None:
     async def answer(request: Any) -> HttpAnswer:
         # A web page can send other types to a server on this machine without asking the browser first.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return _answer(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _refuse("body", "must be application/json"))
+            return _encode_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _refuse("body", "must be application/json"))
         try:
             message = msgspec.json.decode(await request.body(), type=_ToolCall)
         except (ValueError, RecursionError) as failure:
-            return _answer(HTTPStatus.BAD_REQUEST, _refuse("body", str(failure)))
+            return _encode_response(HTTPStatus.BAD_REQUEST, _refuse("body", str(failure)))
         if not is_invocation_name(message.tool_name):
             reason = "must be module_name.tool_name in lower case"
-            return _answer(HTTPStatus.BAD_REQUEST, _refuse("tool_name", reason, message.tool_name))
+            return _encode_response(HTTPStatus.BAD_REQUEST, _refuse("tool_name", reason, message.tool_name))
         # Read for each call: a view that is configured later must apply here too.
         target = HandlerTarget(
             server.public_handler, timeout=TIMEOUT_SECONDS, cache=cache, principal=request.user, headers=request.headers
         )
         # A tool that failed is a successful exchange: the status of the result is in the message.
-        return _answer(HTTPStatus.OK, await invoke(target, message.tool_name, message.arguments))
+        return _encode_response(HTTPStatus.OK, await invoke(target, message.tool_name, message.arguments))
 
 
 def _refuse(path: str, reason: str, value: str = "") -> Outcome:
     return outcomes.invalid_arguments([ValidationIssue(path, "type", reason, value)])
 
 
-def _answer(status: HTTPStatus, outcome: Outcome) -> HttpAnswer:
+def _encode_response(status: HTTPStatus, outcome: Outcome) -> HttpAnswer:
     return HttpAnswer(status, msgspec.json.encode(outcome))

@@ -92,7 +92,7 @@ def lint_document(text: str) -> list[LintFinding]:
             results.append(finding)
             if len(results) >= MAX_FINDINGS:
                 return results
-    results += islice(_hidden(text), MAX_FINDINGS - len(results))
+    results += islice(_lint_hidden_chars(text), MAX_FINDINGS - len(results))
     return sorted(results, key=lambda finding: finding.line)
 
 
@@ -137,7 +137,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_texts, value))
 
 
-def _hidden(text: str) -> Iterator[LintFinding]:
+def _lint_hidden_chars(text: str) -> Iterator[LintFinding]:
     """Yield findings for characters that models read and people do not see, raw or as escaped by `render`."""
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if has_invisible(line) or has_escaped_invisible(line):
@@ -153,7 +153,7 @@ class _Linter:
     def findings(self) -> Iterator[LintFinding]:
         yield from self._head()
         yield from self._sections()
-        yield from self._purpose()
+        yield from self._lint_purpose()
         yield from self._invocation()
         # The schemas are returned by the generators, because the examples are validated against them below.
         arguments = yield from self._schema("input", "Parameter")
@@ -161,7 +161,7 @@ class _Linter:
         yield from self._outputs(data)
         yield from self._errors()
         yield from self._idempotency()
-        yield from self._examples(arguments, data)
+        yield from self._lint_examples(arguments, data)
         yield from self._security()
 
     def _error(self, line: int, rule: str, message: str) -> LintFinding:
@@ -345,9 +345,9 @@ class _Linter:
         if not examples:
             yield self._error(section.line, "example", "missing example of the tool's output")
         for fence in examples:
-            yield from self._fits(fence, data, "it")
+            yield from self._lint_fence(fence, data, "it")
 
-    def _fits(self, fence: CodeFence, schema: Schema, what: str) -> Iterator[LintFinding]:
+    def _lint_fence(self, fence: CodeFence, schema: Schema, what: str) -> Iterator[LintFinding]:
         try:
             value = decode_json_block(fence)
         except InvalidJsonBlock as failure:
@@ -366,7 +366,7 @@ class _Linter:
             where = f" at {item.path}" if item.path else ""
             yield self._error(line, "example", f"{what} does not match the schema{where}: {item.message}")
 
-    def _examples(self, arguments: Schema | None, data: Schema | None) -> Iterator[LintFinding]:
+    def _lint_examples(self, arguments: Schema | None, data: Schema | None) -> Iterator[LintFinding]:
         section = self._filled_section("examples")
         if section is None:
             return
@@ -415,7 +415,7 @@ class _Linter:
 
     # Prose sections
 
-    def _purpose(self) -> Iterator[LintFinding]:
+    def _lint_purpose(self) -> Iterator[LintFinding]:
         section = self._filled_section("purpose")
         if section is None:
             return

@@ -131,7 +131,7 @@ class MCPToolResult(PublishedModel, Generic[Data]):
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, item: Any) -> Any:
-            return super().__class_getitem__(_readable(item))
+            return super().__class_getitem__(_require_supported_type(item))
 
     @classmethod
     def model_json_schema(cls, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class MCPToolResult(PublishedModel, Generic[Data]):
         return self
 
 
-def _readable(kind: Any) -> Any:
+def _require_supported_type(kind: Any) -> Any:
     """Return a type for `data` that pydantic can validate and serialize. Raises TypeError if it is not an
     object type.
     """

@@ -197,12 +197,14 @@ def _typed_error(error: Any, text: str, explanation: str | None = None) -> Outco
         message = text or "The tool failed without an error message."
         return failure("ToolExecutionError", message, explanation=explanation)
     # Errors of Portico servers have their details as members of the error, errors of the contract in error_details.
-    details = error["error_details"] if "error_details" in error else argument_problems(error) or _rest(error)
+    details = (
+        error["error_details"] if "error_details" in error else argument_problems(error) or _additional_members(error)
+    )
     details = dict(details) if isinstance(details, Mapping) else details if isinstance(details, str) else None
     return failure(error["error_type"][:100], str(error.get("error_message") or text), details, explanation)
 
 
-def _rest(error: Mapping[str, Any]) -> dict[str, Any] | None:
+def _additional_members(error: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the additional members of an error from a Portico server, such as an id or a code."""
     return {name: part for name, part in error.items() if name not in ("error_type", "error_message", "brief")} or None
 

@@ -101,12 +101,12 @@ def _arrays_without_items(root: Schema) -> Iterator[str]:
             items = schema.get("items") or schema.get("prefixItems")
             if "array" in get_types(schema) and not items and not set(get_types(schema)) >= _ALL_TYPES:
                 yield path
-            inside = islice(_inside(path, schema), max(MAX_VISITED_NODES - len(below), 0))
+            inside = islice(_subschemas(path, schema), max(MAX_VISITED_NODES - len(below), 0))
             below += [(where, resolve_references(member, root)) for where, member in inside]
         level = below
 
 
-def _inside(path: str, schema: Schema) -> Iterator[tuple[str, Any]]:
+def _subschemas(path: str, schema: Schema) -> Iterator[tuple[str, Any]]:
     yield from ((f"{path}.{name}", alternative) for name, alternative in get_properties(schema).items())
     yield from ((path, alternative) for alternative in get_alternatives(schema))
     yield from ((f"{path}[]", alternative) for alternative in (schema.get("items"),) if isinstance(alternative, dict))

@@ -39,7 +39,7 @@ def merge(generated: str, existing: str = "") -> str:
     """Merge the generated text with the hand-written text of the existing file, and append the fingerprints."""
     record = _RECORD.search(existing)
     recorded = None if record is None else set(record[1].split())
-    new, old = _parts(generated), _parts(_RECORD.sub("", existing))
+    new, old = _split_spec(generated), _split_spec(_RECORD.sub("", existing))
     current = {part.key: part for part in new}
     merged = [_SpecPart(part.key, part.heading, list(part.blocks)) for part in new]
     at = 0
@@ -93,7 +93,7 @@ def _is_label(block: str) -> bool:
     return block.endswith(":") or block.startswith(("`", "**Version**", "The server lists it as"))
 
 
-def _parts(text: str) -> list[_SpecPart]:
+def _split_spec(text: str) -> list[_SpecPart]:
     tool = ""
     results = [_SpecPart(("", ""), "")]
     for heading, lines in _split_headings(text.splitlines()):

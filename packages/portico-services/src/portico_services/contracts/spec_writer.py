@@ -77,13 +77,13 @@ def _render_header(contract: ServerContract) -> str:
 
 def _render_tool(tool: ToolDefinitionSnapshot, contract: ServerContract) -> str:
     bodies = (
-        _purpose(tool),
+        _write_purpose(tool),
         _invocation(tool),
         _input(tool),
         _output(tool),
         _errors(tool),
         _idempotency(tool),
-        _examples(tool),
+        _write_examples(tool),
         _security(tool),
     )
     sections = [
@@ -103,7 +103,7 @@ def _bullets(lines: Iterable[str]) -> str:
 # Sections 1 and 2
 
 
-def _purpose(tool: ToolDefinitionSnapshot) -> str:
+def _write_purpose(tool: ToolDefinitionSnapshot) -> str:
     paragraphs = [f"**{escape_line(tool.title)}**"] if tool.title else []
     paragraphs.append(escape_paragraphs(tool.description) or f"{NOT_DECLARED} Its name is {inline_code(tool.name)}.")
     # Only the author knows the use cases: a specification without them is incomplete, and `lint` reports that.
@@ -140,7 +140,7 @@ def _input(tool: ToolDefinitionSnapshot) -> str:
             _code_cell(field.name),
             escape_cell(format_type(field.schema, tool.input_schema)),
             *_required_and_default(field),
-            escape_cell(_meaning(field.schema)),
+            escape_cell(_describe_schema(field.schema)),
         )
         for field in list_fields(tool.input_schema)
     ]
@@ -160,7 +160,7 @@ def _required_and_default(item: TableField) -> tuple[str, str]:
     return ("yes" if item.required else "no"), default if len(default) <= MAX_CELL_CHARS else "(see the schema)"
 
 
-def _meaning(schema: Schema) -> str:
+def _describe_schema(schema: Schema) -> str:
     description = str(schema.get("description") or schema.get("title") or "")
     return truncate(description, MAX_CELL_CHARS)
 
@@ -172,7 +172,7 @@ def _output(tool: ToolDefinitionSnapshot) -> str:
             _code_cell(field.name),
             escape_cell(format_type(field.schema, schema)),
             "yes" if field.required else "no",
-            escape_cell(_meaning(field.schema)),
+            escape_cell(_describe_schema(field.schema)),
         )
         for field in list_fields(schema)
     ]
@@ -258,7 +258,7 @@ def _idempotency(tool: ToolDefinitionSnapshot) -> str:
 # Section 7
 
 
-def _examples(tool: ToolDefinitionSnapshot) -> str:
+def _write_examples(tool: ToolDefinitionSnapshot) -> str:
     examples = tool.notes.examples or [ToolExample(arguments=_arguments_of(tool), data=_example_data(tool))]
     blocks = []
     for item in examples:

@@ -53,19 +53,19 @@ class InterruptibleThread(Generic[T]):
             try:
                 self._outcome = self._work()
             finally:
-                self._end()
+                self._mark_ended()
         except KeyboardInterrupt:
-            self._end()
+            self._mark_ended()
 
-    def _end(self) -> None:
+    def _mark_ended(self) -> None:
         with self._fence:
             self._ended = True
         try:
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self._publish_outcome)
         except RuntimeError:
             pass  # the event loop is closed, so no caller is waiting
 
-    def _tell(self) -> None:
+    def _publish_outcome(self) -> None:
         if not self.done.done():
             self.done.set_result(self._outcome)
 
@@ -121,9 +121,9 @@ class AttachedInterpreter:
             raise InspectionError("Evaluation is disabled in this application.")
         # One operation at a time: code and introspection share the application's namespace.
         async with self._lock:
-            if self._running is not None and not await _ends(self._running, INTERRUPT_GRACE_SECONDS):
+            if self._running is not None and not await _finishes_within(self._running, INTERRUPT_GRACE_SECONDS):
                 raise InspectionError("The application is still busy with an earlier request.")
-            self._running = InterruptibleThread(lambda: self._answer(op, arguments))
+            self._running = InterruptibleThread(lambda: self._handle(op, arguments))
             try:
                 return await self._outcome(self._running, seconds)
             except asyncio.CancelledError:
@@ -133,10 +133,10 @@ class AttachedInterpreter:
                 self._used = time.monotonic()
 
     async def _outcome(self, running: InterruptibleThread[WorkerReply], seconds: float) -> WorkerReply:
-        late = not await _ends(running, seconds)
+        late = not await _finishes_within(running, seconds)
         if late:
             running.interrupt(self._image.interrupt_sleep)
-            if not await _ends(running, INTERRUPT_GRACE_SECONDS):
+            if not await _finishes_within(running, INTERRUPT_GRACE_SECONDS):
                 raise InspectionError(
                     f"It did not finish within {seconds:g} s. It keeps running until it can be interrupted: an "
                     "application cannot be ended from inside."
@@ -146,7 +146,7 @@ class AttachedInterpreter:
         answer.interrupted = late and answer.refusal is not None
         return answer
 
-    def _answer(self, op: str, arguments: Mapping[str, Any]) -> WorkerReply:
+    def _handle(self, op: str, arguments: Mapping[str, Any]) -> WorkerReply:
         try:
             return WorkerReply(Raw(encode_json(self._image.handle(op, arguments))))
         except InspectionError as refusal:
@@ -163,7 +163,7 @@ class AttachedInterpreter:
         return {"python": platform.python_version(), "mostSessions": 1}
 
 
-async def _ends(running: InterruptibleThread[Any], seconds: float) -> bool:
+async def _finishes_within(running: InterruptibleThread[Any], seconds: float) -> bool:
     """Return whether the work ends within `seconds`. Cancelling the caller does not cancel the work."""
     await asyncio.wait([running.done], timeout=seconds)
     return running.done.done()

@@ -175,7 +175,7 @@ class SessionPool:
         self, session: PythonSession, op: str, arguments: Mapping[str, Any], seconds: float
     ) -> WorkerReply:
         try:
-            return await self._ask(session, op, arguments, seconds)
+            return await self._send_operation(session, op, arguments, seconds)
         except WorkerEnded as end:
             # Any other end may be an effect of the request itself; repeating it could repeat that effect.
             if end.reason != UNSOLICITED_REPLY:
@@ -183,9 +183,11 @@ class SessionPool:
         # The worker may have sent its reply to the previous request, which code had already answered by forging one.
         # Nothing
         # remains of its state, so the request can be retried once.
-        return await self._ask(session, op, arguments, seconds)
+        return await self._send_operation(session, op, arguments, seconds)
 
-    async def _ask(self, session: PythonSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+    async def _send_operation(
+        self, session: PythonSession, op: str, arguments: Mapping[str, Any], seconds: float
+    ) -> WorkerReply:
         # Cancelled code is interrupted but may need a moment to stop; its session is not lost for that.
         if session.worker is not None and session.worker.busy:
             await session.worker.wait_idle()

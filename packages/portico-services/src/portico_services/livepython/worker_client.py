@@ -95,8 +95,8 @@ class WorkerClient:
         published = self._known.setdefault(session_owner(ctx), set())
         # Bounded per owner: code can define classes in a loop.
         published.update(islice(classes, MAX_TRACKED_CLASSES - len(published)))
-        self._tell([f"class/{quote(name)}" for name in classes])
-        self._tell(
+        self._notify_servers([f"class/{quote(name)}" for name in classes])
+        self._notify_servers(
             [
                 f"method/{quote(name)}/{quote(member)}"
                 for name, members in classes.items()
@@ -105,7 +105,7 @@ class WorkerClient:
             ]
         )
         # The list of the session's classes may have changed with each of them.
-        self._tell(["package/__main__"])
+        self._notify_servers(["package/__main__"])
 
     def notify_forgotten(self, ctx: Context, session: str) -> None:
         """Notify subscribers that the classes of a session are lost, because the session starts over."""
@@ -113,7 +113,7 @@ class WorkerClient:
             self.notify_changed(ctx, session, {name: [] for name in self._known.pop(session_owner(ctx), ())})
             self._known.pop(session_owner(ctx), None)
 
-    def _tell(self, places: list[str]) -> None:
+    def _notify_servers(self, places: list[str]) -> None:
         for server in self.servers:
             for place in places:
                 for scheme in self._schemes:

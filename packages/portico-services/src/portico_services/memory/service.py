@@ -177,7 +177,7 @@ class Memory(DatabaseService[MemoryStore]):
 
     def _tell_of(self, places: list[str], admits: Callable[[Call], bool] | None = None) -> None:
         """Notify subscribers of these resources under every URI scheme."""
-        self._tell(
+        self._notify_subscribers(
             (f"{scheme}://{place}" for scheme in (self._prefix, *self.scheme_aliases) for place in places), admits
         )
 

@@ -147,7 +147,7 @@ class Machine:
 
     def list_logs(self) -> LogList:
         result = [_log(name, log) for name, log in self.logs.list.items()]
-        return self._redacted_query().redact_result(LogList(result, len(result), _now()))
+        return self._redacted_query().redact_result(LogList(result, len(result), _now_iso()))
 
     def log_names(self) -> list[str]:
         return self._redacted_query().redact_result(list(self.logs.list))
@@ -360,7 +360,7 @@ class Machine:
             roots=[root.configured for root in self.files.roots.all],
             branches=list(self.registry.branches),
             indexed_files=self.index.count() if self.index is not None and self.index.is_ready else None,
-            timestamp=_now(),
+            timestamp=_now_iso(),
         )
         return self._redacted_query().redact_result(result)
 
@@ -442,7 +442,7 @@ def _time(time: int | None) -> str | None:
     return None if time is None else format_iso(time)
 
 
-def _now() -> str:
+def _now_iso() -> str:
     return format_iso(time.time_ns() // 1000)
 
 

@@ -383,17 +383,19 @@ class AllowedPaths:
         whole = os.path.normpath(slashed if os.path.isabs(slashed) else self._relative_to_single_path(slashed))
         for root in self.all:
             for top in (root.configured, root.path):
-                relative = _below(whole, top)
+                relative = _relative_path(whole, top)
                 if relative is not None and relative in ((root.only,) if root.only else (relative,)):
                     return RequestedPath(root, relative, path)
-        raise PathNotAllowed(f"{path!r} is outside the directories that may be read here{self._which()}")
+        raise PathNotAllowed(f"{path!r} is outside the directories that may be read here{self._describe_allowed()}")
 
     def _relative_to_single_path(self, path: str) -> str:
         if len(self.all) > 1:
-            raise PathNotAllowed(f"{path!r} is relative, and there is more than one allowed directory{self._which()}")
+            raise PathNotAllowed(
+                f"{path!r} is relative, and there is more than one allowed directory{self._describe_allowed()}"
+            )
         return os.path.join(self.all[0].path if self.all else os.sep, path)
 
-    def _which(self) -> str:
+    def _describe_allowed(self) -> str:
         if not self.all:
             return f": none. {NO_ALLOWED_PATHS_HELP}"
         return ": " + ", ".join(root.configured + (root.only and f"/{root.only}") for root in self.all[:10]) + "."
@@ -452,7 +454,7 @@ def _root(path: str) -> AllowedPath:
     return AllowedPath(path, real)
 
 
-def _below(path: str, top: str) -> str | None:
+def _relative_path(path: str, top: str) -> str | None:
     """Return the part of a path below a directory: "" for the directory itself, None if it is not below."""
     if os.path.normcase(path) == os.path.normcase(top):
         return ""

@@ -139,12 +139,12 @@ class System(Service):
     async def _poll_loop(self) -> None:
         # Without allowed paths there is nothing to index, and the machine is not even created.
         if self._access.options["allowed_paths"]:
-            await asyncio.to_thread(self._begin)
+            await asyncio.to_thread(self._start_indexing)
         while self.access_levels["logs"] != "disabled":
             await self.poll_logs()
             await asyncio.sleep(self._follow_seconds)
 
-    def _begin(self) -> None:
+    def _start_indexing(self) -> None:
         """Start filling the index before the first query, because it takes a while."""
         if self.machine.index is not None:
             self.machine.index.start()

@@ -156,7 +156,7 @@ class WorkItemStore:
 
     async def create(self, draft: WorkItemDraft, *, who: str = "") -> WorkItem:
         """Create a task and return it."""
-        item = edits.build_item(draft, self._ids.next_id(), self._clock(), who, self._home)
+        item = edits.build_item(draft, self._ids.next_id(), self._clock(), who, self._project)
         # A task without parent and blockers cannot conflict with other changes.
         # The store-wide lock is only taken if it is needed: creating single tasks should scale with the number of
         # writers.
@@ -172,7 +172,7 @@ class WorkItemStore:
         made = []
         for draft, id in edits.resolve_refs(drafts_with_ids):
             try:
-                made.append((edits.build_item(draft, id, self._clock(), who, self._home), draft.blocked_by))
+                made.append((edits.build_item(draft, id, self._clock(), who, self._project), draft.blocked_by))
             except InvalidWorkItem as wrong:
                 raise InvalidWorkItem(f"{names[id]}: {wrong}") from None
         try:
@@ -184,7 +184,7 @@ class WorkItemStore:
         return [by_id[id] for _, id in drafts_with_ids]
 
     @property
-    def _home(self) -> str:
+    def _project(self) -> str:
         return validation.validate_project(self.project)
 
     # Reading.

@@ -65,7 +65,7 @@ class TextFilter(Struct, frozen=True, kw_only=True):
     def cheapest_lookup(self, tx: Transaction) -> tuple[str, dict[str, Any]] | None:
         """Return a statement that selects few tasks including all matches, or None if every part has many matches."""
         best: tuple[int, str, dict[str, Any]] | None = None
-        for sql, values in self._lookups():
+        for sql, values in self._label_lookups():
             count = tx.fetch_one(
                 int,
                 # The limit inside bounds the count: a common word would otherwise be counted in all tasks.
@@ -79,7 +79,7 @@ class TextFilter(Struct, frozen=True, kw_only=True):
                     break
         return None if best is None else best[1:]
 
-    def _lookups(self) -> list[tuple[str, dict[str, Any]]]:
+    def _label_lookups(self) -> list[tuple[str, dict[str, Any]]]:
         ways = [(_LABELLED.format(f"way{n}"), {f"way{n}": label}) for n, label in enumerate(self.labels)]
         if self.above is not None:
             ways.append((DESCENDANTS_CTE, {"above": self.above}))

@@ -45,7 +45,7 @@ class WorkItemResources:
         yield LazyResource(lambda: self._list_all, f"{at}all", name="All tasks", mime_type=JSON)
         yield LazyResource(lambda: self._list_ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)
         yield LazyResource(lambda: self._list_blocked, f"{at}blocked", name="Blocked tasks", mime_type=JSON)
-        yield LazyResource(lambda: self._one, f"{at}{{id}}", name="A task", mime_type=JSON)
+        yield LazyResource(lambda: self._read_task, f"{at}{{id}}", name="A task", mime_type=JSON)
         yield LazyResource(
             lambda: self._list_status, f"{at}status/{{status}}", name="Tasks of a status", mime_type=JSON
         )
@@ -53,7 +53,7 @@ class WorkItemResources:
         yield CompletionBinding(f"{at}status/{{status}}", "status", Completer(choice_completer(STATUSES)))
         yield LazyPrompt(lambda: self._plan_work, name="plan-work")
         yield LazyPrompt(lambda: self._triage_tasks, name="triage-tasks")
-        yield LazyPrompt(lambda: self._standup, name="standup")
+        yield LazyPrompt(lambda: self._report_status, name="standup")
 
     async def _list_all(self, ctx: Context) -> results.WorkItemList:
         """Number of tasks and the first 100, most urgent first"""
@@ -74,7 +74,7 @@ class WorkItemResources:
         """Tasks with this status: pending, in_progress, completed or failed"""
         return await self._item_list(ctx, ListQuery(status=status)) if status in STATUSES else None
 
-    async def _one(self, id: str) -> results.WorkItemDetail | None:
+    async def _read_task(self, id: str) -> results.WorkItemDetail | None:
         """One task in full"""
         items = await self._store()
         if not is_id(id):
@@ -118,7 +118,7 @@ class WorkItemResources:
         stuck = await items.list_page(ListQuery(blocked=True), limit=MAX_PROMPT_ITEMS)
         return _render_prompt("triage-tasks", pending=pending.items, stuck=stuck.items)
 
-    async def _standup(self, ctx: Context) -> str:
+    async def _report_status(self, ctx: Context) -> str:
         """Report completed, ongoing and blocked work"""
         items = await self._looking(ctx)
         done = await items.list_finished("completed", within=RECENT_SECONDS, limit=MAX_PROMPT_ITEMS)

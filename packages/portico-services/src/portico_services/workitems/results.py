@@ -268,13 +268,13 @@ def to_summaries(items: Iterable[WorkItem], project: str = "") -> list[WorkItemS
 
 
 def to_page(page: ItemPage, project: str, elsewhere: Mapping[str, int] | None = None) -> WorkItemPage:
-    note = _elsewhere(elsewhere, project) if elsewhere else None
+    note = _mention_other_projects(elsewhere, project) if elsewhere else None
     return WorkItemPage(
         count=len(page.items), tasks=to_summaries(page.items, project), next_cursor=page.cursor, note=note
     )
 
 
-def _elsewhere(lists: Mapping[str, int], project: str) -> str:
+def _mention_other_projects(lists: Mapping[str, int], project: str) -> str:
     """Return a sentence that names the other projects and their numbers of tasks."""
     named = [
         f"{name} ({count if count < MAX_COUNTED_ELSEWHERE else f'{count:,} or more'})" for name, count in lists.items()
@@ -287,7 +287,7 @@ def _elsewhere(lists: Mapping[str, int], project: str) -> str:
 def no_work_result(counts: StatusCounts, elsewhere: Mapping[str, int] | None = None, project: str = "") -> ClaimResult:
     """Return a result that explains why no task was claimed, so that a worker does not poll."""
     if not counts.pending and not counts.in_progress:
-        others = f" {_elsewhere(elsewhere, project)}" if elsewhere else ""
+        others = f" {_mention_other_projects(elsewhere, project)}" if elsewhere else ""
         return ClaimResult(found=False, note=f"No work: no task is pending or in progress.{others}")
     if counts.ready:
         return ClaimResult(

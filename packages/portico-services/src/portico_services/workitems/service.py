@@ -139,7 +139,7 @@ class Tasks(DatabaseService[WorkItemStore]):
         self._upkeep.on_change(lists if id else None)
         # An event without details stands for many changes, so every list may have changed.
         places = ["all", id, *map(_list_uri, lists)] if id else LIST_NAMES
-        self._tell(f"{URI_SCHEME}://{place}" for place in places)
+        self._notify_subscribers(f"{URI_SCHEME}://{place}" for place in places)
 
     # Creating and changing.
 
@@ -288,7 +288,7 @@ class Tasks(DatabaseService[WorkItemStore]):
             reason=reason,
         )
         if not dry_run:
-            ctx.info(f"Deleted {', '.join(gone.deleted[:MAX_IDS_LOGGED])}{_more(gone.deleted)}", URI_SCHEME)
+            ctx.info(f"Deleted {', '.join(gone.deleted[:MAX_IDS_LOGGED])}{_format_more(gone.deleted)}", URI_SCHEME)
         return results.to_delete_result(gone)
 
     # Reading.
@@ -534,7 +534,7 @@ def _is_local(ctx: Context) -> bool:
     return ctx.principal is None and ctx.client_address is None
 
 
-def _more(ids: Sequence[str]) -> str:
+def _format_more(ids: Sequence[str]) -> str:
     return f" and {len(ids) - MAX_IDS_LOGGED:,} more" if len(ids) > MAX_IDS_LOGGED else ""
 
 

@@ -237,7 +237,7 @@ def verify_log_file(file: Path) -> VerificationReport:
 def _check_continuation(file: Path, legacy: list[Path], others: list[Path]) -> Tampering | None:
     """Check that the new format continues the legacy part; return the tampering otherwise."""
     first = _first_line(others[0]) if others else None
-    note = _note(first.record) if first is not None else {}
+    note = _parse_note(first.record) if first is not None else {}
     last = [read_line(line) for line in _legacy_lines(legacy)][-1:]
     hash = last[0].hash if last and last[0] is not None else ""
     if note.get("follows", "") == hash or not others:
@@ -250,7 +250,7 @@ def _first_line(part: Path) -> AuditLine | None:
         return read_line(opened.readline())
 
 
-def _note(body: Raw) -> dict[str, Any]:
+def _parse_note(body: Raw) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=AuditEvent).note
     except (msgspec.DecodeError, RecursionError):

@@ -40,7 +40,7 @@ def parse_challenges(field: str) -> list[Challenge]:
     results: list[Challenge] = []
     at = 0
     while True:
-        at = _end(_SPACE.match(field, at), at)
+        at = _match_end(_SPACE.match(field, at), at)
         if at == len(field):
             return results
         if parameter := _PARAMETER.match(field, at):
@@ -51,7 +51,7 @@ def parse_challenges(field: str) -> list[Challenge]:
         elif scheme := _SCHEME.match(field, at):
             at = scheme.end()
             token68 = _TOKEN68.match(field, at)
-            at = _end(token68, at)
+            at = _match_end(token68, at)
             results.append(Challenge(scheme[1].lower(), {}, token68[1] if token68 else ""))
         elif noise := _NOISE.match(field, at):
             at = noise.end()
@@ -94,5 +94,5 @@ def parse_auth_challenge(response: FetchResponse) -> AuthChallenge:
     )
 
 
-def _end(match: re.Match[str] | None, otherwise: int) -> int:
+def _match_end(match: re.Match[str] | None, otherwise: int) -> int:
     return match.end() if match else otherwise

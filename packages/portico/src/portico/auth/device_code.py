@@ -114,8 +114,8 @@ class _DeviceAuthorization:
         _check_displayed_url(uri, issuer)
         if isinstance(complete, str):
             _check_displayed_url(complete, issuer)
-        lifetime = _positive(response.get("expires_in")) or _MAX_LIFETIME_SECONDS
-        interval = _positive(response.get("interval")) or _DEFAULT_INTERVAL_SECONDS
+        lifetime = _parse_positive_number(response.get("expires_in")) or _MAX_LIFETIME_SECONDS
+        interval = _parse_positive_number(response.get("interval")) or _DEFAULT_INTERVAL_SECONDS
         self.interval = min(max(interval, _MIN_INTERVAL_SECONDS), _MAX_INTERVAL_SECONDS)
         self.prompt = DeviceCodeRequest(
             uri, user_code, complete if isinstance(complete, str) else None, min(lifetime, _MAX_LIFETIME_SECONDS)
@@ -152,7 +152,7 @@ def _check_displayed_url(url: str, issuer: str) -> None:
     check_url(url)
 
 
-def _positive(value: Any) -> float | None:
+def _parse_positive_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return None
     return float(value)

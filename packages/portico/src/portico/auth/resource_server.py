@@ -265,7 +265,7 @@ class ResourceServer:
     def try_verify(self, credential_bytes: bytes, credentials: RequestCredentials) -> CachedToken:
         """Verify without waiting. Raises `VerificationPending`, `InvalidToken` or `VerifierUnavailable`."""
         try:
-            return self._remember(credential_bytes, self._apply_policy(try_verify(self.verifier, credentials)))
+            return self._cache_token(credential_bytes, self._apply_policy(try_verify(self.verifier, credentials)))
         except (PorticoError, VerificationPending):
             raise
         except Exception:
@@ -287,7 +287,7 @@ class ResourceServer:
             self._pending[key] = task
             task.add_done_callback(partial(self._on_verified, key))
         # Shielded: a cancelled request must not cancel the verification that others wait for.
-        return self._remember(credential_bytes, await asyncio.shield(task))
+        return self._cache_token(credential_bytes, await asyncio.shield(task))
 
     def _on_verified(self, key: bytes, task: asyncio.Task[VerifiedToken]) -> None:
         self._pending.pop(key, None)
@@ -325,7 +325,7 @@ class ResourceServer:
             verified = replace(verified, principal=replace(verified.principal, qualify_by_issuer=True))
         return verified
 
-    def _remember(self, credential_bytes: bytes, verified: VerifiedToken) -> CachedToken:
+    def _cache_token(self, credential_bytes: bytes, verified: VerifiedToken) -> CachedToken:
         expires_at = self._clock() + TOKEN_CACHE_TTL_SECONDS
         missing_scopes = verified.principal.missing_scopes(self.required_scopes)
         expires_at = expires_at if verified.expires_at is None else min(expires_at, verified.expires_at)

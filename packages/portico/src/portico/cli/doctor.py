@@ -367,7 +367,7 @@ async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, 
             return [
                 HealthCheck(subject, "ok", text),
                 *(HealthCheck(f"{subject}, {name}", "error", reason) for name, reason in missing),
-                *_noise(subject, client),
+                *_check_stdout_noise(subject, client),
             ]
     except (PorticoError, ToolError) as failure:
         results = [HealthCheck(subject, "error", str(add_cli_hint(failure)))]
@@ -375,7 +375,7 @@ async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, 
         return [*results, *await _login(str(target), arguments)] if is_url(target) else results
 
 
-def _noise(subject: str, client: Client) -> Iterator[HealthCheck]:
+def _check_stdout_noise(subject: str, client: Client) -> Iterator[HealthCheck]:
     """Report lines on standard output that are not messages: many clients disconnect because of them."""
     noise: list[str] = getattr(client.upstream.transport, "noise", [])
     if noise:

@@ -122,7 +122,7 @@ class TerminalElicitation:
         schema = form.reader.member_schema(form.root, name)
         default = schema.get("default", NO_VALUE)
         choices = form.reader.titled_enum_values(schema)
-        self._introduce(name, schema, choices)
+        self._print_field(name, schema, choices)
         prompt = f"  {to_single_line(name, 80)}{_hint(form.reader, schema, choices, default, is_required)}: "
         while True:
             text = await self._line(prompt)
@@ -138,7 +138,7 @@ class TerminalElicitation:
                 return value
             self._printer.print_error(f"    {to_single_line(mistakes[0])}")
 
-    def _introduce(self, name: str, schema: Schema, choices: Choices) -> None:
+    def _print_field(self, name: str, schema: Schema, choices: Choices) -> None:
         description = schema.get("description") or schema.get("title") or ""
         if choices or (description and description != name):
             self._printer.print_error(f"  {to_single_line(name, 80)}: {to_single_line(description)}".rstrip())

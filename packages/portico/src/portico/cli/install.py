@@ -82,7 +82,7 @@ def _dot_config(folder: str, file: str, windows: str) -> Callable[[], Path]:
     return lambda: _app_data() / windows / file if sys.platform == "win32" else _config_home() / folder / file
 
 
-def _home(*parts: str) -> Callable[[], Path]:
+def _home_path(*parts: str) -> Callable[[], Path]:
     return lambda: Path.home().joinpath(*parts)
 
 
@@ -94,13 +94,13 @@ def _codex_home() -> Path:
     return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
 
 
-_CLAUDE_CODE = ClientConfigFile(_home(".claude.json"), includes_type=True, variable="${%s}")
-_CURSOR = ClientConfigFile(_home(".cursor", "mcp.json"), variable="${env:%s}")
+_CLAUDE_CODE = ClientConfigFile(_home_path(".claude.json"), includes_type=True, variable="${%s}")
+_CURSOR = ClientConfigFile(_home_path(".cursor", "mcp.json"), variable="${env:%s}")
 _VSCODE = ClientConfigFile(
     _application("Code/User", "mcp.json"), key="servers", includes_type=True, variable="${env:%s}"
 )
 _ZED = ClientConfigFile(_dot_config("zed", "settings.json", "Zed"), key="context_servers")
-_GEMINI = ClientConfigFile(_home(".gemini", "settings.json"), url="httpUrl", variable="${%s}")
+_GEMINI = ClientConfigFile(_home_path(".gemini", "settings.json"), url="httpUrl", variable="${%s}")
 _CODEX = ClientConfigFile(_codex_home, key="mcp_servers", format="toml", variable="%s")
 
 # By client and scope: one user, or everyone who works on the project in this directory.
@@ -111,7 +111,7 @@ CLIENT_CONFIGS: dict[str, dict[str, ClientConfigFile]] = {
     "vscode": {"user": _VSCODE, "project": _VSCODE._replace(path=_project(".vscode", "mcp.json"))},
     "windsurf": {
         "user": ClientConfigFile(
-            _home(".codeium", "windsurf", "mcp_config.json"), url="serverUrl", variable="${env:%s}"
+            _home_path(".codeium", "windsurf", "mcp_config.json"), url="serverUrl", variable="${env:%s}"
         )
     },
     "zed": {"user": _ZED, "project": _ZED._replace(path=_project(".zed", "settings.json"))},
@@ -174,7 +174,7 @@ def run(argv: list[str]) -> None:
             )
 
         after = _edit(path, before, add)
-    _finish(path, before, after, arguments)
+    _write_changes(path, before, after, arguments)
 
 
 def _print_entry(name: str, block: dict[str, Any], arguments: argparse.Namespace) -> None:
@@ -189,8 +189,8 @@ def _merge_entry(path: Path, name: str, existing: Any, block: dict[str, Any], *,
         return block
     if not isinstance(existing, dict) or _identity(existing) != _identity(block):
         raise UsageError(
-            f"{_short(path)} already has a different server named {name!r}: {_describe_entry(existing)}. Use --replace "
-            "to replace it, or --name NAME to add this one under another name"
+            f"{_shorten_path(path)} already has a different server named {name!r}: {_describe_entry(existing)}. "
+            "Use --replace to replace it, or --name NAME to add this one under another name"
         )
     # The same server: keep settings that the user added.
     inner = {
@@ -404,17 +404,17 @@ def _edit(path: Path, before: str, edit: Callable[[str], str]) -> str:
         raise UsageError(f"{path}, {mistake}; the file was not changed") from None
 
 
-def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) -> None:
+def _write_changes(path: Path, before: str, after: str, arguments: argparse.Namespace) -> None:
     # Before the diff and the backup, so that running the same command twice leaves no second backup behind.
     if before == after:
-        _print(f"{_short(path)}: nothing to change")
+        _print(f"{_shorten_path(path)}: nothing to change")
         return
     _print(format_difference(path, before, after))
     if not arguments.write:
         _print("Nothing was written; use --write to apply the change.")
         return
     backup = _replace(path, before, after)
-    _print(f"{_short(path)}: written" + (f"; the backup is {backup.name}" if backup else ""))
+    _print(f"{_shorten_path(path)}: written" + (f"; the backup is {backup.name}" if backup else ""))
     _print("Restart the client, or reload its configuration.")
 
 
@@ -422,11 +422,11 @@ def format_difference(path: Path, before: str, after: str) -> str:
     """Return the change of a file as a unified diff."""
     # A diff rather than the whole file, which may be megabytes of settings and history.
     old, new = before.splitlines(), after.splitlines()
-    names = (_short(path) if before else os.devnull, _short(path))
+    names = (_shorten_path(path) if before else os.devnull, _shorten_path(path))
     return "\n".join(difflib.unified_diff(old, new, *names, lineterm=""))
 
 
-def _short(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """Return the path relative to the current directory or the home directory, if it is inside one of them."""
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))

@@ -67,7 +67,7 @@ def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
     document, unit = read(text), _indent_unit(text)
     at, depth = _skip_space(document.bare, 0), 0
     if at == len(text):
-        return text + _to_json(_nest(path, value), unit, "") + "\n"
+        return text + _to_json(_nest_value(path, value), unit, "") + "\n"
     for name in path[:-1]:
         member = _members(document, at).get(name)
         if member is None:
@@ -75,7 +75,7 @@ def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
         at, depth = member.start, depth + 1
         if text[at] != "{":
             raise _error_at(text, at, f"{name!r} must be an object")
-    name, rest = path[depth], _nest(path[depth + 1 :], value)
+    name, rest = path[depth], _nest_value(path[depth + 1 :], value)
     members = _members(document, at)
     if name in members:
         existing = members[name]
@@ -181,7 +181,7 @@ def _to_json(value: Any, unit: str, indent: str) -> str:
     return f"\n{indent}".join(json.dumps(value, ensure_ascii=False, indent=unit).split("\n"))
 
 
-def _nest(path: tuple[str, ...], value: Any) -> Any:
+def _nest_value(path: tuple[str, ...], value: Any) -> Any:
     for name in reversed(path):
         value = {name: value}
     return value

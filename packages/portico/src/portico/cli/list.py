@@ -48,7 +48,7 @@ async def _list(client: Client, printer: Printer, arguments: argparse.Namespace)
     lists = {name: await _list_kind(client, printer, arguments, name) for name in kinds}
     if printer.format == "table":
         for name, items in lists.items():
-            _show(printer, name, KINDS[name], items)
+            _print_items(printer, name, KINDS[name], items)
     elif printer.format == "json" and len(lists) == 1:
         printer.json_list(lists[arguments.kind])
     elif printer.format == "json":
@@ -61,7 +61,7 @@ async def _list_kind(client: Client, printer: Printer, arguments: argparse.Names
     kind = KINDS[name]
     items: list[Any] = []
     names: dict[str, dict[str, list[str]]] = {}
-    async for item in _each(client, kind):
+    async for item in _iterate_items(client, kind):
         # Completion needs names only; a listing without end must not fill the memory.
         if len(names) < MAX_ROWS:
             names.__setitem__(*kind.completion_entry(item))
@@ -76,7 +76,7 @@ async def _list_kind(client: Client, printer: Printer, arguments: argparse.Names
     return items
 
 
-async def _each(client: Client, kind: ListKind) -> AsyncIterator[Any]:
+async def _iterate_items(client: Client, kind: ListKind) -> AsyncIterator[Any]:
     """Iterate over the items. A server without the capability may not implement the method; then there are none."""
     try:
         async for item in kind.iterate(client):
@@ -87,7 +87,7 @@ async def _each(client: Client, kind: ListKind) -> AsyncIterator[Any]:
             raise
 
 
-def _show(printer: Printer, name: str, kind: ListKind, items: list[Any]) -> None:
+def _print_items(printer: Printer, name: str, kind: ListKind, items: list[Any]) -> None:
     if not items:
         printer.print_error(f"no {name}")
         return

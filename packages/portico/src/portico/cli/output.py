@@ -191,7 +191,7 @@ def format_details(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     name_width = max((display_width(name) for name in members), default=0)
     for name, member in members.items():
         head = f"{indent}{to_single_line(str(name), MAX_CELL_CHARS)}"
-        parts = _parts(member)
+        parts = _get_objects(member)
         if parts is None:
             text = {True: "yes", False: "no"}.get(member, member) if isinstance(member, bool) else member
             text = ", ".join(map(str, text)) if isinstance(text, list) else str(text)
@@ -205,7 +205,7 @@ def format_details(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
                 yield from format_details(part, f"{indent}  ")
 
 
-def _parts(value: Any) -> list[Mapping[str, Any]] | None:
+def _get_objects(value: Any) -> list[Mapping[str, Any]] | None:
     """Return the objects that a value consists of, or None for a plain value."""
     if isinstance(value, Mapping):
         return [value]
@@ -245,7 +245,7 @@ def format_plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -
     widths = _fit_widths(natural, shutil.get_terminal_size().columns - len(COLUMN_GAP) * (len(natural) - 1))
     lines = []
     for row in table:
-        cells = [_fold(cell, size) for cell, size in zip(row, widths, strict=True)]
+        cells = [_wrap_cell(cell, size) for cell, size in zip(row, widths, strict=True)]
         for at in range(max(map(len, cells))):
             parts = [cell[at] if at < len(cell) else "" for cell in cells]
             lines.append(
@@ -273,7 +273,7 @@ def _fit_widths(natural: Sequence[int], room: int) -> list[int]:
     return widths
 
 
-def _fold(cell: str, room: int) -> list[str]:
+def _wrap_cell(cell: str, room: int) -> list[str]:
     """Fold a cell between words, and inside a word that is longer than a line."""
     if display_width(cell) <= room:
         return [cell]

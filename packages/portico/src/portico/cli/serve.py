@@ -75,9 +75,9 @@ def run(argv: list[str]) -> None:
             server = load_server(arguments.target)
             serving = _services("--profile").apply_profile(server, arguments)
         elif is_url(arguments.target):
-            server, serving = _proxy(arguments.target, arguments.header), _serving(arguments)
+            server, serving = _proxy(arguments.target, arguments.header), _load_serve_section(arguments)
         else:
-            server, serving = load_server(arguments.target), _serving(arguments)
+            server, serving = load_server(arguments.target), _load_serve_section(arguments)
         if arguments.services is not None:
             _services("--services").add_services(arguments, into=server)
     # Rejected rather than ignored: the header is usually a credential, and the user expects it to be sent.
@@ -160,7 +160,7 @@ def _is_gateway(arguments: argparse.Namespace) -> bool:
     return target is not None and target.endswith((".json", ".toml")) and fastmcp_source(target) is None
 
 
-def _serving(arguments: argparse.Namespace) -> Any:
+def _load_serve_section(arguments: argparse.Namespace) -> Any:
     """Return the serve settings of the settings file for a user's own server. Raises UsageError for an invalid file."""
     if arguments.config is None:
         return None
@@ -339,7 +339,7 @@ def run_worker(argv: list[str]) -> None:
     server.data_dir = arguments.data
     if arguments.config is not None:
         # Access is checked again when a task runs, because permissions may have changed, and calls are audited.
-        _serving(arguments)
+        _load_serve_section(arguments)
         access_settings.apply(server, access_settings.read_file(arguments.config))
     _set_up_tasks(server, arguments)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

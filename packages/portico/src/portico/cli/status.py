@@ -82,7 +82,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         stores += [item for url in status.find_local_stores() if (item := await _read(url, max_sessions)).is_served]
     printer = Printer(arguments.format)
     if printer.is_json:
-        printer.json_list(map(_plain, stores))
+        printer.json_list(map(_to_json_object, stores))
     else:
         _print_status(printer, [item for item in stores if not item.is_empty])
     printer.flush()
@@ -173,12 +173,17 @@ def _worker_row(worker: WorkerRow, sessions: int, now: float) -> tuple[str, ...]
         format_optional(worker.version),
         up,
         str(sessions),
-        _end(worker.lease_until, now),
+        _format_remaining_time(worker.lease_until, now),
     )
 
 
 def _lease_row(lease: HeldLease, now: float) -> tuple[str, ...]:
-    return lease.kind, lease.resource[:SHORT_ID_CHARS], lease.holder or "", _end(lease.expires_at, now)
+    return (
+        lease.kind,
+        lease.resource[:SHORT_ID_CHARS],
+        lease.holder or "",
+        _format_remaining_time(lease.expires_at, now),
+    )
 
 
 def _session_row(session: RecentSession, now: float) -> tuple[str, ...]:
@@ -194,7 +199,7 @@ def _session_row(session: RecentSession, now: float) -> tuple[str, ...]:
     )
 
 
-def _end(until: float, now: float) -> str:
+def _format_remaining_time(until: float, now: float) -> str:
     left = until - now
     return f"{_span(left)} left" if left >= 0 else f"ended {_span(-left)} ago"
 
@@ -209,7 +214,7 @@ def _span(seconds: float) -> str:
 # JSON output
 
 
-def _plain(item: StoreStatus) -> dict[str, Any]:
+def _to_json_object(item: StoreStatus) -> dict[str, Any]:
     counts = {held.owner: held.count for held in item.sessions}
     worker_ids = {worker.id for worker in item.workers}
     recent_sessions = [_plain_session(session, item.now) for session in item.recent_sessions]

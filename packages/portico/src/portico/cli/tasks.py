@@ -72,7 +72,7 @@ class TasksCommand:
         if self.arguments.watch and self.printer.format == "table" and self.printer.is_terminal:
             return await self._watch()
         recent = await self._recent_tasks()
-        items = [_plain(job) for job in recent] if self.printer.is_json else recent
+        items = [_to_json_object(job) for job in recent] if self.printer.is_json else recent
         self.printer.print_rows(items, HEADINGS, _row, empty="no tasks")
         return 0
 
@@ -111,20 +111,20 @@ class TasksCommand:
             raise UsageError("expected exactly one ID")
         job = await self._find(self.arguments.ids[0])
         steps = (await self.database.read(lambda tx: jobs.finished_steps(tx, [job.id]))).get(job.id, {})
-        done = {name: msgspec.json.decode(steps[name]) for name in sorted(steps, key=_natural)}
-        plain = {**_plain(job), "steps": done}
+        done = {name: msgspec.json.decode(steps[name]) for name in sorted(steps, key=_natural_sort_key)}
+        plain = {**_to_json_object(job), "steps": done}
         if not self.printer.is_json and job.worker is not None:
             plain["worker"] = shorten(job.worker)
         self.printer.print_details(plain)
         return 0
 
     async def cancel(self) -> int:
-        return await self._each(jobs.cancel, "cancelled", "already ended")
+        return await self._change_each(jobs.cancel, "cancelled", "already ended")
 
     async def retry(self) -> int:
-        return await self._each(jobs.retry, "queued again", "not ended yet")
+        return await self._change_each(jobs.retry, "queued again", "not ended yet")
 
-    async def _each(self, change: Any, done: str, refused: str) -> int:
+    async def _change_each(self, change: Any, done: str, refused: str) -> int:
         if not self.arguments.ids:
             raise UsageError("expected at least one ID")
         all_changed = True
@@ -160,7 +160,7 @@ def _row(job: Job) -> tuple[str, ...]:
         job.server,
         job.tool,
         job.outcome_status,
-        _bar(job),
+        _progress_bar(job),
         _format_time(job.created_at),
         job.message or "",
     )
@@ -170,14 +170,14 @@ def _format_time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "seconds")
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Return a natural sort key: `chapter 2` comes before `chapter 10`."""
     # Numbers are at odd positions. Comparing their lengths first avoids converting arbitrarily long ones.
     parts = [part.lstrip("0") if at % 2 else part for at, part in enumerate(re.split(r"([0-9]+)", name))]
     return [(len(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
 
 
-def _bar(job: Job) -> str:
+def _progress_bar(job: Job) -> str:
     if job.progress is None:
         return ""
     if not job.total:
@@ -187,7 +187,7 @@ def _bar(job: Job) -> str:
     return f"{'█' * filled}{'░' * (10 - filled)} {share:4.0%}"
 
 
-def _plain(job: Job) -> dict[str, Any]:
+def _to_json_object(job: Job) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(msgspec.Raw,))
     for name, value in fields.items():
         if isinstance(value, msgspec.Raw):

@@ -50,12 +50,12 @@ def _describe(server: Server, arguments: argparse.Namespace, *commands: str) -> 
     lines = [f"{len(server.tools)} tools from {names}."]
     if listed < len(server.tools):
         lines[0] += f" {listed} are listed; use find_tools to find the others."
-    lines += [f"{name}: {_need(reason)}" for name, reason in getattr(arguments, "unavailable", {}).items()]
+    lines += [f"{name}: {_required_extra(reason)}" for name, reason in getattr(arguments, "unavailable", {}).items()]
     lines += [f"Data: {ensure_data_dir(arguments.data)}", "Try:", *(f"  {command}" for command in commands)]
     print("".join(f"  {line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
-def _need(reason: str) -> str:
+def _required_extra(reason: str) -> str:
     """Return the extra that a reason names, or the reason itself."""
     extra = re.search(r"portico\[[\w,-]+\]", reason)
     return reason if extra is None or reason.startswith("need ") else f"needs {extra[0]}"

@@ -187,7 +187,7 @@ class Client:
         self._trusts_annotations = trust_annotations
         self._upstream = Upstream(
             place,
-            self._answer,
+            self._answer_server,
             identity,
             protocol_version=protocol_version,
             ignore_capabilities=ignore_capabilities,
@@ -355,7 +355,7 @@ class Client:
 
     # Requests and notifications from the server
 
-    def _answer(self, call: Call) -> Any:
+    def _answer_server(self, call: Call) -> Any:
         if call.id is None:
             self._notifications.dispatch(call.method, call.params)
             return None
@@ -501,7 +501,7 @@ class Client:
         if meta:
             params["_meta"] = dict(meta)
         if self.is_stateless:
-            params["_meta"] = {**(meta or {}), **self._declaring(EXTENSION)}
+            params["_meta"] = {**(meta or {}), **self._declare_extension(EXTENSION)}
         elif await self._task_support(name, timeout) in ("optional", "required"):
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
         response = await self._requests.send("tools/call", params, timeout, None, ("complete", "task"))
@@ -523,7 +523,7 @@ class Client:
         """Return a handle for a task that was started earlier, possibly by another process."""
         return RemoteTask(self, id, tool)
 
-    def _declaring(self, extension: str) -> dict[str, Any]:
+    def _declare_extension(self, extension: str) -> dict[str, Any]:
         """Return the `_meta` that declares an extension for one request, in addition to the client's capabilities."""
         return {CLIENT_CAPABILITIES_META_KEY: self._upstream.client_identity.with_extension(extension)}
 

@@ -249,7 +249,7 @@ class ServerConnection:
         if entry.target is not None:
             self._upstream = Upstream(
                 entry.target,
-                self._answer,
+                self._answer_server,
                 client.identity,
                 protocol_version=entry.protocol_version,
                 # No default here: the client already applies a timeout to each call.
@@ -444,7 +444,7 @@ class ServerConnection:
 
     # Requests and notifications from the server
 
-    def _answer(self, call: Call) -> Any:
+    def _answer_server(self, call: Call) -> Any:
         if call.id is None:
             if call.method == notifications.LOG_MESSAGE:
                 self._log(call.params)

@@ -58,7 +58,7 @@ class NotificationDispatcher:
     def dispatch(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
         """Handle a notification. Exceptions of handlers are logged and never propagate to the connection."""
         try:
-            waiting = [item for item in self._heard(method, params, on_progress) if isawaitable(item)]
+            waiting = [item for item in self._call_handlers(method, params, on_progress) if isawaitable(item)]
         except InvalidParams as failure:
             log.debug("%s: %s", method, failure.message)
         except Exception:
@@ -67,7 +67,7 @@ class NotificationDispatcher:
             if waiting:
                 self._wait_for(method, waiting)
 
-    def _heard(self, method: str, params: Raw, on_progress: ProgressHandler | None) -> list[Any]:
+    def _call_handlers(self, method: str, params: Raw, on_progress: ProgressHandler | None) -> list[Any]:
         """Call the handlers and return their results, some of which may be awaitable."""
         handlers = []
         uri = None

@@ -104,7 +104,7 @@ class RequestSession:
             if kind != "input_required" or method not in INPUT_REQUIRED_METHODS:
                 raise ProtocolError(f"{self.name}: {method} returned an unknown resultType: {kind[:100]}")
             # Each round carries only its own responses; earlier ones are part of the server's opaque request state.
-            round_params = {**params, **await self._answers(method, response)}
+            round_params = {**params, **await self._answer_input_requests(method, response)}
         raise ProtocolError(f"{self.name}: {method} still requires input after {MAX_INPUT_ROUNDS} rounds")
 
     def effective_timeout(self, timeout: float | None) -> float | None:
@@ -127,7 +127,7 @@ class RequestSession:
             else self._upstream.handshake.server.name[:100]
         )
 
-    async def _answers(self, method: str, result: Raw) -> dict[str, Any]:
+    async def _answer_input_requests(self, method: str, result: Raw) -> dict[str, Any]:
         input_required: InputRequiredResult = self.decode_result(method, result, InputRequiredResult)
         again: dict[str, Any] = {}
         if input_required.input_requests is not UNSET:

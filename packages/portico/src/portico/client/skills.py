@@ -43,7 +43,7 @@ class SkillVerificationError(ProtocolError):
     """
 
     def __init__(self, uri: str, reason: str) -> None:
-        super().__init__(f"{_brief(uri)}: {reason}")
+        super().__init__(f"{_shorten(uri)}: {reason}")
         self.uri = uri
 
 
@@ -58,7 +58,7 @@ async def get_skill(client: Client, uri: str) -> Skill:
     _require_extension(client)
     result: GetSkillResult = await client._requests.send_and_decode("skills/get", {"uri": uri})
     if result.skill.uri != uri:
-        raise SkillVerificationError(uri, f"the server returned the skill {_brief(result.skill.uri)} instead")
+        raise SkillVerificationError(uri, f"the server returned the skill {_shorten(result.skill.uri)} instead")
     return result.skill
 
 
@@ -98,7 +98,7 @@ def validate_skill(skill: Skill) -> None:
     # A skill whose location and name differ could pass for another one in a list sorted by name.
     if root == skill.uri or not isinstance(name, str) or unquote(root.rpartition("/")[2]) != name:
         raise SkillVerificationError(
-            skill.uri, f"the URI must end with the skill's name and {MANIFEST_PATH}; the name is {_brief(name)}"
+            skill.uri, f"the URI must end with the skill's name and {MANIFEST_PATH}; the name is {_shorten(name)}"
         )
     if isinstance(skill.resources, str):
         return
@@ -107,7 +107,7 @@ def validate_skill(skill: Skill) -> None:
         raise SkillVerificationError(skill.uri, "its SKILL.md must be among its files, and no file may be listed twice")
     for file in skill.resources:
         if not _is_below(file.uri, root) or not _DIGEST.fullmatch(file.digest) or file.size < 0:
-            raise SkillVerificationError(skill.uri, f"invalid entry for the file {_brief(file.uri)}")
+            raise SkillVerificationError(skill.uri, f"invalid entry for the file {_shorten(file.uri)}")
     size = sum(file.size for file in skill.resources)
     if len(listed) > MAX_SKILL_FILES or size > MAX_SKILL_BYTES:
         most = f"{MAX_SKILL_FILES:,} and {MAX_SKILL_BYTES:,}"
@@ -152,7 +152,7 @@ async def _read(client: Client, skill: Skill, uri: str, *, unverified: bool) -> 
         return await _read_dynamic(client, skill, uri, unverified=unverified)
     listed = next((file for file in skill.resources if file.uri == uri), None)
     if listed is None:
-        raise SkillVerificationError(skill.uri, f"{_brief(uri)} is not listed as a file of this skill")
+        raise SkillVerificationError(skill.uri, f"{_shorten(uri)} is not listed as a file of this skill")
     # The cached file may be older than the list entry; a fresh one may not.
     for fresh in (False, True):
         data, is_text = await _fetch(client, uri, fresh=fresh)
@@ -169,7 +169,7 @@ async def _read_dynamic(client: Client, skill: Skill, uri: str, *, unverified: b
             "the skill is dynamic, so its content cannot be verified. To use it anyway, pass `allow_unverified=True`.",
         )
     if not _is_below(uri, _root(skill)):
-        raise SkillVerificationError(skill.uri, f"{_brief(uri)} is not a file of this skill")
+        raise SkillVerificationError(skill.uri, f"{_shorten(uri)} is not a file of this skill")
     data, is_text = await _fetch(client, uri, fresh=True)
     if len(data) > MAX_SKILL_BYTES:
         raise SkillVerificationError(uri, f"the file is too large: {len(data):,} bytes (maximum {MAX_SKILL_BYTES:,})")
@@ -215,24 +215,27 @@ def _check_frontmatter(skill: Skill, text: str) -> None:
         raise SkillVerificationError(skill.uri, f"its frontmatter cannot be compared with the list: {reason}") from None
     listed = skill.frontmatter
     for field in {**listed, **result}:
-        if field not in result or field not in listed or not _same(result[field], listed[field]):
-            there = _brief(result[field]) if field in result else "nothing"
-            here = _brief(listed[field]) if field in listed else "nothing"
+        if field not in result or field not in listed or not _is_json_equal(result[field], listed[field]):
+            there = _shorten(result[field]) if field in result else "nothing"
+            here = _shorten(listed[field]) if field in listed else "nothing"
             raise SkillVerificationError(
                 skill.uri,
-                (f"the content differs from the list: {_brief(field)} is {there} in the file, but {here} in the list"),
+                (
+                    f"the content differs from the list: {_shorten(field)} is {there} in the file, "
+                    f"but {here} in the list"
+                ),
             )
 
 
-def _same(item: Any, other: Any) -> bool:
+def _is_json_equal(item: Any, other: Any) -> bool:
     """Return whether two JSON values are equal: 1 equals 1.0, but not true."""
     if isinstance(item, dict) and isinstance(other, dict):
-        return item.keys() == other.keys() and all(_same(value, other[key]) for key, value in item.items())
+        return item.keys() == other.keys() and all(_is_json_equal(value, other[key]) for key, value in item.items())
     if isinstance(item, list) and isinstance(other, list):
-        return len(item) == len(other) and all(map(_same, item, other))
+        return len(item) == len(other) and all(map(_is_json_equal, item, other))
     return isinstance(item, bool) == isinstance(other, bool) and bool(item == other)
 
 
-def _brief(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """Return a server's text, shortened and printable, for use in an error message."""
     return _SHORTENED.repr(value)

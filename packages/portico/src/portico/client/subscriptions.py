@@ -154,7 +154,7 @@ class ChangeListener:
             if method == notifications.SUBSCRIPTIONS_ACKNOWLEDGED:
                 self._acknowledge(msgspec.json.decode(params, type=SubscriptionsAcknowledgedParams).notifications)
             elif (kind := _KINDS.get(method)) is not None:
-                self._note(kind, params)
+                self._queue_change(kind, params)
         except (msgspec.DecodeError, RecursionError) as failure:
             log.debug("%s: %s", method, failure)
 
@@ -167,12 +167,12 @@ class ChangeListener:
             self.mark_gap()
         self._switch_on()
 
-    def _note(self, kind: ChangeKind, params: Raw) -> None:
+    def _queue_change(self, kind: ChangeKind, params: Raw) -> None:
         uri = msgspec.json.decode(params, type=notifications.ResourceUpdatedParams).uri if kind == "resource" else None
-        if self._upstream.modern or self._wants(kind, uri):
+        if self._upstream.modern or self._is_subscribed(kind, uri):
             self._add(Change(kind, uri))
 
-    def _wants(self, kind: ChangeKind, uri: str | None) -> bool:
+    def _is_subscribed(self, kind: ChangeKind, uri: str | None) -> bool:
         """Return whether the filter matches. Before 2026-07-28 a client receives all notifications, so listeners
         filter.
         """

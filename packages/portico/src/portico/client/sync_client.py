@@ -32,7 +32,7 @@ def _make_blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) 
 
     @wraps(method)
     def wait(self: SyncClient | SyncTask, /, *arguments: P.args, **options: P.kwargs) -> T:
-        target: Any = self._open
+        target: Any = self._require_open
         return self._wait(method(target, *arguments, **options))
 
     return wait
@@ -45,7 +45,7 @@ def _wrap_result(
 
     @wraps(method)
     def call(self: SyncClient, /, *arguments: P.args, **options: P.kwargs) -> R:
-        return make(self, method(self._open, *arguments, **options))
+        return make(self, method(self._require_open, *arguments, **options))
 
     return call
 
@@ -84,14 +84,14 @@ class SyncClient:
         self._thread = threading.Thread(target=_run, args=(loop,), name="portico-client", daemon=True)
         self._thread.start()
         try:
-            self._client = self._wait(self._make())
+            self._client = self._wait(self._make_client())
             self._wait(self._client.connect())
         # Including KeyboardInterrupt: otherwise the thread and the server process would remain.
         except BaseException:
             self.close()
             raise
 
-    async def _make(self) -> Client:
+    async def _make_client(self) -> Client:
         # Created on the event loop, because it creates objects that are bound to a loop.
         return Client(self._target, **self._options)
 
@@ -123,10 +123,10 @@ class SyncClient:
 
     def run(self, function: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function with the asynchronous Client and return its result: `sync.run(lambda client: …)`."""
-        return self._wait(function(self._open))
+        return self._wait(function(self._require_open))
 
     @property
-    def _open(self) -> Client:
+    def _require_open(self) -> Client:
         if self._client is None:
             raise UsageError("the client is not open: use it in a `with` block")
         return self._client
@@ -143,23 +143,23 @@ class SyncClient:
 
     @property
     def protocol_version(self) -> str:
-        return self._open.protocol_version
+        return self._require_open.protocol_version
 
     @property
     def missing_servers(self) -> dict[str, str]:
-        return self._open.missing_servers
+        return self._require_open.missing_servers
 
     @property
     def server_info(self) -> Implementation | None:
-        return self._open.server_info
+        return self._require_open.server_info
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        return self._open.server_capabilities
+        return self._require_open.server_capabilities
 
     @property
     def instructions(self) -> str | None:
-        return self._open.instructions
+        return self._require_open.instructions
 
     request = _make_blocking(Client.request)
     notify = _make_blocking(Client.notify)
@@ -189,19 +189,19 @@ class SyncTask:
     """Blocking version of RemoteTask."""
 
     def __init__(self, client: SyncClient, task: RemoteTask) -> None:
-        self._open, self._wait = task, client._wait
+        self._require_open, self._wait = task, client._wait
 
     @property
     def id(self) -> str:
-        return self._open.id
+        return self._require_open.id
 
     @property
     def status(self) -> str:
-        return self._open.status
+        return self._require_open.status
 
     @property
     def message(self) -> str | None:
-        return self._open.message
+        return self._require_open.message
 
     refresh = _make_blocking(RemoteTask.refresh)
     cancel = _make_blocking(RemoteTask.cancel)

@@ -124,9 +124,9 @@ class RemoteTask:
         async with AsyncExitStack() as stack:
             rest = FALLBACK_POLL_SECONDS if await self._listen(stack) else None
             news = self._client._notifications.task_event(self.id)
-            while (await self._fresh(news)) not in TERMINAL_STATUSES:
+            while (await self._wait_for_status(news)) not in TERMINAL_STATUSES:
                 if self.status == "input_required":
-                    await self._answer()
+                    await self._answer_input_requests()
                     continue
                 try:
                     async with asyncio.timeout(rest or self._poll):
@@ -135,7 +135,7 @@ class RemoteTask:
                     pass
         return self._outcome()
 
-    async def _fresh(self, news: asyncio.Event) -> TaskStatus:
+    async def _wait_for_status(self, news: asyncio.Event) -> TaskStatus:
         # Clear before the request: a notification that arrives from here on may be newer than the response.
         news.clear()
         return await self.refresh()
@@ -151,7 +151,7 @@ class RemoteTask:
             return False
         return bool(listener.accepted_filter is not None and listener.accepted_filter.task_ids)
 
-    async def _answer(self) -> None:
+    async def _answer_input_requests(self) -> None:
         assert self._seen is not None
         input_requests = {} if self._seen.input_requests is UNSET else self._seen.input_requests
         # The server lists open requests in each state until it has processed the responses. Asking a user twice
@@ -182,7 +182,7 @@ class RemoteTask:
 
     def _params(self) -> dict[str, Any]:
         # Each request of 2026-07-28 declares its extensions; servers reject task methods without this one.
-        declared = {"_meta": self._client._declaring(EXTENSION)} if self._client.is_stateless else {}
+        declared = {"_meta": self._client._declare_extension(EXTENSION)} if self._client.is_stateless else {}
         return {"taskId": self.id, **declared}
 
 

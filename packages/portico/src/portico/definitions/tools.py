@@ -57,7 +57,7 @@ def read_tool(entry: Mapping[str, Any]) -> ListedTool:
         output_schema=gives,
         annotations=dict(_mapping(entry.get("annotations"))),
         task=_text(_mapping(entry.get("execution")).get("taskSupport")),
-        others=_others(entry),
+        others=_other_members(entry),
         trouble=troubled or also,
     )
 
@@ -65,7 +65,7 @@ def read_tool(entry: Mapping[str, Any]) -> ListedTool:
 _COVERED = {"name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution", "_meta"}
 
 
-def _others(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _other_members(entry: Mapping[str, Any]) -> dict[str, Any]:
     result = {name: value for name, value in entry.items() if name not in _COVERED and value is not None}
     meta = _mapping(entry.get("_meta"))
     result |= {"_meta": dict(meta)} if meta else {}

@@ -107,7 +107,7 @@ class _SchemaComparison:
         self._results: dict[tuple[str, str], list[SchemaChange]] = {}
 
     def run(self) -> Iterator[SchemaChange]:
-        if _same(self._old, self._new):
+        if _is_json_equal(self._old, self._new):
             return
         result = list(dict.fromkeys(self._schema(self._old, self._new, "", MAX_DEPTH)))
         # They are not the same text, so a caller that pins schemas must see some change.
@@ -159,22 +159,22 @@ class _SchemaComparison:
         yield from self._array(old, new, path, depth)
         yield from self._all_of(old, new, path, depth)
         for key in _OPAQUE_KEYWORDS:
-            if not _same(old.get(key), new.get(key)):
+            if not _is_json_equal(old.get(key), new.get(key)):
                 yield SchemaChange(path, "changed", f"has another {key}")
 
     # Annotations
 
     def _annotations(self, old: Schema, new: Schema, path: str) -> Iterator[SchemaChange]:
-        if not _same(old.get(UNREADABLE_KEYWORD), new.get(UNREADABLE_KEYWORD)):
+        if not _is_json_equal(old.get(UNREADABLE_KEYWORD), new.get(UNREADABLE_KEYWORD)):
             yield SchemaChange(path, "changed", "has another schema that is too large to be compared")
             return
-        changed = [key for key in ANNOTATION_KEYWORDS if not _same(old.get(key), new.get(key))]
+        changed = [key for key in ANNOTATION_KEYWORDS if not _is_json_equal(old.get(key), new.get(key))]
         # Unknown keywords have no effect on validation, so a change of one is a change of words.
         unknown = (key for key in {**old, **new} if key not in _COMPARED_KEYWORDS and not key.startswith("$"))
-        changed += [key for key in unknown if not _same(old.get(key), new.get(key))]
+        changed += [key for key in unknown if not _is_json_equal(old.get(key), new.get(key))]
         if changed:
             yield SchemaChange(path, "words", f"has another {' and '.join(changed)}")
-        if not _same(old.get("default"), new.get("default")):
+        if not _is_json_equal(old.get("default"), new.get("default")):
             now = f"is {_json(new['default'])} by default now" if "default" in new else "has no default any more"
             yield SchemaChange(path, "default", now)
 
@@ -232,25 +232,25 @@ class _SchemaComparison:
         needed = get_required(old), get_required(new)
         for name in before:
             if name not in after:
-                yield SchemaChange(_inside(path, name), "removed", "was removed")
+                yield SchemaChange(_join_property(path, name), "removed", "was removed")
         for name in after:
             if name not in before:
                 effect: ChangeEffect = "added required" if name in needed[1] else "added"
-                yield SchemaChange(_inside(path, name), effect, f"is new: {format_type(after[name], self._new)}")
+                yield SchemaChange(_join_property(path, name), effect, f"is new: {format_type(after[name], self._new)}")
         for name in dict.fromkeys([*before, *needed[0], *needed[1]]):
             if (name in after or name not in before) and (name in before or name not in after):
                 yield from self._required_change(name, needed, path)
             if name in before and name in after:
-                yield from self._schema(before[name], after[name], _inside(path, name), depth - 1)
+                yield from self._schema(before[name], after[name], _join_property(path, name), depth - 1)
         yield from self._additional_properties(
             old.get("additionalProperties", True), new.get("additionalProperties", True), path, depth
         )
 
     def _required_change(self, name: str, needed: tuple[list[str], list[str]], path: str) -> Iterator[SchemaChange]:
         if name in needed[1] and name not in needed[0]:
-            yield SchemaChange(_inside(path, name), "narrower", "is required now")
+            yield SchemaChange(_join_property(path, name), "narrower", "is required now")
         elif name in needed[0] and name not in needed[1]:
-            yield SchemaChange(_inside(path, name), "wider", "is optional now")
+            yield SchemaChange(_join_property(path, name), "wider", "is optional now")
 
     def _additional_properties(self, old: Any, new: Any, path: str, depth: int) -> Iterator[SchemaChange]:
         """Compare `additionalProperties`."""
@@ -262,11 +262,11 @@ class _SchemaComparison:
         elif old is False:
             yield SchemaChange(path, "open", "accepts additional members")
         elif old is True:
-            yield SchemaChange(_inside(path, "*"), "narrower", f"can only be {format_type(new, self._new)}")
+            yield SchemaChange(_join_property(path, "*"), "narrower", f"can only be {format_type(new, self._new)}")
         elif new is True:
-            yield SchemaChange(_inside(path, "*"), "wider", "can be anything")
+            yield SchemaChange(_join_property(path, "*"), "wider", "can be anything")
         else:
-            yield from self._schema(old, new, _inside(path, "*"), depth - 1)
+            yield from self._schema(old, new, _join_property(path, "*"), depth - 1)
 
     def _array(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[SchemaChange]:
         first = get_list(old, "prefixItems"), get_list(new, "prefixItems")
@@ -276,7 +276,7 @@ class _SchemaComparison:
         for at, (before, after) in enumerate(zip(*first, strict=False)):
             yield from self._schema(before, after, f"{path}[{at}]", depth - 1)
         items = old.get("items", True), new.get("items", True)
-        if not _same(*items) or isinstance(items[0], dict):
+        if not _is_json_equal(*items) or isinstance(items[0], dict):
             yield from self._schema(*items, f"{path}[]", depth - 1)
 
     def _all_of(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[SchemaChange]:
@@ -310,7 +310,7 @@ class _SchemaComparison:
     def _one_of_overlap(self, old: Schema, new: Schema, path: str) -> Iterator[SchemaChange]:
         """Report overlapping `oneOf` alternatives, because a value that matches two of them is rejected."""
         before, after = get_list(old, "oneOf"), get_list(new, "oneOf")
-        if after and not _same(before, after) and not self._are_disjoint(after):
+        if after and not _is_json_equal(before, after) and not self._are_disjoint(after):
             yield SchemaChange(
                 path,
                 "changed",
@@ -355,16 +355,16 @@ def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def _same(item: Any, other: Any) -> bool:
+def _is_json_equal(item: Any, other: Any) -> bool:
     """Return whether two values are equal as JSON, where 1 and true differ."""
     return item is other or _json(item) == _json(other)
 
 
 def _join_path(path: str, rest: str) -> str:
-    return f"{path}{rest}" if not rest or rest.startswith("[") else _inside(path, rest)
+    return f"{path}{rest}" if not rest or rest.startswith("[") else _join_property(path, rest)
 
 
-def _inside(path: str, name: str) -> str:
+def _join_property(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
@@ -414,7 +414,7 @@ def _bound_effect(key: str, old: Any, new: Any) -> ChangeEffect | None:
         old, new = (item if type(item) in (int, float) else None for item in (old, new))
     elif key == "uniqueItems":
         old, new = bool(old) or None, bool(new) or None
-    if old == new or _same(old, new):
+    if old == new or _is_json_equal(old, new):
         return None
     if old is None or new is None:
         return "wider" if new is None else "narrower"

@@ -127,9 +127,9 @@ class _EvaluationCounter:
                 raise ValueError("it refers to its parts too often")
             yield node
             above = above | {id(node)}
-            pending += [(part, above) for part in self._parts(node)]
+            pending += [(part, above) for part in self._iterate_subschemas(node)]
 
-    def _parts(self, schema: Schema) -> Iterator[Any]:
+    def _iterate_subschemas(self, schema: Schema) -> Iterator[Any]:
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
             reference = schema.get(name)
             if isinstance(reference, str):

@@ -182,11 +182,11 @@ class TypeTranslator:
         if string_class_schema(tp):
             return lambda: _from_string(tp)
         if type_hints.is_literal(tp):
-            return lambda: _choice(type_hints.literal_values(tp))
+            return lambda: _make_choice_decoder(type_hints.literal_values(tp))
         if isinstance(tp, type) and issubclass(tp, enum.Enum):
-            return lambda: _choice([(member.value, member) for member in tp])
+            return lambda: _make_choice_decoder([(member.value, member) for member in tp])
         if (value := type_hints.alias_value(tp)) is not UNSET:
-            return lambda: _through(self.translate(value))
+            return lambda: _make_converter(self.translate(value))
         return None
 
     def _container(self, tp: Any) -> Any:
@@ -269,7 +269,7 @@ def _check_bounds(checks: list[tuple[Callable[[Any, Any], bool], Any]], value: A
         return False  # comparing Decimal("NaN") raises
 
 
-def _through(tp: Any) -> Callable[[Any], Any]:
+def _make_converter(tp: Any) -> Callable[[Any], Any]:
     return lambda value: convert(value, tp)
 
 
@@ -277,7 +277,7 @@ def _from_string(cls: Any) -> Callable[[Any], Any]:
     return lambda value: cls(convert(value, str))
 
 
-def _choice(values: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
+def _make_choice_decoder(values: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
     def decode(value: Any) -> Any:
         for json, meaning in values:
             # In Python True == 1 == 1.0; in JSON they differ.

@@ -82,7 +82,7 @@ def _field(name: str, schema: Any, root: Schema, context: str) -> Schema:
         kinds = ["string"]
     result = dict(field, type=kinds[0]) if len(kinds) == 1 else {}
     if result.get("type") == "array":
-        result = dict(result, items=_choice(resolve_references(result.get("items"), root)))
+        result = dict(result, items=_to_choice_schema(resolve_references(result.get("items"), root)))
     if result.get("type") not in _FIELD_KEYWORDS or result.get("items", "") is None or not _is_valid_choice(result):
         raise SchemaError(
             f"a form has flat fields of text, numbers, booleans and choices; {name!r} of {context} is none of these"
@@ -93,7 +93,7 @@ def _field(name: str, schema: Any, root: Schema, context: str) -> Schema:
         if _is_supported_keyword(keyword, result)
     }
     # A default that is not a valid answer would be rejected by the client.
-    if "default" in form_field and not _fits(form_field, form_field["default"]):
+    if "default" in form_field and not _matches_field(form_field, form_field["default"]):
         del form_field["default"]
     return form_field
 
@@ -116,7 +116,7 @@ def _titled_options(options: list[Any]) -> list[Schema]:
     return [{"const": option["const"], "title": str(option.get("title", option["const"]))} for option in options]
 
 
-def _choice(items: Schema) -> Schema | None:
+def _to_choice_schema(items: Schema) -> Schema | None:
     """Return the item schema of a multiple-choice field, or None if its items are not choices."""
     if choices := _titled_options(get_alternatives(items)):
         return {"anyOf": choices}
@@ -140,7 +140,7 @@ def find_invalid_field(form: Schema, content: dict[str, Any]) -> str | None:
         if name not in content:
             return str(name)
     fit = (
-        (name, _fits(fields[name], value) if name in fields else _is_flat_value(value))
+        (name, _matches_field(fields[name], value) if name in fields else _is_flat_value(value))
         for name, value in content.items()
     )
     return next((name for name, fits in fit if not fits), None)
@@ -153,7 +153,7 @@ def _is_flat_value(value: Any) -> bool:
     return isinstance(value, str | int | float)
 
 
-def _fits(field: Schema, value: Any) -> bool:
+def _matches_field(field: Schema, value: Any) -> bool:
     kind, expected = json_type(value), field["type"]
     if kind == "number" and value.is_integer():
         kind = "integer"  # JSON Schema treats 5.0 as an integer

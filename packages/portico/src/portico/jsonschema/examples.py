@@ -67,17 +67,17 @@ def generate_example(schema: Schema, *, include_optional: bool = False) -> Any:
     # If the preferred variant does not validate, the other one may.
     for with_optional in (include_optional, not include_optional):
         result = _ExampleGenerator(schema, include_optional=with_optional).make(schema, "", MAX_DEPTH)
-        if _fits(schema, result):
+        if _is_valid(schema, result):
             return result
     simple: Any
     # Schemas with `not` or conditions often accept one of these.
     for simple in ({}, "", 0, [], None, True):
-        if _fits(schema, simple):
+        if _is_valid(schema, simple):
             return simple
     raise NoExampleFound("no example was found that fits the schema")
 
 
-def _fits(schema: Schema, value: Any) -> bool:
+def _is_valid(schema: Schema, value: Any) -> bool:
     try:
         return not validate(schema, value)
     except InvalidSchema:
@@ -156,7 +156,7 @@ class _ExampleGenerator:
                 result.append(choices[len(result)])
                 continue
             value = self.make(items, name.removesuffix("s"), depth - 1)
-            result.append(_vary(value, len(result)) if value in result and schema.get("uniqueItems") else value)
+            result.append(_vary_value(value, len(result)) if value in result and schema.get("uniqueItems") else value)
         return result
 
 
@@ -180,7 +180,7 @@ def _count(value: Any) -> int:
     return min(value, MAX_ITEMS) if type(value) is int and value > 0 else 0
 
 
-def _vary(value: Any, at: int) -> Any:
+def _vary_value(value: Any, at: int) -> Any:
     if isinstance(value, str):
         return f"{value}{at + 1}"
     return value + at if type(value) in (int, float) else value
@@ -190,8 +190,8 @@ def _number(schema: Schema, *, whole: bool) -> float:
     """Return 1 if it is valid, else a number near the bounds."""
     multiple: Any = schema.get("multipleOf")
     step: float = multiple if type(multiple) in (int, float) and multiple > 0 else (1 if whole else 0)
-    least = max(_bound(schema, "minimum", -1), _bound(schema, "exclusiveMinimum", -1))
-    most = min(_bound(schema, "maximum", 1), _bound(schema, "exclusiveMaximum", 1))
+    least = max(_get_bound(schema, "minimum", -1), _get_bound(schema, "exclusiveMinimum", -1))
+    most = min(_get_bound(schema, "maximum", 1), _get_bound(schema, "exclusiveMaximum", 1))
     nudge = step or 0.5
     # From the most natural number to the bounds themselves, which may be exclusive.
     for value in (1, 0, step, least, least + nudge, (least + most) / 2, most - nudge, most):
@@ -204,12 +204,12 @@ def _number(schema: Schema, *, whole: bool) -> float:
 
 def _is_within(schema: Schema, value: float) -> bool:
     return (
-        _bound(schema, "minimum", -1) <= value <= _bound(schema, "maximum", 1)
-        and _bound(schema, "exclusiveMinimum", -1) < value < _bound(schema, "exclusiveMaximum", 1)
+        _get_bound(schema, "minimum", -1) <= value <= _get_bound(schema, "maximum", 1)
+        and _get_bound(schema, "exclusiveMinimum", -1) < value < _get_bound(schema, "exclusiveMaximum", 1)
     )  # fmt: skip
 
 
-def _bound(schema: Schema, key: str, sign: int) -> float:
+def _get_bound(schema: Schema, key: str, sign: int) -> float:
     value: Any = schema.get(key)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else sign * math.inf
 

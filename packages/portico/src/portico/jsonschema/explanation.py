@@ -66,17 +66,17 @@ TYPE_PLURALS = {
 
 def describe_alternatives(alternatives: list[Schema], resolve: Callable[[Schema], Schema]) -> str:
     """Describe the values that any of these schemas accepts."""
-    words = list(dict.fromkeys(_one(option, resolve) for option in alternatives))
+    words = list(dict.fromkeys(_describe_schema(option, resolve) for option in alternatives))
     if len(words) > 1 and words[-1] == "null":
-        return f"{_either(words[:-1])}, or null"
-    return _either(words)
+        return f"{_join_with_or(words[:-1])}, or null"
+    return _join_with_or(words)
 
 
-def _either(words: list[str]) -> str:
+def _join_with_or(words: list[str]) -> str:
     return " or ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _one(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
+def _describe_schema(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
     if "const" in schema:
         return _describe_constant(schema["const"])
     if "enum" in schema:
@@ -91,7 +91,7 @@ def _one(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
     if kind == "object":
         return _object(schema)
     if isinstance(kind, list):
-        return _either([TYPE_NOUNS.get(name, "a value") for name in kind])
+        return _join_with_or([TYPE_NOUNS.get(name, "a value") for name in kind])
     return TYPE_NOUNS.get(kind or "", "a value")
 
 

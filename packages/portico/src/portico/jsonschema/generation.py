@@ -165,7 +165,7 @@ class _SchemaGenerator:
         if type_hints.is_union(tp):
             return self.union(tp, where)
         if type_hints.is_literal(tp):
-            return _choices([value for value, _ in type_hints.literal_values(tp)])
+            return _enum_schema([value for value, _ in type_hints.literal_values(tp)])
         if (value := type_hints.alias_value(tp)) is not msgspec.UNSET:
             return self.named(tp, lambda _: self.write(value, where))
         # Before the general classes: pydantic describes its validators and aliases, which the fields do not show.
@@ -189,7 +189,7 @@ class _SchemaGenerator:
 
     def enum(self, cls: type[enum.Enum], where: str) -> Schema:
         try:
-            body = _choices([to_json_value(member.value) for member in cls])
+            body = _enum_schema([to_json_value(member.value) for member in cls])
         except TypeError as error:
             raise _unsupported_type_error(cls, where) from error
         words = type_hints.get_docstring(cls).summary
@@ -224,7 +224,7 @@ class _SchemaGenerator:
         where, words = shape.cls.__name__, shape.doc.summary
         if not shape.array:
             return self.object(shape.fields, where, tag=shape.tag, description=words)
-        items = [_choices([shape.tag[1]])] if shape.tag else []
+        items = [_enum_schema([shape.tag[1]])] if shape.tag else []
         # Optional fields are at the end of an array, so only the required ones count.
         least = len(items) + sum(field.required for field in shape.fields)
         items += [self.property(field, where) for field in shape.fields]
@@ -234,7 +234,7 @@ class _SchemaGenerator:
     def object(
         self, fields: list[Field], where: str, *, tag: tuple[str, str | int] | None = None, description: str = ""
     ) -> Schema:
-        properties = {tag[0]: _choices([tag[1]])} if tag else {}
+        properties = {tag[0]: _enum_schema([tag[1]])} if tag else {}
         required = list(properties) + [field.name for field in fields if field.required]
         for field in fields:
             properties[field.name] = self.property(field, where)
@@ -348,7 +348,7 @@ def _limits(body: Schema, constraints: Constraints) -> Schema:
     return {key: value for key, value in limits.items() if value is not None}
 
 
-def _choices(values: list[Any]) -> Schema:
+def _enum_schema(values: list[Any]) -> Schema:
     kinds = {JSON_TYPES.get(type(value)) for value in values}
     kind = {"type": kinds.pop()} if len(kinds) == 1 and None not in kinds else {}
     return {**kind, "const": values[0]} if len(values) == 1 else {**kind, "enum": values}

@@ -191,7 +191,7 @@ def alias_value(tp: Any) -> Any:
     alias = typing.get_origin(tp) or tp
     if type(alias).__name__ != "TypeAliasType":
         return UNSET
-    return _bound(alias.__value__, dict(zip(alias.__type_params__, typing.get_args(tp), strict=False)))
+    return _substitute_type_vars(alias.__value__, dict(zip(alias.__type_params__, typing.get_args(tp), strict=False)))
 
 
 def type_key(tp: Any) -> Any:
@@ -298,7 +298,7 @@ def _hints(tp: Any) -> dict[str, Any]:
     hints = resolve_annotations(cls, {cls.__name__: cls})
     bound = dict(_bindings(cls, typing.get_args(tp)))
     owner = {name: klass for klass in reversed(cls.__mro__) for name in inspect.get_annotations(klass)}
-    return {name: _bound(hint, bound.get(owner.get(name, cls), {})) for name, hint in hints.items()}
+    return {name: _substitute_type_vars(hint, bound.get(owner.get(name, cls), {})) for name, hint in hints.items()}
 
 
 def resolve_annotations(annotated: Any, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -329,10 +329,10 @@ def _bindings(cls: type, args: tuple[Any, ...]) -> Iterator[tuple[type, dict[Any
     for base in getattr(cls, "__orig_bases__", ()):
         origin = typing.get_origin(base)
         if isinstance(origin, type) and origin not in (Generic, Protocol):
-            yield from _bindings(origin, tuple(_bound(arg, own) for arg in typing.get_args(base)))
+            yield from _bindings(origin, tuple(_substitute_type_vars(arg, own) for arg in typing.get_args(base)))
 
 
-def _bound(tp: Any, values: Mapping[Any, Any]) -> Any:
+def _substitute_type_vars(tp: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(tp, TypeVar):
         return values.get(tp, tp)
     params = () if isinstance(tp, type) else getattr(tp, "__parameters__", ())

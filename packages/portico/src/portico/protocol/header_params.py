@@ -38,7 +38,7 @@ def parse_header_params(schema: Mapping[str, Any]) -> tuple[HeaderParam, ...]:
         raise ValueError(f"two parameters have the same {HEADER_KEYWORD}")
     # An annotation below `anyOf`, `items` or `$ref` has no single path in the arguments. Ignoring it would let
     # a proxy route by a header that nobody compares with the body.
-    if _mentions(schema) != len(result):
+    if _count_keyword(schema) != len(result):
         raise ValueError(f"{HEADER_KEYWORD} is only allowed on properties reached through `properties`")
     return result
 
@@ -66,15 +66,15 @@ def _mirror(schema: Mapping[str, Any], path: tuple[str, ...]) -> HeaderParam:
     return HeaderParam(HEADER_PREFIX + name, path, kind)
 
 
-def _mentions(schema: Any, *, is_schema: bool = True) -> int:
+def _count_keyword(schema: Any, *, is_schema: bool = True) -> int:
     """Count the occurrences of the keyword, valid or not. A property with that name does not count."""
     if isinstance(schema, list):
-        return sum(_mentions(item) for item in schema)
+        return sum(_count_keyword(item) for item in schema)
     if not isinstance(schema, Mapping):
         return 0
     own = 1 if is_schema and HEADER_KEYWORD in schema else 0
     return own + sum(
-        _mentions(item, is_schema=not (is_schema and name in ("properties", "$defs", "patternProperties")))
+        _count_keyword(item, is_schema=not (is_schema and name in ("properties", "$defs", "patternProperties")))
         for name, item in schema.items()
         if name not in ("enum", "const", "default", "examples") or not is_schema
     )

@@ -102,7 +102,7 @@ class Method:
     def get_name(self) -> Callable[[Any], str | None]:
         """Return a function that extracts the target's name from typed params, or None for methods without one."""
         return (
-            attrgetter("task_id" if self.name_param == "taskId" else self.name_param) if self.name_param else _nameless
+            attrgetter("task_id" if self.name_param == "taskId" else self.name_param) if self.name_param else _no_name
         )
 
     def supports(self, protocol_version: ProtocolVersion) -> bool:
@@ -110,7 +110,7 @@ class Method:
         return self.since <= protocol_version <= self.until
 
 
-def _nameless(typed: Any) -> None:
+def _no_name(typed: Any) -> None:
     """Return None, for requests without a named target."""
 
 

@@ -64,8 +64,8 @@ def uri_variants(uri: str) -> UriForms:
 
 
 def _find_forms(uri: str) -> UriForms:
-    whole = _readings(uri)
-    paths = _readings(*(without for item in whole if (without := _TAIL.sub("", item)) != item))
+    whole = _possible_forms(uri)
+    paths = _possible_forms(*(without for item in whole if (without := _TAIL.sub("", item)) != item))
     # An attacker needs one reader that resolves a URI to a denied resource, so deny rules are checked against
     # all readings.
     lenient = dict.fromkeys(form for item in (*whole, *paths) for form in _lenient_readings(item))
@@ -73,7 +73,7 @@ def _find_forms(uri: str) -> UriForms:
         compatible = item if item.isascii() else unicodedata.normalize("NFKC", item).translate(SLASHES)
         if compatible != item:
             # A target that normalizes first reads full-width letters and slashes as letters and slashes.
-            lenient |= dict.fromkeys(_readings(compatible))
+            lenient |= dict.fromkeys(_possible_forms(compatible))
     return UriForms(
         tuple(whole),
         tuple(form for form in paths if form not in whole),
@@ -84,7 +84,7 @@ def _find_forms(uri: str) -> UriForms:
 _cached_forms = lru_cache(maxsize=4096)(_find_forms)
 
 
-def _readings(*uris: str) -> dict[str, None]:
+def _possible_forms(*uris: str) -> dict[str, None]:
     """Return the URIs unchanged and decoded up to MAX_DECODES times, each with its dot segments resolved.
 
     Resolution is done in every usual way: with the host separate or as part of the path, with `//` preserved or merged,
@@ -170,7 +170,7 @@ def canonical_spellings(uri: str) -> tuple[str, ...]:
 
     Unlike `uri_variants`, this adds no reading that could be another resource.
     """
-    result = _readings(uri)
+    result = _possible_forms(uri)
     for item in (*result,):
         scheme, authority, path = _split(item)
         host = None if authority is None else _canonical_host(scheme, authority)

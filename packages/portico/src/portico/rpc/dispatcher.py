@@ -247,7 +247,7 @@ class Dispatcher:
                 # The task is created directly: a task factory belongs to the application, and an eager one would run
                 # the handler immediately.
                 loop = self.loop or get_running_loop()
-                task = Task(self._finish(call, result, began), loop=loop, name=call.method, context=context)
+                task = Task(self._complete(call, result, began), loop=loop, name=call.method, context=context)
                 call.reply.attach_task(call, task)
                 return None
             message = self._encode(call, result)
@@ -260,7 +260,7 @@ class Dispatcher:
         call.reply.close()
         return message
 
-    async def _finish(self, call: Call, coroutine: CoroutineType[Any, Any, Any], began: float) -> None:
+    async def _complete(self, call: Call, coroutine: CoroutineType[Any, Any, Any], began: float) -> None:
         """Complete a request in its own task, after `_serve`."""
         reply, message, result, failure = call.reply, None, None, None
         reply.running = True
@@ -352,7 +352,7 @@ class Dispatcher:
                 # Raised by a prompt or a resource about its arguments.
                 wrong = InvalidParams if failure.error_type == "ValidationError" else InternalError
                 return self._encode_error(call, wrong(_text(failure), failure.to_meta()))
-            return self._encode_error(call, log_internal_error(failure, _where(call), call.reply))
+            return self._encode_error(call, log_internal_error(failure, _describe_target(call), call.reply))
         except Exception as worse:
             # The error contains data that cannot be encoded as JSON.
             return self._encode_error(call, log_internal_error(worse, call.method, call.reply))
@@ -483,11 +483,11 @@ def exception_to_result(call: Call, failure: BaseException) -> CallToolResult:
     return (
         tool_error_result(failure)
         if isinstance(failure, ToolError)
-        else internal_error_result(failure, _where(call), call.reply)
+        else internal_error_result(failure, _describe_target(call), call.reply)
     )
 
 
-def _where(call: Call) -> str:
+def _describe_target(call: Call) -> str:
     """Return the method of a call and the tool, prompt or resource that it names, for the log."""
     row = METHODS.get(call.method)
     try:

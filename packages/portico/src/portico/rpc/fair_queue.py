@@ -78,7 +78,7 @@ class Turns(Generic[T]):
             clients[client] = line
         if clients:
             self._owners[owner] = clients
-        self._left(owner)
+        self._on_removed(owner)
         return entry
 
     def take_if(self, may: Callable[[str], bool]) -> T | None:
@@ -107,10 +107,10 @@ class Turns(Generic[T]):
             del clients[client]
         if not clients:
             del self._owners[owner]
-        self._left(owner)
+        self._on_removed(owner)
         return True
 
-    def _left(self, owner: str) -> None:
+    def _on_removed(self, owner: str) -> None:
         self.size -= 1
         self._waiting[owner] -= 1
         if not self._waiting[owner]:
@@ -219,7 +219,7 @@ class FairPlaces:
             yield
         finally:
             self._turns.record_duration(time.monotonic() - began)
-            self._leave(caller[0])
+            self._free_place(caller[0])
 
     def _may_begin(self, owner: str) -> bool:
         return self._running < self._total and self._held.get(owner, 0) < self._per_caller
@@ -239,7 +239,7 @@ class FairPlaces:
         except (CancelledError, TimeoutError) as end:
             if not self._turns.discard(caller, turn) and turn.done() and not turn.cancelled():
                 # The slot was assigned at the same moment; pass it on.
-                self._leave(owner)
+                self._free_place(owner)
             if isinstance(end, CancelledError):
                 raise
             raise ToolError(
@@ -254,7 +254,7 @@ class FairPlaces:
         self._running += 1
         self._held[owner] = self._held.get(owner, 0) + 1
 
-    def _leave(self, owner: str) -> None:
+    def _free_place(self, owner: str) -> None:
         self._running -= 1
         self._held[owner] -= 1
         if not self._held[owner]:

@@ -96,10 +96,10 @@ def assigned_value(text: str, lower: str, named: AssignmentMatch) -> AssignedVal
         if not quoted or "\n" in quoted or (sign == "," and is_identifier(quoted)):
             return None
         return AssignedValue(quoted.rstrip("\\"), start, "quoted", below)
-    return None if sign in (",", "(") else _bare(text, named, start, below)
+    return None if sign in (",", "(") else _unquoted_value(text, named, start, below)
 
 
-def _bare(text: str, named: AssignmentMatch, start: int, below: bool) -> AssignedValue | None:
+def _unquoted_value(text: str, named: AssignmentMatch, start: int, below: bool) -> AssignedValue | None:
     setting = not below and _is_env_assignment(text, named)
     match = (_WHOLE if setting else BARE).match(text, start)
     # An earlier run already replaced the rest; the mark must not be redacted again.

@@ -19,7 +19,7 @@ class FuzzyNames:
         self._names = list(dict.fromkeys(names))
         self._places: dict[str, list[int]] = {}
         for at, name in enumerate(self._names):
-            for part in _parts(name):
+            for part in _trigrams(name):
                 self._places.setdefault(part, []).append(at)
 
     def nearest(self, name: str, limit: int = 3) -> list[str]:
@@ -28,7 +28,7 @@ class FuzzyNames:
         left = MAX_SCANNED
         # Rare trigrams first: `_to` occurs in thousands of names and says nothing, and the scan is
         # limited.
-        for places in sorted((self._places[part] for part in _parts(name) if part in self._places), key=len):
+        for places in sorted((self._places[part] for part in _trigrams(name) if part in self._places), key=len):
             shared.update(places[:left])
             left -= len(places)
             if left <= 0:
@@ -37,7 +37,7 @@ class FuzzyNames:
         return closest_names(name, likely, limit)
 
 
-def _parts(name: str) -> set[str]:
+def _trigrams(name: str) -> set[str]:
     """Return the trigrams of a name, with markers for its beginning and end."""
     # The markers make the first and last letters count more, where typing errors are rare.
     marked = f"^{name[:300].lower()}$"

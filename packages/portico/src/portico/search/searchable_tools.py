@@ -89,12 +89,12 @@ class ToolView:
         return result
 
     @cached_property
-    def _near(self) -> FuzzyNames:
+    def _fuzzy_names(self) -> FuzzyNames:
         return FuzzyNames(self.by_name)
 
     def nearest(self, name: str, limit: int = 3) -> list[VisibleTool]:
         """Return the tools with the most similar names."""
-        return [self.by_name[item] for item in self._near.nearest(name, limit)]
+        return [self.by_name[item] for item in self._fuzzy_names.nearest(name, limit)]
 
 
 class SeenTools:
@@ -121,7 +121,7 @@ class SeenTools:
         # descriptions change with each request would otherwise grow this list for ever.
         if len(self._tools) > MAX_STALE_ENTRIES + 2 * sum(len(item.entries) for item in pages):
             self._forget()
-        places = [self._place(entry) for page in pages for entry in page.entries]
+        places = [self._find_position(entry) for page in pages for entry in page.entries]
         return ToolView([at for at in places if at is not None], self._tools)
 
     async def pages(self, call: Call, revision: ProtocolVersion) -> list[Raw]:
@@ -157,7 +157,7 @@ class SeenTools:
                 self._index, self._indexed = made, len(tools)
         return self._index
 
-    def _place(self, entry: Raw) -> int | None:
+    def _find_position(self, entry: Raw) -> int | None:
         """Return the position of an entry, or None if it is not a valid tool."""
         try:
             definition = _definitions.decode(entry)

@@ -106,7 +106,7 @@ class ToolIndex:
         self._names = [_own_name(tool) for tool in tools]
         servers: dict[str, int] = {}
         self._servers = [servers.setdefault(tool.server, len(servers)) for tool in tools]
-        self._beside = [_SERVER_MATCH_BOOST + _LIST_POSITION_BOOST * early for early in _earliness(tools)]
+        self._beside = [_SERVER_MATCH_BOOST + _LIST_POSITION_BOOST * early for early in _position_scores(tools)]
         gathered = _build_postings([_fields(tool) for tool in tools])
         self._rarities = {term: _idf(count, len(places)) for term, places in gathered.items()}
         self._places = {
@@ -213,14 +213,14 @@ class ToolIndex:
         return sorted(beside, key=lambda ranked: (-ranked[1], ranked[0]))
 
     @cached_property
-    def _near(self) -> FuzzyNames:
+    def _fuzzy_names(self) -> FuzzyNames:
         return FuzzyNames(self._places)
 
     def _fuzzy_matches(self, term_weights: dict[str, float]) -> list[float]:
         """Return scores of tools that contain similar terms."""
         scores = [0.0] * self._count
         for term in term_weights:
-            for at in {at for neighbor in self._near.nearest(term) for at, _ in self._places[neighbor]}:
+            for at in {at for neighbor in self._fuzzy_names.nearest(term) for at, _ in self._places[neighbor]}:
                 scores[at] += 1 / (10 * len(term_weights))
         return scores
 
@@ -231,7 +231,7 @@ def _own_name(tool: ToolDocument) -> frozenset[str]:
     return name - frozenset(tokenize(tool.server)) or name
 
 
-def _earliness(tools: Sequence[ToolDocument]) -> list[float]:
+def _position_scores(tools: Sequence[ToolDocument]) -> list[float]:
     """Return 1 for the first tool of a server down to 0 for its last: authors list important tools first.
 
     Tools without a server have no order.
@@ -268,7 +268,9 @@ def _fields(tool: ToolDocument) -> dict[str, Counter[str]]:
 
 def _build_postings(tools: Sequence[dict[str, Counter[str]]]) -> dict[str, dict[int, float]]:
     """Return the weighted frequency of each term by tool."""
-    usual = {field: _mean([tool[field].total() for tool in tools if field in tool], len(tools)) for field in _FIELDS}
+    usual = {
+        field: _mean_length([tool[field].total() for tool in tools if field in tool], len(tools)) for field in _FIELDS
+    }
     result: dict[str, dict[int, float]] = {}
     for at, fields in enumerate(tools):
         for field, counted in fields.items():
@@ -285,5 +287,5 @@ def _idf(tools: int, with_it: int) -> float:
     return math.log(1 + (tools - with_it + 0.5) / (with_it + 0.5))
 
 
-def _mean(lengths: Sequence[int], tools: int) -> float:
+def _mean_length(lengths: Sequence[int], tools: int) -> float:
     return max(1.0, sum(lengths) / max(1, tools))

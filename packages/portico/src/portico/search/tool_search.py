@@ -75,10 +75,10 @@ class ToolSearchServer(ToolSearchBase):
         except (InvalidParams, ToolError) as refusal:
             return self._refuse(inner, request, refusal)
         if type(result) is CoroutineType:
-            return self._finish(inner, request, result)
+            return self._complete(inner, request, result)
         return self._explain(inner, request, result) if _is_failed(result) else result
 
-    async def _finish(self, call: Call, request: ToolCallRequest, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _complete(self, call: Call, request: ToolCallRequest, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         try:
             result = await coroutine
         except (InvalidParams, ToolError) as refusal:
@@ -224,14 +224,16 @@ def add_find_tools(tool_search: ToolSearchBase) -> None:
         if server is not None and server not in view.owners:
             raise ToolError(f"Unknown server {server[:128]!r} (expected one of {_tool_owners(view)}).")
         match = await tool_search.visible_tools.search(ctx.call, unique_queries, limit, server)
-        return TextContent(text=_answer(view, unique_queries, match, detail))
+        return TextContent(text=_format_matches(view, unique_queries, match, detail))
 
 
 def _tool_owners(view: ToolView) -> str:
     return ", ".join(f"{name} ({count})" for name, count in view.owners.items())
 
 
-def _answer(view: ToolView, queries: Sequence[str], results: Sequence[Sequence[VisibleTool]], detail: str) -> str:
+def _format_matches(
+    view: ToolView, queries: Sequence[str], results: Sequence[Sequence[VisibleTool]], detail: str
+) -> str:
     """Format the matches. A tool that several queries return is written once, and only named afterwards."""
     lines: list[str] = []
     listed_names: set[str] = set()

@@ -128,7 +128,7 @@ def run_http(
     """
     validate_options('run("http")', options, HttpServerOptions)
     place = BindAddress(**_fields(BindAddress, options))
-    announce = (on_ready or _announce) if options.get("show_banner", True) else None
+    announce = (on_ready or _print_url) if options.get("show_banner", True) else None
     # The same command line starts supervisor and workers; a worker finds its assignment in the environment.
     post = assignment.receive_assignment()
     if post is not None:
@@ -146,7 +146,7 @@ async def run_http_async(server: Server, **options: Unpack[HttpServerOptions]) -
     """Serve inside a running event loop."""
     validate_options('run_async("http")', options, HttpServerOptions)
     place = BindAddress(**_fields(BindAddress, options))
-    announce = _announce if options.get("show_banner", True) else None
+    announce = _print_url if options.get("show_banner", True) else None
     post = assignment.receive_assignment()
     if post is not None:
         async with server.lifespan():
@@ -463,5 +463,5 @@ def read_list_variable(name: str) -> list[str]:
     return [word.strip() for word in os.environ.get(name, "").split(",") if word.strip()]
 
 
-def _announce(url: str) -> None:
+def _print_url(url: str) -> None:
     print(f"Serving on {url}", file=sys.stderr, flush=True)

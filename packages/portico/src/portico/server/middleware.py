@@ -143,11 +143,11 @@ class Middleware:
         for name in (_HOOKS.get(method), "on_request", "on_message"):
             hook = None if name is None else getattr(self, name, None)
             if hook is not None:
-                chain = _around(hook, chain)
+                chain = _wrap_hook(hook, chain)
         return chain
 
 
-def _around(hook: Any, inner: CallNext) -> CallNext:
+def _wrap_hook(hook: Any, inner: CallNext) -> CallNext:
     async def call(context: MiddlewareContext) -> Any:
         return await hook(context, inner)
 

@@ -373,7 +373,7 @@ class Server(Registrar, ComponentDirectory, Operations):
         if call.id is not None:
             raise MethodNotFound(f"Method not found: {call.method}")
 
-    async def _answer(self, call: Call) -> Any:
+    async def _handle_in_middleware(self, call: Call) -> Any:
         """Answer a call inside the middleware chain."""
         if call.answer is None:
             result = self._answers.get(call.method, self._reject_unknown_method)(call)
@@ -821,7 +821,7 @@ class Server(Registrar, ComponentDirectory, Operations):
         return cast("HandlerMiddleware", middleware)
 
     def _link(self) -> None:
-        inner: Handler = self._answer
+        inner: Handler = self._handle_in_middleware
         self._chain = reduce(lambda handler, wrap: wrap(handler), self._middleware, inner) if self._middleware else None
 
     # Running

@@ -169,7 +169,7 @@ class ConnectionThreadPool:
 
     def _work(self) -> None:
         worker: ConnectionWorker | None = None
-        while (job := self._next()) is not None:
+        while (job := self._next_job()) is not None:
             jobs = [job]
             if not job.is_cancelled:
                 try:
@@ -191,7 +191,7 @@ class ConnectionThreadPool:
             worker.close()
         self._completions.call(self._on_thread_exit)
 
-    def _next(self) -> TransactionJob | None:
+    def _next_job(self) -> TransactionJob | None:
         while True:
             try:
                 return self._queue.get(timeout=self._idle_timeout)

@@ -68,7 +68,7 @@ class ContractSnapshot:
 
 async def _list_items(client: Client, name: str) -> list[Any]:
     try:
-        return _plain(await getattr(client, f"list_{name}")())
+        return _to_builtins(await getattr(client, f"list_{name}")())
     # A server without this kind of component need not implement its list.
     except MethodNotFound:
         return []
@@ -76,12 +76,12 @@ async def _list_items(client: Client, name: str) -> list[Any]:
 
 def _list_items_sync(client: SyncClient, name: str) -> list[Any]:
     try:
-        return _plain(getattr(client, f"list_{name}")())
+        return _to_builtins(getattr(client, f"list_{name}")())
     except MethodNotFound:
         return []
 
 
-def _plain(items: Any) -> list[Any]:
+def _to_builtins(items: Any) -> list[Any]:
     entries = [msgspec.to_builtins(item) for item in items]
     # The order in which a server lists its entries is not part of its contract.
     return sorted(entries, key=lambda entry: str(entry.get("name")))

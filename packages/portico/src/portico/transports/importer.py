@@ -71,7 +71,7 @@ def _from_file(path: str) -> ModuleType:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     # `setdefault`: a file named like an imported module, such as `json.py`, must not replace it.
     sys.modules.setdefault(name, module)
-    with _explaining(path):
+    with _explain_errors(path):
         spec.loader.exec_module(module)
     return module
 
@@ -81,7 +81,7 @@ class LoadFailed(UsageError):
 
 
 @contextmanager
-def _explaining(place: str) -> Iterator[None]:
+def _explain_errors(place: str) -> Iterator[None]:
     """Convert an error in user code to one message with its location."""
     try:
         yield
@@ -127,7 +127,7 @@ def _from_name(name: str) -> ModuleType:
     # As `python -m` does: modules of the current directory can be imported.
     sys.path.insert(0, "")
     try:
-        with _explaining(name):
+        with _explain_errors(name):
             return importlib.import_module(name)
     except LoadFailed as failure:
         missing = failure.__cause__

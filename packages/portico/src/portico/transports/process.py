@@ -200,11 +200,11 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
         informative.
         """
         if self.exited.is_set() and self._ended_pipes >= {1, 2}:
-            self._finish(what)
+            self._on_closed(what)
         else:
-            asyncio.get_running_loop().call_later(EXIT_STATUS_WAIT_SECONDS, self._finish, what)
+            asyncio.get_running_loop().call_later(EXIT_STATUS_WAIT_SECONDS, self._on_closed, what)
 
-    def _finish(self, what: str) -> None:
+    def _on_closed(self, what: str) -> None:
         if not self.closed:
             code = self._transport.get_returncode() if self._transport is not None else None
             if self.exited.is_set() and code is not None:

@@ -54,7 +54,7 @@ class LineDecoder:
         results: list[bytes | None] = []
         self._add(head, results)
         for part in rest:
-            self._end(results)
+            self._end_line(results)
             self._add(part, results)
         return results
 
@@ -69,7 +69,7 @@ class LineDecoder:
         else:
             self._parts.append(part)
 
-    def _end(self, lines: list[bytes | None]) -> None:
+    def _end_line(self, lines: list[bytes | None]) -> None:
         line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         # Blank lines and a `\r` before the newline, as sent by Windows clients, are harmless.
         if line and not line.isspace():
@@ -81,7 +81,7 @@ class LineDecoder:
     def flush(self) -> list[bytes | None]:
         """Return the data after the last newline, at the end of the stream."""
         results: list[bytes | None] = []
-        self._end(results)
+        self._end_line(results)
         return results
 
 

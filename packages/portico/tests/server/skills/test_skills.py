@@ -391,7 +391,7 @@ async def test_directory_swapped_for_a_symlink_is_not_followed(
     write(outside, "stolen.md", "stolen\n")
     place, aside = folder / "pdf-forms" / "references", folder / "pdf-forms" / "aside"
     served = serving(folder)
-    found = SkillDirectory._place
+    found = SkillDirectory._resolve_path
 
     def exchanged(self: SkillDirectory, path: str) -> Path:
         known = found(self, path)
@@ -405,7 +405,7 @@ async def test_directory_swapped_for_a_symlink_is_not_followed(
             ("resources/directory/read", "skill://pdf-forms/references"),
         ):
             with monkeypatch.context() as patched:
-                patched.setattr(SkillDirectory, "_place", exchanged)
+                patched.setattr(SkillDirectory, "_resolve_path", exchanged)
                 try:
                     assert "stolen" not in str(await ask(client, method, uri=uri))
                 except ProtocolError:

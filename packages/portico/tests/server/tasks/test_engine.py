@@ -780,7 +780,7 @@ async def test_the_engine_goes_on_whatever_goes_wrong(
 ) -> None:
     monkeypatch.setattr(engines, "POLL_SECONDS", 0.02)
     engine = await make(lease=0.1)
-    trouble = {"_fill_slots": 2, "_compare": 2, "_hear": 2}
+    trouble = {"_fill_slots": 2, "_compare": 2, "_on_event": 2}
     for name in trouble:
 
         def failing(name: str = name, real: Any = getattr(engine, name)) -> Any:

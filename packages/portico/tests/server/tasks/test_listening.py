@@ -241,5 +241,5 @@ async def test_when_events_were_lost_listeners_are_reported_all_the_same(modern:
     await listening.acknowledged()
     before = await listening.told()
     assert server.tasks is not None
-    await (await server.tasks.engine())._hear(Event("portico.job.changed"))
+    await (await server.tasks.engine())._on_event(Event("portico.job.changed"))
     assert await listening.told() == before

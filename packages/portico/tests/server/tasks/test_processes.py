@@ -260,5 +260,5 @@ def test_of_those_who_cannot_be_seen_nobody_knows(worker: str) -> None:
 def test_a_process_that_is_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = named_like(os.getpid())
     monkeypatch.setattr(worker_ids, "_read", lambda path: "" if path.endswith("/stat") else path)
-    monkeypatch.setattr(worker_ids, "_place", lambda: worker.partition("/")[0])
+    monkeypatch.setattr(worker_ids, "_host_identity", lambda: worker.partition("/")[0])
     assert not worker_ids.is_worker_dead(worker)

@@ -53,7 +53,7 @@ OFTEN: dict[str, Callable[[Any], Any]] = {
     "take any": lambda tx: leases.claim(tx, "s", {"a": None, "b": None}, "worker", 0, 0, 5),
     "take one": lambda tx: leases.claim(tx, "s", {"a": None}, "worker", 0, 0, 5),
     "take limited": lambda tx: (leases._any_due(tx, "s", ["c", "d"], 0), leases._running(tx, "s", "c")),
-    "take of one tool": lambda tx: leases._due(tx, "s", ["c"], 0, 2),
+    "take of one tool": lambda tx: leases._select_due_jobs(tx, "s", ["c"], 0, 2),
     "look ahead": lambda tx: leases.next_due(tx, "s", ["a", "b"], 0),
     "live": lambda tx: leases.renew(tx, "s", "worker", 0),
     "look for the dead": lambda tx: (leases.workers(tx, "s"), leases.has_expired_leases(tx, "s", 0)),

@@ -127,13 +127,13 @@ def to_table(value: Any) -> Table | None:
         named = hasattr(value, "index") and type(value.index).__name__ != "RangeIndex"
         rows = value.itertuples(index=named) if hasattr(value, "itertuples") else value.iter_rows()
         most = MAX_COLUMNS + named
-        cells = [[_plain(cell) for cell in islice(row, most)] for row in islice(rows, MAX_ROWS)]
+        cells = [[_to_plain_value(cell) for cell in islice(row, most)] for row in islice(rows, MAX_ROWS)]
         return [str(value.index.name or ""), *columns] if named else columns, cells, len(value)
     except Exception:
         return None  # an unexpected kind of frame: fall back to its repr
 
 
-def _plain(cell: Any) -> Any:
+def _to_plain_value(cell: Any) -> Any:
     item = getattr(cell, "item", None)
     value = item() if callable(item) else cell
     if isinstance(value, float) and not math.isfinite(value):

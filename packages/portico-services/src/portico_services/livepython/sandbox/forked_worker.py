@@ -265,9 +265,9 @@ class ForkedWorkerFactory:
     async def open(self) -> None:
         """Start the fork server. Raises SandboxUnavailable with the reason if this Python cannot be used."""
         async with self._lock:
-            await self._open()
+            await self._start_server()
 
-    async def _open(self) -> None:
+    async def _start_server(self) -> None:
         if self._control is not None:
             return
         ours, theirs = socket.socketpair()
@@ -379,7 +379,7 @@ class ForkedWorkerFactory:
     async def start(self) -> PythonWorker:
         """Start a sandboxed worker. Raises SandboxUnavailable with the reason if that fails."""
         async with self._lock:
-            await self._open()
+            await self._start_server()
             self._last += 1
             number = self._last
             ours, theirs = socket.socketpair()

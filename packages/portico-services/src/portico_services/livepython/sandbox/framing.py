@@ -92,13 +92,13 @@ class FrameDecoder:
 
 def read_frame(descriptor: int) -> bytes | None:
     """Read the next frame from a blocking descriptor, or None at its end. Only for the side that trusts the other."""
-    head = _exactly(descriptor, _LENGTH_PREFIX_BYTES.size)
+    head = _read_exactly(descriptor, _LENGTH_PREFIX_BYTES.size)
     if head is None:
         return None
-    return _exactly(descriptor, _LENGTH_PREFIX_BYTES.unpack(head)[0])
+    return _read_exactly(descriptor, _LENGTH_PREFIX_BYTES.unpack(head)[0])
 
 
-def _exactly(descriptor: int, size: int) -> bytes | None:
+def _read_exactly(descriptor: int, size: int) -> bytes | None:
     parts: list[bytes] = []
     while size:
         part = os.read(descriptor, min(size, 1 << 20))

@@ -172,7 +172,7 @@ class Interpreter:
 
     def _run(self, expression: str, *, valued: bool = False) -> tuple[Any, bool]:
         """Run code and return its value and whether it has one. With `valued`, code without a value is not run."""
-        name = self._remember(expression)
+        name = self._add_source(expression)
         source = "".join(linecache.cache[name][2])  # type: ignore[misc]
         try:
             return self._compiled_and_run(source, name, valued)
@@ -192,7 +192,7 @@ class Interpreter:
             return None, False
         return self._execute(compile(ast.Expression(last), name, "eval", flags, dont_inherit=True)), True
 
-    def _remember(self, expression: str) -> str:
+    def _add_source(self, expression: str) -> str:
         """Register the source under a new file name, and return that name."""
         self.evaluations += 1
         name = f"{EVALUATION_FILENAME_PREFIX}{self.evaluations}>"
@@ -251,7 +251,7 @@ class Interpreter:
     def define_method(self, className: str, source: str) -> dict[str, Any]:
         if not self.runs:
             raise InspectionError("Methods cannot be changed: evaluation is disabled.")
-        file = self._remember(source)
+        file = self._add_source(source)
         change = define_method(self.names, className, "".join(linecache.cache[file][2]), file)  # type: ignore[misc]
         self.changes.append(change)
         return self._change_report(change)

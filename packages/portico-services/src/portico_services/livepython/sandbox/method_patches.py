@@ -190,7 +190,7 @@ def define_method(names: NameResolver, class_name: str, source: str, file: str) 
         raise InspectionError(
             f"{class_name}.{function.name} is a slot that stores a value of each object, not a method."
         )
-    before = _before(names, class_name, cls, selector)
+    before = _previous_source(names, class_name, cls, selector)
     # From the class itself: restoring an inherited method would turn it into an own one.
     previous = members.get(selector, ABSENT)
     member = _compile_in_class(cls, function, file, _globals(names, cls))[selector]
@@ -254,7 +254,7 @@ def _function(source: str, file: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     raise InspectionError("source must be one `def` with its decorators, as written in the class or module.")
 
 
-def _before(names: NameResolver, class_name: str, cls: type, selector: str) -> str | None:
+def _previous_source(names: NameResolver, class_name: str, cls: type, selector: str) -> str | None:
     if selector not in class_attribute(cls, "__dict__"):
         return None
     try:
@@ -381,12 +381,12 @@ def _locate_source(
         return *change.origin(own), False
     try:
         with open(path, encoding="utf-8") as file:
-            return _place(path, change.module, projects), file.read(MAX_SOURCE_FILE_BYTES), True
+            return _relative_path(path, change.module, projects), file.read(MAX_SOURCE_FILE_BYTES), True
     except (OSError, ValueError):
         return change.origin(own)[0], "", False
 
 
-def _place(path: str, module: str, projects: Sequence[str]) -> str:
+def _relative_path(path: str, module: str, projects: Sequence[str]) -> str:
     for project in projects:
         if path.startswith(project.rstrip(os.sep) + os.sep):
             return os.path.relpath(path, project)

@@ -42,7 +42,7 @@ class ScriptHost(Protocol):
     limits: SandboxLimits
     pending_requests: int
 
-    def _remember(self, expression: str) -> str: ...
+    def _add_source(self, expression: str) -> str: ...
     def _execute(self, code: Any) -> Any: ...
 
 
@@ -55,7 +55,7 @@ def run_script(image: ScriptHost, code: str, tools: ToolTableJson, data: Any, se
     asyncio.events.new_event_loop = asyncio.new_event_loop = lambda: ScriptLoop(channel)
     install_tools(channel, tools)
     image.namespace.update(data=data, asyncio=asyncio, json=json, ToolError=ScriptToolError)
-    name = image._remember(code)
+    name = image._add_source(code)
     try:
         value, has_value = _evaluate(image, "".join(linecache.cache[name][2]), name)  # type: ignore[misc]
     except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as failure:
@@ -169,7 +169,7 @@ class ToolFunction:
         return f"<tool {self._tool}({', '.join(self._parameters)})>"
 
     async def __call__(self, /, *values: Any, **arguments: Any) -> Any:
-        encoded = self._encode_arguments(self._bound(values, arguments))
+        encoded = self._encode_arguments(self._bind_arguments(values, arguments))
         try:
             return await self._channel.call(self._named, encoded)
         except ToolCallRejected as refusal:
@@ -177,7 +177,7 @@ class ToolFunction:
         # Raised outside of the `except` block, so that the internal exception is not chained.
         raise ScriptToolError(self._tool, details)
 
-    def _bound(self, values: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
+    def _bind_arguments(self, values: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
         names = self._parameters
         only = values[0] if len(values) == 1 and not arguments else None
         # A single dict of named arguments; an empty dict is the first argument instead.

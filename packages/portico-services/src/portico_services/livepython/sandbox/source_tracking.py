@@ -104,16 +104,16 @@ def find_origin(value: Any, statements: list[SourceStatement]) -> SourceStatemen
     Without a location, return the newest statement that was executed.
     """
     if issubclass(type(value), type):
-        places = [_place(item) for item in list(class_attribute(value, "__dict__").values())]
+        places = [_definition_location(item) for item in list(class_attribute(value, "__dict__").values())]
     else:
-        places = [_place(value)]
+        places = [_definition_location(value)]
     made = [item for item in statements if any(place is not None and item.contains(place) for place in places)]
     if not made and (issubclass(type(value), type) or places == [None]):
         made = [item for item in statements if item.was_executed]
     return made[-1] if made else None
 
 
-def _place(value: Any) -> tuple[str, int] | None:
+def _definition_location(value: Any) -> tuple[str, int] | None:
     """Return where a function is defined, without its wrappers, or None if it is not one. Runs no foreign code."""
     for _ in range(MAX_UNWRAP_DEPTH):
         if type(value) is property:
@@ -144,7 +144,7 @@ def insert_method(text: str, class_name: str, method: str) -> str | None:
     # The indentation of the existing body, which need not be four spaces.
     margin = " " * owner.body[-1].col_offset
     written = _indent_lines(method.strip("\n") + "\n", margin)
-    old = _same(owner, new)
+    old = _find_replaced(owner, new)
     if old is None:
         end = owner.body[-1].end_lineno or owner.lineno
         if not lines[end - 1].endswith("\n"):
@@ -181,7 +181,7 @@ def _class(tree: ast.AST, path: list[str]) -> ast.ClassDef | None:
     return tree if isinstance(tree, ast.ClassDef) else None
 
 
-def _same(owner: ast.ClassDef, new: Function) -> Function | None:
+def _find_replaced(owner: ast.ClassDef, new: Function) -> Function | None:
     """Return the function to replace: of several with this name, as in a property, the one with equal decorators."""
     named = [node for node in owner.body if isinstance(node, FUNCTION_NODES) and node.name == new.name]
     alike = [node for node in named if _decorators(node) == _decorators(new)]

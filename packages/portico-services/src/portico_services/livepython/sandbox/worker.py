@@ -179,7 +179,7 @@ class PythonWorker:
         self._clock: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._farewell: asyncio.Task[None] | None = None
-        ends.listen(self._on_data, self._on_output, self._end)
+        ends.listen(self._on_data, self._on_output, self._on_channel_closed)
 
     @property
     def has_ended(self) -> bool:
@@ -350,7 +350,7 @@ class PythonWorker:
             waiting.set_exception(end)
         self.ends.close()
 
-    def _end(self) -> None:
+    def _on_channel_closed(self) -> None:
         """Handle the end of the channel: the process ended, or code closed the descriptor."""
         if self.reason is None and self._farewell is None:
             self._on_output(self.ends.drain(self.limits.output_kill_bytes))

@@ -108,10 +108,10 @@ async def _find_contradicting(memories: MemoryStore, groups: Sequence[Sequence[M
     """Return the ids of memories that contradict another one, in their group or in a recorded conflict."""
     ids = [item.id for group in groups for item in group]
     noted = await memories.read(lambda tx: conflicts.find_disputed(tx, ids)) if ids else set()
-    return noted | await asyncio.to_thread(_contradicting, groups)
+    return noted | await asyncio.to_thread(_contradicting_ids, groups)
 
 
-def _contradicting(groups: Sequence[Sequence[MemoryRecord]]) -> set[str]:
+def _contradicting_ids(groups: Sequence[Sequence[MemoryRecord]]) -> set[str]:
     """Return the ids of memories that contradict another one of their group, by the same rules as on capture. Imported
     and synced memories have not been compared before.
     """
@@ -198,7 +198,7 @@ async def apply_consolidation(memories: MemoryStore, made: ConsolidationPlan, *,
             for member in gone:
                 after = replace(member, status="superseded", updated_at=now)
                 changed.append(
-                    mutations.update(tx, member, after, "consolidated", who=who, reason=_reason(run, joined.id))
+                    mutations.update(tx, member, after, "consolidated", who=who, reason=_format_reason(run, joined.id))
                 )
             _record_run(tx, run, changed, joined.id)
             kept.append(joined.id)
@@ -228,7 +228,7 @@ def _merge_cluster(
             id=capture.new_id(),
             content=cluster.content,
             tags=[*tags, "summary"] if "summary" not in tags else tags,
-            source=_reason(run),
+            source=_format_reason(run),
             version=1,
             created_at=now,
             updated_at=now,
@@ -237,7 +237,7 @@ def _merge_cluster(
         mutations.insert(tx, [summary])
         return summary
     after = replace(first, content=cluster.content, tags=tags, updated_at=now)
-    return mutations.update(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id))
+    return mutations.update(tx, first, after, "consolidated", who=who, reason=_format_reason(run, first.id))
 
 
 async def undo_consolidation(memories: MemoryStore, run: str, *, who: str = "") -> list[str]:
@@ -284,6 +284,6 @@ def summary_sources(tx: Transaction, summary: MemoryRecord, owner: str = LOCAL_O
     return visible((result[id] for id in dict.fromkeys(rows) if id in result), owner)
 
 
-def _reason(run: str, kept: str = "") -> str:
+def _format_reason(run: str, kept: str = "") -> str:
     """Return the reason shown in the history. The table `memory_consolidated` is the machine-readable record."""
     return f"consolidation {run}" + (f" into {kept}" if kept else "")

@@ -60,7 +60,7 @@ class ExtraResources:
             f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(choice_completer((*DOMAINS, "_")))
         )
         yield CompletionBinding(f"{at}{{domain}}/_prompts/{{name}}", "name", CallerCompleter(self._complete_saved))
-        yield self._access.resource(self._around, f"{at}graph/{{entity}}", name="Entity neighbourhood")
+        yield self._access.resource(self._entity_graph, f"{at}graph/{{entity}}", name="Entity neighbourhood")
         yield CompletionBinding(f"{at}graph/{{entity}}", "entity", CallerCompleter(self._complete_entity))
 
     async def _summaries(self, ctx: Context) -> MemoryListing:
@@ -102,7 +102,7 @@ class ExtraResources:
         # In the user domain the project holds the owner key, which is internal.
         return [item if item.domain == "project" else replace(item, project="") for item in result]
 
-    async def _around(self, ctx: Context, entity: str) -> graph.EntityGraph | None:
+    async def _entity_graph(self, ctx: Context, entity: str) -> graph.EntityGraph | None:
         """Relations and co-mentions of one entity in the memory graph"""
         self._watch(f"graph/{quote(entity, safe='')}")
         memories = await self._access.store(ctx, any_project=True)

@@ -67,11 +67,11 @@ def match_namespaces(
         if result:
             # A namespace can exist in thousands of projects. The largest scopes are the likeliest to hold an answer.
             largest = sorted(result, key=lambda scope: (-result[scope], scope))[:MAX_SCOPES]
-            newest = [doc_id for scope in largest for doc_id in _newest(tx, scope)]
+            newest = [doc_id for scope in largest for doc_id in _newest_doc_ids(tx, scope)]
             yield NamespaceMatch(f"ns:{name}", share, result.keys(), sum(result.values()), newest)
 
 
-def _newest(tx: Transaction, scope: int) -> list[int]:
+def _newest_doc_ids(tx: Transaction, scope: int) -> list[int]:
     first = id_allocator.first_doc_id(scope)
     sql = (
         "select seat from memory_seat where seat >= ? and seat < ? and kind >= 0 "

@@ -282,7 +282,7 @@ class MemoryStore:
         if as_of is not None:
             hits = await self.read(lambda tx: past.search_as_of(tx, words, filter, as_of, window))
             results = [SearchHit(item, score, bool(words) and score < MIN_STRONG_SHARE) for item, score in hits]
-            return _page(_explained(results, words, now) if explain else results, limit, offset, bool(words))
+            return _page(_explain_hits(results, words, now) if explain else results, limit, offset, bool(words))
         if not words:
             result = await self.read(
                 lambda tx: listing.list_memories(tx, filter, limit=limit + 1, offset=offset, at=now, after=after)
@@ -302,7 +302,9 @@ class MemoryStore:
             hits = [
                 SearchHit(result[item.memory], item.score, item.is_weak) for item in scored if item.memory in result
             ]
-            return _explained(hits, words, now, {item.memory: item.similarity for item in scored}) if explain else hits
+            return (
+                _explain_hits(hits, words, now, {item.memory: item.similarity for item in scored}) if explain else hits
+            )
 
         page = _page(await self.read(retrieve_and_fetch), limit, offset, searched=True)
         if not whole:
@@ -487,7 +489,7 @@ def _page(hits: list[SearchHit], limit: int, offset: int, searched: bool) -> Rec
     return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit, nothing_known=nothing_known)
 
 
-def _explained(
+def _explain_hits(
     hits: list[SearchHit], words: str, now: int, similarities: Mapping[str, float | None] | None = None
 ) -> list[SearchHit]:
     """Return the results with the reasons for each. Without a query there are none."""

@@ -69,11 +69,12 @@ class HiddenCounts:
         self._tx = tx
         self._owner = owner
         self.exist = any(
-            tx.fetch_optional(int, f"select 1 from memory where {part} limit 1", self._values) for part in self._parts
+            tx.fetch_optional(int, f"select 1 from memory where {part} limit 1", self._values)
+            for part in self._conditions
         )
 
     @property
-    def _parts(self) -> tuple[str, ...]:
+    def _conditions(self) -> tuple[str, ...]:
         """Return two conditions, each served by an index: memories of other principals, and those of the local
         owner.
         """
@@ -92,7 +93,7 @@ class HiddenCounts:
         if not self.exist:
             return counter
         status = " and memory.status in :current" if current else ""
-        for part in self._parts:
+        for part in self._conditions:
             sql = f"select {name}, count(*) from {source} where {part} and {name} is not null{status} group by {name}"
             counter.update(
                 dict(self._tx.fetch_all(tuple[str, int], sql, {**self._values, "current": list(CURRENT_STATUSES)}))

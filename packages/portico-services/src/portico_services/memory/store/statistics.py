@@ -60,7 +60,7 @@ def collect_counts(tx: Transaction, owner: str = LOCAL_OWNER) -> MemoryCounts:
         by_domain=dict(sorted(_sum_by(by_place, 0).items())),
         by_status={status: count for status, count in sorted(by_status.items()) if count},
         by_project=_by_project(tx),
-        by_branch=_most(tx, "branch", hidden.count("memory.branch"), MAX_COUNTED_VALUES),
+        by_branch=_top_names(tx, "branch", hidden.count("memory.branch"), MAX_COUNTED_VALUES),
         conflicts=_conflicts(tx, hidden, owner),
         tags=list_topics(tx, MAX_COUNTED_VALUES, owner=owner),
         oldest=_boundary_timestamp(tx, owner, ""),
@@ -149,7 +149,7 @@ def _boundary_timestamp(tx: Transaction, owner: str, order: str) -> int | None:
     return tx.fetch_optional(int, sql, {"current": list(CURRENT_STATUSES), "owner": owner})
 
 
-def _most(tx: Transaction, kind: counters.CounterKind, hidden: Mapping[str, int], limit: int) -> dict[str, int]:
+def _top_names(tx: Transaction, kind: counters.CounterKind, hidden: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return the names with the highest visible counts. Enough names are read that hidden memories cannot displace a
     visible one.
     """
@@ -161,7 +161,7 @@ def list_topics(tx: Transaction, limit: int, beginning: str = "", *, owner: str 
     """Return the tags of the memories that an owner sees, most frequent first."""
     hidden = HiddenCounts(tx, owner).count_tags()
     if not beginning:
-        return _most(tx, "tag", hidden, limit)
+        return _top_names(tx, "tag", hidden, limit)
     sql = (
         "select name, memories from (select name, memories from memory_tally where kind = 'tag' and name >= :beginning "
         f"and name < :end order by name limit {MAX_COMPARED_TAGS}) as beginning "

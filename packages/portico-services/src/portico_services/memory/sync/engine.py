@@ -132,7 +132,11 @@ async def undo_sync(memories: MemoryStore, run: str, *, who: str = "") -> list[s
     now = timestamps.now_ms()
 
     def write(tx: Transaction) -> list[str]:
-        events = [item for item in records.events_with_reason(tx, _reason(run)) if is_visible(item.was, memories.owner)]
+        events = [
+            item
+            for item in records.events_with_reason(tx, _removal_reason(run))
+            if is_visible(item.was, memories.owner)
+        ]
         return mutations.revert(tx, events, now, who=who)
 
     back = await memories.write(write)
@@ -141,7 +145,7 @@ async def undo_sync(memories: MemoryStore, run: str, *, who: str = "") -> list[s
     return back
 
 
-def _reason(run: str) -> str:
+def _removal_reason(run: str) -> str:
     return f"sync {run[:40]}: not there any more"
 
 
@@ -268,7 +272,8 @@ def _read(sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: L
             continue
         try:
             record = replace(
-                _validate_incoming(page, id, sync_run), origin=origins.get(file_path(id)) or _tip(sync_run, there)
+                _validate_incoming(page, id, sync_run),
+                origin=origins.get(file_path(id)) or _format_tip(sync_run, there),
             )
             read.sides[id] = VersionedRecord(record, blob.sha)
         except (InvalidInput, ContentBlocked) as trouble:
@@ -350,7 +355,7 @@ def _screen_or_skip(sync_run: SyncRun, text: str) -> str | None:
         return None
 
 
-def _tip(sync_run: SyncRun, there: RemoteState) -> str:
+def _format_tip(sync_run: SyncRun, there: RemoteState) -> str:
     return f"{sync_run.remote}: {(there.tip or '')[:12]}"
 
 
@@ -497,7 +502,7 @@ def _apply_step(tx: Transaction, step: SyncStep, ours: VersionedRecord | None, s
         # The text of the losing side is stored in the history.
         lost = replace(step.other, updated_at=before.updated_at)
         before = mutations.update(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
-    reason = _reason(sync_run.run) if step.removes_from_view(ours.record, now) else step.what
+    reason = _removal_reason(sync_run.run) if step.removes_from_view(ours.record, now) else step.what
     after = mutations.update(
         tx, before, step.after, "synced", who=who, version=step.after.version, at=now, reason=reason
     )

@@ -151,7 +151,7 @@ class GitRepository:
         """Return the git blob id of a content."""
         data = content.encode()
         # Repositories with the sha256 object format have other blob ids.
-        kind = hashlib.sha256 if self._one("extensions.objectformat") == "sha256" else hashlib.sha1
+        kind = hashlib.sha256 if self._config_value("extensions.objectformat") == "sha256" else hashlib.sha1
         return kind(b"blob %d\0" % len(data) + data).hexdigest()
 
     def remotes(self) -> list[str]:
@@ -164,14 +164,16 @@ class GitRepository:
     def tip(self, remote: str, ref: str) -> str | None:
         """Return the commit at a ref of a remote, or None if the ref does not exist."""
         # `--` ends the options: a URL that begins with a dash must not become one.
-        listed = self._run(["ls-remote", *self._beside(remote, "upload-pack"), "--", self._url(remote), ref]).decode()
+        listed = self._run(
+            ["ls-remote", *self._isolation_option(remote, "upload-pack"), "--", self._url(remote), ref]
+        ).decode()
         part = listed.split()[:1]
         return part[0] if part and _SHA.fullmatch(part[0]) else None
 
     def fetch(self, remote: str, ref: str, into: str) -> str | None:
         """Fetch a ref of a remote into a local ref and return the commit."""
         alone = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-auto-maintenance")
-        beside = self._beside(remote, "upload-pack")
+        beside = self._isolation_option(remote, "upload-pack")
         for _ in range(MAX_PUSH_ATTEMPTS):
             done = self._try(["fetch", *alone, *beside, "--", self._url(remote), f"+{ref}:{into}"])
             if done.returncode == 0:
@@ -188,7 +190,7 @@ class GitRepository:
         # Compare and swap: the push succeeds only if the remote ref still points at the fetched commit. An empty value
         # means that the ref must not exist yet.
         lease = f"--force-with-lease={ref}:{expected or ''}"
-        where = self._beside(remote, "receive-pack", push=True)
+        where = self._isolation_option(remote, "receive-pack", push=True)
         done = self._try(["push", *alone, lease, *where, "--", self._url(remote, push=True), f"{commit}:{ref}"])
         if done.returncode == 0:
             return True
@@ -196,15 +198,17 @@ class GitRepository:
             return False
         raise _git_error("push", done)
 
-    def _one(self, key: str) -> str | None:
+    def _config_value(self, key: str) -> str | None:
         return next(iter(self._config.get(key, ())), None)
 
     def _url(self, remote: str, *, push: bool = False) -> str:
-        url = (self._one(f"remote.{remote}.pushurl") if push else None) or self._one(f"remote.{remote}.url")
+        url = (self._config_value(f"remote.{remote}.pushurl") if push else None) or self._config_value(
+            f"remote.{remote}.url"
+        )
         assert url is not None
         return url
 
-    def _beside(self, remote: str, program: str, *, push: bool = False) -> list[str]:
+    def _isolation_option(self, remote: str, program: str, *, push: bool = False) -> list[str]:
         """Return the option that isolates the helper process of a local remote."""
         url = self._url(remote, push=push)
         # For other remotes this process runs on a machine that is not ours.

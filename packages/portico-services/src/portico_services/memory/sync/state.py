@@ -164,7 +164,7 @@ _CHANGED_SQL = (
 )
 
 
-def _mine(sync_run: SyncRun) -> tuple[str, dict[str, Any]]:
+def _local_condition(sync_run: SyncRun) -> tuple[str, dict[str, Any]]:
     project = sync_run.memories.project
     if project is None:
         return "memory.domain = 'project' and memory.project is null", {}
@@ -173,7 +173,7 @@ def _mine(sync_run: SyncRun) -> tuple[str, dict[str, Any]]:
 
 def load_baseline(tx: Transaction, sync_run: SyncRun) -> SyncBaseline:
     """Read the state of the previous sync."""
-    mine, values = _mine(sync_run)
+    mine, values = _local_condition(sync_run)
     values = {**values, "place": sync_run.place}
     sql = "select tip, taken from memory_meeting where place = :place"
     met, applied_tip = tx.fetch_optional(tuple[str | None, str | None], sql, {"place": sync_run.place}) or (None, None)
@@ -195,7 +195,7 @@ def load_baseline(tx: Transaction, sync_run: SyncRun) -> SyncBaseline:
 
 def load_local_state(tx: Transaction, sync_run: SyncRun, there: RemoteState) -> LocalState:
     """Read the local memories that may take part in the sync, and the common base."""
-    mine, values = _mine(sync_run)
+    mine, values = _local_condition(sync_run)
     place = {"place": sync_run.place}
     count = tx.fetch_one(int, f"select count(*) from memory where {mine}", values)
     if count > MAX_SYNCED_MEMORIES:
@@ -218,7 +218,7 @@ def load_local_state(tx: Transaction, sync_run: SyncRun, there: RemoteState) -> 
         where = [item for item in known_here if item.domain == "project" and item.project == project]
         sql = "select memory, digest from memory_synced where place = :place and memory in :ids"
         base = dict(tx.fetch_all(tuple[str, str], sql, {**place, "ids": ids}))
-    ours = {item.id: _ours(item, sync_run.git, suspects, base, there) for item in where}
+    ours = {item.id: _local_version(item, sync_run.git, suspects, base, there) for item in where}
     gone = frozenset(
         tx.fetch_all(str, "select memory from memory_gone where memory in :ids", {"ids": [*lost, *theirs]})
     )
@@ -229,7 +229,7 @@ def load_local_state(tx: Transaction, sync_run: SyncRun, there: RemoteState) -> 
     return LocalState(ours, suspects, base, lost, gone, gone | moved, refused, count)
 
 
-def _ours(
+def _local_version(
     item: MemoryRecord, git: GitRepository, suspects: frozenset[str], base: Mapping[str, str], there: RemoteState
 ) -> VersionedRecord:
     if item.id not in suspects and (item.id in base or item.id not in there.blobs):
@@ -320,12 +320,12 @@ async def adopt(memories: MemoryStore, place: str, former_place: str, *, who: st
     """Move the memories of the project's former name and the sync state recorded under `former_place`."""
     if memories.former is None:
         return
-    while await memories.write(lambda tx: _some(tx, memories, who)) == WRITE_BATCH_SIZE:
+    while await memories.write(lambda tx: _adopt_batch(tx, memories, who)) == WRITE_BATCH_SIZE:
         pass
     await memories.write(lambda tx: _move_sync_state(tx, former_place, place))
 
 
-def _some(tx: Transaction, memories: MemoryStore, who: str) -> int:
+def _adopt_batch(tx: Transaction, memories: MemoryStore, who: str) -> int:
     former = {"former": memories.former}
     where = records.select_where(tx, "domain = 'project' and project = :former", former, WRITE_BATCH_SIZE)
     for item in where:

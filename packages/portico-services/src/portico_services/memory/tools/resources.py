@@ -55,7 +55,7 @@ class MemoryResources:
     def components(self) -> Iterator[Component]:
         at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
-        yield self._access.resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
+        yield self._access.resource(self._read_help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
         yield self._access.resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
         yield CompletionBinding(
             f"{at}help/{{topic}}", "topic", Completer(choice_completer(text.load_markdown_sections(HELP_FILE)))
@@ -64,7 +64,7 @@ class MemoryResources:
             name = f"{domain.capitalize()} Memories"
             about = listing.format(domain)
             yield self._access.resource(self._of_domain(domain), f"{at}{domain}", name=name, description=about)
-        yield self._access.resource(self._everything, f"{at}_", name="All Memories")
+        yield self._access.resource(self._list_newest, f"{at}_", name="All Memories")
         yield self._access.resource(self._namespace_table, f"{at}namespaces", name="Namespaces")
         yield self._access.resource(self._topics, f"{at}topics", name="Topics")
         yield self._access.resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic")
@@ -79,7 +79,7 @@ class MemoryResources:
         yield self._access.resource(self._search, f"{at}search/{{query}}", name="Current query")
         yield self._access.resource(self._status, f"{at}status", name="Status")
 
-    async def _help(self, ctx: Context) -> str:
+    async def _read_help(self, ctx: Context) -> str:
         """Usage guide for this memory"""
         return help_page(self._access.prefix)
 
@@ -93,7 +93,7 @@ class MemoryResources:
 
         return read
 
-    async def _everything(self, ctx: Context) -> MemoryListing:
+    async def _list_newest(self, ctx: Context) -> MemoryListing:
         """Newest memories of all domains"""
         return await list_memories(self._access, ctx, MemoryFilter())
 

@@ -203,11 +203,11 @@ def memory_urn(record: MemoryRecord, scheme: str) -> str:
 def to_detail(record: MemoryRecord, scheme: str, notes: Sequence[str] = ()) -> MemoryDetail:
     """Return a memory with all its metadata."""
     return copy_to_result(
-        _outward(record), MemoryDetail, timestamps.format_iso, urn=memory_urn(record, scheme), notes=list(notes)
+        _without_owner(record), MemoryDetail, timestamps.format_iso, urn=memory_urn(record, scheme), notes=list(notes)
     )
 
 
-def _outward(record: MemoryRecord) -> MemoryRecord:
+def _without_owner(record: MemoryRecord) -> MemoryRecord:
     """Return the record without the owner key, which the project column of the user domain contains."""
     # A key is a hash of an identity. Clients do not need it, and could correlate users by it.
     return record if record.domain == "project" or record.project is None else replace(record, project=None)
@@ -248,7 +248,7 @@ def to_hit(record: MemoryRecord, scheme: str, detail: str) -> MemoryHit:
     content = record.content if room is None else text.truncate_preview(record.content, room)
     hidden = {"light": _MEDIUM_FIELDS + _FULL_FIELDS, "medium": _FULL_FIELDS}.get(detail, ())
     return copy_to_result(
-        _outward(record),
+        _without_owner(record),
         MemoryHit,
         timestamps.format_iso,
         urn=memory_urn(record, scheme),

@@ -76,7 +76,7 @@ class IndexWriter:
     def walk(self, is_over: Callable[[], bool]) -> bool:
         """Scan all allowed paths and remove entries that no longer exist. Return False if there are too many files."""
         self._walk += 1
-        walked = [self._below(root.path, is_over) for root in self._roots.all if not root.only]
+        walked = [self._index_below(root.path, is_over) for root in self._roots.all if not root.only]
         is_whole = all(walked)
         # Only a complete walk may delete: an interrupted one has not seen everything.
         if is_whole and not is_over():
@@ -99,10 +99,10 @@ class IndexWriter:
             for item in below:
                 indexed_row = self._db.execute("select 1 from folders where path = ?", [path_to_text(item)]).fetchone()
                 if indexed_row is None:
-                    self._below(item, is_over)
+                    self._index_below(item, is_over)
             self._commit()
 
-    def _below(self, path: str, is_over: Callable[[], bool]) -> bool:
+    def _index_below(self, path: str, is_over: Callable[[], bool]) -> bool:
         waiting = [path]
         while waiting and not is_over():
             here = waiting.pop()

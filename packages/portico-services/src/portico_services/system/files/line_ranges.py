@@ -32,16 +32,16 @@ class LineBoundaries:
         if offset >= self._file.size:
             return offset, offset
         end = min(offset + length, self._file.size)
-        return self._before(offset), self._after(end)
+        return self._line_start(offset), self._line_end(end)
 
-    def _before(self, offset: int) -> int:
+    def _line_start(self, offset: int) -> int:
         block = offset // MAX_LINE_BYTES
         for number in (block, block - 1):
             if places := [place for place in self._places(number) if place <= offset]:
                 return places[-1]
         return 0
 
-    def _after(self, offset: int) -> int:
+    def _line_end(self, offset: int) -> int:
         block = (offset - 1) // MAX_LINE_BYTES
         for number in (block, block + 1):
             if places := [place for place in self._places(number) if place >= offset]:

@@ -223,11 +223,11 @@ def _text_condition(criteria: FileCriteria, below: str) -> list[tuple[str, list[
     if criteria.text is None:
         return []
     if criteria.mode == "CONTAINS" and "/" not in criteria.text:
-        return [("files.name like ? escape '\\'", [_like(criteria.text)])]
+        return [("files.name like ? escape '\\'", [_escape_like(criteria.text)])]
     # Match the path below the searched directory: its own path does not count.
     length = len(below.rstrip("/")) + 2
     return [
-        ("substr(folders.path || '/' || files.name, ?) like ? escape '\\'", [length, _like(word)])
+        ("substr(folders.path || '/' || files.name, ?) like ? escape '\\'", [length, _escape_like(word)])
         for word in criteria.words
     ]
 
@@ -242,7 +242,7 @@ def _name_condition(criteria: FileCriteria) -> list[tuple[str, list[Any]]]:
         results.append(("files.type = ?", [criteria.type]))
     elif criteria.type is not None:
         ending = criteria.type.lstrip(".")
-        results.append(("files.type = 'file' and files.name like ? escape '\\'", [_like(f".{ending}")[:-1]]))
+        results.append(("files.type = 'file' and files.name like ? escape '\\'", [_escape_like(f".{ending}")[:-1]]))
     return results
 
 
@@ -256,6 +256,6 @@ def _stat_condition(criteria: FileCriteria) -> list[tuple[str, list[Any]]]:
     return [(test, [value]) for test, value in limits if value is not None]
 
 
-def _like(text: str) -> str:
+def _escape_like(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"

@@ -89,7 +89,7 @@ class FileQueries:
         # The real paths: a cursor becomes invalid if an allowed path is replaced by another directory.
         question = ["files", criteria, tops, within]
         problems: list[str] = []
-        start = self._cursors.decode(cursor, question) if cursor is not None else [0, self._fresh(problems)]
+        start = self._cursors.decode(cursor, question) if cursor is not None else [0, self._start_position(problems)]
         deadline = self._clock() + seconds
         search = None if within is None else view.search if view is not None else LineSearch(within)
         scan = _FileScan(self, criteria, tops, start[:2], deadline, self._clock)
@@ -117,7 +117,7 @@ class FileQueries:
             problems=[*problems, *scan.problems][:MAX_REPORTED_PROBLEMS],
         )
 
-    def _fresh(self, problems: list[str]) -> Any:
+    def _start_position(self, problems: list[str]) -> Any:
         """Return the start position of a search: an index row id, or path components for a walk."""
         if self.index is not None:
             self.index.start()
@@ -233,7 +233,7 @@ class _ContentScan:
             return False
         begin = self._rest if self._unfinished == entry.path else FILE_START
         try:
-            with self._open(path_from_text(entry.path)) as file:
+            with self._open_file(path_from_text(entry.path)) as file:
                 result = self._search(file, begin, self._scan.time_is_up)
         except (SystemToolError, OSError):
             self._scan.unread += 1
@@ -245,7 +245,7 @@ class _ContentScan:
             self._position = [*before, entry.path, result.rest]
         return bool(result.matches)
 
-    def _open(self, path: str) -> OpenFile:
+    def _open_file(self, path: str) -> OpenFile:
         folder, _, name = path.rpartition("/")
         if self._folder is None or self._folder.path != folder:
             self.close()
@@ -285,7 +285,7 @@ class _FileScan:
         self._deadline = deadline
         self._clock = clock
         self._steps = 0
-        self._rows = self._all()
+        self._rows = self._iterate_entries()
 
     def next(self) -> FileEntry | None:
         """Return the next file, or None at the end or on timeout; `timed_out` tells which."""
@@ -314,7 +314,7 @@ class _FileScan:
     def close(self) -> None:
         self._rows.close()
 
-    def _all(self) -> Generator[tuple[int, FileEntry | None], None, None]:
+    def _iterate_entries(self) -> Generator[tuple[int, FileEntry | None], None, None]:
         first, place = self.position
         for number, top in enumerate(self._tops):
             if number >= first:

@@ -128,12 +128,12 @@ class _TraceReader:
         self.is_open = False
 
     def continues(self, line: bytes, below: bytes) -> bool:
-        if self._head is None or _SURE_LINE.match(line) or not self._belongs(line, below):
-            self._begin(line, below)
+        if self._head is None or _SURE_LINE.match(line) or not self._continues(line, below):
+            self._start_trace(line, below)
             return False
         return True
 
-    def _begin(self, line: bytes, below: bytes) -> None:
+    def _start_trace(self, line: bytes, below: bytes) -> None:
         self._head, self._kind, self.is_open = line, "", False
         if line.startswith(_PYTHON):
             self._kind, self.is_open = "python", True
@@ -144,7 +144,7 @@ class _TraceReader:
         elif _FRAME.match(below):
             self._kind = "frames"
 
-    def _belongs(self, line: bytes, below: bytes) -> bool:
+    def _continues(self, line: bytes, below: bytes) -> bool:
         if self._kind == "python":
             self._kind = "python end"
             self.is_open = False

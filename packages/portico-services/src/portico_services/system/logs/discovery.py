@@ -195,7 +195,7 @@ class DirectoryLog(EventLog):
         latest, places = (None, {}) if after is None else (after[0], dict(after[1]))
         streams = [
             (_NOW, partial(self._part, part, mark, places.get(mark), latest, query, problems))
-            for mark, part in self._parts(problems).items()
+            for mark, part in self._current_logs(problems).items()
         ]
         for when, (mark, place, step) in merge_newest_first(streams):
             # The position of the merged log consists of the positions of all its parts.
@@ -230,7 +230,7 @@ class DirectoryLog(EventLog):
         places: dict[str, LogPosition] = {} if after is None else dict(after)
         streams = [
             (_NOW, partial(self._part_forwards, part, mark, places.get(mark), query, problems))
-            for mark, part in self._parts(problems).items()
+            for mark, part in self._current_logs(problems).items()
         ]
         for _, (mark, place, step) in merge_newest_first(streams):
             places[mark] = place
@@ -255,13 +255,13 @@ class DirectoryLog(EventLog):
             problems.append(str(failure))
 
     def entry(self, id: int) -> LogEntry | None:
-        result = (part.entry(id) for part in self._parts([]).values())
+        result = (part.entry(id) for part in self._current_logs([]).values())
         return next((entry for entry in result if entry is not None), None)
 
     def count(self, seconds: float = COUNT_TIMEOUT_SECONDS) -> int | None:
         deadline = time.monotonic() + seconds
         total = 0
-        for part in self._parts([]).values():
+        for part in self._current_logs([]).values():
             # One deadline for all parts; a partial sum would be shown as the total.
             counted = part.count(deadline - time.monotonic())
             if counted is None:
@@ -270,12 +270,12 @@ class DirectoryLog(EventLog):
         return total
 
     def end_position(self) -> LogPosition:
-        return {mark: part.end_position() for mark, part in self._parts([]).items()}
+        return {mark: part.end_position() for mark, part in self._current_logs([]).items()}
 
     def read_since(self, place: LogPosition, most: int, problems: list[str]) -> TailResult:
         """Return the new entries of each part, ordered by time; all entries of a new part."""
         places, results, has_more = dict(place or {}), list[LogEntry](), False
-        for mark, part in self._parts(problems).items():
+        for mark, part in self._current_logs(problems).items():
             if len(results) >= most:
                 has_more = True
                 break
@@ -292,12 +292,12 @@ class DirectoryLog(EventLog):
         return TailResult(results, places, has_more)
 
     def size(self) -> int | None:
-        return sum(part.size() or 0 for part in self._parts([]).values())
+        return sum(part.size() or 0 for part in self._current_logs([]).values())
 
     def change_stamp(self) -> object:
-        return [part.change_stamp() for part in self._parts([]).values()]
+        return [part.change_stamp() for part in self._current_logs([]).values()]
 
-    def _parts(self, problems: list[str]) -> dict[str, EventLog]:
+    def _current_logs(self, problems: list[str]) -> dict[str, EventLog]:
         """Return the current parts of the directory by a checksum of their names, which keeps positions short."""
         result: dict[str, EventLog] = {}
         try:

@@ -166,7 +166,7 @@ class EvtxLog(EventLog):
         self._path = path
         self._tag = tag << 32
 
-    def _open(self, stack: ExitStack, problems: list[str]) -> OpenFile | None:
+    def _open_file(self, stack: ExitStack, problems: list[str]) -> OpenFile | None:
         try:
             return stack.enter_context(self._roots.open(self._path))
         except NotFound as absent:
@@ -175,7 +175,7 @@ class EvtxLog(EventLog):
 
     def scan_newest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
         with ExitStack() as stack:
-            file = self._open(stack, problems)
+            file = self._open_file(stack, problems)
             if file is None:
                 return
             for first, _, slot in reversed(list_chunks(file)):
@@ -202,7 +202,7 @@ class EvtxLog(EventLog):
 
     def oldest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
         with ExitStack() as stack:
-            file = self._open(stack, problems)
+            file = self._open_file(stack, problems)
             if file is None:
                 return
             for _, last, slot in list_chunks(file):

@@ -52,7 +52,7 @@ class LineCountCache:
         if not part.is_text:
             return 0
         # A cached count is only continued if the bytes before it are still the same.
-        if part.size < counted.upto or _tail(part, counted.upto) != counted.tail:
+        if part.size < counted.upto or _read_tail(part, counted.upto) != counted.tail:
             counted = LineCount()  # The file was truncated or rewritten.
         counted, is_whole = _continue_count(part, counted, deadline)
         self._cache[key] = counted
@@ -67,7 +67,7 @@ def _identity(file: OpenFile) -> Identity:
     return info.st_dev, info.st_ino
 
 
-def _tail(part: TextLogFile, upto: int) -> int:
+def _read_tail(part: TextLogFile, upto: int) -> int:
     begin = max(0, upto - _TAIL)
     return zlib.crc32(part.read(begin, upto - begin))
 
@@ -101,7 +101,7 @@ def _continue_count(part: TextLogFile, counted: LineCount, deadline: float) -> t
 
 
 def _to_line_count(part: TextLogFile, entries: int, at: int) -> LineCount:
-    return LineCount(entries, at, _tail(part, at))
+    return LineCount(entries, at, _read_tail(part, at))
 
 
 def _entries_in(part: TextLogFile, data: bytes, at: int) -> int:

@@ -135,10 +135,10 @@ def _rfc5424(match: re.Match[str], newest: int) -> ParsedLine:
         "rfc5424",
         None if moment is None else moment.time,
         LEVEL_BY_SYSLOG_SEVERITY[int(priority) & 7],
-        _said(app),
+        _blank_if_dash(app),
         # RFC 5424, section 6.4: a UTF-8 message starts with a byte order mark.
         message.removeprefix("\ufeff"),
-        _said(host),
+        _blank_if_dash(host),
         fields={name: value for name, value in fields.items() if value != "-"},
         time_guess="time" if moment is None else moment.guess,
     )
@@ -197,7 +197,7 @@ def _parse_tagged(
     # `host ERROR: text` is a level with a message, not a program called ERROR.
     if process is None and (source.lower() in LEVEL_BY_NAME or (not is_sure and host.isalpha())):
         return None
-    line = ParsedLine("syslog", moment.time, 0, source, message, _said(host), fields=_process(process))
+    line = ParsedLine("syslog", moment.time, 0, source, message, _blank_if_dash(host), fields=_process(process))
     line.time_guess = moment.guess
     if named is not None and named.lower() in LEVEL_BY_NAME:
         line.level = LEVEL_BY_NAME[named.lower()]
@@ -218,7 +218,7 @@ def _process(number: str | None) -> dict[str, Any]:
     return {"pid": number} if number else {}
 
 
-def _said(value: str) -> str:
+def _blank_if_dash(value: str) -> str:
     return "" if value == "-" else value
 
 
@@ -263,7 +263,7 @@ def _parse_generic(text: str, moment: TimestampMatch, before: str, rest: str) ->
         line.message = text
         return line
     heads = before.strip(" [(<|*")
-    if heads and (found_before := _before(before, rest)) is not None:
+    if heads and (found_before := _find_level_before(before, rest)) is not None:
         line.level = found_before
         if ruby := _RUBY.match(rest):
             line.source, line.message, line.fields = ruby["name"].strip(), ruby["said"], {"pid": ruby["pid"]}
@@ -299,7 +299,7 @@ def _begins_a_sentence(rest: str, here: LevelMatch) -> bool:
     return word.isalpha() and word.islower() and following[:1] == " " and following[1:].strip() != ""
 
 
-def _before(before: str, rest: str) -> int | None:
+def _find_level_before(before: str, rest: str) -> int | None:
     """Return the level that precedes a time, or None."""
     if _REDIS.match(before) and rest[1:2] in _LEVEL_BY_REDIS_MARK:
         return _LEVEL_BY_REDIS_MARK[rest[1:2]]

@@ -315,14 +315,14 @@ class _Counting:
 
     def left(self, offset: int) -> int | None:
         """Return the number of matches after an offset if it is known; not for pages with a cursor."""
-        cached = self._known()
+        cached = self._get_cached()
         return max(0, cached.total - offset) if self._stores and cached is not None and cached.is_exact else None
 
     def total(self, scan: _QueryScan, seen: int, *, is_end: bool, oldest_first: bool) -> tuple[int, bool]:
         """Return the minimum number of matches, and whether it is exact. `scan` is one entry beyond the page, unless
         it reached the end.
         """
-        cached = self._known()
+        cached = self._get_cached()
         if cached is not None and cached.is_exact:
             return max(cached.total, seen), True
         if is_end:
@@ -343,7 +343,7 @@ class _Counting:
         total = base + scan.skip(2**63)
         return self._store(total, scan.position, is_exact=not scan.timed_out)
 
-    def _known(self) -> CountedPart | None:
+    def _get_cached(self) -> CountedPart | None:
         cached = self._logs.counts.get(self._name)
         return cached if cached is not None and self._stamp is not None and cached.stamp == self._stamp else None
 

@@ -85,15 +85,15 @@ class WindowsLog(EventLog):
         return self._entry(batch[0]) if batch else None
 
     def count(self, seconds: float = COUNT_TIMEOUT_SECONDS) -> int | None:
-        return self._about(_RECORDS)
+        return self._query_info(_RECORDS)
 
     def size(self) -> int | None:
-        return self._about(_FILE_SIZE)
+        return self._query_info(_FILE_SIZE)
 
     def change_stamp(self) -> object:
-        return self._about(_LAST_WRITTEN), self._about(_RECORDS)
+        return self._query_info(_LAST_WRITTEN), self._query_info(_RECORDS)
 
-    def _about(self, what: int) -> int | None:
+    def _query_info(self, what: int) -> int | None:
         try:
             opened = self._api.EvtOpenLog(self.name, self._api.EvtOpenChannelPath)
             return int(self._api.EvtGetLogInfo(opened, what)[0])

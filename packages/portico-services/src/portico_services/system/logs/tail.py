@@ -57,17 +57,17 @@ def read_since(parts: Sequence[TextLogFile], place: LogPosition, most: int, prob
 def contains_position(part: TextLogFile, place: LogPosition) -> bool:
     """Return whether a file contains a position."""
     inode, mark, end, tail = place
-    if part.size < end or _tail(part, end) != tail:
+    if part.size < end or _read_tail(part, end) != tail:
         return False
     # An empty file has no first line yet, so it is recognized by its inode.
     return bool(part.mark == mark if end else part.inode == inode)
 
 
 def _to_position(part: TextLogFile, end: int) -> LogPosition:
-    return [part.inode, part.mark, end, _tail(part, end)]
+    return [part.inode, part.mark, end, _read_tail(part, end)]
 
 
-def _tail(part: TextLogFile, end: int) -> int:
+def _read_tail(part: TextLogFile, end: int) -> int:
     begin = max(0, end - _FINGERPRINT_BYTES)
     return zlib.crc32(part.read(begin, end - begin))
 

@@ -76,7 +76,7 @@ class TextLog(EventLog):
     def scan_newest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
         # Without years in its lines, the time of the last page bounds the times of all earlier lines.
         newest = None if after is None else after[2]
-        for part in self._parts(query, problems):
+        for part in self._select_files(query, problems):
             if not part.contains(after):
                 continue
             end, after = part.size if after is None else after[1], None
@@ -96,9 +96,9 @@ class TextLog(EventLog):
             if is_last:
                 return  # Older files only contain older entries.
         if after is not None and (query.start is None or after[2] >= query.start):
-            yield from self._older(query, after[2], problems)
+            yield from self._read_older(query, after[2], problems)
 
-    def _older(self, query: LogQuery, time: int, problems: list[str]) -> Iterator[ScanStep]:
+    def _read_older(self, query: LogQuery, time: int, problems: list[str]) -> Iterator[ScanStep]:
         """Yield the entries older than the last page, if the file it ended in was truncated or removed."""
         problems.append(
             "The file that the previous page ended in was truncated or removed: its entries before "
@@ -111,7 +111,7 @@ class TextLog(EventLog):
 
     def oldest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
         is_found = after is None
-        for part in self._parts(query, problems, oldest=True):
+        for part in self._select_files(query, problems, oldest=True):
             begin, end, passed = 0, part.size, -1
             if not is_found:
                 if not part.contains(after):
@@ -122,7 +122,7 @@ class TextLog(EventLog):
                 results := find_time_window(part, query, end)
             ) is not None:
                 begin, end = max(begin, results[0]), results[1]
-            for start, stop in _stretches(part, begin, end):
+            for start, stop in _date_ranges(part, begin, end):
                 found_here = [
                     step for step in _scan_range(part, query, start, stop, part.newest) if isinstance(step, LogEntry)
                 ]
@@ -137,13 +137,13 @@ class TextLog(EventLog):
             yield from self.oldest_first(replace(query, start=start), None, problems)
 
     def entry(self, id: int) -> LogEntry | None:
-        result = (find_entry(part, id) for part in self._parts(LogQuery(), []))
+        result = (find_entry(part, id) for part in self._select_files(LogQuery(), []))
         return next((entry for entry in result if entry is not None), None)
 
     def count(self, seconds: float = COUNT_TIMEOUT_SECONDS) -> int | None:
         deadline = time.monotonic() + seconds
         total = 0
-        for file in self._open([]):
+        for file in self._open_files([]):
             try:
                 counted = LINE_COUNTER.count(file, deadline)
             except SystemToolError:
@@ -211,11 +211,11 @@ class TextLog(EventLog):
             and before[0][1] <= now[0][1]
         )
 
-    def _parts(self, query: LogQuery, problems: list[str], *, oldest: bool = False) -> Iterator[TextLogFile]:
+    def _select_files(self, query: LogQuery, problems: list[str], *, oldest: bool = False) -> Iterator[TextLogFile]:
         """Yield the text files of the chain that may contain entries of the queried time range, newest or
         oldest first.
         """
-        for file in self._open(problems, oldest=oldest):
+        for file in self._open_files(problems, oldest=oldest):
             if (
                 query.start is not None
                 and file.info.st_mtime_ns // 1000 < query.start - DAY_US
@@ -230,7 +230,7 @@ class TextLog(EventLog):
             if self._is_text(part, file.path, problems):
                 yield part
 
-    def _open(self, problems: list[str], *, oldest: bool = False) -> Iterator[OpenFile]:
+    def _open_files(self, problems: list[str], *, oldest: bool = False) -> Iterator[OpenFile]:
         """Yield the current files of the chain, each open until the next one is requested."""
         is_there = False
         paths = self._chain().paths
@@ -258,7 +258,7 @@ class TextLog(EventLog):
                 continue
 
 
-def _stretches(part: TextLogFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _date_ranges(part: TextLogFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield independent ranges of a file in order. If lines do not state their year or day, it follows from later
     lines, so there is only one range.
     """

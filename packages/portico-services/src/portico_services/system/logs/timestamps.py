@@ -185,7 +185,7 @@ def _quick_iso(match: re.Match[str]) -> TimestampMatch | None:
     except (ValueError, OverflowError):
         return None
     # Second 60 is a leap second, which neither datetime nor Unix time can represent.
-    time = minutes + min(int(second), 59) * 1_000_000 + _micro(fraction)
+    time = minutes + min(int(second), 59) * 1_000_000 + _parse_microseconds(fraction)
     return TimestampMatch(time, match.start(), match.end(), None if zone else "zone")
 
 
@@ -231,7 +231,7 @@ def _calendar(groups: dict[str, str], newest: int) -> tuple[int, TimeEstimate | 
     zone = groups.get("z") or groups.get("z2")
     abbreviation = groups.get("abbr") or groups.get("abbr2")
     offset = zone or (None if abbreviation is None else f"{_ZONES[abbreviation]:+03}00")
-    rest = second * 1_000_000 + _micro(groups.get("f") or groups.get("f2", "").rjust(3, "0"))
+    rest = second * 1_000_000 + _parse_microseconds(groups.get("f") or groups.get("f2", "").rjust(3, "0"))
     guess: TimeEstimate | None = None if zone else "zone"
     if "c" in groups:
         time, is_sure = _parse_ambiguous_date(groups, hour, minute, offset, newest)
@@ -312,7 +312,7 @@ def _most_recent_clock_time(hour: int, minute: int, rest: int, newest: int) -> i
     return time
 
 
-def _micro(fraction: str | None) -> int:
+def _parse_microseconds(fraction: str | None) -> int:
     """Return the microseconds of fractional digits."""
     return int(fraction[:6].ljust(6, "0")) if fraction else 0
 
@@ -322,11 +322,11 @@ def _at_minute(year: int, month: int, day: int, hour: int, minute: int, offset: 
     """Return a minute in microseconds; without an offset in the time zone of this machine."""
     moment = datetime(year, month, day, hour, minute)
     if offset is not None:
-        moment = moment.replace(tzinfo=_zone(offset))
+        moment = moment.replace(tzinfo=_parse_offset(offset))
     return int(moment.timestamp()) * 1_000_000
 
 
-def _zone(offset: str) -> timezone:
+def _parse_offset(offset: str) -> timezone:
     digits = offset[1:].replace(":", "")
     if not digits.isdigit():
         return UTC

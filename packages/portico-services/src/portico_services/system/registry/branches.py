@@ -69,7 +69,7 @@ class HiveBranch(RegistryBranch):
         r"""Resolve `CurrentControlSet`, which only exists while Windows runs, to the set that Select\\Current names."""
         if not path or path[0].casefold() != "currentcontrolset":
             return path
-        hive = self._open()
+        hive = self._open_hive()
         select = hive.find(["Select"])
         # A hive that was exported from a running system may contain the key itself.
         if select is None or hive.find(path[:1]) is not None:
@@ -79,7 +79,7 @@ class HiveBranch(RegistryBranch):
         return [f"ControlSet{number:03}", *path[1:]] if number else path
 
     def content(self, path: KeyPath) -> KeyContent | None:
-        hive = self._open()
+        hive = self._open_hive()
         key = hive.find(path)
         if key is None:
             return None
@@ -90,7 +90,7 @@ class HiveBranch(RegistryBranch):
         )
 
     def value(self, path: KeyPath, name: str) -> StoredValue | None:
-        hive = self._open()
+        hive = self._open_hive()
         key = hive.find(path)
         result = next(key.values(named=name.casefold()), None) if key is not None else None
         # In a damaged hive, a value that was not found may still exist; `not found` would be misleading.
@@ -98,7 +98,7 @@ class HiveBranch(RegistryBranch):
             raise CorruptData(f"The value {name!r} could not be read: {'; '.join(hive.problems)}.")
         return result
 
-    def _open(self) -> Hive:
+    def _open_hive(self) -> Hive:
         with self._roots.open(self._path) as file:
             return Hive(file.map())
 
@@ -241,11 +241,11 @@ class PortableBranch(RegistryBranch):
             raise InvalidArgument(
                 f"A name may have up to {MAX_NAME_CHARS} characters, and a value up to {MAX_VALUE_BYTES:,} bytes."
             )
-        key = self._make(path)
+        key = self._create_key(path)
         self._portable.run(
             "insert or replace into data values (?, ?, ?, ?, ?)", key, name, name.casefold(), number, data
         )
-        self._portable.run("update keys set written = ? where id = ?", _now(), key)
+        self._portable.run("update keys set written = ? where id = ?", _now_us(), key)
 
     def _find(self, path: KeyPath) -> int | None:
         key = 0
@@ -258,14 +258,14 @@ class PortableBranch(RegistryBranch):
             key = rows[0][0]
         return key
 
-    def _make(self, path: KeyPath) -> int:
+    def _create_key(self, path: KeyPath) -> int:
         key = 0
         for name in (self._name, *path):
-            row = (key, name, name.casefold(), _now())
+            row = (key, name, name.casefold(), _now_us())
             self._portable.run("insert or ignore into keys (parent, name, folded, written) values (?, ?, ?, ?)", *row)
             [[key]] = self._portable.run("select id from keys where parent = ? and folded = ? and id", *row[::2])
         return key
 
 
-def _now() -> int:
+def _now_us() -> int:
     return time.time_ns() // 1000

@@ -65,11 +65,11 @@ class GsettingsBranch(RegistryBranch):
 
     def content(self, path: KeyPath) -> KeyContent | None:
         if not path:
-            return KeyContent(self._ask("list-schemas"), [])
+            return KeyContent(self._run_gsettings("list-schemas"), [])
         # The name becomes a command-line argument; this excludes options and everything unusual.
         if len(path) > 1 or not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", path[0]):
             return None
-        result = [line.split(" ", 2) for line in self._ask("list-recursively", path[0])]
+        result = [line.split(" ", 2) for line in self._run_gsettings("list-recursively", path[0])]
         values = [make_value(parts[1], _TEXT, parts[2]) for parts in result if len(parts) == 3]
         return KeyContent([], values) if values else None
 
@@ -77,7 +77,7 @@ class GsettingsBranch(RegistryBranch):
         content = self.content(path)
         return next((value for value in content.values if value.name == name), None) if content is not None else None
 
-    def _ask(self, *arguments: str) -> list[str]:
+    def _run_gsettings(self, *arguments: str) -> list[str]:
         # Only the variables that gsettings needs to find the session; the rest of the environment may contain secrets.
         env = {name: os.environ[name] for name in self._PASSED_ON if name in os.environ}
         with closing(subprocesses.run_lines(["gsettings", *arguments], env=env)) as lines:

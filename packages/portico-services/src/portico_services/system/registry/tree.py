@@ -108,7 +108,7 @@ class RegistryTree:
             raise NotFound(f"Registry key {path!r} does not exist.")
         content = content or KeyContent([], [])
         if mounted:
-            content.subkeys = _with(content.subkeys, mounted)
+            content.subkeys = _merge_names(content.subkeys, mounted)
         return real, _page(content, start, limit)
 
     def value(self, path: str, name: str, offset: int = 0, length: int = MAX_READ_BYTES) -> tuple[str, RegistryValue]:
@@ -186,7 +186,7 @@ def _is_below(name: str, above: str) -> bool:
     return name.casefold().startswith(f"{above.casefold()}\\")
 
 
-def _with(subkeys: Iterable[str], more: list[str]) -> list[str]:
+def _merge_names(subkeys: Iterable[str], more: list[str]) -> list[str]:
     """Return the names and additional ones without duplicates, ignoring case."""
     result = {name.casefold(): name for name in more}
     return list((result | {name.casefold(): name for name in subkeys}).values())
@@ -208,14 +208,14 @@ def to_json(value: Any) -> Any:
 
 def _page(content: KeyContent, start: tuple[PageStart, PageStart], limit: int) -> KeyPage:
     """Return the next subkeys and values by name. Names that appear or disappear do not shift the others."""
-    subkeys, more_keys = _next_page_start(content.subkeys, start[0], limit, _place)
+    subkeys, more_keys = _next_page_start(content.subkeys, start[0], limit, _name_sort_key)
     listed = (value_range(value, 0, MAX_LISTED_VALUE_BYTES) for value in content.values)
-    values, more_values = _next_page_start(listed, start[1], limit, lambda value: _place(value.name))
+    values, more_values = _next_page_start(listed, start[1], limit, lambda value: _name_sort_key(value.name))
     room = MAX_PAGE_BYTES
     for at, value in enumerate(values[1:]):
         room -= value.size if value.next_offset is None else MAX_LISTED_VALUE_BYTES
         if room < 0:
-            values, more_values = values[: at + 1], _place(values[at].name)
+            values, more_values = values[: at + 1], _name_sort_key(values[at].name)
             break
     following = None if more_keys is None and more_values is None else (more_keys, more_values)
     return KeyPage(subkeys, values, content.written, content.problems, following)
@@ -230,5 +230,5 @@ def _next_page_start(
     return result[:limit], place(result[limit - 1]) if len(result) > limit else None
 
 
-def _place(name: str) -> list[str]:
+def _name_sort_key(name: str) -> list[str]:
     return [name.casefold(), name]

@@ -162,7 +162,7 @@ class CommandSpec(NamedTuple):
     def create_parser(self, command: str, *, with_target: bool = True, action: str = "") -> CommandParser:
         """Return the parser of a command; with an action, one whose help shows only the options of that action."""
         owners = self.action_options
-        epilog = f"{self._examples(command, action)}\n{self.epilog}"
+        epilog = f"{self._format_examples(command, action)}\n{self.epilog}"
         usage = self.usage
         if action:
             words = [item.options.get("metavar", item.name.upper()) for item in self.arguments if item.name != "action"]
@@ -184,7 +184,7 @@ class CommandSpec(NamedTuple):
             parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in visible_flags]
         return parser
 
-    def _examples(self, command: str, action: str = "") -> str:
+    def _format_examples(self, command: str, action: str = "") -> str:
         """Return the examples of a command or of one of its actions, formatted for help."""
         begin = f"{command} {action}".strip()
         lines = [line for line in self.examples if f"{line} ".startswith(f"{begin} ")][:MAX_EXAMPLES]

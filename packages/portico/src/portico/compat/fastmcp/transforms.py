@@ -100,7 +100,8 @@ class TransformMiddleware(Middleware):
         transformed = await getattr(self._transform, f"list_{kind}s")(entries)
         # The result may depend on the caller, so shared caches must not store it.
         return replace(
-            result, **{member: [self._known(item).definition for item in transformed], "cache_scope": "private"}
+            result,
+            **{member: [self._require_component(item).definition for item in transformed], "cache_scope": "private"},
         )
 
     on_list_tools = on_list_prompts = on_list_resources = on_list_resource_templates = _list
@@ -115,16 +116,16 @@ class TransformMiddleware(Middleware):
         self, kind: ComponentType, context: MiddlewareContext, call_next: CallNext
     ) -> MiddlewareContext:
         name = context.message.name
-        within = await self._within(kind, name, context, call_next)
+        within = await self._to_inner_name(kind, name, context, call_next)
         if within is None:
             raise InvalidParams(f"Unknown {kind}: {name}")
         return context.copy(message=replace(context.message, name=within))
 
     async def on_read_resource(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         uri = context.message.uri
-        within = await self._within("resource", uri, context, call_next)
+        within = await self._to_inner_name("resource", uri, context, call_next)
         # A URI may be listed itself or match a template; a Transform can rename either.
-        within = within or await self._within("resource_template", uri, context, call_next)
+        within = within or await self._to_inner_name("resource_template", uri, context, call_next)
         if within is None:
             raise ResourceNotFound(uri)
         return await call_next(context.copy(message=replace(context.message, uri=within)))
@@ -132,13 +133,13 @@ class TransformMiddleware(Middleware):
     async def on_complete(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         ref = context.message.ref
         if isinstance(ref, PromptReference):
-            within = await self._within("prompt", ref.name, context, call_next)
+            within = await self._to_inner_name("prompt", ref.name, context, call_next)
             if within is None:
                 raise InvalidParams(f"Nothing to complete: {ref.name}")
             context = context.copy(message=replace(context.message, ref=replace(ref, name=within)))
         return await call_next(context)
 
-    async def _within(
+    async def _to_inner_name(
         self, kind: ComponentType, key: str, context: MiddlewareContext, call_next: CallNext
     ) -> str | None:
         """Return the name in the server, or None if the Transform hides the component."""
@@ -147,9 +148,9 @@ class TransformMiddleware(Middleware):
             return await _find(kind, str(inner), context, call_next)
 
         result = await getattr(self._transform, f"get_{kind}")(key, find)
-        return None if result is None else self._known(result).within
+        return None if result is None else self._require_component(result).within
 
-    def _known(self, entry: Any) -> TransformedComponent:
+    def _require_component(self, entry: Any) -> TransformedComponent:
         # Security: an entry that the transform made up has no counterpart that rules could have
         # been checked for.
         if not isinstance(entry, TransformedComponent):

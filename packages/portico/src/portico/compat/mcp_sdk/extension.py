@@ -76,7 +76,7 @@ class FunctionMiddleware:
             context = (
                 create_middleware_context(call, self._server) if is_hooks else create_sdk_context(call, self._server)
             )
-            return _said(await self._function(context, call_next))
+            return _encode_result(await self._function(context, call_next))
 
         return handle
 
@@ -163,14 +163,14 @@ class ExtensionService(Service):
                         Any,
                     )
                 )
-        return {binding.method: self._answering(binding) for binding in self._bindings}
+        return {binding.method: self._make_handler(binding) for binding in self._bindings}
 
-    def _answering(self, binding: Any) -> Callable[[Call], Awaitable[Any]]:
+    def _make_handler(self, binding: Any) -> Callable[[Call], Awaitable[Any]]:
         async def answer(call: Call) -> Any:
             if binding.protocol_versions is not None and call.protocol_version not in binding.protocol_versions:
                 raise MethodNotFound(f"Method not found: {call.method}")
             params = _params(binding.params_type, call)
-            return _said(await binding.handler(create_sdk_context(call, self._server), params))
+            return _encode_result(await binding.handler(create_sdk_context(call, self._server), params))
 
         return answer
 
@@ -184,7 +184,9 @@ class ExtensionService(Service):
                 result = handler(call)
                 return await result if isinstance(result, Awaitable) else result
 
-            return _said(await intercept(call.decode_params(), create_sdk_context(call, self._server), call_next))
+            return _encode_result(
+                await intercept(call.decode_params(), create_sdk_context(call, self._server), call_next)
+            )
 
         return call_intercepted
 
@@ -218,7 +220,7 @@ def _params(kind: Any, call: Call) -> Any:
         raise InvalidParams(f"Invalid params: {str(mistake)[:500]}") from None
 
 
-def _said(value: Any) -> Any:
+def _encode_result(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return Raw(msgspec.json.encode(value.model_dump(mode="json", by_alias=True, exclude_none=True)))
     return Raw(msgspec.json.encode(value)) if isinstance(value, dict) else value

@@ -207,7 +207,7 @@ class LowLevelServer(CompatServer):
         # SDK does when its cache is empty.
         listed = await lists(msgspec.structs.replace(call, method="tools/list", params=msgspec.Raw(b"{}"), read=None))
         for tool in listed.tools:
-            wrong = _complaints(tool.input_schema, arguments) if tool.name == name else ()
+            wrong = _validate(tool.input_schema, arguments) if tool.name == name else ()
             if wrong:
                 raise ToolError("Invalid arguments: " + "; ".join(f"{item.path}: {item.message}" for item in wrong))
 
@@ -236,7 +236,7 @@ class LowLevelServer(CompatServer):
         async def complete(fn: Answers, ctx: Any, call: Call) -> Any:
             params = call.decode_params()
             result = await fn(params.ref, params.argument, getattr(params, "context", None))
-            return {"completion": {"values": []} if result is None else _plain(result)}
+            return {"completion": {"values": []} if result is None else _to_jsonable(result)}
 
         return self._decorator("on_completion", complete)
 
@@ -307,7 +307,7 @@ def _not_called(what: str) -> Callable[[Answers], Answers]:
     return register
 
 
-def _complaints(schema: dict[str, Any], value: Any) -> list[Any]:
+def _validate(schema: dict[str, Any], value: Any) -> list[Any]:
     try:
         return validate(schema, value)
     except SchemaError as missing:
@@ -321,7 +321,7 @@ def _is_many(value: Any) -> bool:
 
 async def _list_entries(member: str, fn: Answers, ctx: Any, call: Call) -> Any:
     result = await (fn(ctx.call.decode_params()) if _takes_one(fn) else fn())
-    return result if not isinstance(result, list | tuple) else {member: [_plain(item) for item in result]}
+    return result if not isinstance(result, list | tuple) else {member: [_to_jsonable(item) for item in result]}
 
 
 def _takes_one(fn: Answers) -> bool:
@@ -371,7 +371,7 @@ async def _with_params(fn: Answers, kind: Any, ctx: Any, call: Call) -> Any:
     return await fn(ctx, params)
 
 
-def _plain(value: Any) -> Any:
+def _to_jsonable(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     return msgspec.to_builtins(value)
@@ -379,7 +379,7 @@ def _plain(value: Any) -> Any:
 
 def _result(value: Any, kind: type[Struct], hints: Mapping[str, Any]) -> Any:
     if not isinstance(value, kind | InputRequiredResult):
-        content = _plain(value)
+        content = _to_jsonable(value)
         if not isinstance(content, dict):
             raise TypeError(f"the function must return a {kind.__name__}, got {type(value).__name__}")
         content = {"isError": False, **content} if kind is CallToolResult else content

@@ -164,20 +164,20 @@ class ClientSurvey(cst.CSTVisitor):
     def _is_value(self, node: cst.BaseExpression) -> bool:
         """Return whether this is the data of a result, or a part of it."""
         if isinstance(node, cst.Name):
-            return self._holds(self._values, node)
+            return self._is_client_name(self._values, node)
         if isinstance(node, cst.Subscript):
             return self._is_value(node.value)
         if isinstance(node, cst.Attribute):
             if node.attr.value == "data":
                 of = node.value
-                if isinstance(of, cst.Name) and self._holds(self._results, of):
+                if isinstance(of, cst.Name) and self._is_client_name(self._results, of):
                     return True
                 if isinstance(of, cst.Await) and self._gives_result(of.expression):
                     return True
             return self._is_value(node.value)
         return False
 
-    def _holds(self, held: dict[Any, set[str]], node: cst.Name) -> bool:
+    def _is_client_name(self, held: dict[Any, set[str]], node: cst.Name) -> bool:
         scope: Any = self._scope(node)
         while scope is not None:
             if node.value in held.get(scope, ()):
@@ -197,10 +197,10 @@ class ClientSurvey(cst.CSTVisitor):
         name = node.attr.value
         if isinstance(node.value, cst.Name) and node.value.value in self._clients:
             if name == "session":
-                self._note(node, "client.session", "no equivalent: use the methods of the Client")
+                self._add_note(node, "client.session", "no equivalent: use the methods of the Client")
             elif name in _METHODS:
-                self._note(node, f"client.{name}", _METHODS[name])
-        if name in _RENAMED and isinstance(node.value, cst.Name) and self._holds(self._results, node.value):
+                self._add_note(node, f"client.{name}", _METHODS[name])
+        if name in _RENAMED and isinstance(node.value, cst.Name) and self._is_client_name(self._results, node.value):
             self.renamed[node] = _RENAMED[name]
         parent = self.get_metadata(ParentNodeProvider, node, None)
         called = isinstance(parent, cst.Call) and parent.func is node
@@ -226,9 +226,9 @@ class ClientSurvey(cst.CSTVisitor):
             if isinstance(params, cst.Parameters) and not params.star_kwarg and _count(params) != expected_parameters:
                 if isinstance(params.star_arg, cst.Param):
                     continue
-                self._note(made, option, advice)
+                self._add_note(made, option, advice)
 
-    def _note(self, node: cst.CSTNode, what: str, advice: str) -> None:
+    def _add_note(self, node: cst.CSTNode, what: str, advice: str) -> None:
         self.notes.append(ClientNote(self._line(node), what, advice))
 
     def _line(self, node: cst.CSTNode) -> int:

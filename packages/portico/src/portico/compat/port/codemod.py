@@ -161,7 +161,7 @@ class ImportVisitor(cst.CSTVisitor):
         self.bound.add(node.name.value)
 
     def visit_Call(self, node: cst.Call) -> None:
-        dotted = self._theirs(node.func)
+        dotted = self._foreign_name(node.func)
         # After `from fastmcp import *` libcst cannot resolve names, so the well-known classes are
         # recognized by name.
         starred = node.func.value if isinstance(node.func, cst.Name) and self.stars else ""
@@ -186,7 +186,7 @@ class ImportVisitor(cst.CSTVisitor):
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self.compat = self.compat or node.attr.value in COMPAT_MEMBERS
-        dotted = self._theirs(node)
+        dotted = self._foreign_name(node)
         if dotted is not None and not _inside_longer(self, node):
             self.used.setdefault(dotted, []).append(self._line(node))
 
@@ -196,14 +196,14 @@ class ImportVisitor(cst.CSTVisitor):
             self.bound.add(node.value)
             return
         metadata = self.get_metadata(QualifiedNameProvider, node, set())
-        dotted = self._theirs(node)
+        dotted = self._foreign_name(node)
         if dotted is not None and not _inside_longer(self, node):
             self.used.setdefault(dotted, []).append(self._line(node))
         # Bound nowhere in the file: a builtin, or a name that a star import brings.
         elif not metadata and context is ExpressionContext.LOAD:
             self.loose.setdefault(node.value, self._line(node))
 
-    def _theirs(self, node: cst.CSTNode) -> str | None:
+    def _foreign_name(self, node: cst.CSTNode) -> str | None:
         return resolve_foreign_name(self.get_metadata(QualifiedNameProvider, node, set()))
 
     def _line(self, node: cst.CSTNode) -> int:
@@ -238,7 +238,7 @@ class RewritePlan:
                 self._name(module)
         for star in survey.stars:
             self._star(star)
-        self.whole |= {maker.rpartition(".")[0] for dotted in survey.called if (maker := _maker(dotted))}
+        self.whole |= {maker.rpartition(".")[0] for dotted in survey.called if (maker := _find_factory(dotted))}
 
     def lookup(self, dotted: str) -> PorticoName | None:
         """Return the counterpart of a name, or None."""
@@ -269,7 +269,7 @@ class RewritePlan:
         self.names[item.dotted] = local
         self.gone.add((item.local, item.dotted))
         if item.top:
-            self._need(result, local)
+            self._add_import(result, local)
 
     def rewrites_transport(self, dotted: str) -> bool:
         """Return whether every use of a transport is a call that a target of Portico's Client can replace."""
@@ -332,14 +332,14 @@ class RewritePlan:
             assert result is not None
             local = result.name if result.name not in self.survey.bound else name
             self.names[f"*{name}"] = local
-            self._need(result, local)
+            self._add_import(result, local)
         self.gone_stars.add(star.dotted)
         bound_names = {*brought, *_builtin_names()}
         for name, line in self.survey.loose.items():
             if name not in bound_names:
                 self.findings.append(ManualStep(line, name, f"it may come from `from {star.dotted} import *`"))
 
-    def _need(self, replacement: PorticoName, local: str) -> None:
+    def _add_import(self, replacement: PorticoName, local: str) -> None:
         self.needed.setdefault(replacement.module, {})[replacement.name] = local
 
     def imports(self) -> list[cst.BaseSmallStatement]:
@@ -439,15 +439,15 @@ class RewriteTransformer(cst.CSTTransformer):
     # Names
 
     def leave_Name(self, original: cst.Name, updated: Any) -> Any:
-        dotted = self._theirs(original)
+        dotted = self._foreign_name(original)
         if dotted in self._plan.names and not self._is_keyword(original):
             return updated.with_changes(value=self._plan.names[dotted])
-        if f"*{original.value}" in self._plan.names and not self._known(original) and self._is_free(original):
+        if f"*{original.value}" in self._plan.names and not self._is_resolved(original) and self._is_free(original):
             return updated.with_changes(value=self._plan.names[f"*{original.value}"])
         return updated
 
     def leave_Attribute(self, original: cst.Attribute, updated: Any) -> Any:
-        attribute = self._plan.attributes.get(self._theirs(original) or "")
+        attribute = self._plan.attributes.get(self._foreign_name(original) or "")
         if attribute is not None:
             return cst.parse_expression(f"{attribute.module}.{attribute.name}")
         clients = self._plan.clients
@@ -493,21 +493,21 @@ class RewriteTransformer(cst.CSTTransformer):
         parent = self.get_metadata(ParentNodeProvider, node, None)
         return not self._is_keyword(node) and not (isinstance(parent, cst.Attribute) and parent.attr is node)
 
-    def _known(self, node: cst.CSTNode) -> bool:
+    def _is_resolved(self, node: cst.CSTNode) -> bool:
         return bool(self.get_metadata(QualifiedNameProvider, node, set()))
 
-    def _theirs(self, node: cst.CSTNode) -> str | None:
+    def _foreign_name(self, node: cst.CSTNode) -> str | None:
         return resolve_foreign_name(self.get_metadata(QualifiedNameProvider, node, set()))
 
     # Calls
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        dotted = self._theirs(original.func) or ""
+        dotted = self._foreign_name(original.func) or ""
         if self._plan.rewrites_transport(dotted):
             return transport_target(dotted, updated) or updated
         if original in self._plan.clients.raw_calls and isinstance(updated.func, cst.Attribute):
             plain = updated.with_changes(func=updated.func.with_changes(attr=cst.Name("call_tool")))
-            return _with(plain, "raise_on_error", "False")
+            return _add_argument(plain, "raise_on_error", "False")
         method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
         if method == "tool":
             return _with_task_mode(updated)
@@ -524,7 +524,7 @@ class RewriteTransformer(cst.CSTTransformer):
             return _content(updated, name)
         if name == "TaskConfig" and lookup(dotted) is not None:
             return _with_task_mode(updated)
-        if maker := _maker(dotted):
+        if maker := _find_factory(dotted):
             return updated.with_changes(func=cst.parse_expression(maker))
         return updated
 
@@ -602,7 +602,7 @@ def _names_used(code: str) -> tuple[set[str], set[str]]:
     return names, chains
 
 
-def _maker(dotted: str) -> str | None:
+def _find_factory(dotted: str) -> str | None:
     return REPLACEMENT_FACTORIES.get(dotted.rpartition(".")[2]) if lookup(dotted) is not None else None
 
 
@@ -617,10 +617,10 @@ def _content(call: cst.Call, name: str) -> cst.Call:
     made = _with_args(call, kept)
     if name != "CallToolResult" or any(arg.keyword and arg.keyword.value == "is_error" for arg in made.args):
         return made
-    return _with(made, "is_error", "False")
+    return _add_argument(made, "is_error", "False")
 
 
-def _with(call: cst.Call, keyword: str, value: str) -> cst.Call:
+def _add_argument(call: cst.Call, keyword: str, value: str) -> cst.Call:
     """Return the call with one more argument, formatted like the last one."""
     argument = cst.Arg(cst.Name(value), keyword=cst.Name(keyword), equal=_TIGHT)
     if call.args and isinstance(call.args[-1].comma, cst.Comma):
@@ -671,7 +671,7 @@ def resolve_foreign_name(names: Iterable[Any]) -> str | None:
 def _inside_longer(survey: ImportVisitor, node: cst.CSTNode) -> bool:
     """Return whether the node is a prefix of a longer name: `mcp` in `mcp.types.TextContent` is not a use."""
     parent = survey.get_metadata(ParentNodeProvider, node, None)
-    return isinstance(parent, cst.Attribute) and parent.value is node and survey._theirs(parent) is not None
+    return isinstance(parent, cst.Attribute) and parent.value is node and survey._foreign_name(parent) is not None
 
 
 def _bindings(node: cst.BaseSmallStatement) -> list[tuple[str, str]]:

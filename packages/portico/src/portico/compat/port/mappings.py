@@ -23,25 +23,25 @@ class PorticoName(NamedTuple):
     name: str
 
 
-def _same(module: str, names: str) -> dict[str, PorticoName]:
+def _same_names(module: str, names: str) -> dict[str, PorticoName]:
     return {name: PorticoName(module, name) for name in names.split()}
 
 
 # By last name, wherever it is in fastmcp or mcp.server: names of Portico itself.
 _OF_SERVERS: dict[str, PorticoName] = {
-    **_same(
+    **_same_names(
         _NATIVE,
         "Context Image Audio File ToolResult ToolError Depends Message TaskConfig MiddlewareContext Middleware"
         " tool resource prompt Tool Prompt",
     ),
-    **_same(_TYPES, "AcceptedElicitation DeclinedElicitation CancelledElicitation ElicitationResult"),
-    **_same(
+    **_same_names(_TYPES, "AcceptedElicitation DeclinedElicitation CancelledElicitation ElicitationResult"),
+    **_same_names(
         "portico.server.transforms",
         "ArgTransform ToolTransform ToolTransformConfig Namespace VersionFilter ResourcesAsTools PromptsAsTools"
         " forward forward_raw",
     ),
-    **_same("portico.server.providers", "FileSystemProvider RouteMap MCPType"),
-    **_same("portico.server.options", "CacheHint ComponentDefaults InvalidRequestState ResourceSecurity"),
+    **_same_names("portico.server.providers", "FileSystemProvider RouteMap MCPType"),
+    **_same_names("portico.server.options", "CacheHint ComponentDefaults InvalidRequestState ResourceSecurity"),
     "FastMCP": PorticoName(_NATIVE, "Server"),
     "MCPServer": PorticoName(_NATIVE, "Server"),
     "BearerAuthProvider": PorticoName(_FASTMCP, "JWTVerifier"),
@@ -52,15 +52,15 @@ _OF_COMPAT = ("FastMCP", "MCPServer", "Context", "Middleware", "MiddlewareContex
 _NOT_FOLLOWED = frozenset({"Client", "Provider", "Resource", "Server", "base"})
 # From mcp.types. The constructors take the same members, except members that the class implies.
 _OF_TYPES: dict[str, PorticoName] = {
-    **_same(
+    **_same_names(
         _TYPES,
         "TextContent ImageContent AudioContent EmbeddedResource ResourceLink Annotations CallToolResult PromptMessage"
         " GetPromptResult SamplingMessage Root CreateMessageResult ElicitResult Completion Implementation"
         " ReadResourceResult InputRequiredResult PromptReference PromptArgument ListToolsResult ListPromptsResult"
         " ListResourcesResult ListResourceTemplatesResult ListRootsResult Tool Prompt Resource ResourceTemplate",
     ),
-    **_same(_SDK, "ErrorData PARSE_ERROR INVALID_REQUEST METHOD_NOT_FOUND INVALID_PARAMS INTERNAL_ERROR"),
-    **_same(_NATIVE, "Icon ToolAnnotations"),
+    **_same_names(_SDK, "ErrorData PARSE_ERROR INVALID_REQUEST METHOD_NOT_FOUND INVALID_PARAMS INTERNAL_ERROR"),
+    **_same_names(_NATIVE, "Icon ToolAnnotations"),
     **{
         name: PorticoName(_SDK, "SdkRequestParams")
         for name in (
@@ -72,11 +72,11 @@ _OF_TYPES: dict[str, PorticoName] = {
         )
     },
     "ResourceTemplateReference": PorticoName(_TYPES, "ResourceReference"),
-    **_same(_TYPES, "TextResourceContents BlobResourceContents"),
+    **_same_names(_TYPES, "TextResourceContents BlobResourceContents"),
 }
-_OF_CLIENTS: dict[str, PorticoName] = _same(_NATIVE, "Client")
+_OF_CLIENTS: dict[str, PorticoName] = _same_names(_NATIVE, "Client")
 # From fastmcp.client and the modules below it.
-_OF_HANDLERS: dict[str, PorticoName] = _same(_TYPES, "ElicitResult LogMessage")
+_OF_HANDLERS: dict[str, PorticoName] = _same_names(_TYPES, "ElicitResult LogMessage")
 _OF_LOGGING = {"get_logger": PorticoName("logging", "getLogger")}
 _OF_ERRORS: dict[str, PorticoName] = {
     "ToolError": PorticoName(_NATIVE, "ToolError"),
@@ -125,7 +125,7 @@ _ADVICE = {
 }
 # Names of the low-level Server, wherever they are in mcp.server.
 _OF_LOW_LEVEL = {
-    **_same(_SDK, "stdio_server NotificationOptions InitializationOptions ReadResourceContents ServerSession"),
+    **_same_names(_SDK, "stdio_server NotificationOptions InitializationOptions ReadResourceContents ServerSession"),
     "Server": PorticoName(_SDK, "LowLevelServer"),
 }
 

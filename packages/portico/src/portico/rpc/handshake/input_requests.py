@@ -37,7 +37,7 @@ async def resolve_input_requests(call: Call, input_required: InputRequiredResult
     params = call.params
     for _ in range(MAX_INPUT_ROUNDS):
         answers = await _send_input_requests(call, input_required)
-        result = await handler(replace(call, params=_again(params, answers, input_required.request_state)))
+        result = await handler(replace(call, params=_build_retry_params(params, answers, input_required.request_state)))
         again = as_input_required(call.method, result)
         if again is None:
             return result
@@ -54,7 +54,7 @@ async def _send_input_requests(call: Call, required: InputRequiredResult) -> dic
             raise MissingClientCapability({question.method.partition("/")[0]: {} for question in questions.values()})
     except MissingClientCapability as missing:
         raise to_capability_error(missing, call) from None
-    asking = [asyncio.ensure_future(_ask(call, question)) for question in questions.values()]
+    asking = [asyncio.ensure_future(_send_input_request(call, question)) for question in questions.values()]
     try:
         return dict(zip(questions, await asyncio.gather(*asking), strict=True))
     finally:
@@ -62,7 +62,7 @@ async def _send_input_requests(call: Call, required: InputRequiredResult) -> dic
             question.cancel()
 
 
-async def _ask(call: Call, question: InputRequest) -> Raw:
+async def _send_input_request(call: Call, question: InputRequest) -> Raw:
     answer = await send_client_request(call, question.method, question.params)
     if question.method == "elicitation/create":
         try:
@@ -74,7 +74,7 @@ async def _ask(call: Call, question: InputRequest) -> Raw:
     return answer
 
 
-def _again(params: Raw, answers: dict[str, Raw], state: Any) -> Raw:
+def _build_retry_params(params: Raw, answers: dict[str, Raw], state: Any) -> Raw:
     members: dict[str, Any] = {} if params is EMPTY_RAW else dict(_members.decode(params))
     members["inputResponses"] = answers
     members.pop("requestState", None)

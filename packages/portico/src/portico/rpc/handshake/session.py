@@ -201,15 +201,15 @@ class HandshakeSession:
         self._check_allowed(call)
         result = self._start(call)
         if type(result) is CoroutineType:
-            return self._finish(call, result)
+            return self._complete(call, result)
         input_required = as_input_required(call.method, result) if type(result) in _INPUT_REQUIRED_TYPES else None
         return (
             self._translate_result(call, result)
             if input_required is None
-            else self._finish(call, self._resolve_input(call, input_required))
+            else self._complete(call, self._resolve_input(call, input_required))
         )
 
-    async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def _complete(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
         input_required = as_input_required(call.method, result) if type(result) in _INPUT_REQUIRED_TYPES else None
         if input_required is not None:

@@ -93,12 +93,12 @@ def _problems(signature: FunctionSignature, value: Any) -> Iterator[ArgumentIssu
     required = schema.get("required", ())
     for name in parameter_names:
         if name in value:
-            yield from _about(signature, name, value[name], inspector)
+            yield from _describe_mismatch(signature, name, value[name], inspector)
         elif name in required:
             yield inspector.missing_issue(name, schema["properties"][name], "arguments")
 
 
-def _about(
+def _describe_mismatch(
     signature: FunctionSignature, name: str, value: Any, inspector: ArgumentInspector
 ) -> Iterator[ArgumentIssue]:
     described, path = signature.input_schema["properties"][name], f"arguments.{name}"

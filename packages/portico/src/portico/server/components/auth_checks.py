@@ -122,10 +122,10 @@ async def authorize(auth: Any, call: Call, component: Any) -> None:
             verdict = await verdict
         # Accept only True: a check that forgets to return must not let everyone in.
         if verdict is not True:
-            raise _missing(call)
+            raise _missing_component_error(call)
 
 
-def _missing(call: Call) -> InvalidParams:
+def _missing_component_error(call: Call) -> InvalidParams:
     """Return the error for a missing component. Denied components are indistinguishable from missing ones."""
     # The same texts as for names that never existed: a different message would let a client
     # enumerate the components that it may not use.

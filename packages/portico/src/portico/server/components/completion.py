@@ -76,11 +76,11 @@ class CatchAllCompleter(Completer):
         }
 
     async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
-        args = [self._theirs(item) for item in (params.ref, params.argument, params.context)]
+        args = [self._to_foreign_reference(item) for item in (params.ref, params.argument, params.context)]
         result = self.fn(*args[: len(signature(self.fn).parameters)])
         return to_complete_result(await result if isawaitable(result) else result)
 
-    def _theirs(self, value: Any) -> Any:
+    def _to_foreign_reference(self, value: Any) -> Any:
         name = _THEIR_NAMES.get(type(value).__name__, "")
         if name not in self._kinds:
             return value

@@ -61,7 +61,7 @@ def Depends(fn: Callable[..., Any], **arguments: Any) -> Any:
     """
     if not callable(fn):
         raise UsageError(f"Depends requires a function, got {fn!r}")
-    return _Dependency(_bound(fn, arguments) if arguments else fn)
+    return _Dependency(_bind_parameters(fn, arguments) if arguments else fn)
 
 
 def CallArgument(name: str | None = None) -> Any:
@@ -73,7 +73,7 @@ class _ToolArgument(Struct, frozen=True):
     name: str | None
 
 
-def _bound(fn: Callable[..., Any], bindings: dict[str, Any]) -> Callable[..., Any]:
+def _bind_parameters(fn: Callable[..., Any], bindings: dict[str, Any]) -> Callable[..., Any]:
     """Return the function with some parameters bound. Parameters bound to tool arguments are renamed to the tool's
     names.
     """
@@ -147,7 +147,7 @@ def inject_dependencies(fn: Function) -> Function:
         values = dict(bound.arguments)
         context: Context = values[plan.context] if plan.context else values.pop(_CONTEXT)
         async with _TimelyStack() as stack:
-            making = _Making(plans, context, values, stack)
+            making = _DependencyResolver(plans, context, values, stack)
             for name, dependency in plan.made.items():
                 values[name] = await making.value(dependency, plan.hints.get(name))
             return await _call_anywhere(fn, values, context)
@@ -267,19 +267,19 @@ class _InThread:
 
     async def __aexit__(self, *failure: Any) -> Any:
         try:
-            return await self._context.run_in_thread(self._variables.run, self._leave, *failure)
+            return await self._context.run_in_thread(self._variables.run, self._exit, *failure)
         except ToolError:
             if not self._entered:
                 raise
             # The thread pool is full, but the context manager has to be left: block the event loop instead.
-            return self._variables.run(self._leave, *failure)
+            return self._variables.run(self._exit, *failure)
 
-    def _leave(self, *failure: Any) -> Any:
+    def _exit(self, *failure: Any) -> Any:
         self._entered = False
         return self._manager.__exit__(*failure)
 
 
-class _Making:
+class _DependencyResolver:
     """Creates the dependency values of one call."""
 
     def __init__(
@@ -304,11 +304,11 @@ class _Making:
             self._depth += 1
             if self._depth > _MAX_DEPTH:
                 raise UsageError(f"circular dependencies: {_name(dependency.fn)}")
-            self._made[dependency.fn] = await self._make(dependency.fn)
+            self._made[dependency.fn] = await self._resolve(dependency.fn)
             self._depth -= 1
-        return await self._answer(self._made[dependency.fn], hint, dependency.fn)
+        return await self._get_value(self._made[dependency.fn], hint, dependency.fn)
 
-    async def _make(self, fn: Function) -> Any:
+    async def _resolve(self, fn: Function) -> Any:
         plan = self._plans[fn]
         values: dict[str, Any] = {}
         for parameter in plan.outward.parameters.values():
@@ -336,7 +336,7 @@ class _Making:
             return await self._stack.enter_async_context(_InThread(result, self._context))
         return result
 
-    async def _answer(self, outcome: Any, hint: Any, fn: Function) -> Any:
+    async def _get_value(self, outcome: Any, hint: Any, fn: Function) -> Any:
         """Return the client's response if the function requested one, otherwise its value."""
         if isinstance(outcome, ListRoots):
             # Replace the request by its response, so that a second parameter with this dependency

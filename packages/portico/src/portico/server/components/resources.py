@@ -59,14 +59,14 @@ class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     def rejects(self, values: Mapping[str, Any]) -> bool:
         """Return whether any value must be rejected."""
-        return any(self._refuses(value) for name, value in values.items() if name not in self.exempt_params)
+        return any(self._is_unsafe(value) for name, value in values.items() if name not in self.exempt_params)
 
-    def _refuses(self, value: Any) -> bool:
+    def _is_unsafe(self, value: Any) -> bool:
         if isinstance(value, Mapping):
-            return any(self._refuses(item) for pair in value.items() for item in pair)
+            return any(self._is_unsafe(item) for pair in value.items() for item in pair)
         # A variable such as {/path*} expands to a list, and {?query*} to a mapping.
         if not isinstance(value, str):
-            return any(self._refuses(item) for item in value)
+            return any(self._is_unsafe(item) for item in value)
         # Windows accepts backslashes as separators, so they are checked like slashes on every platform.
         path = value.replace("\\", "/")
         return (
@@ -74,11 +74,11 @@ class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
             # report.txt.
             (self.reject_null_bytes and "\0" in value)
             or (self.reject_absolute_paths and (path.startswith("/") or (path[1:2] == ":" and path[:1].isalpha())))
-            or (self.reject_path_traversal and _leaves(path))
+            or (self.reject_path_traversal and _escapes_directory(path))
         )
 
 
-def _leaves(path: str) -> bool:
+def _escapes_directory(path: str) -> bool:
     """Return whether a relative path leaves the directory where it starts."""
     depth = 0
     for part in path.split("/"):
@@ -219,10 +219,10 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:
         value = [to_native(part) for part in value]
     # A list of contents is several contents. Any other list, also an empty one, is a JSON value.
     parts = value if isinstance(value, list) and value and all(isinstance(p, _CONTENTS) for p in value) else [value]
-    return [_one(part, uri, mime_type) for part in parts]
+    return [_to_content(part, uri, mime_type) for part in parts]
 
 
-def _one(value: Any, uri: str, mime_type: str | None) -> Any:
+def _to_content(value: Any, uri: str, mime_type: str | None) -> Any:
     if isinstance(value, _CONTENTS):
         return value
     if isinstance(value, str):

@@ -57,9 +57,9 @@ class _Media:
         self.path = None if path is None else os.fspath(path)
         self._data = data
         self.annotations = annotations
-        self.mime_type = mime_type or self._guess(format)
+        self.mime_type = mime_type or self._guess_mime_type(format)
 
-    def _guess(self, format: str | None) -> str:
+    def _guess_mime_type(self, format: str | None) -> str:
         family = self.default_type.partition("/")[0]
         if format is not None:
             return f"{family}/{format.lower()}"
@@ -156,7 +156,7 @@ def _is_text(mime_type: str) -> bool:
     return mime_type.startswith("text/") or mime_type.endswith(("json", "xml", "yaml", "javascript"))
 
 
-def _foreign(value: Any) -> Any:
+def _encode_foreign(value: Any) -> Any:
     """Convert a value that msgspec cannot encode. pydantic models are recognized by their method, without importing
     pydantic.
     """
@@ -196,7 +196,7 @@ def _describe_object(value: Any) -> Any:
 
 _ADDRESS = r" at 0x[0-9A-Fa-f]{4,}"
 
-_encoder = msgspec.json.Encoder(enc_hook=_foreign)
+_encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 
 def to_json(value: Any) -> bytes:
@@ -205,7 +205,7 @@ def to_json(value: Any) -> bytes:
     except OverflowError:
         import json  # for integers beyond 64 bits, which msgspec cannot encode
 
-        return json.dumps(msgspec.to_builtins(value, enc_hook=_foreign), separators=(",", ":")).encode()
+        return json.dumps(msgspec.to_builtins(value, enc_hook=_encode_foreign), separators=(",", ":")).encode()
 
 
 def to_result(

@@ -250,7 +250,7 @@ def _argument(parameter: Parameter, hints: dict[str, Any], doc: Docstring, conte
         if parameter.name == "ctx":
             return _SignatureArgument(parameter)
         hint = Any
-    elif _mentions(hint, (context_type,)):
+    elif _mentions_class(hint, (context_type,)):
         return _SignatureArgument(parameter)
     default = UNSET if parameter.default is Parameter.empty else parameter.default
     if is_field_info(default):
@@ -313,7 +313,7 @@ def _decoder(arguments: list[_SignatureArgument], where: str) -> tuple[dict[str,
 def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
     bare = split_annotations(hint)[0]
     options = typing.get_args(bare) if is_union(bare) else (bare,)
-    if all(option in UNSTRUCTURED_TYPES for option in options) or _mentions(hint, without, foreign=True):
+    if all(option in UNSTRUCTURED_TYPES for option in options) or _mentions_class(hint, without, foreign=True):
         return None
     if bare is list or (
         typing.get_origin(bare) is list and split_annotations(typing.get_args(bare)[0])[0] in (Any, object)
@@ -326,7 +326,7 @@ def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
         return None
 
 
-def _mentions(hint: Any, classes: tuple[type, ...], *, foreign: bool = False) -> bool:
+def _mentions_class(hint: Any, classes: tuple[type, ...], *, foreign: bool = False) -> bool:
     """Return whether a type mentions one of the classes, as in `list[Image]` or `Context | None`.
 
     With `foreign`, also another library's version of one of them.
@@ -335,7 +335,7 @@ def _mentions(hint: Any, classes: tuple[type, ...], *, foreign: bool = False) ->
     cls = typing.get_origin(bare) or bare
     if isinstance(cls, type) and (issubclass(cls, classes) or (foreign and is_foreign_type(cls))):
         return True
-    return not is_literal(bare) and any(_mentions(arg, classes, foreign=foreign) for arg in typing.get_args(bare))
+    return not is_literal(bare) and any(_mentions_class(arg, classes, foreign=foreign) for arg in typing.get_args(bare))
 
 
 def _by_name(parameters: list[Parameter], passed: list[Parameter], where: str) -> tuple[str, ...]:

@@ -217,7 +217,7 @@ class Tool:
             value = self.runner.start(call, runtime, params, params.name, params.arguments, strict)
         except ArgumentError as mistake:
             raise self._argument_failure(mistake, call, runtime) from None
-        return self._finish(call, runtime, value) if type(value) is CoroutineType else self._result(call, value)
+        return self._complete(call, runtime, value) if type(value) is CoroutineType else self._result(call, value)
 
     async def _start_allowed(
         self, allow: Callable[[Call], Any], call: Call, params: CallToolParams, runtime: Runtime
@@ -226,7 +226,7 @@ class Tool:
         result = Tool.start(self, call, params, runtime, authorized=True)
         return await result if type(result) is CoroutineType else result
 
-    async def _finish(self, call: Call, runtime: Runtime, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _complete(self, call: Call, runtime: Runtime, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         try:
             value = await coroutine
         except ArgumentError as mistake:

@@ -528,7 +528,7 @@ class Context(ContextMarker):
         * **key** – identifies this request, as for `elicit`.
         """
         params = CreateMessageParams(
-            messages=_conversation(messages),
+            messages=_to_sampling_messages(messages),
             max_tokens=max_tokens,
             system_prompt=system_prompt,
             temperature=temperature,
@@ -584,20 +584,20 @@ class Context(ContextMarker):
         return await self._list_all("prompts/list", ListPromptsResult, "prompts")
 
     async def _list_all(self, method: str, kind: Any, member: str) -> list[Any]:
-        return await fetch_all_pages(lambda params: self._within(method, self._inner(method, params)), kind, member)
+        return await fetch_all_pages(lambda params: self._call_inner(method, self._inner(method, params)), kind, member)
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
-        return await self._within(name, self._inner("prompts/get", {"name": name, "arguments": arguments or {}}))
+        return await self._call_inner(name, self._inner("prompts/get", {"name": name, "arguments": arguments or {}}))
 
     async def read_resource(self, uri: str) -> list[Any]:
-        result = await self._within(uri, self._inner("resources/read", {"uri": uri}))
+        result = await self._call_inner(uri, self._inner("resources/read", {"uri": uri}))
         return cast("list[Any]", result.contents)
 
     async def call_tool(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
         """Call another tool of this server and return its result. Raises ToolError if it fails."""
         # The nested call passes through middleware, policy and limits like one of the client, so a
         # tool cannot be used to reach another that its caller may not call.
-        result = await self._within(name, self._inner("tools/call", {"name": name, "arguments": arguments or {}}))
+        result = await self._call_inner(name, self._inner("tools/call", {"name": name, "arguments": arguments or {}}))
         if getattr(result, "is_error", False):
             raise ToolError("".join(part.text for part in result.content if isinstance(part, TextContent)))
         return result
@@ -629,7 +629,7 @@ class Context(ContextMarker):
         # be replayed.
         rounds = None if self._call.reply.can_request else self._rounds_for(settle)
         reply = self._call.reply if rounds is None else ComponentReply(self._call.reply, rounds=rounds)
-        raw_params = self._said(params)
+        raw_params = self._encode_params(params)
         # The progress token is removed, because the nested call's progress is not that of this call. The
         # params are decoded here, once for all readers.
         read = (raw_params, METHODS[method].decode(raw_params)) if method in METHODS else None
@@ -639,7 +639,7 @@ class Context(ContextMarker):
         with rounds.keys.inside_step(key):
             return await answer(inner)
 
-    def _said(self, params: Mapping[str, Any]) -> Raw:
+    def _encode_params(self, params: Mapping[str, Any]) -> Raw:
         """Encode the params of a request, with the trace context of this call."""
         if self._trace is None:
             self._trace = trace_params(self._call)
@@ -650,7 +650,7 @@ class Context(ContextMarker):
         # Declare the tasks extension on behalf of the function, whatever the real client supports:
         # the function itself polls the task.
         able = replace(call.capabilities, extensions={**(call.capabilities.extensions or {}), TASKS: {}})
-        raw_params = self._said(params)
+        raw_params = self._encode_params(params)
         # A Reply without server-to-client requests: input requests are returned as a result.
         reply = ComponentReply(call.reply, can_request=False)
         reply.tracks_tasks = True
@@ -693,7 +693,7 @@ class Context(ContextMarker):
     def _rounds_for(self, settle: SuspendContext | None) -> Any:
         return self.get_rounds() if settle is None else NestedRounds(self.get_rounds(), settle)
 
-    async def _within(self, name: str, inner: Call) -> Any:
+    async def _call_inner(self, name: str, inner: Call) -> Any:
         rounds = get_rounds(inner)
         if rounds is None:
             return await self._runtime.server(inner)
@@ -741,7 +741,7 @@ def trace_params(call: Call) -> dict[str, Any]:
     return {"_meta": trace_context} if trace_context else {}
 
 
-def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:
+def _to_sampling_messages(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:
     parts: Sequence[Any] = [messages] if isinstance(messages, str) else messages
     return [_sampling_message(part) for part in parts]
 

@@ -102,7 +102,7 @@ class UsedStates:
         if self._database is None and url:
             async with self._opening:
                 if self._database is None:
-                    self._database = await _open(url)
+                    self._database = await _open_store(url)
         return self._database
 
     async def close(self) -> None:
@@ -111,7 +111,7 @@ class UsedStates:
             await database.close()
 
 
-async def _open(url: str) -> Database:
+async def _open_store(url: str) -> Database:
     database: Database = await database_module.Database(url).open()
     try:
         from pathlib import Path  # servers without a store start without it

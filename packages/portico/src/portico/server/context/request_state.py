@@ -163,9 +163,9 @@ class RequestStateSealer:
     # hmac is imported with the first input request, not with every server.
 
     def _mac(self, body: bytes) -> bytes:
-        return next(self._macs(body))
+        return next(self._iterate_macs(body))
 
-    def _macs(self, body: bytes) -> Iterator[bytes]:
+    def _iterate_macs(self, body: bytes) -> Iterator[bytes]:
         """Yield the MAC by each key, the current one first."""
         import hmac
 
@@ -191,7 +191,7 @@ class RequestStateSealer:
 
         # Compared in constant time. Former keys are tried too, so that rotating a key does not fail
         # calls in progress.
-        return any(hmac.compare_digest(item, mac) for item in self._macs(body))
+        return any(hmac.compare_digest(item, mac) for item in self._iterate_macs(body))
 
 
 def request_binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:

@@ -31,12 +31,12 @@ class SessionStateStore:
         self._principals: LruCache[str | None, dict[str, bytes]] = LruCache(MAX_PRINCIPALS)
 
     def get(self, call: Call, key: str) -> Any:
-        kept = self._of(call).get(key)
+        kept = self._get_state(call).get(key)
         return None if kept is None else msgspec.json.decode(kept)
 
     def set(self, call: Call, key: str, value: Any) -> None:
         """Store a value. Raises ToolError if it is too large or not JSON-serializable."""
-        values = self._of(call)
+        values = self._get_state(call)
         try:
             # Encoded at once: a later change of the object by its owner must not change the state,
             # and the size is known.
@@ -55,9 +55,9 @@ class SessionStateStore:
         return self._ids.setdefault(conversation, str(uuid4()))
 
     def delete(self, call: Call, key: str) -> None:
-        self._of(call).pop(key, None)
+        self._get_state(call).pop(key, None)
 
-    def _of(self, call: Call) -> dict[str, bytes]:
+    def _get_state(self, call: Call) -> dict[str, bytes]:
         conversation = call.reply.connection
         if conversation is not None:
             return self._conversations.setdefault(conversation, {})

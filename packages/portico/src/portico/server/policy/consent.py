@@ -100,7 +100,7 @@ class ConsentManager:
         except InvalidParams:
             return None  # a state of the function or of an upstream, which they verify themselves
         inside = _members.decode(call.params)
-        answers = {} if params.input_responses is EMPTY_RAW else _answers(params.input_responses)
+        answers = {} if params.input_responses is EMPTY_RAW else _decode_responses(params.input_responses)
         inner: dict[str, Any] = {
             name: value for name, value in inside.items() if name not in ("requestState", "inputResponses")
         }
@@ -162,7 +162,7 @@ def _is_answered(state: RequestState, responses: Raw) -> bool:
     """Return whether one of the input requests of a state has a valid, new response."""
     if responses is EMPTY_RAW or len(state.answers) >= MAX_FREE_ANSWERS:
         return False
-    answers = _answers(responses)
+    answers = _decode_responses(responses)
     return any(key in answers and key not in state.answers and _is_valid(answers[key]) for key in state.requested_keys)
 
 
@@ -194,7 +194,7 @@ def _accept(answer: Any) -> None:
         raise ToolError("The user did not consent to this call.", error_type="PermissionError")
 
 
-def _answers(responses: Raw) -> dict[str, Raw]:
+def _decode_responses(responses: Raw) -> dict[str, Raw]:
     try:
         return _members.decode(responses)
     except msgspec.DecodeError:

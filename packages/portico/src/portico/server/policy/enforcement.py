@@ -119,7 +119,7 @@ class PolicyEnforcer:
         # Discovery lists no components, so there is nothing to check or to count.
         if enter is None and method == "server/discover":
             return handler
-        return partial(self._pass, partial(enter or PolicyEnforcer._plain, self), handler)
+        return partial(self._pass, partial(enter or PolicyEnforcer._call_handler, self), handler)
 
     def _pass(self, enter: PolicyStep, answer: MethodHandler, call: Call) -> Any:
         # The parent is the request whose function makes this nested call, so that the audit can
@@ -138,27 +138,27 @@ class PolicyEnforcer:
         token = current_request.set(passage)
         try:
             waiting = None if self.rate_limiter is None else self.rate_limiter.on_request(passage)
-            result = enter(passage, answer) if waiting is None else self._after(waiting, enter, passage, answer)
+            result = enter(passage, answer) if waiting is None else self._call_after(waiting, enter, passage, answer)
         # Also for cancellation: concurrency limits would otherwise leak a slot with each cancelled
         # request.
         except BaseException as failure:
-            self._end(passage, None, failure)
+            self._on_end(passage, None, failure)
             raise
         finally:
             current_request.reset(token)
         if type(result) is CoroutineType:
-            return self._finish(passage, result, call)
-        self._end(passage, result, None)
+            return self._await_result(passage, result, call)
+        self._on_end(passage, result, None)
         return result
 
-    async def _after(
+    async def _call_after(
         self, waiting: Awaitable[None], enter: PolicyStep, passage: PolicyContext, answer: MethodHandler
     ) -> Any:
         await waiting
         result = enter(passage, answer)
         return await result if type(result) is CoroutineType else result
 
-    async def _finish(self, passage: PolicyContext, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
+    async def _await_result(self, passage: PolicyContext, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
         """Await a result, and nest input requests of a call with consent. `call` is as the client sent it."""
         token = current_request.set(passage)
         try:
@@ -171,14 +171,14 @@ class PolicyEnforcer:
         except ConsentRequired as question:
             result = question.result
         except BaseException as failure:
-            self._end(passage, None, failure)
+            self._on_end(passage, None, failure)
             raise
         finally:
             current_request.reset(token)
-        self._end(passage, result, None)
+        self._on_end(passage, result, None)
         return result
 
-    def _end(self, passage: PolicyContext, result: Any, failure: BaseException | None) -> None:
+    def _on_end(self, passage: PolicyContext, result: Any, failure: BaseException | None) -> None:
         if passage.leases and self.rate_limiter is not None:
             self.rate_limiter.on_response(passage)
         if self.audit_hook is not None:
@@ -215,7 +215,7 @@ class PolicyEnforcer:
             return answer(passage.call)
         if not self._allows(passage, kind, owned, arguments):
             return self._deny(passage.call, kind, name)
-        waiting = self._clear(passage, arguments)
+        waiting = self._check_limits_and_consent(passage, arguments)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
     async def _when_clear(self, waiting: Any, answer: MethodHandler, call: Call) -> Any:
@@ -239,14 +239,16 @@ class PolicyEnforcer:
         With `authorize` False it is counted and recorded like a list, but not checked, because it exposes nothing
         beyond the caller's rights.
         """
-        enter = self._before if authorize else self._handle_counted
+        enter = self._authorize_then_call if authorize else self._handle_counted
         return self._pass(partial(enter, kind, component), handler, call)
 
-    def _before(self, kind: Kind, owned: QualifiedName, passage: PolicyContext, answer: MethodHandler) -> Any:
+    def _authorize_then_call(
+        self, kind: Kind, owned: QualifiedName, passage: PolicyContext, answer: MethodHandler
+    ) -> Any:
         arguments = getattr(passage.call.decode_params(), "arguments", EMPTY_RAW)
         if not self._allows(passage, kind, owned, arguments):
             return self._deny(passage.call, kind, passage.call.decode_params().name)
-        waiting = self._clear(passage, arguments)
+        waiting = self._check_limits_and_consent(passage, arguments)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
     def _handle_counted(self, kind: Kind, owned: QualifiedName, passage: PolicyContext, answer: MethodHandler) -> Any:
@@ -264,7 +266,7 @@ class PolicyEnforcer:
             return answer(passage.call)
         if not self._allows(passage, kind, owned, EMPTY_RAW):
             raise self._server.provider.nothing_to_complete(name)
-        waiting = self._clear(passage, EMPTY_RAW)
+        waiting = self._check_limits_and_consent(passage, EMPTY_RAW)
         return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
 
     # Lists and subscriptions
@@ -308,7 +310,7 @@ class PolicyEnforcer:
                 visible.append(item)
         return replace(result, **{member: visible})
 
-    def _plain(self, passage: PolicyContext, answer: MethodHandler) -> Any:
+    def _call_handler(self, passage: PolicyContext, answer: MethodHandler) -> Any:
         return answer(passage.call)
 
     # Methods of services: a URI in their params addresses a resource of that service
@@ -325,7 +327,7 @@ class PolicyEnforcer:
         sees = self.access_policy.visibility(call).is_visible
         # Methods of services have their own result types. Every entry with a `uri` is treated as a
         # resource, so that a new method is filtered without being known here.
-        return _without(result, lambda name: not sees("resource", QualifiedName(service, name)))
+        return _remove_hidden_entries(result, lambda name: not sees("resource", QualifiedName(service, name)))
 
     # Called by forwarders, which know the owner of a component
 
@@ -352,7 +354,7 @@ class PolicyEnforcer:
         passage.upstream = component.owner
         if not self._allows(passage, kind, component, arguments):
             return False
-        waiting = self._clear(passage, arguments)
+        waiting = self._check_limits_and_consent(passage, arguments)
         if waiting is not None:
             await waiting
         return True
@@ -393,7 +395,7 @@ class PolicyEnforcer:
             passage.decision = self.access_policy.decide(passage.call, kind, owned, arguments)
         return passage.decision.allowed
 
-    def _clear(self, passage: PolicyContext, arguments: bytes | Raw) -> Any:
+    def _check_limits_and_consent(self, passage: PolicyContext, arguments: bytes | Raw) -> Any:
         """Check the remaining requirements of an allowed call. Return an awaitable if the call has to wait, otherwise
         None.
         """
@@ -422,7 +424,7 @@ class PolicyEnforcer:
         except InsufficientScope as refusal:
             # Include the tool's own scopes, so that the client can request all of them at once.
             own = self._server.required_scopes(call.method, getattr(call.decode_params(), "name", ""), call)
-            missing = _missing(call, refusal.scopes | own)
+            missing = _missing_scopes(call, refusal.scopes | own)
             raise InsufficientScope(
                 f"The {passage.kind} {passage.component.name!r}", refusal.scopes | own, missing or refusal.scopes
             ) from None
@@ -442,7 +444,7 @@ _ENTERING: dict[str, Callable[[PolicyEnforcer, PolicyContext, MethodHandler], An
 }
 
 
-def _missing(call: Call, scopes: frozenset[str]) -> frozenset[str]:
+def _missing_scopes(call: Call, scopes: frozenset[str]) -> frozenset[str]:
     lacks = getattr(call.principal, "missing_scopes", None)
     return scopes if lacks is None else frozenset(lacks(scopes))
 
@@ -460,7 +462,7 @@ def _uri_in(call: Call) -> str | None:
         return None  # reported when the method decodes its params
 
 
-def _without(result: Any, hidden: Callable[[str], bool]) -> Any:
+def _remove_hidden_entries(result: Any, hidden: Callable[[str], bool]) -> Any:
     """Return a result whose lists have no entries with hidden URIs."""
     if not isinstance(result, msgspec.Struct):
         return result

@@ -186,7 +186,7 @@ class MountedProviders(Provider):
         gone = [mount for mount in self._mounts if mount.target is target or mount.target == target]
         self._set([mount for mount in self._mounts if mount not in gone])
         for shared in self._relays.values():
-            _end([shared.relays.pop(mount) for mount in gone])
+            _close_relays([shared.relays.pop(mount) for mount in gone])
         return gone
 
     def _set(self, mounts: list[Mount]) -> None:
@@ -222,7 +222,7 @@ class MountedProviders(Provider):
             shared.users -= 1
             if not shared.users:
                 del self._relays[uris]
-                _end(shared.relays.values())
+                _close_relays(shared.relays.values())
 
     def may_have_resource(self, uri: str, call: Call, view: CallerView | None = None) -> bool:
         """Return whether a mounted handler could have this resource; only the handler knows."""
@@ -284,7 +284,7 @@ class MountedProviders(Provider):
         elif kept is not None and kept[0] is at_hand:
             return kept[1]
         listed = at_hand if at_hand is not None else await mount.fetch_entries(method, call)
-        names = frozenset(item for item in (_inside(mount, kind, entry) for entry in listed) if item is not None)
+        names = frozenset(item for item in (_inner_name(mount, kind, entry) for entry in listed) if item is not None)
         self._listings[key] = (time.monotonic() if at_hand is None else at_hand, names)
         return names
 
@@ -504,7 +504,7 @@ class MountedProviders(Provider):
         return fitting
 
 
-def _inside(mount: Mount, kind: Kind, entry: Any) -> str | None:
+def _inner_name(mount: Mount, kind: Kind, entry: Any) -> str | None:
     """Return the mounted handler's own name for an entry of one of its lists, which has its exposed name."""
     if kind in ("tool", "prompt"):
         return mount.to_local(kind, entry.name)
@@ -520,7 +520,7 @@ def _merge(catalog: Catalog[Any], parts: list[Sequence[Any]]) -> Sequence[Any]:
     return tuple(result.values())
 
 
-def _end(relays: Iterable[ChangeRelay | None]) -> None:
+def _close_relays(relays: Iterable[ChangeRelay | None]) -> None:
     for relay in relays:
         if relay is not None:
             relay.close()

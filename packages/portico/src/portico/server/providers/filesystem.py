@@ -50,7 +50,7 @@ class FileSystemProvider:
         self._scan()
         self._servers.append(server)
         for _, components in self._known.values():
-            _offer(server, components)
+            _add_components(server, components)
         if self._reload:
             server.add_middleware(self._watching)
 
@@ -85,7 +85,7 @@ class FileSystemProvider:
             self._withdraw(self._known.pop(path)[1], components)
         self._known[path] = stamp, components
         for server in self._servers:
-            _offer(server, [component for component in components if component not in server.disabled])
+            _add_components(server, [component for component in components if component not in server.disabled])
 
     def _withdraw(self, components: list[Component], instead: Sequence[Component] = ()) -> None:
         """Remove components. Disabled ones stay disabled if `instead` has a component of the same name."""
@@ -106,7 +106,7 @@ class FileSystemProvider:
         return results
 
 
-def _offer(server: Any, components: list[Component]) -> None:
+def _add_components(server: Any, components: list[Component]) -> None:
     try:
         server.add_components(components)
     except PorticoError as mistake:
@@ -153,24 +153,24 @@ def _components(module: Any) -> Iterator[Component]:
         yield from (make(value) for make in marks)
         theirs = getattr(value, "__fastmcp__", None)
         if theirs is not None and not marks:
-            yield _foreign(value, theirs)
+            yield _from_fastmcp(value, theirs)
 
 
-def _foreign(fn: Callable[..., Any], marker: Any) -> Component:
+def _from_fastmcp(fn: Callable[..., Any], marker: Any) -> Component:
     """Return the component for a function decorated by FastMCP, recognized by the attribute that its decorator sets."""
     names = ("name", "title", "description", "tags", "meta")
     options = {name: value for name in names if (value := getattr(marker, name, None)) is not None}
     kind = getattr(marker, "type", "tool")
     if kind == "tool":
         return Tool(
-            fn, version=marker.version, annotations=_plain(marker.annotations), timeout=marker.timeout, **options
+            fn, version=marker.version, annotations=_to_jsonable(marker.annotations), timeout=marker.timeout, **options
         )
     if kind == "resource":
         return Resource(fn, str(marker.uri), mime_type=marker.mime_type, **options)
     return Prompt(fn, **options)
 
 
-def _plain(annotations: Any) -> Any:
+def _to_jsonable(annotations: Any) -> Any:
     if hasattr(annotations, "model_dump"):
         return annotations.model_dump(by_alias=True, exclude_none=True)
     return annotations

@@ -175,7 +175,7 @@ class Mount(Struct, eq=False):
             validate_input_requests(call, input_required)
         if type(response) is Raw and not _passes(self, call, response):
             response = _read(call.method, response)
-        return _outward(self, response) if isinstance(response, Struct) else response
+        return _expose_uris(self, response) if isinstance(response, Struct) else response
 
     async def forward_task_request(self, call: Call) -> Any:
         """Forward a request about one of the handler's tasks. Raises InvalidParams if the id is not one of them."""
@@ -281,7 +281,7 @@ def _outward_state(mount: Mount, state: Any) -> Any:
     result = _read("tools/call", match["result"])
     if not isinstance(result, Struct):
         return state
-    return Raw(jsonrpc.encode({**match, "result": _outward(mount, result)}))
+    return Raw(jsonrpc.encode({**match, "result": _expose_uris(mount, result)}))
 
 
 def _passes(mount: Mount, call: Call, params: Raw) -> bool:
@@ -315,7 +315,7 @@ def _read(method: str, raw: Raw) -> Any:
     return ReadResourceResult(**fields) if isinstance(result, ReceivedResourceResult) else result
 
 
-def _outward(mount: Mount, result: Any) -> Any:
+def _expose_uris(mount: Mount, result: Any) -> Any:
     """Return a result with exposed URIs and without the inner server's info, because the outer server adds its own."""
     if isinstance(result.meta, Raw):
         result = replace(result, meta=UNSET)

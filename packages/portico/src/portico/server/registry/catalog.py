@@ -194,7 +194,7 @@ class ListCursorCodec:
         except ValueError:
             place = ""
         # base64 decoding ignores characters outside the alphabet, so compare with the exact text that we would issue.
-        if not place or not _same(self.issue(list_key, place), cursor):
+        if not place or not _is_same_item(self.issue(list_key, place), cursor):
             raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
         return place
 
@@ -207,7 +207,7 @@ class ListCursorCodec:
         return hmac.digest(self._key, b"cursor %d %s %s" % (len(listed), listed.encode(), body), "sha256")[:_MAC]
 
 
-def _same(item: str, other: str) -> bool:
+def _is_same_item(item: str, other: str) -> bool:
     import hmac
 
     return hmac.compare_digest(item.encode(), other.encode(errors="replace"))

@@ -32,7 +32,7 @@ class LifespanManager:
         # A new dict, because `enter` may be iterating over the old one while a service is added.
         self._known = {key: lifespan, **self._known} if first else {**self._known, key: lifespan}
         if self._users:
-            self._hold(key)
+            self._start_task(key)
 
     def remove(self, key: object) -> None:
         """Remove a lifespan, and leave it in the background if it was entered."""
@@ -60,7 +60,7 @@ class LifespanManager:
             return
         try:
             for key in list(self._known):
-                await self._hold(key)
+                await self._start_task(key)
         except BaseException:
             # Leave the lifespans that were entered before the failure, in reverse order.
             await self.leave()
@@ -83,7 +83,7 @@ class LifespanManager:
         await self._ending.wait()
         return True
 
-    def _hold(self, key: object) -> asyncio.Future[None]:
+    def _start_task(self, key: object) -> asyncio.Future[None]:
         self._held[key] = held = LifespanTask(self._known[key])
         # A failure of one that is added while the server runs is only logged.
         held.entered.add_done_callback(_log_failure)

@@ -224,7 +224,7 @@ class Registry:
         """Return the components to add: a duplicate is left out ("ignore"), or replaces the registered one."""
         kept: list[Component] = []
         for component in components:
-            existing = self._known(component)
+            existing = self._find_registered(component)
             if isinstance(component, CompletionBinding) or existing is None or existing.version != component.version:
                 kept.append(component)
                 continue
@@ -235,7 +235,7 @@ class Registry:
                 kept.append(component)
         return kept
 
-    def _known(self, component: Component) -> Any:
+    def _find_registered(self, component: Component) -> Any:
         if isinstance(component, Tool):
             return self.by_name.get(component.name)
         if isinstance(component, Prompt):
@@ -268,7 +268,7 @@ class Registry:
             self._take_out(existing)
             self._add(component)
 
-    def _back(self, removed: Any) -> None:
+    def _restore_shadowed(self, removed: Any) -> None:
         """Restore the highest version that was set aside for a removed component."""
         key = _keys(removed)
         waiting = [item for item in self._older if _keys(item) == key]
@@ -289,7 +289,7 @@ class Registry:
         for version in versions.values():
             self._answer_to([_versioned_name(version)], version)
 
-    def _of(self, name: str) -> dict[str, Tool]:
+    def _get_versions(self, name: str) -> dict[str, Tool]:
         """Return the versions of a tool that has several."""
         return self._versions.get(name, {})
 
@@ -297,7 +297,7 @@ class Registry:
         """Return all versions of a component, the highest last."""
         if not isinstance(component, Tool):
             return [*(item for item in self._older if _keys(item) == _keys(component)), component]
-        result = self._of(component.name)
+        result = self._get_versions(component.name)
         return [*sorted(result.values(), key=lambda item: version_sort_key(item.version))] or [component]
 
     def _holder(self, kind: str, key: str) -> str | None:
@@ -342,7 +342,7 @@ class Registry:
     def _remove_tool(self, tool: Tool) -> None:
         """Remove a tool. The highest remaining version takes its name."""
         self._withdraw(tool)
-        versions = self._of(tool.name)
+        versions = self._get_versions(tool.name)
         if versions.get(tool.version or "") is tool:
             del versions[tool.version or ""]
         if not versions:
@@ -355,7 +355,7 @@ class Registry:
         if component in self._older:
             self._older.remove(component)
         elif self._take_out(component) and self._older:
-            self._back(component)
+            self._restore_shadowed(component)
 
     def _take_out(self, component: Component) -> bool:
         if isinstance(component, Tool):

@@ -68,7 +68,7 @@ def apply_remote_change(server: Server, method: str, name: str | None) -> None:
     if component is None:
         log.warning("ignored a change from another process: %r is not declared in this one", name)
         return
-    with _quietly():
+    with _suppress_replication():
         try:
             if method == COMPONENT_ADDED:
                 server.add(component)
@@ -86,14 +86,14 @@ def replicate_as(broadcast: Broadcast | None, method: str, name: str) -> Iterato
 
     Each process notifies its own clients, so the single notifications are not broadcast.
     """
-    with _quietly():
+    with _suppress_replication():
         yield
     if broadcast is not None:
         broadcast(method, name)
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _suppress_replication() -> Iterator[None]:
     token = _following.set(True)
     try:
         yield

@@ -55,7 +55,7 @@ class Registrar:
 
         return register
 
-    def _offer(
+    def _decorate_or_register(
         self, make: Callable[..., Component], what: str, component_class: type, fn: Any, options: dict[str, Any]
     ) -> Any:
         """Register a function by a decorator with or without parentheses, or with the name as the only positional
@@ -101,7 +101,7 @@ class Registrar:
           URI of a resource.
         * **visibility** – who sees the tool: ["model"], ["app"] (the page only), or both.
         """
-        return self._offer(Tool, "a tool", ToolOptions, fn, options)
+        return self._decorate_or_register(Tool, "a tool", ToolOptions, fn, options)
 
     @overload
     def prompt(self, fn: F, /) -> F: ...
@@ -120,7 +120,7 @@ class Registrar:
         * **auth** – authorization check, as for tools.
         * **run_in_thread** – False: run a fast `def` on the event loop instead of in a thread.
         """
-        return self._offer(Prompt, "a prompt", PromptOptions, fn, options)
+        return self._decorate_or_register(Prompt, "a prompt", PromptOptions, fn, options)
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Register a function as a resource, or with variables in the URI as a template: `@server.resource("a://{b}")`.

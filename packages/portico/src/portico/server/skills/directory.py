@@ -93,7 +93,7 @@ class SkillDirectory:
 
     def skill(self, path: str) -> Skill:
         """Return one skill by the path of its SKILL.md. Raises FileNotFoundError."""
-        place = self._place(path)
+        place = self._resolve_path(path)
         if place.name != MANIFEST or place.parent == self.root or self._file(place) is None:
             raise FileNotFoundError(path)
         return self._skill(place.parent)
@@ -107,7 +107,7 @@ class SkillDirectory:
                 raise UsageError(f"{place}: a skill must have at most {MAX_SKILL_BYTES:,} bytes, got {size:,}")
             if uri not in files:
                 raise UsageError(f"{place / MANIFEST}: deleted during the scan")
-            seen = {name: self._look(file, whole=name == uri) for name, file in sorted(files.items())}
+            seen = {name: self._read_file_info(file, whole=name == uri) for name, file in sorted(files.items())}
         except OSError as failure:
             raise UsageError(f"{failure.filename or place}: {failure.strerror or failure}") from None
         described = _validate_frontmatter(seen[uri].frontmatter or {}, place)
@@ -130,7 +130,7 @@ class SkillDirectory:
             raise UsageError(problems[0])
         return result
 
-    def _look(self, file: Path, *, whole: bool = False) -> _Seen:
+    def _read_file_info(self, file: Path, *, whole: bool = False) -> _Seen:
         """Return size and digest of a file, and with `whole` its frontmatter. Reads it again only if it has changed."""
         seen = self._seen.get(file)
         if seen is not None and seen.stamp == _stamp(file.stat()) and (seen.frontmatter is not None or not whole):
@@ -157,16 +157,16 @@ class SkillDirectory:
             inside = file.relative_to(self.root)
         except (OSError, RuntimeError, ValueError):
             return None
-        return None if any(map(_hidden, inside.parts)) or not file.is_file() else file
+        return None if any(map(_is_hidden, inside.parts)) or not file.is_file() else file
 
-    def _place(self, path: str) -> Path:
+    def _resolve_path(self, path: str) -> Path:
         """Return the location that a path names, below a skill and through no symlink. It need not exist."""
         try:
             names = [unquote(part, errors="strict") for part in path.split("/")]
             # Accept only the canonical encoding: reject names that decode to a separator or that could be written
             # differently.
             is_valid = _path(names) == path and not any(
-                _hidden(name) or PurePath(name).parts != (name,) for name in names
+                _is_hidden(name) or PurePath(name).parts != (name,) for name in names
             )
         except UnicodeError:
             is_valid = False
@@ -192,7 +192,7 @@ class SkillDirectory:
 
     def read(self, path: str) -> TextResourceContents | BlobResourceContents:
         """Return the current contents of a file. Raises FileNotFoundError."""
-        file = self._file(self._place(path))
+        file = self._file(self._resolve_path(path))
         if file is None:
             raise FileNotFoundError(path)
         try:
@@ -203,12 +203,12 @@ class SkillDirectory:
 
     def children(self, path: str) -> list[Definition]:
         """Return the entries of one directory, not recursively. Raises NotADirectoryError."""
-        place = self._place(path)
+        place = self._resolve_path(path)
         if not _is_folder(place):
             raise NotADirectoryError(path)
         results: list[Definition] = []
         for child in self._children(place):
-            if _hidden(child.name):
+            if _is_hidden(child.name):
                 continue
             if _is_folder(child):
                 results.append(Definition(uri=self._uri(child), name=child.name, mime_type=DIRECTORY_MIME_TYPE))
@@ -220,13 +220,13 @@ class SkillDirectory:
         if os.name == "nt":
             return list(place.iterdir())  # Windows cannot list a directory by descriptor
         try:
-            with self._open(place) as fd:
+            with self._open_resolved(place) as fd:
                 return [place / name for name in os.listdir(fd)]
         except OSError:
             raise NotADirectoryError(os.fspath(place)) from None
 
     @contextmanager
-    def _open(self, place: Path) -> Iterator[int]:
+    def _open_resolved(self, place: Path) -> Iterator[int]:
         """Open a location that was resolved before. Raises FileNotFoundError if it has changed since."""
         pinned = safe_open.open_beneath(str(self.root), place.relative_to(self.root).as_posix())
         try:
@@ -242,7 +242,7 @@ class SkillDirectory:
             os.close(fd)
 
     def _bytes(self, file: Path) -> tuple[bytes, Stamp]:
-        with self._open(file) as fd:
+        with self._open_resolved(file) as fd:
             result = os.fstat(fd)
             if not stat.S_ISREG(result.st_mode):
                 raise FileNotFoundError(None, "Not a file", os.fspath(file))
@@ -256,7 +256,7 @@ class SkillDirectory:
         name, described = place.name, None
         if name == MANIFEST:
             try:
-                head = _validate_frontmatter(self._look(file, whole=True).frontmatter or {}, place.parent)
+                head = _validate_frontmatter(self._read_file_info(file, whole=True).frontmatter or {}, place.parent)
                 name, described = head["name"], head["description"]
             except (OSError, UsageError):
                 pass  # no longer a skill, but still a file
@@ -278,11 +278,11 @@ def _walk(place: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
             problems.append(f"{failure.filename}: {failure.strerror}")
 
     for folder, folders, names in os.walk(place, onerror=note):
-        folders[:] = sorted(name for name in folders if not _hidden(name))
-        yield Path(folder), sorted(name for name in names if not _hidden(name))
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        yield Path(folder), sorted(name for name in names if not _is_hidden(name))
 
 
-def _hidden(name: str) -> bool:
+def _is_hidden(name: str) -> bool:
     """Return whether a name is not part of a skill: dot files, which hold history and secrets, and Python's caches."""
     return name.startswith(".") or name == "__pycache__"
 

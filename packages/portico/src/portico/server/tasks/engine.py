@@ -71,7 +71,7 @@ class TaskEngine:
         self.name = name
         self.database = database
         self.worker = new_worker_id()
-        self.concurrency_limit = JobConcurrencyLimit(concurrency, self._look)
+        self.concurrency_limit = JobConcurrencyLimit(concurrency, self._wake)
         self.alive_until = 0
         self._tools = tools
         self._run = run
@@ -115,9 +115,9 @@ class TaskEngine:
         turns: dict[str, Callable[[], Awaitable[None]]]
         # Three independent loops: a slow claim must not delay the heartbeat, or another worker
         # would take over the jobs.
-        turns = {"listener": partial(self._listen, events), "heartbeat": self._live, "scheduler": self._serve}
+        turns = {"listener": partial(self._listen, events), "heartbeat": self._renew_leases, "scheduler": self._serve}
         self._tasks = [loop.create_task(_for_ever(f"task engine {name}", turn)) for name, turn in turns.items()]
-        self._look()
+        self._wake()
 
     async def stop(self) -> None:
         """Stop, and return running jobs to the queue; the next worker continues after their last step."""
@@ -188,13 +188,13 @@ class TaskEngine:
 
     async def _listen(self, events: Subscription) -> None:
         async for event in events:
-            await self._hear(event)
+            await self._on_event(event)
         raise DatabaseClosed
 
-    async def _hear(self, event: Event) -> None:
+    async def _on_event(self, event: Event) -> None:
         if event.topic == jobs.JOB_CREATED:
             if event.payload in ("", self.name):
-                self._look()
+                self._wake()
             return
         followed = self._followed()
         # An event without an id means that events were lost, so it may concern any job.
@@ -216,11 +216,11 @@ class TaskEngine:
         # The run number is the fencing token: the same worker may have lost the job and claimed it
         # again, and the old run must still stop.
         if job is None or job.is_finished or (job.worker, job.runs) != (self.worker, running.lease.run):
-            self._lose(running)
+            self._mark_lost(running)
         else:
             running.update(job)
 
-    def _lose(self, running: JobRun) -> None:
+    def _mark_lost(self, running: JobRun) -> None:
         running.lost = True
         if running.call is not None:
             # Marks the call as cancelled for a function in a thread, which cannot be interrupted.
@@ -230,7 +230,7 @@ class TaskEngine:
 
     # Claiming and running jobs
 
-    def _look(self) -> None:
+    def _wake(self) -> None:
         self._work.set()
 
     async def _serve(self) -> None:
@@ -246,7 +246,7 @@ class TaskEngine:
         try:
             await self._fill_slots()
         except BaseException:
-            self._look()
+            self._wake()
             raise
 
     async def _fill_slots(self) -> None:
@@ -269,7 +269,7 @@ class TaskEngine:
                 if not job.is_authentic(self.keys):
                     await self._refuse(job)
                     continue
-                self._begin(job, steps.get(job.id, {}), limited=limits.get(job.tool) is not None)
+                self._start_job(job, steps.get(job.id, {}), limited=limits.get(job.tool) is not None)
         return len(claimed)
 
     async def _refuse(self, job: Job) -> None:
@@ -277,17 +277,17 @@ class TaskEngine:
         reason = "Internal error: the task was changed in the store, or queued by an earlier release; start it again"
         await self._write(partial(jobs.finish_job, job=job, outcome=jobs.failed_outcome(reason), now=now_ms()))
 
-    def _begin(self, job: Job, steps: dict[str, Raw], *, limited: bool) -> None:
+    def _start_job(self, job: Job, steps: dict[str, Raw], *, limited: bool) -> None:
         before = self._running.get(job.id)
         if before is not None:
-            self._lose(before)  # another worker had it while we were stalled, and now it is ours again
+            self._mark_lost(before)  # another worker had it while we were stalled, and now it is ours again
         running = self._running[job.id] = JobRun(self, job, steps, is_limited=limited)
         self.concurrency_limit.acquire()
         running.task = asyncio.get_running_loop().create_task(self._run_to_end(running))
 
     async def _run_to_end(self, running: JobRun) -> None:
         try:
-            await self._finish(running, await self._run(running))
+            await self._finish_job(running, await self._run(running))
         except LeaseLost:
             log.debug("the task %s was taken over by another worker", running.job.id)
         except asyncio.CancelledError:
@@ -302,7 +302,7 @@ class TaskEngine:
                 del self._running[running.job.id]
             running.release_slot()
 
-    async def _finish(self, running: JobRun, outcome: JobOutcome) -> None:
+    async def _finish_job(self, running: JobRun, outcome: JobOutcome) -> None:
         config = self._tools().get(running.job.tool) or TaskConfig()
         if outcome.is_retryable and running.job.attempts <= config.max_retries:
             doubled = config.retry_delay * 2.0 ** min(running.job.attempts - 1, 32)
@@ -329,7 +329,7 @@ class TaskEngine:
 
     # Renewing leases, and reclaiming the leases of dead workers
 
-    async def _live(self) -> None:
+    async def _renew_leases(self) -> None:
         async with self._claiming:
             # Taken under the lock and before the renewal: a job that is claimed later is not in the
             # rows and must not count as lost.
@@ -357,7 +357,7 @@ class TaskEngine:
         current = {(row.id, row.runs) for row in rows}
         for running in mine.values():
             if (running.lease.id, running.lease.run) not in current and self._running.get(running.lease.id) is running:
-                self._lose(running)
+                self._mark_lost(running)
 
     async def _reclaim(self) -> None:
         workers = await self.database.read(lambda tx: leases.workers(tx, self.name))

@@ -69,13 +69,13 @@ def claim(
 
     `tools` maps the tools of this worker to their concurrency limit, or None.
     """
-    due = _due(tx, server, [tool for tool, limit in tools.items() if limit is None], now, max_jobs)
+    due = _select_due_jobs(tx, server, [tool for tool, limit in tools.items() if limit is None], now, max_jobs)
     limited = {tool: limit for tool, limit in tools.items() if limit is not None}
     if limited and _any_due(tx, server, list(limited), now):
         # Without the lock, two workers that count at the same moment would both find room.
         tx.advisory_lock(f"portico jobs {server}")
         for tool, limit in limited.items():
-            due += _due(tx, server, [tool], now, min(max_jobs, limit - _running(tx, server, tool)))
+            due += _select_due_jobs(tx, server, [tool], now, min(max_jobs, limit - _running(tx, server, tool)))
     # The queries are sorted each by itself; together they have to be merged by urgency.
     due.sort(key=_DueJob.sort_key)
     if len(due) > max_jobs:
@@ -95,7 +95,7 @@ def claim(
     return claimed, finished_steps(tx, list(order))
 
 
-def _due(tx: Transaction, server: str, tools: list[str], now: int, most: int) -> list[_DueJob]:
+def _select_due_jobs(tx: Transaction, server: str, tools: list[str], now: int, most: int) -> list[_DueJob]:
     if not tools or most <= 0:
         return []
     # Read from the start of an index that has the right order: hence the `+` and the `||`, without which SQLite chooses

@@ -138,7 +138,7 @@ class TaskService(Service):
                     self._run,
                     concurrency=self.concurrency,
                     lease_seconds=self.lease,
-                    on_change=self._heard,
+                    on_change=self._notify_subscribers,
                     followed_ids=self._watched_tasks,
                 )
                 await engine.start()
@@ -368,7 +368,7 @@ class TaskService(Service):
             self._subscribers.setdefault(id, set()).add(subscriber)
         # The server's acknowledgement must be the first message; it is sent in this turn of the loop, so notify in the
         # next.
-        asyncio.get_running_loop().call_soon(self._greet, subscriber, engine, jobs)
+        asyncio.get_running_loop().call_soon(self._send_initial_states, subscriber, engine, jobs)
         try:
             return await answer(replace(call, read=(call.params, params)))
         finally:
@@ -377,12 +377,12 @@ class TaskService(Service):
                 if not self._subscribers[id]:
                     del self._subscribers[id]
 
-    def _greet(self, subscriber: Subscriber, engine: TaskEngine, jobs: list[Job]) -> None:
+    def _send_initial_states(self, subscriber: Subscriber, engine: TaskEngine, jobs: list[Job]) -> None:
         """Send a new subscriber the state of its tasks, then the changes since they were read."""
         if not jobs or subscriber not in self._subscribers.get(jobs[0].id, ()):
             return
         for job in jobs:
-            self._tell(subscriber, job)
+            self._notify_subscriber(subscriber, job)
         self._background.start(self._tell_missed(engine, jobs))
 
     async def _tell_missed(self, engine: TaskEngine, jobs: list[Job]) -> None:
@@ -390,15 +390,15 @@ class TaskService(Service):
         try:
             for job in await engine.get_many(list(before), jobs[0].owner):
                 if tasks_2026_07_28.visible_state(job) != before[job.id]:
-                    self._heard(job)
+                    self._notify_subscribers(job)
         except StoreError as failure:
             log.warning("task changes may have been missed: %s", failure)
 
-    def _heard(self, job: Job) -> None:
+    def _notify_subscribers(self, job: Job) -> None:
         for subscriber in list(self._subscribers.get(job.id, ())):
-            self._tell(subscriber, job)
+            self._notify_subscriber(subscriber, job)
 
-    def _tell(self, subscriber: Subscriber, job: Job) -> None:
+    def _notify_subscriber(self, subscriber: Subscriber, job: Job) -> None:
         tag = {**subscriber.tag, **tasks_2026_07_28.progress_meta(job)} if subscriber.progress else subscriber.tag
         subscriber.notify(
             notifications.TASK_UPDATED,

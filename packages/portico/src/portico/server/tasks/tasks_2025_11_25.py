@@ -129,13 +129,13 @@ class InputRelay:
                     job = await self._engine.get(id, None)
                     if job is None or job.is_finished:
                         return job
-                    self._ask(job)
-                    await _soon(news)
+                    self._relay_requests(job)
+                    await _wait_for_event(news)
         finally:
             # Another client may wait for the same task and relay the requests from then on.
-            await self._withdraw(list(self._asking))
+            await self._cancel_requests(list(self._asking))
 
-    def _ask(self, job: Job) -> None:
+    def _relay_requests(self, job: Job) -> None:
         """Relay new input requests, and cancel requests that were answered elsewhere."""
         for key in self._asking.keys() - job.questions.keys():
             self._asking[key].cancel()
@@ -146,9 +146,9 @@ class InputRelay:
                 self._asked.add((job.id, key))
                 asking = asyncio.get_running_loop().create_task(self._relay(job.id, key, question))
                 self._asking[key] = asking
-                asking.add_done_callback(lambda _, key=key: self._end(job.id, key))  # type: ignore[misc]
+                asking.add_done_callback(lambda _, key=key: self._on_request_done(job.id, key))  # type: ignore[misc]
 
-    def _end(self, id: str, key: str) -> None:
+    def _on_request_done(self, id: str, key: str) -> None:
         self._asked.discard((id, key))
         del self._asking[key]
 
@@ -180,7 +180,7 @@ class InputRelay:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _withdraw(self, keys: list[str]) -> None:
+    async def _cancel_requests(self, keys: list[str]) -> None:
         tasks = [self._asking[key] for key in keys]
         for task in tasks:
             task.cancel()
@@ -188,7 +188,7 @@ class InputRelay:
             await asyncio.wait(tasks)
 
 
-async def _soon(news: asyncio.Event) -> None:
+async def _wait_for_event(news: asyncio.Event) -> None:
     """Wait for an event, with a timeout: events between processes may get lost."""
     try:
         async with asyncio.timeout(POLL_SECONDS):

@@ -12,7 +12,7 @@ def new_worker_id() -> str:
     """Return a new id for an engine in this process."""
     # Process ids are reused. Together with the start time they identify a process within one boot
     # and one PID namespace.
-    return f"{_place()}/{os.getpid()}.{_start_time(os.getpid()) or ''}/{secrets.token_hex(4)}"
+    return f"{_host_identity()}/{os.getpid()}.{_start_time(os.getpid()) or ''}/{secrets.token_hex(4)}"
 
 
 def shorten(worker: str) -> str:
@@ -30,13 +30,13 @@ def is_worker_dead(worker: str) -> bool:
     pid, _, started = process.partition(".")
     # When in doubt it is alive: a wrong guess would run its jobs twice, a late one only delays them
     # until the lease expires.
-    if place != _place() or not started or not pid.isdigit():
+    if place != _host_identity() or not started or not pid.isdigit():
         return False
     result = _start_time(int(pid))
     return _is_gone(int(pid)) if result is None else result != started
 
 
-def _place() -> str:
+def _host_identity() -> str:
     """Return the identity of this boot and container: process ids are unique only within them."""
     return f"{socket.gethostname()}:{_read('/proc/sys/kernel/random/boot_id')[:8]}:{_namespace()}".replace("/", "_")
 

@@ -62,7 +62,7 @@ class ArgumentMapping:
             change = to_arg_transform(changes.get(name))
             if change.hide:
                 self._hidden.add(name)
-                self._hide(tool, name, change, name in was)
+                self._hide_argument(tool, name, change, name in was)
                 continue
             outward = change.name if isinstance(change.name, str) else name
             if outward in visible:
@@ -77,7 +77,7 @@ class ArgumentMapping:
         if not required:
             del self.schema["required"]
 
-    def _hide(self, tool: str, name: str, change: ArgTransform, required: bool) -> None:
+    def _hide_argument(self, tool: str, name: str, change: ArgTransform, required: bool) -> None:
         if change.default is not UNSET:
             self._fixed[name] = change.default
         elif not isinstance(change.default_factory, UnsetType):

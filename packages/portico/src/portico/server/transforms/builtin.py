@@ -296,10 +296,10 @@ class Namespace(Transform, Middleware):
         return result
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        return await call_next(self._bare(context, "tool"))
+        return await call_next(self._strip_namespace(context, "tool"))
 
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        return await call_next(self._bare(context, "prompt"))
+        return await call_next(self._strip_namespace(context, "prompt"))
 
     async def on_complete(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         ref = context.message.ref
@@ -313,7 +313,7 @@ class Namespace(Transform, Middleware):
     def _add_prefix(self, entries: Sequence[Any]) -> list[Any]:
         return [msgspec.structs.replace(entry, name=self._prefix + entry.name) for entry in entries]
 
-    def _bare(self, context: MiddlewareContext, kind: str) -> MiddlewareContext:
+    def _strip_namespace(self, context: MiddlewareContext, kind: str) -> MiddlewareContext:
         name = context.message.name
         if not name.startswith(self._prefix):
             raise InvalidParams(f"Unknown {kind}: {name}")

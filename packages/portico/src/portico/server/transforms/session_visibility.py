@@ -68,13 +68,13 @@ class SessionVisibility(Middleware):
             return []  # the call belongs to no session
         return [VisibilityRule(**item) for item in kept or ()]
 
-    def _decide(self, call: Call, component: Any) -> bool | None:
+    def _match_rules(self, call: Call, component: Any) -> bool | None:
         """Return whether the rules show a component; None if no rule matches."""
         verdicts = [rule.enabled for rule in self._rules(call) if rule.matches(component)]
         return verdicts[-1] if verdicts else None
 
-    def _hidden(self, call: Call, component: Any) -> bool:
-        return component is not None and self._decide(call, component) is False
+    def _is_hidden(self, call: Call, component: Any) -> bool:
+        return component is not None and self._match_rules(call, component) is False
 
     def _find_enabled(self, call: Call, kind: type) -> list[Any]:
         protection = self._server.policy
@@ -83,9 +83,9 @@ class SessionVisibility(Middleware):
         if protection is not None and protection.access_policy is not None:
             return []
         away = [item for item in self._server.disabled if isinstance(item, kind)]
-        return [item for item in away if self._decide(call, item)]
+        return [item for item in away if self._match_rules(call, item)]
 
-    def _found(self, call: Call, kind: type, name: str) -> Any:
+    def _find_component(self, call: Call, kind: type, name: str) -> Any:
         named = (item for item in self._find_enabled(call, kind) if name in (item.name, getattr(item, "uri", "")))
         return next(named, None)
 
@@ -105,12 +105,12 @@ class SessionVisibility(Middleware):
         result.resource_templates = [
             resource_template
             for resource_template in result.resource_templates
-            if not self._hidden(context.call, templates.get(resource_template.uri_template))
+            if not self._is_hidden(context.call, templates.get(resource_template.uri_template))
         ]
         return result
 
     async def on_complete(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        if self._hidden(context.call, context.component):
+        if self._is_hidden(context.call, context.component):
             raise InvalidParams("Nothing to complete")
         return await call_next(context)
 
@@ -122,7 +122,7 @@ class SessionVisibility(Middleware):
     def _apply_to_entries(
         self, context: MiddlewareContext, entries: list[Any], components: Any, kind: type, key: str
     ) -> list[Any]:
-        kept = [item for item in entries if not self._hidden(context.call, components.get(getattr(item, key)))]
+        kept = [item for item in entries if not self._is_hidden(context.call, components.get(getattr(item, key)))]
         # Additional entries go on the first page only.
         if getattr(context.message, "cursor", None) is not None:
             return kept
@@ -131,9 +131,9 @@ class SessionVisibility(Middleware):
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call
-        if self._hidden(call, self._server.registry.tool(name)):
+        if self._is_hidden(call, self._server.registry.tool(name)):
             raise InvalidParams(f"Unknown tool: {name}")
-        result = self._found(call, Tool, name) if self._server.registry.tool(name) is None else None
+        result = self._find_component(call, Tool, name) if self._server.registry.tool(name) is None else None
         if result is None:
             return await call_next(context)
         return await self._call_with_policy(call, "tool", result, partial(_start, result, self._server.runtime))
@@ -141,9 +141,9 @@ class SessionVisibility(Middleware):
     async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call
         prompt = self._server.prompts.get(name)
-        if self._hidden(call, prompt):
+        if self._is_hidden(call, prompt):
             raise InvalidParams(f"Unknown prompt: {name}")
-        result = self._found(call, Prompt, name) if prompt is None else None
+        result = self._find_component(call, Prompt, name) if prompt is None else None
         if result is None:
             return await call_next(context)
         return await self._call_with_policy(
@@ -153,9 +153,9 @@ class SessionVisibility(Middleware):
     async def on_read_resource(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         uri, call = context.message.uri, context.call
         resource, _ = self._server.registry.resource(uri)
-        if self._hidden(call, resource):
+        if self._is_hidden(call, resource):
             raise ResourceNotFound(uri)
-        result = self._found(call, Resource, uri) if resource is None else None
+        result = self._find_component(call, Resource, uri) if resource is None else None
         if result is None or result.template is not None:
             return await call_next(context)
         return await self._call_with_policy(

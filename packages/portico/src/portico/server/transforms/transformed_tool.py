@@ -102,7 +102,7 @@ class TransformedTool(Tool):
 
     def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, authorized: bool = False) -> Any:
         if self._around is None:
-            return self.parent.start(call, self._inward(params), runtime, authorized=authorized)
+            return self.parent.start(call, self._to_parent_params(params), runtime, authorized=authorized)
         arguments = _read(params.arguments)
         named = self.runner.signature.input_schema.get("properties", {})
         takes = getattr(self._around, "takes_rest", False)
@@ -116,11 +116,11 @@ class TransformedTool(Tool):
 
     async def validate_call(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
         if self._around is None:
-            await self.parent.validate_call(call, self._inward(params), runtime)
+            await self.parent.validate_call(call, self._to_parent_params(params), runtime)
         else:
             await super().validate_call(call, params, runtime)
 
-    def _inward(self, params: CallToolParams) -> CallToolParams:
+    def _to_parent_params(self, params: CallToolParams) -> CallToolParams:
         return msgspec.structs.replace(
             params, name=self.parent.name, arguments=self.argument_mapping.to_original_json(params.arguments)
         )
@@ -142,7 +142,7 @@ async def forward(**arguments: Any) -> ToolResult:
     behind = _behind.get(None)
     if behind is None:
         raise RuntimeError("forward() can only be called inside a function passed as transform_fn")
-    return await _ask(behind, behind.tool.argument_mapping.to_original(arguments))
+    return await _call_parent(behind, behind.tool.argument_mapping.to_original(arguments))
 
 
 async def forward_raw(**arguments: Any) -> ToolResult:
@@ -150,10 +150,10 @@ async def forward_raw(**arguments: Any) -> ToolResult:
     behind = _behind.get(None)
     if behind is None:
         raise RuntimeError("forward_raw() can only be called inside a function passed as transform_fn")
-    return await _ask(behind, arguments)
+    return await _call_parent(behind, arguments)
 
 
-async def _ask(behind: WrappedCall, arguments: dict[str, Any]) -> ToolResult:
+async def _call_parent(behind: WrappedCall, arguments: dict[str, Any]) -> ToolResult:
     parent = behind.tool.parent
     params = CallToolParams(name=parent.name, arguments=Raw(msgspec.json.encode(arguments)))
     try:

@@ -122,7 +122,7 @@ class ReplayHandler:
             return await self._listen(call)
         params = msgspec.json.decode(call.params) if call.params else {}
         recorded, at, answers = self._find(call.method, params)
-        return self._play(call, recorded, at, answers)
+        return self._replay_steps(call, recorded, at, answers)
 
     def _find(self, method: str, params: dict[str, Any]) -> tuple[RecordedCall, int, list[Any]]:
         """Return the recorded call, and where to continue it.
@@ -166,7 +166,7 @@ class ReplayHandler:
         )
         return InvalidParams(f"Not recorded: {description}{hint}{'; …' if len(others) > 5 else ''}")
 
-    def _play(self, call: Call, recorded: RecordedCall, at: int, answers: list[Any]) -> Any:
+    def _replay_steps(self, call: Call, recorded: RecordedCall, at: int, answers: list[Any]) -> Any:
         """Replay the steps after server request number `at`, up to the next one or to the result."""
         request_count = 0
         for step in recorded.steps:
@@ -188,12 +188,12 @@ class ReplayHandler:
 
     def _compare(self, recorded: RecordedCall, step: RecordedServerRequest, answers: list[Any]) -> None:
         """Raise InvalidParams if the client's response differs from the recorded one."""
-        received = _plain(redact_secrets(answers[0])) if answers else None
-        expected = _plain(step.response) if step.response is not UNSET else None
+        received = _strip_version_members(redact_secrets(answers[0])) if answers else None
+        expected = _strip_version_members(step.response) if step.response is not UNSET else None
         if received != expected:
-            description = f"{_describe_request(*recorded.key)} with the response {_short(received)} to {step.method}"
+            description = f"{_describe_request(*recorded.key)} with the response {_shorten(received)} to {step.method}"
             self.unmatched_requests.append(description)
-            raise InvalidParams(f"Not recorded: {description}; the recorded response is {_short(expected)}")
+            raise InvalidParams(f"Not recorded: {description}; the recorded response is {_shorten(expected)}")
 
     def _convert_result(self, call: Call, recorded: RecordedCall) -> Any:
         """Return the result, converted if the client has another protocol version than the recording."""
@@ -260,7 +260,7 @@ def _number(text: Any, prefix: str) -> int | None:
     return int(rest) if rest.isascii() and rest.isdecimal() and len(rest) < 10 else None
 
 
-def _plain(answer: Any) -> Any:
+def _strip_version_members(answer: Any) -> Any:
     """Return a response without version-dependent members."""
     if not isinstance(answer, dict):
         return answer
@@ -271,5 +271,5 @@ def _describe_request(method: str, params: bytes) -> str:
     return f"{method} {params.decode()[:MAX_SHOWN_CHARS]}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return msgspec.json.encode(value).decode()[:MAX_SHOWN_CHARS]

@@ -118,7 +118,7 @@ class _RedirectListener:
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, page = self._answer(head.partition(b"\r\n")[0].decode("latin-1"))
+                status, page = self._handle_request_line(head.partition(b"\r\n")[0].decode("latin-1"))
                 body = page.encode()
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
@@ -133,7 +133,7 @@ class _RedirectListener:
         finally:
             writer.close()
 
-    def _answer(self, line: str) -> tuple[str, str]:
+    def _handle_request_line(self, line: str) -> tuple[str, str]:
         method, _, rest = line.partition(" ")
         target = rest.rpartition(" ")[0]
         path, _, query = target.partition("?")

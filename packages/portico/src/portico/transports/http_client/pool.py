@@ -267,7 +267,7 @@ class HttpConnectionPool:
         except ssl.SSLError as failure:
             raise ConnectError(f"cannot connect to {location.authority}: {_tls_reason(failure)}") from None
         except OSError as failure:
-            raise ConnectError(f"cannot connect to {location.authority}: {_reason(failure)}") from None
+            raise ConnectError(f"cannot connect to {location.authority}: {_describe_failure(failure)}") from None
         except UnicodeError:
             # From the IDNA encoding of the host name.
             reason = "a label of the host name is empty or longer than 63 characters"
@@ -335,7 +335,7 @@ def _tls_reason(failure: ssl.SSLError) -> str:
     return f"TLS: {getattr(failure, 'verify_message', '') or failure.reason or failure}"
 
 
-def _reason(failure: OSError) -> str:
+def _describe_failure(failure: OSError) -> str:
     """Return why a connection failed. asyncio replaces the system's message with addresses."""
     numbers = [failure.errno] if failure.errno else [int(item) for item in re.findall(r"\[Errno (\d+)\]", str(failure))]
     if isinstance(failure, ConnectionRefusedError) or errno.ECONNREFUSED in numbers:

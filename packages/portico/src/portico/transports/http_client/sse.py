@@ -52,7 +52,7 @@ class SseTransport(HttpTransportBase, DuplexTransport):
     async def start(self) -> None:
         try:
             async with suspendable_timeout(ENDPOINT_EVENT_TIMEOUT_SECONDS):
-                await self._open()
+                await self._open_stream()
         except TransportError:
             raise
         except TimeoutError:
@@ -60,7 +60,7 @@ class SseTransport(HttpTransportBase, DuplexTransport):
                 f"{self.name} did not announce its message endpoint within {ENDPOINT_EVENT_TIMEOUT_SECONDS:g} s"
             ) from None
 
-    async def _open(self) -> None:
+    async def _open_stream(self) -> None:
         response = await self._send_http_request(
             "GET", self._url, (("Accept", EVENT_STREAM_MEDIA_TYPE), *self._custom_headers)
         )

@@ -118,7 +118,7 @@ class RequestAuthenticator:
         if path not in self._paths():
             return HttpResponse(404, TEXT_HEADERS, b"Not found\n")
         headers: HeaderPairs = (*JSON_HEADERS, (b"cache-control", b"max-age=300"))
-        return HttpResponse(200, headers, self.auth.metadata_document(self._here(request), path))
+        return HttpResponse(200, headers, self.auth.metadata_document(self._base_url(request), path))
 
     def bind(self, origins: Iterable[str]) -> None:
         """Register the origins, such as `http://127.0.0.1:8080`, of the bound sockets: tokens may be for them."""
@@ -295,7 +295,7 @@ class RequestAuthenticator:
             code = error or ("invalid_token" if wrong else None)
             needed = self._advertised_scopes(request.headers)
             fields = self.auth.challenge_headers(
-                self._here(request), self._endpoint_path(request), needed, error=code, nonce=nonce
+                self._base_url(request), self._endpoint_path(request), needed, error=code, nonce=nonce
             )
         if self._on_rejected is not None:
             self._on_rejected(401, error or reason, request.peer)
@@ -323,7 +323,7 @@ class RequestAuthenticator:
         if isinstance(failure, _InvalidCredentials):
             assert self.auth is not None
             fields = self.auth.challenge_headers(
-                self._here(request), self._endpoint_path(request), error="invalid_request"
+                self._base_url(request), self._endpoint_path(request), error="invalid_request"
             )
             return error_responses.error_response(request, 400, f"Bad request: {failure}", tuple(fields))
         proof = isinstance(failure, InvalidDpopProof)
@@ -350,12 +350,12 @@ class RequestAuthenticator:
         # An anonymous caller needs a token first (401). Only a token without the scopes is a case for 403 (RFC
         # 6750, 3.1).
         if request.principal is None:
-            fields = self.auth.challenge_headers(self._here(request), self._endpoint_path(request), scopes)
+            fields = self.auth.challenge_headers(self._base_url(request), self._endpoint_path(request), scopes)
             return error_responses.error_response(
                 request, 401, "Unauthorized: a token is required", (*fields, *request.cors), id
             )
         fields = self.auth.challenge_headers(
-            self._here(request), self._endpoint_path(request), scopes, error="insufficient_scope"
+            self._base_url(request), self._endpoint_path(request), scopes, error="insufficient_scope"
         )
         needed = ", ".join(sorted({*scopes, *self.auth.required_scopes}))
         return error_responses.error_response(
@@ -366,7 +366,7 @@ class RequestAuthenticator:
         """Return the path of the endpoint that a request addresses."""
         return request.path if request.path in self._paths() else self._path
 
-    def _here(self, request: HttpRequest) -> str:
+    def _base_url(self, request: HttpRequest) -> str:
         """Return the base URL to show to a client.
 
         A server with a configured audience may use any name that the Host check accepts; otherwise it is a bound

@@ -308,7 +308,7 @@ def _inherited_sockets(fd: int | Literal["systemd"]) -> list[socket.socket]:
         # The variables are for this process only, not for its children.
         for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
             os.environ.pop(name, None)
-    return [_listening(number) for number in numbers]
+    return [_listening_socket(number) for number in numbers]
 
 
 def _inherited_fds(fd: int | Literal["systemd"]) -> list[int]:
@@ -344,7 +344,7 @@ def _is_local(number: int) -> bool:
     return not isinstance(address, tuple) or is_loopback(str(address[0]))
 
 
-def _listening(number: int) -> socket.socket:
+def _listening_socket(number: int) -> socket.socket:
     sock = _socket_from_fd(number)
     os.close(number)
     sock.setblocking(False)

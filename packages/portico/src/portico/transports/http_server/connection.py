@@ -187,9 +187,9 @@ class HttpServerConnection(asyncio.Protocol):
         self._reading = False
         # The last head on this connection, including the client address.
         self._last_head: CachedRequestHead | None = None
-        self._begin()
+        self._reset_message()
 
-    def _begin(self) -> None:
+    def _reset_message(self) -> None:
         self._url = b""
         self._headers = Headers()
         self._body: list[bytes] = []
@@ -227,7 +227,7 @@ class HttpServerConnection(asyncio.Protocol):
         # Release the buffers now. The parser and the connection reference each other, so only the garbage collector
         # would free them.
         self._queue.clear()
-        self._begin()
+        self._reset_message()
         self._parser, self._last_head, self._chunk, self._upgrade_offered = None, None, b"", b""
         if self._writable is not None:
             self._writable.set()
@@ -402,7 +402,7 @@ class HttpServerConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._account_body_bytes(-self._buffered_body_bytes)
-        self._begin()
+        self._reset_message()
         self._reading = True
         self._set_deadline(self.listener.timeouts.head)
 

@@ -257,9 +257,9 @@ class TrustedProxies:
         """
         plain, standard = headers.get(_X_FORWARDED_FOR), headers.get(_FORWARDED)
         if standard is None:
-            return peer if plain is None else self._alone(_X_FORWARDED_FOR, plain, peer)
+            return peer if plain is None else self._parse_single_header(_X_FORWARDED_FOR, plain, peer)
         if plain is None:
-            return self._alone(_FORWARDED, standard, peer)
+            return self._parse_single_header(_FORWARDED, standard, peer)
         written = self._written.peek(peer) or ()
         if len(written) == 1:
             header = _FORWARDED if _FORWARDED in written else _X_FORWARDED_FOR
@@ -267,7 +267,7 @@ class TrustedProxies:
         first, other = self._parse(_X_FORWARDED_FOR, plain, peer), self._parse(_FORWARDED, standard, peer)
         return first if first == other else UNKNOWN_CLIENT
 
-    def _alone(self, header: bytes, value: bytes, peer: str) -> str:
+    def _parse_single_header(self, header: bytes, value: bytes, peer: str) -> str:
         """Parse a header that came without the other, and record that this proxy writes it."""
         written = self._written.peek(peer)
         if written is None or header not in written:

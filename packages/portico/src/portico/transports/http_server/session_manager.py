@@ -108,7 +108,7 @@ class SessionManager:
                 if not session.is_in_use:
                     self.end(session)
                     return True
-                self._touch(session)
+                self._mark_used(session)
         return False
 
     def find(self, id: str, principal: Any) -> HttpSession | None:
@@ -117,10 +117,10 @@ class SessionManager:
         session = self._by_id.get(id)
         if session is None or not session.belongs_to(principal):
             return None
-        self._touch(session)
+        self._mark_used(session)
         return session
 
-    def _touch(self, session: HttpSession) -> None:
+    def _mark_used(self, session: HttpSession) -> None:
         session.last_used = time.monotonic()
         self._by_age.touch(session)
         self._by_address[session.address].touch(session)
@@ -158,7 +158,7 @@ class SessionManager:
             for session in old:
                 checked += 1
                 if session.is_in_use:
-                    self._touch(session)
+                    self._mark_used(session)
                 else:
                     self.end(session)
         return checked

@@ -24,10 +24,10 @@ def respond_from_store(
     """Return the JSON output of a hook, or None for no output. `patience` is the lock timeout of the database in
     seconds.
     """
-    return asyncio.run(_answer(name, hook_input, url, project, busy_timeout))
+    return asyncio.run(_store_response(name, hook_input, url, project, busy_timeout))
 
 
-async def _answer(
+async def _store_response(
     name: str, hook_input: dict[str, Any], url: str, project: ProjectInfo, busy_timeout: float
 ) -> HookOutput | None:
     async with Database(url, timeout=busy_timeout) as database:

@@ -213,9 +213,9 @@ class JournalFile:
         try:
             return list(map(self._values.__getitem__, offsets))
         except (CorruptData, MissingDependency):
-            return list(self._sound(offsets))
+            return list(self._read_valid_fields(offsets))
 
-    def _sound(self, offsets: Iterable[int]) -> Iterator[FieldPair]:
+    def _read_valid_fields(self, offsets: Iterable[int]) -> Iterator[FieldPair]:
         for offset in offsets:
             try:
                 yield self._values[offset]

@@ -66,7 +66,7 @@ class JournalLog(EventLog):
             # Files with the same sequence number id were written by one daemon, so their numbers order them exactly.
             # Between families only the time is comparable.
             families: dict[bytes, list[_OpenJournal]] = {}
-            for file in self._open(stack, problems):
+            for file in self._open_files(stack, problems):
                 families.setdefault(file.seqnum_id, []).append(file)
             streams = [
                 (
@@ -81,7 +81,7 @@ class JournalLog(EventLog):
     def _scan_files(
         self, files: list[_OpenJournal], query: LogQuery, after: LogPosition, problems: list[str]
     ) -> Iterator[tuple[Any, LogEntry | None]]:
-        streams = [(file.newest_seqnum, partial(self._one, file, query, after, problems)) for file in files]
+        streams = [(file.newest_seqnum, partial(self._read_file, file, query, after, problems)) for file in files]
         latest = (2**64, files[0].seqnum_id)
         for _, entry in merge_newest_first(streams):
             if entry is not None:
@@ -89,7 +89,7 @@ class JournalLog(EventLog):
                 latest = min(latest, (entry.time, files[0].seqnum_id))
             yield latest, entry
 
-    def _one(
+    def _read_file(
         self, opened: _OpenJournal, query: LogQuery, after: LogPosition, problems: list[str]
     ) -> Iterator[tuple[int, LogEntry | None]]:
         """Yield the entries of one file, each with its sequence number."""
@@ -100,7 +100,7 @@ class JournalLog(EventLog):
             return
         stop = _stop(file, query, after)
         chosen = self._select_offsets(file, query)
-        offsets = file.entries.backwards(stop) if chosen is None else reversed(_before(file, chosen, stop))
+        offsets = file.entries.backwards(stop) if chosen is None else reversed(_offsets_before(file, chosen, stop))
         number = 2**64
         for offset in offsets:
             try:
@@ -134,7 +134,7 @@ class JournalLog(EventLog):
 
     def entry(self, id: int) -> LogEntry | None:
         with ExitStack() as stack:
-            for opened in self._open(stack, []):
+            for opened in self._open_files(stack, []):
                 seqnum = id % SEQNUM_SPAN
                 # Ids contain a hash of the counter, so files of other machines or boots are skipped.
                 if entry_id(opened.seqnum_id, seqnum) != id:
@@ -159,17 +159,17 @@ class JournalLog(EventLog):
         if self._field_filter:
             return None
         with ExitStack() as stack:
-            return sum(file.count for file in self._open(stack, []))
+            return sum(file.count for file in self._open_files(stack, []))
 
     def size(self) -> int | None:
         with ExitStack() as stack:
-            return sum(file.file.size for file in self._open(stack, []))
+            return sum(file.file.size for file in self._open_files(stack, []))
 
     def change_stamp(self) -> object:
         with ExitStack() as stack:
-            return tuple((file.seqnum_id, file.newest_seqnum) for file in self._open(stack, [], archived=False))
+            return tuple((file.seqnum_id, file.newest_seqnum) for file in self._open_files(stack, [], archived=False))
 
-    def _open(self, stack: ExitStack, problems: list[str], *, archived: bool = True) -> Iterator[_OpenJournal]:
+    def _open_files(self, stack: ExitStack, problems: list[str], *, archived: bool = True) -> Iterator[_OpenJournal]:
         """Open the current files. An open file stays readable when it is renamed or removed."""
         for path in find_journal_files(self._roots, self._paths, problems):
             name = path.rsplit("/", 1)[-1]
@@ -203,7 +203,7 @@ def find_journal_files(roots: AllowedPaths, paths: list[str], problems: list[str
         try:
             info, _ = roots.stat(path)
             if info.st_mode & 0o170000 == 0o040000:
-                results += _below(roots, path, 1)
+                results += _find_journals(roots, path, 1)
             else:
                 results.append(path)
         except SystemToolError as failure:
@@ -212,7 +212,7 @@ def find_journal_files(roots: AllowedPaths, paths: list[str], problems: list[str
     return results if len(results) <= MAX_FILES else sorted(results, reverse=True)[:MAX_FILES]
 
 
-def _below(roots: AllowedPaths, path: str, depth: int) -> Iterator[str]:
+def _find_journals(roots: AllowedPaths, path: str, depth: int) -> Iterator[str]:
     with roots.open_directory(path) as folder:
         entries = folder.scan()
     for entry in entries:
@@ -220,7 +220,7 @@ def _below(roots: AllowedPaths, path: str, depth: int) -> Iterator[str]:
         if entry.name.endswith((".journal", ".journal~")) and not entry.is_symlink():
             yield below
         elif depth and entry.is_dir(follow_symlinks=False):
-            yield from _below(roots, below, depth - 1)
+            yield from _find_journals(roots, below, depth - 1)
 
 
 def _stop(file: JournalFile, query: LogQuery, after: LogPosition) -> int:
@@ -239,7 +239,7 @@ def _stop(file: JournalFile, query: LogQuery, after: LogPosition) -> int:
     return stop
 
 
-def _before(file: JournalFile, offsets: list[int], stop: int) -> list[int]:
+def _offsets_before(file: JournalFile, offsets: list[int], stop: int) -> list[int]:
     """Return the offsets that are among the first `stop` entries. Entries are only ever appended."""
     if stop >= len(file.entries):
         return offsets

@@ -188,7 +188,7 @@ class OperationTool(Tool):
         return promised is not None and promised.get("type") != "object"
 
     @cached_property
-    def _promise(self) -> OutputSchemaValidator | None:
+    def _output_validator(self) -> OutputSchemaValidator | None:
         promised = self.shape.output_schema
         return None if promised is None else OutputSchemaValidator(promised, self.name, eager=False)
 
@@ -196,10 +196,10 @@ class OperationTool(Tool):
         answer = await self.api.send(self.shape, arguments, ctx._call)
         if self.operation.method == "head":
             result_headers = {name: answer.headers[name] for name in _HEAD_RESULT_HEADERS if name in answer.headers}
-            return _said(msgspec.json.encode({"status": answer.status, **result_headers}), structured=True)
+            return _to_result(msgspec.json.encode({"status": answer.status, **result_headers}), structured=True)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_json = bool(answer.body) and (kind == "application/json" or kind.endswith("+json"))
-        if self._promise is not None or is_json:
+        if self._output_validator is not None or is_json:
             return self._read(answer)
         return _content(answer, kind, self._uri)
 
@@ -209,19 +209,19 @@ class OperationTool(Tool):
             decode_bounded(body)
             text = body.decode()
         except (ValueError, RecursionError):
-            raise self._unfit(answer) from None
-        if self._promise is None:
-            return _said(body, structured=text.startswith("{"))
+            raise self._schema_mismatch_error(answer) from None
+        if self._output_validator is None:
+            return _to_result(body, structured=text.startswith("{"))
         try:
-            self._promise(None, body)
+            self._output_validator(None, body)
         except TypeError:
-            raise self._unfit(answer) from None
+            raise self._schema_mismatch_error(answer) from None
         except UsageError as mistake:
             log.warning("%s: results are not validated: %s", self.name, mistake)
-            self._promise = None
-        return _said(body, structured=True)
+            self._output_validator = None
+        return _to_result(body, structured=True)
 
-    def _unfit(self, answer: ApiResponse) -> ToolError:
+    def _schema_mismatch_error(self, answer: ApiResponse) -> ToolError:
         return ToolError(
             f"The API returned {answer.status} with a body that does not match its schema: {_excerpt(answer.body)}",
             error_type="ToolExecutionError",
@@ -229,7 +229,7 @@ class OperationTool(Tool):
         )
 
 
-def _said(body: bytes, *, structured: bool) -> CallToolResult:
+def _to_result(body: bytes, *, structured: bool) -> CallToolResult:
     return CallToolResult(
         content=[TextContent(text=body.decode())],
         structured_content=Raw(body) if structured else UNSET,
@@ -299,7 +299,7 @@ def add_operations(server: Server, spec: Any, options: OpenApiServerOptions) -> 
     _check_place(api, tools)
     if api.requires_base_url and (options.get("auth") is not None or options.get("headers")):
         tools = _at_one_origin(api, tools)
-    server.add_components(list(_sound(tools)))
+    server.add_components(list(_valid_tools(tools)))
     server.add_lifespan(api.sender.lifespan)
     return api
 
@@ -325,7 +325,7 @@ def _at_one_origin(api: OpenApiBackend, tools: Sequence[OperationTool]) -> list[
     return results
 
 
-def _sound(tools: Sequence[OperationTool]) -> Sequence[OperationTool]:
+def _valid_tools(tools: Sequence[OperationTool]) -> Sequence[OperationTool]:
     """Return the tools whose operations can be read; others are logged and left out."""
     sound = []
     for tool in tools:
