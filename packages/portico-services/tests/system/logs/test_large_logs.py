@@ -505,3 +505,33 @@ def test_errors_among_20_000_lines_are_counted_in_one_call(tmp_path: Path) -> No
     logs = LogRegistry(lambda: {"log": log_of(tmp_path / "log")}, EncryptedCursorCodec(b"k" * 32), clock=lambda: 0.0)
     page = logs.query("log", LogQuery(min_level=3), limit=10)
     assert (page.total, page.counted) == (2000, True)
+
+
+@pytest.mark.parametrize("query", [LogQuery(), LogQuery(min_level=1), LogQuery(contains="message 1")])
+def test_an_offset_beyond_the_last_match_does_not_count_as_matches(tmp_path: Path, query: LogQuery) -> None:
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(300)])
+    logs = LogRegistry(lambda: {"log": log_of(tmp_path / "log")}, EncryptedCursorCodec(b"k" * 32), clock=lambda: 0.0)
+    matches = 300 if query.contains is None else 111
+    # Twice: the first count is cached.
+    for _ in range(2):
+        for offset in (1_000_000, matches + 1, matches):
+            page = logs.query("log", query, limit=10, offset=offset)
+            assert (page.entries, page.total, page.counted, page.has_more) == ([], matches, True, False)
+    assert logs.query("log", query, limit=10, offset=matches - 1).total == matches
+
+
+def test_skipping_to_an_offset_goes_on_with_the_cursor_if_time_runs_out(tmp_path: Path) -> None:
+    lines = written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(3000)])
+    ticks = iter(range(10**9))
+    logs = LogRegistry(
+        lambda: {"log": log_of(tmp_path / "log")}, EncryptedCursorCodec(b"k" * 32), clock=lambda: float(next(ticks)) * 0.5
+    )
+    page = logs.query("log", LogQuery(), limit=10, offset=2500)
+    pages = [page]
+    while not page.entries:
+        assert page.timed_out and page.total <= len(lines)
+        page = logs.query("log", LogQuery(), limit=10, cursor=page.cursor)
+        pages.append(page)
+    assert len(pages) > 2
+    assert {page.page for page in pages} == {251}
+    assert [entry.message.split()[1] for entry in page.entries][0] == "499"

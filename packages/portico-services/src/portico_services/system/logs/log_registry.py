@@ -159,28 +159,36 @@ class LogRegistry:
         """Return a page of the entries that match the query and pass `fits`."""
         log = self.get(name)
         question = ["log", log.name, query, *(["oldest first"] if oldest_first else [])]
-        position, page = None, None
+        position, page, before, to_skip = None, None, 0, offset
         if cursor is not None:
-            # Offset and page number of a cursor are informational; the position determines where to continue.
-            # Tolerates cursors without a page number.
-            position, offset, *numbers = self._cursors.decode(cursor, question)
+            # Offset and page number of a cursor are informational; the position determines where to continue. A
+            # cursor also states how many matches are still to be skipped, because time may run out while skipping.
+            # Tolerates cursors without these numbers.
+            position, before, *numbers = self._cursors.decode(cursor, question)
             page = numbers[0] if numbers else None
+            to_skip = numbers[1] if len(numbers) > 1 else 0
+            offset = before + to_skip
         size = min(limit, MAX_PAGE_ENTRIES)
         page = page or self._pages.number(question, offset, size)
         counting = _Counting(self, log, query, fits, is_first=cursor is None)
         scan = _QueryScan(log, query, position, self.clock, seconds, fits, oldest_first=oldest_first)
         with closing(scan):
-            if cursor is None:
-                scan.skip(offset)
+            skipped = scan.skip(to_skip)
             # If all matches are counted, the log need not be searched beyond the last one.
             left = counting.left(offset)
             entries = _page(scan, size if left is None else min(size, left))
-            seen = offset + len(entries)
+            # An offset may be beyond the last match, which must not count as matches.
+            seen = before + skipped + len(entries)
+            still_to_skip = to_skip - skipped
             # The position is only valid until the next entry is read, so encode the cursor before counting.
             position = scan.position
             missing: list[str] = []
             following = (
-                None if position is None else self._cursors.encode(question, [position, seen, page + 1], missing)
+                None
+                if position is None
+                else self._cursors.encode(
+                    question, [position, seen, page if still_to_skip else page + 1, still_to_skip], missing
+                )
             )
             timed_out = scan.timed_out
             if left is None:
@@ -191,7 +199,7 @@ class LogRegistry:
             total, counted = counting.total(scan, seen, is_end=is_end, oldest_first=oldest_first)
         # If the scan did not reach the end, there may be more.
         has_more = not is_end and (total > seen or not counted or oldest_first)
-        if has_more:
+        if has_more and not still_to_skip:
             self._pages.note(question, seen, page + 1)
         # A page ended by the message limit is reported with its real size, so that clients that compute offsets stay
         # right.
