@@ -1,4 +1,4 @@
-"""Rate and concurrency limits of a server, counted by principal, client, IP address, tool or provider."""
+"""Rates, concurrent calls and monthly budgets, limited by principal, client, IP address, tool or provider."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from portico.rpc.call import Call
 from portico.rpc.networks import client_network
 from portico.rpc.rate_limit import RateLimit
 from portico.server.policy.interfaces import PolicyContext
+from portico_gateway.policy.budgets import CALL_METHODS, RESULT_METHODS, Budget, BudgetAccount, BudgetLedger
 from portico_gateway.policy.concurrency_leases import ConcurrencyLeases, InFlightCalls
 from portico_gateway.policy.engine import MAX_CACHED_DECISIONS, ComponentSelector, cache_decision
 from portico_gateway.policy.patterns import ComponentPattern, PrincipalMatcher
@@ -53,6 +54,9 @@ class Limit(Struct, frozen=True):
     costs: tuple[tuple[ComponentPattern, float], ...] = ()
     cost: float = 1.0
     concurrency: int | None = None
+    budgets: tuple[Budget, ...] = ()
+    # Identifies the budgets in the store.
+    budget_name: str = ""
 
     @property
     def is_global(self) -> bool:
@@ -80,7 +84,7 @@ class Limit(Struct, frozen=True):
 
 
 class _Bucket(Struct):
-    """Counters for one key: the local rate limiter state, and the permits leased from the store."""
+    """Counters for one key: the local rate limiter state, what is leased from the store, and the monthly budgets."""
 
     due: float = 0.0
     left: float = 0.0
@@ -89,6 +93,7 @@ class _Bucket(Struct):
     barred: float = 0.0
     refused: int = 0
     running: InFlightCalls | None = None
+    budgets: tuple[BudgetAccount, ...] = ()
 
 
 _Charge = tuple[Limit, Key, _Bucket, float]
@@ -96,15 +101,28 @@ _Charge = tuple[Limit, Key, _Bucket, float]
 
 
 class PolicyLimiter:
-    """Rate limiter and concurrency limiter of one server."""
+    """Rate limiter, concurrency limiter and monthly budgets of one server."""
 
-    def __init__(self, limits: Iterable[Limit], store: Callable[[], str | None] = lambda: None) -> None:
-        """Create the limiter. `store` returns the URL of a store shared with other processes; it is called on start."""
+    def __init__(
+        self,
+        limits: Iterable[Limit],
+        store: Callable[[], str | None] = lambda: None,
+        budget_store: Callable[[], str | None] = lambda: None,
+        server: str = "",
+    ) -> None:
+        """Create the limiter.
+
+        `store` returns the URL of a store shared with other processes, and `budget_store` that of a durable one. They
+        are called on start. Several servers may have one durable store, so the name of the server is part of the keys.
+        """
         limits = tuple(limits)
         self._general = [limit for limit in limits if limit.is_global]
         self._particular = [limit for limit in limits if not limit.is_global]
         self.limits = limits
         self._concurrent = any(limit.concurrency is not None for limit in limits)
+        self._ledger = BudgetLedger() if any(limit.budgets for limit in limits) else None
+        self._budget_store = budget_store
+        self._server = server
         # Applicable limits and costs by component.
         # Keyed by the component only; the principal is checked for each request, since it would multiply the entries.
         self._about: LruCache[Any, tuple[tuple[Limit, float], ...]] = LruCache(MAX_CACHED_DECISIONS)
@@ -116,6 +134,20 @@ class PolicyLimiter:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
+        url = None if self._ledger is None else self._budget_store()
+        if self._ledger is None or url is None:
+            async with self._shared_limits():
+                yield
+            return
+        await self._ledger.open(url)
+        try:
+            async with self._shared_limits():
+                yield
+        finally:
+            await self._ledger.close()
+
+    @asynccontextmanager
+    async def _shared_limits(self) -> AsyncIterator[None]:
         url = self._place()
         if url is None:
             yield
@@ -142,9 +174,12 @@ class PolicyLimiter:
         return self._charge(self._particular, context) if self._particular else None
 
     def on_response(self, context: PolicyContext) -> None:
-        for running in context.leases:
-            running.count -= 1
-            self._return_unused_slots(running)
+        for lease in context.leases:
+            if isinstance(lease, InFlightCalls):
+                lease.count -= 1
+                self._return_unused_slots(lease)
+            elif self._ledger is not None:
+                self._ledger.count_response(lease, context.call)
         context.leases = ()
 
     def _return_unused_slots(self, running: InFlightCalls) -> None:
@@ -161,17 +196,25 @@ class PolicyLimiter:
         charges = [self._make_charge(limit, cost, passage) for limit, cost in self._matching_limits(limits, passage)]
         if not charges:
             return None
-        # Check concurrency before any rate is charged: a rejected call must not consume permits.
+        # The common case needs no query: slots, permits and budgets were leased in advance, so nothing is awaited.
+        return None if self._try_charge(charges, passage) else self._lease(charges, passage)
+
+    def _try_charge(self, charges: list[_Charge], passage: PolicyContext) -> bool:
+        """Charge a request to what is leased. Return False if the store must be queried. Raises if it exceeds a
+        limit.
+        """
+        # Check concurrency and budgets before any rate is charged: a rejected call must not consume permits.
         self._check_concurrency(charges, passage)
+        if not self._check_budgets(charges, passage):
+            return False
         store = self._store
         if store is not None and store.is_available:
-            # The common case needs no query: slots and permits were leased in advance, so nothing is awaited.
             if not self._has_slots(charges, passage) or not self._spend_leased(charges, passage):
-                return self._lease(charges, passage, store)
+                return False
         else:
             self._acquire_all(charges, passage)
-        self._hold_slots(charges, passage)
-        return None
+        self._hold(charges, passage)
+        return True
 
     def _matching_limits(self, limits: list[Limit], passage: PolicyContext) -> list[tuple[Limit, float]]:
         """Return the limits that apply to a request and their costs. The result is cached by component."""
@@ -198,6 +241,11 @@ class PolicyLimiter:
             bucket = self._buckets[key] = _Bucket()
             if limit.concurrency is not None:
                 bucket.running = InFlightCalls(hash_key(key), limit.concurrency)
+            if self._ledger is not None and limit.budgets:
+                bucket.budgets = tuple(
+                    self._ledger.account(hash_key((self._server, limit.budget_name, *key[1:], item.unit)), item)
+                    for item in limit.budgets
+                )
             if len(self._buckets) > MAX_BUCKETS:
                 self._evict()
         self._buckets.move_to_end(key)
@@ -234,12 +282,43 @@ class PolicyLimiter:
             for _, running in self._concurrency_charges(charges, passage)
         )
 
-    def _hold_slots(self, charges: list[_Charge], passage: PolicyContext) -> None:
+    def _hold(self, charges: list[_Charge], passage: PolicyContext) -> None:
         for _, _, bucket, _ in charges:
             bucket.refused = 0
         for _, running in self._concurrency_charges(charges, passage):
             running.count += 1
             passage.leases += (running,)
+        for _, account, cost in self._budget_charges(charges, passage):
+            assert self._ledger is not None
+            self._ledger.spend(account, cost)
+            # The result of a nested call does not reach the client.
+            if account.budget.unit == "tokens" and passage.parent is None:
+                passage.leases += (account,)
+
+    def _budget_charges(
+        self, charges: list[_Charge], passage: PolicyContext
+    ) -> list[tuple[_Bucket, BudgetAccount, float]]:
+        """Return the budgets that a request is charged to, and its cost in calls."""
+        method = passage.call.method
+        if self._ledger is None or (method not in CALL_METHODS and method not in RESULT_METHODS):
+            return []
+        # The continuation of a call, and the result of a task, belong to a call that was counted.
+        counts = method in CALL_METHODS and not passage.is_continuation
+        return [
+            (bucket, account, cost if counts else 0.0) for _, _, bucket, cost in charges for account in bucket.budgets
+        ]
+
+    def _check_budgets(self, charges: list[_Charge], passage: PolicyContext) -> bool:
+        """Return whether a request fits what is reserved of its budgets. Raises if one is exhausted."""
+        for bucket, account, cost in self._budget_charges(charges, passage):
+            assert self._ledger is not None
+            fits = True if not cost else self._ledger.can_spend(account, cost)
+            if fits is None:
+                return False
+            if not fits:
+                bucket.refused += 1
+                account.raise_exhausted(passage.call, is_flood=bucket.refused > FLOOD_REJECTIONS)
+        return True
 
     def _acquire_all(self, charges: list[_Charge], passage: PolicyContext) -> None:
         """Acquire permits from all local rate limiters, or from none. Raises if one is exhausted."""
@@ -271,27 +350,31 @@ class PolicyLimiter:
             bucket.left -= cost
         return True
 
-    async def _lease(self, charges: list[_Charge], passage: PolicyContext, store: SharedLimitStore) -> None:
-        """Lease slots and permits from the store and charge the request."""
+    async def _lease(self, charges: list[_Charge], passage: PolicyContext) -> None:
+        """Lease budgets, slots and permits from the store and charge the request."""
         try:
             for _ in range(MAX_LEASE_ATTEMPTS):
-                await self._lease_slots(charges, passage)
-                await self._lease_permits(charges, passage, store)
-                self._check_concurrency(charges, passage)
-                if not store.is_available:
-                    self._acquire_all(charges, passage)
-                elif not self._has_slots(charges, passage) or not self._spend_leased(charges, passage):
-                    # Concurrent calls spent the permits; try again.
-                    continue
-                # The buckets may have been evicted while the store was queried.
-                # Without this, two buckets could exist for one key, and their calls would be counted separately.
-                self._buckets.update((key, bucket) for _, key, bucket, _ in charges)
-                self._hold_slots(charges, passage)
-                return
+                await self._reserve_budgets(charges, passage)
+                store = self._store
+                if store is not None and store.is_available:
+                    await self._lease_slots(charges, passage)
+                    await self._lease_permits(charges, passage, store)
+                # Concurrent calls may have spent what was leased; then try again.
+                if self._try_charge(charges, passage):
+                    # The buckets may have been evicted while the store was queried.
+                    # Without this, two buckets could exist for one key, and their calls would be counted separately.
+                    self._buckets.update((key, bucket) for _, key, bucket, _ in charges)
+                    return
             self._raise_rate_limited(charges[0][2], passage, _CONCURRENCY_RETRY_SECONDS)
         finally:
             for _, running in self._concurrency_charges(charges, passage):
                 self._return_unused_slots(running)
+
+    async def _reserve_budgets(self, charges: list[_Charge], passage: PolicyContext) -> None:
+        for _, account, cost in self._budget_charges(charges, passage):
+            assert self._ledger is not None
+            if cost and self._ledger.can_spend(account, cost) is None:
+                await self._ledger.reserve(account, cost)
 
     async def _lease_slots(self, charges: list[_Charge], passage: PolicyContext) -> None:
         for bucket, running in self._concurrency_charges(charges, passage):

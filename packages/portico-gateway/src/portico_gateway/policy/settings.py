@@ -15,9 +15,10 @@ from portico.protocol.errors import UsageError
 from portico.rpc.rate_limit import parse_rate
 from portico.server.context.replay_guard import process_store
 from portico.server.server import Server
-from portico.store.data_directory import named_store
+from portico.store.data_directory import named_store, resolve_data_directory
 from portico.store.database import parse_database_url
 from portico.store.keys import MEMORY
+from portico_gateway.policy.budgets import Budget, BudgetUnit
 from portico_gateway.policy.conditions import CelCondition
 from portico_gateway.policy.confirmation import parse_prompt
 from portico_gateway.policy.engine import ComponentSelector, PolicyEngine, Requirement, Rule
@@ -27,6 +28,10 @@ from portico_gateway.policy.patterns import parse_pattern, parse_principals, unq
 # Every rule takes one bit of a mask and one comparison per new name; beyond this, a generated file is more likely a
 # mistake.
 MAX_TABLES = 10_000
+# The store adds budgets as floating-point numbers, which are exact far beyond this.
+MAX_BUDGET = 10**12
+
+BUDGET_FILE_NAME = "budgets.db"
 
 StringOrList = str | Sequence[str]
 
@@ -104,6 +109,9 @@ class LimitOptions(TypedDict, total=False):
     cost: int | float | Mapping[str, int | float]
     # Maximum concurrent calls.
     max_concurrency: int
+    # Budgets for a calendar month (UTC): calls, and estimated tokens of calls and results.
+    calls_per_month: int
+    tokens_per_month: int
 
 
 def parse_rules(tables: Any, base_dir: Path = Path()) -> ParsedTables:
@@ -129,13 +137,29 @@ def _parse_tables(name: str, tables: Any, make: Callable[[str, Mapping[str, Any]
 
 def apply_limits(server: Server, limits: Iterable[Limit]) -> None:
     """Set the limits of a server. They are shared with other processes if the server has a shared store."""
-    server.set_policy(rate_limiter=PolicyLimiter(limits, partial(_shared_store, server)))
+    stores = partial(_shared_store, server), partial(_budget_store, server)
+    server.set_policy(rate_limiter=PolicyLimiter(limits, *stores, server=server.name))
 
 
 def _shared_store(server: Server) -> str | None:
     # An in-memory store is not shared with anyone, so it would only add the cost of queries.
     url = named_store(server.store) or process_store()
     return None if url is None or parse_database_url(url)[1] == MEMORY else url
+
+
+def _budget_store(server: Server) -> str:
+    """Return the store of the monthly budgets, which outlasts the server: its own, or a file in the data directory."""
+    url = named_store(server.store)
+    if url is None or parse_database_url(url)[1] == MEMORY:
+        data = resolve_data_directory(server.data_dir)
+        try:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as failure:
+            raise UsageError(
+                f"cannot store monthly budgets in {data}: {failure.strerror}; set a store or a data directory"
+            ) from None
+        return str(data / BUDGET_FILE_NAME)
+    return url
 
 
 def apply_rules(server: Server, rules: Iterable[Rule]) -> None:
@@ -222,21 +246,28 @@ def _parse_limit(where: str, table: Mapping[str, Any]) -> Limit:
             close = closest_names(dimension, _DIMENSIONS)
             hint = f"did you mean {close[0]!r}?" if close else f"expected any of {', '.join(_DIMENSIONS)}"
             raise UsageError(f"{where}: unknown dimension {dimension!r} in by ({hint})")
-    if "rate" not in table and "max_concurrency" not in table:
-        raise UsageError(f"{where} needs rate, max_concurrency or both")
+    if not {"rate", "max_concurrency", *_BUDGET_UNITS} & table.keys():
+        raise UsageError(f"{where} needs at least one of rate, max_concurrency, {' and '.join(_BUDGET_UNITS)}")
     if "burst" in table and "rate" not in table:
         raise UsageError(f"{where}: burst requires a rate")
     rate = parse_rate(where, table["rate"], table.get("burst")) if "rate" in table else None
+    for key in _BUDGET_UNITS.keys() & table.keys():
+        if not 1 <= table[key] <= MAX_BUDGET:
+            raise UsageError(f"{where}: {key} must be between 1 and {MAX_BUDGET}, got {table[key]}")
+    # A call that costs more than the burst or the whole budget could never be made.
+    max_cost = min(1e9 if rate is None else rate.burst, table.get("calls_per_month", MAX_BUDGET))
     cost = table.get("cost", 1)
     costs = cost if isinstance(cost, Mapping) else {}
     for name, string in (*costs.items(), *([] if isinstance(cost, Mapping) else [("cost", cost)])):
-        # A cost above the burst could never be paid, so every such call would be rejected forever.
-        if not 0 <= string <= (1e9 if rate is None else rate.burst):
-            raise UsageError(f"{where}: the cost of {name} must be between 0 and the burst, got {string}")
+        if not 0 <= string <= max_cost:
+            largest = "the burst" if rate is not None and rate.burst == max_cost else f"{max_cost:.15g}"
+            raise UsageError(f"{where}: the cost of {name} must be between 0 and {largest}, got {string}")
     if table.get("max_concurrency", 1) < 1:
         raise UsageError(f"{where}: max_concurrency must be 1 or more, got {table['max_concurrency']}")
     return Limit(
         name=_table_label(where, table),
+        # Without the position, so that a budget survives the insertion of another table.
+        budget_name=table.get("name") or _table_label(where, table),
         by=tuple(cast("list[LimitDimension]", by)),
         who=parse_principals(
             f"{where}: principal", parse_strings(where, "principal", table.get("principal", "*")), strict=False
@@ -246,8 +277,11 @@ def _parse_limit(where: str, table: Mapping[str, Any]) -> Limit:
         costs=tuple((parse_pattern(f"{where}: cost", name), float(string)) for name, string in costs.items()),
         cost=1.0 if isinstance(cost, Mapping) else float(cost),
         concurrency=table.get("max_concurrency"),
+        budgets=tuple(Budget(unit, float(table[key])) for key, unit in _BUDGET_UNITS.items() if key in table),
     )
 
+
+_BUDGET_UNITS: dict[str, BudgetUnit] = {"calls_per_month": "calls", "tokens_per_month": "tokens"}
 
 _DIMENSIONS: tuple[LimitDimension, ...] = ("principal", "client", "ip", "tool", "provider")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +42,10 @@ STORE_RETRY_SECONDS = 5.0
 CLEANUP_INTERVAL_SECONDS = 600.0
 # Lifetime of the slots of a process that no longer renews them.
 SLOT_LEASE_SECONDS = 10.0
+# Part of what is left of a monthly budget that a process reserves.
+_RESERVED_PART = 100
+# For this long after its end, a month stays in the store.
+MONTH_RETENTION_SECONDS = 40 * 86400.0
 # Maximum wait of a call for the store; afterwards it is counted locally.
 # A limit protects the server, so a slow store must not become the outage: after this time the call is counted in this
 # process only.
@@ -67,20 +72,30 @@ class SharedLimitStore:
     def is_available(self) -> bool:
         return self._database is not None and time.monotonic() >= self._local_only_until
 
-    async def open(self) -> None:
-        kind = database_module.Database
+    async def open(self, *, wait: bool = False) -> None:
+        """Open the store. If that fails, limits are counted per process.
+
+        With `wait`, wait until it is available instead. Raises StoreError if it can never be used.
+        """
+        if wait:
+            self._database = await database_module.retry_until_ready(self._open)
+            return
         try:
-            database: Database = await kind(self._url, timeout=STORE_TIMEOUT_SECONDS).open()
-            try:
-                await database.migrate("quota", MIGRATIONS)
-                await database.write(_delete_expired)
-                self._forget_after = time.monotonic() + CLEANUP_INTERVAL_SECONDS
-            except BaseException:
-                await database.close()
-                raise
-            self._database = database
+            self._database = await self._open()
         except PorticoError as failure:
             log.warning("limits are counted per process: %s", failure)
+
+    async def _open(self) -> Database:
+        kind = database_module.Database
+        database: Database = await kind(self._url, timeout=STORE_TIMEOUT_SECONDS).open()
+        try:
+            await database.migrate("quota", MIGRATIONS)
+            await database.write(_delete_expired)
+            self._forget_after = time.monotonic() + CLEANUP_INTERVAL_SECONDS
+        except BaseException:
+            await database.close()
+            raise
+        return database
 
     async def close(self) -> None:
         if self.is_available:
@@ -130,6 +145,46 @@ class SharedLimitStore:
     async def renew_slots(self, keys: list[str]) -> list[str]:
         """Renew the leases of these keys and return those that this process still holds."""
         return await self._write(partial(_renew_slots, keys=keys, holder=self._holder)) or []
+
+    # Monthly budgets
+
+    async def reserve_budget(
+        self, key: str, amount: float, month: int, debt: float, needed: tuple[float, float], max_reserved: float
+    ) -> tuple[int, float, float] | None:
+        """Reserve a part of a budget, and count the `debt` that was spent in `month` without reservation.
+
+        `needed` is the minimum for one call, and what all waiting calls need.
+
+        Return the current month, what was reserved (0 if not enough is left), and what is left. Return None if the
+        store is unavailable.
+        """
+        return await self._write(
+            partial(
+                _reserve_budget,
+                key=key,
+                amount=amount,
+                month=month,
+                debt=debt,
+                needed=needed,
+                max_reserved=max_reserved,
+            )
+        )
+
+    async def return_budgets(self, changes: Sequence[tuple[str, int, float]]) -> bool:
+        """Return parts of budgets by key and month. Return whether the store recorded it."""
+        return await self._write(partial(_return_budgets, changes=changes)) is not None
+
+
+def current_month(now: float) -> int:
+    """Return the month of a time as a number such as 202611, in UTC."""
+    moment = datetime.fromtimestamp(now, UTC)
+    return moment.year * 100 + moment.month
+
+
+def month_end(month: int) -> float:
+    """Return the end of a month in seconds since 1970."""
+    year, number = divmod(month, 100)
+    return datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC).timestamp()
 
 
 def hash_key(key: Any) -> str:
@@ -198,8 +253,39 @@ def _release_all(tx: Transaction, holder: str) -> None:
     tx.execute("delete from portico_quota_slot where holder = ?", (holder,))
 
 
+def _reserve_budget(
+    tx: Transaction, key: str, amount: float, month: int, debt: float, needed: tuple[float, float], max_reserved: float
+) -> tuple[int, float, float]:
+    tx.advisory_lock(f"portico quota {key}")
+    # The clock of the store decides, so that all processes begin the month together.
+    now = current_month(tx.now())
+    spent = (
+        tx.fetch_optional(float, "select spent from portico_quota_month where key = ? and month = ?", [key, now]) or 0.0
+    )
+    spent += debt if month == now else 0.0
+    left = amount - spent
+    least, wanted = needed
+    reserved = min(left, max(least, wanted, min(left // _RESERVED_PART, max_reserved))) if left >= least else 0.0
+    tx.execute(
+        "insert into portico_quota_month (key, month, spent) values (:key, :month, :spent) "
+        "on conflict (key, month) do update set spent = excluded.spent",
+        {"key": key, "month": now, "spent": spent + reserved},
+    )
+    return now, reserved, left - reserved
+
+
+def _return_budgets(tx: Transaction, changes: Sequence[tuple[str, int, float]]) -> int:
+    # A row is missing if the whole amount was spent while the store was unavailable.
+    return tx.execute_many(
+        "insert into portico_quota_month (key, month, spent) values (?, ?, ?) "
+        "on conflict (key, month) do update set spent = portico_quota_month.spent + excluded.spent",
+        [(key, month, -amount) for key, month, amount in changes],
+    )
+
+
 def _delete_expired(tx: Transaction) -> None:
     """Delete expired rows. A bucket that is full again is equivalent to an unused one."""
     now = tx.now()
     tx.execute("delete from portico_quota where due_at < ?", (now,))
     tx.execute("delete from portico_quota_slot where until_at < ?", (now,))
+    tx.execute("delete from portico_quota_month where month < ?", (current_month(now - MONTH_RETENTION_SECONDS),))
