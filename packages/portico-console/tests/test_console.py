@@ -499,7 +499,7 @@ async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> No
     rules = [{"principal": "ann", "tool": "busy.count"}]
     access_settings.apply(server, access_settings.read({"rule": rules, "audit": {}}, tmp_path))
     async with asking(Console(server)) as ask:
-        assert {"policy", "audit"} <= set((await ask("about"))["parts"])
+        assert {"policy", "audit", "usage"} <= set((await ask("about"))["parts"])
         seen = await ask("list_items", target="self", kind="tools", as_principal={"id": "ann", "scopes": []})
         assert [item["name"] for item in seen["items"]] == ["count"]
         done = await ask(
@@ -515,6 +515,10 @@ async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> No
         assert ("ann", "count", "ok") in [(one["principal"], one["name"], one["outcome"]) for one in records]
         report = await ask("verify_audit")
         assert report["ok"] and report["records"] >= 2
+        usage = await ask("usage", by="principal")
+        assert [(row["name"], row["calls"], row["errors"]) for row in usage["rows"]] == [("ann", 2, 1)]
+        assert usage["total"]["calls"] == 2 and usage["left_out"] == 0
+        assert (await ask("usage", by="tool", format="csv"))["csv"].startswith("name,calls,errors,")
 
 
 async def test_signed_in_principal_cannot_call_as_another() -> None:

@@ -83,6 +83,20 @@ def test_the_audit_is_listed_and_whole(seen: Any) -> None:
     page.keyboard.press("Escape")
 
 
+def test_usage_is_shown_by_tool_and_by_principal(seen: Any) -> None:
+    page = seen.page
+    note = '{"note": {"title": "milk", "text": "Buy some."}}'
+    seen.console.portico("call", f"{seen.console.origin}/mcp", "notes_write_note", "--arguments", note)
+    page.get_by_role("link", name="Usage").click()
+    expect(page.get_by_role("row", name="notes.write_note")).to_be_visible()
+    page.get_by_role("button", name="By upstream").click()
+    expect(page.get_by_role("row", name="notes").first).to_be_visible()
+    expect(page.get_by_role("row", name="notes.write_note")).to_have_count(0)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    assert download.value.path().read_text(encoding="utf-8").startswith("name,calls,errors,")
+
+
 def test_access_decision_is_explained_and_previewed_as_the_principal(seen: Any) -> None:
     page = seen.page
     page.get_by_role("link", name="Access policy").click()
@@ -130,7 +144,7 @@ def test_tasks_show_their_progress_and_can_be_cancelled(visit: Callable[..., Any
 
 def test_activity_views_have_no_axe_violations(seen: Any) -> None:
     broken = []
-    for view in ("overview", "peers", "upstreams", "audit", "access", "saved"):
+    for view in ("overview", "peers", "upstreams", "usage", "audit", "access", "saved"):
         seen.page.evaluate("view => { location.hash = `#/self/${view}` }", view)
         expect(seen.page.locator("#main h1").first).to_be_visible()
         expect(seen.page.locator("#main .card, #main .board, #main .empty, #main .graph").first).to_be_visible()

@@ -6,13 +6,13 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from portico.rpc.metrics import DURATION_BUCKETS_SECONDS
+from portico.rpc.metrics import DURATION_BUCKETS_SECONDS, quantile
 from portico.server.components.results import ToolResult
 from portico.server.registry.service import Service, tool
 from portico.transports.http_server.application import HttpApplication
@@ -174,21 +174,6 @@ def _sum(many: Any) -> list[int]:
     for counts in many:
         total = [a + b for a, b in zip(total, counts, strict=True)]
     return total
-
-
-def quantile(counts: Sequence[int], q: float) -> float | None:
-    """Return the duration within which this share of calls finished, interpolated in its bucket; None without calls."""
-    rank = sum(counts) * q
-    if not rank:
-        return None
-    below = 0
-    for at, count in enumerate(counts):
-        if count and below + count >= rank:
-            low = DURATION_BUCKETS_SECONDS[at - 1] if at else 0.0
-            high = DURATION_BUCKETS_SECONDS[at] if at < len(DURATION_BUCKETS_SECONDS) else DURATION_BUCKETS_SECONDS[-1]
-            return low + (high - low) * (rank - below) / count
-        below += count
-    return DURATION_BUCKETS_SECONDS[-1]
 
 
 MAX_LISTED_SESSIONS = 500

@@ -26,6 +26,7 @@ from portico.protocol.notifications import LogMessageParams
 from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS, ProtocolVersion
 from portico.rpc.call import Call, Handler, HandlerWrapper
 from portico.server.policy.interfaces import CONSOLE_CLIENT_NAME
+from portico.tokens import estimate_tokens
 from portico.transports import importer
 from portico_console.message_log import MessageLog
 from portico_console.runs import ConsoleInputs, ConsoleRun, ConsoleRunResult, EventCallback, current_run, execute
@@ -43,8 +44,6 @@ log = logging.getLogger("portico")
 
 MAX_TARGETS = 32
 MAX_SUBSCRIPTIONS = 200
-# Estimate for JSON such as schemas; tokenizers differ by about 10 percent.
-CHARS_PER_TOKEN = 4
 
 TargetKind = Literal["self", "url", "command", "file", "module", "handler"]
 ListKind = Literal["tools", "resources", "templates", "prompts"]
@@ -458,7 +457,7 @@ def validate_protocol_version(revision: str | None) -> ProtocolVersion | None:
 
 def estimate_tool_tokens(tools: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Estimate the tokens that a model reads for each tool."""
-    return {str(tool.get("name")): len(msgspec.json.encode(tool)) // CHARS_PER_TOKEN for tool in tools}
+    return {str(tool.get("name")): estimate_tokens(msgspec.json.encode(tool)) for tool in tools}
 
 
 def as_handler(server: Any) -> Handler:

@@ -1,4 +1,4 @@
-"""Tools that the browser console attaches to a server of this package: upstreams, audit log and policy.
+"""Tools that the browser console attaches to a server of this package: upstreams, audit log, usage and policy.
 
 The console finds them through `portico_gateway.plugin.console_views`. Its page calls the tools by name and reads their
 structured results.
@@ -11,13 +11,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from portico.audit.checkpoints import CheckpointFile
 from portico.audit.signing_keys import PUBLIC_KEYS_FILE, TrustedKeys, load_public_keys
 from portico.auth.principal import Principal
+from portico.caching import LruCache
 from portico.protocol.errors import ToolError, UsageError
 from portico.server.components.results import ToolResult
 from portico.server.policy.interfaces import Kind
@@ -31,12 +32,18 @@ from portico.transports.upstream import Upstream
 from portico_gateway.audit.hook import AuditLogger
 from portico_gateway.audit.queries import AuditFilter, newest_events
 from portico_gateway.audit.store import verify_store
+from portico_gateway.audit.usage import UsageDimension, UsageReport, format_csv, read_usage
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.status import STATUS_PATH as STATUS_PATH, merge_reports
 from portico_gateway.policy import policy_tests
 from portico_gateway.policy.engine import PolicyEngine
+from portico_gateway.policy.shared_limit_store import current_month, month_end, previous_month
 
 MAX_AUDIT_EVENTS = 1000
+MAX_USAGE_ROWS = 1000
+MAX_USAGE_HOURS = 400 * 24
+# Reports are read again after this time, however many pages show them.
+USAGE_CACHE_SECONDS, MAX_CACHED_REPORTS = 10.0, 20
 READ_ONLY = {"readOnlyHint": True}
 # Interval at which the other workers are queried for upstream states while a page displays them.
 REFRESH_SECONDS = 2.0
@@ -52,13 +59,14 @@ _KINDS: dict[str, Kind] = {"tool": "tool", "prompt": "prompt", "resource": "reso
 
 
 def console_views(server: Server) -> list[Service]:
-    """Return the services that fit the server: upstreams of a gateway, audit log, policy."""
+    """Return the services that fit the server: upstreams of a gateway, audit log, usage, policy."""
     views: list[Service] = []
     if isinstance(server, Gateway):
         views.append(UpstreamsService(server))
     protection = server.policy
     if protection is not None and isinstance(protection.audit_hook, AuditLogger):
         views.append(AuditService(protection.audit_hook))
+        views.append(UsageService(protection.audit_hook))
     if protection is not None and isinstance(protection.access_policy, PolicyEngine):
         views.append(PolicyService(server, protection.access_policy))
     return views
@@ -106,6 +114,71 @@ class UpstreamsService(Service):
             self._others = [json.loads(body) for body in bodies]
 
 
+class _AuditReader:
+    """Reads the audit log of a running server."""
+
+    def __init__(self, audit: AuditLogger) -> None:
+        self._audit = audit
+
+    def location(self) -> tuple[Path, str]:
+        """Return the data directory and the store URL of the audit log. Raises ToolError if it is written to files
+        only.
+        """
+        data, store = self._audit.location()
+        if store is None:
+            raise ToolError("this audit log is written to files only; verify it with `portico audit verify`")
+        return data, store
+
+    async def read(self, fn: Callable[[Transaction], Any]) -> Any:
+        await self._audit.writer.flush()
+        async with Database(self.location()[1], max_connections=1) as database:
+            try:
+                return await database.read(fn)
+            except InvalidStatement:
+                raise ToolError("no audit events recorded yet") from None
+
+
+class UsageService(Service):
+    """Tools that aggregate the audit log of a server."""
+
+    name = "usage"
+
+    def __init__(self, audit: AuditLogger) -> None:
+        super().__init__()
+        self._log = _AuditReader(audit)
+        self._reports: LruCache[tuple[str, float], tuple[float, UsageReport]] = LruCache(MAX_CACHED_REPORTS)
+        # One at a time: a busy server writes millions of records in a month.
+        self._reading = asyncio.Lock()
+
+    @tool(annotations=READ_ONLY)
+    async def usage(
+        self,
+        by: UsageDimension = "tool",
+        hours: Annotated[float, Meta(gt=0, le=MAX_USAGE_HOURS)] | None = None,
+        format: Literal["rows", "csv"] = "rows",
+    ) -> ToolResult:
+        """Return calls, errors, latency and estimated tokens of this month (UTC), or of the last `hours`."""
+        report = await self._report(by, hours)
+        if format == "csv":
+            return _make_result({"csv": format_csv(report.rows)})
+        rows = report.rows[:MAX_USAGE_ROWS]
+        return _make_result({"rows": rows, "total": report.total, "left_out": len(report.rows) - len(rows)})
+
+    async def _report(self, by: UsageDimension, hours: float | None) -> UsageReport:
+        key = (by, 0.0 if hours is None else hours)
+        async with self._reading:
+            cached = self._reports.get(key)
+            if cached is not None and time.monotonic() - cached[0] < USAGE_CACHE_SECONDS:
+                return cached[1]
+            now = time.time()
+            since = month_end(previous_month(current_month(now))) if hours is None else now - hours * 3600
+            report: UsageReport = await self._log.read(
+                lambda tx: read_usage(tx, by, int(since * 1e6), int(now * 1e6) + 1)
+            )
+            self._reports[key] = (time.monotonic(), report)
+            return report
+
+
 class AuditService(Service):
     """Tools that query and verify the audit log of a server."""
 
@@ -113,7 +186,7 @@ class AuditService(Service):
 
     def __init__(self, audit: AuditLogger) -> None:
         super().__init__()
-        self._audit = audit
+        self._log = _AuditReader(audit)
 
     @tool(annotations=READ_ONLY)
     async def audit(
@@ -130,7 +203,7 @@ class AuditService(Service):
         limit = max(1, min(limit, MAX_AUDIT_EVENTS))
         until = {} if before is None else {"until": before - 1}
         query = AuditFilter(**until, principal=principal, outcome=outcome, tool=find)
-        rows = await self._read(lambda tx: newest_events(tx, query, limit))
+        rows = await self._log.read(lambda tx: newest_events(tx, query, limit))
         records = [
             {
                 "chain": stored[0],
@@ -146,10 +219,10 @@ class AuditService(Service):
     @tool(annotations=READ_ONLY)
     async def verify_audit(self) -> ToolResult:
         """Verify the integrity of the audit log."""
-        data, store = self._audit_location()
+        data, store = self._log.location()
         keys = TrustedKeys(load_public_keys(data / PUBLIC_KEYS_FILE))
         expected = CheckpointFile(data, store).read()
-        report = await self._read(lambda tx: verify_store(tx, keys, expected))
+        report = await self._log.read(lambda tx: verify_store(tx, keys, expected))
         return _make_result(
             {
                 "ok": not report.findings,
@@ -160,23 +233,6 @@ class AuditService(Service):
                 "notes": report.notes,
             }
         )
-
-    def _audit_location(self) -> tuple[Path, str]:
-        """Return the data directory and the store URL of the audit log. Raises ToolError if it is written to files
-        only.
-        """
-        data, store = self._audit.location()
-        if store is None:
-            raise ToolError("this audit log is written to files only; verify it with `portico audit verify`")
-        return data, store
-
-    async def _read(self, fn: Callable[[Transaction], Any]) -> Any:
-        await self._audit.writer.flush()
-        async with Database(self._audit_location()[1], max_connections=1) as database:
-            try:
-                return await database.read(fn)
-            except InvalidStatement:
-                raise ToolError("no audit events recorded yet") from None
 
 
 class ExplainedPrincipal(Struct):

@@ -18,6 +18,7 @@ export const VIEWS = [
   { id: "overview", title: "Metrics", group: "Activity", shown: (app) => app.has("metrics"), apart: true },
   { id: "peers", title: "Sessions", group: "Activity", shown: (app) => app.has("sessions") || app.has("workers"), apart: true },
   { id: "upstreams", title: "Upstreams", group: "Activity", shown: (app) => app.has("upstreams"), apart: true },
+  { id: "usage", title: "Usage", group: "Activity", shown: (app) => app.has("usage"), apart: true },
   { id: "audit", title: "Audit", group: "Activity", shown: (app) => app.has("audit"), apart: true },
   { id: "access", title: "Access policy", group: "Activity", shown: (app) => app.has("policy"), apart: true },
 ];

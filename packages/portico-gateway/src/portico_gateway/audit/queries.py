@@ -68,6 +68,23 @@ def _iter_newest_first(tx: Transaction, filters: AuditFilter) -> Iterator[Stored
         chain, number, at = page[-1][:3]
 
 
+def iter_bodies(tx: Transaction, since: int, until: int) -> Iterator[str]:
+    """Yield the records of a period as JSON, oldest first. `until` is exclusive."""
+    at, chain, number = since, "", -_MAX_TIMESTAMP_US
+    while True:
+        page = tx.fetch_all(
+            tuple[str, int, int, str],
+            "select chain, number, at, body from audit_record where at >= :at and at < :until and "
+            "(at, chain, number) > (:at, :chain, :number) order by at, chain, number limit :page",
+            {"until": until, "at": at, "chain": chain, "number": number, "page": PAGE_ROWS},
+        )
+        for row in page:
+            yield row[3]
+        if len(page) < PAGE_ROWS:
+            return
+        chain, number, at = page[-1][:3]
+
+
 def iter_by_chain(tx: Transaction, filter: AuditFilter) -> Iterator[tuple[StoredRow, AuditEvent]]:
     """Yield all matching records chain by chain, the order in which they can be verified."""
     for chain in store.list_chains(tx):

@@ -15,6 +15,7 @@ COMMANDS = {
         "adopt": "make the hosts on this machine use the hub",
         "pins": "list, compare or approve pinned tool definitions",
         "audit": "verify, list or export the audit log",
+        "usage": "show calls, errors, latency and estimated tokens",
         "policy": "explain or test access rules",
         "tokens": "manage static access tokens and revoke a user's grants",
     }.items()

@@ -6,9 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,12 @@ from portico.cli.specs import parser_for
 from portico.cli.terminal_text import report_write_errors
 from portico.protocol.errors import UsageError
 from portico.store.data_directory import resolve_data_directory
-from portico.store.database import Database
-from portico.store.errors import InvalidStatement
 from portico.store.transaction import Transaction
 from portico_gateway.audit import store as tables
 from portico_gateway.audit.formats import FORMATTERS, format_timestamp
-from portico_gateway.audit.hook import STORE_FILE_NAME, audit_store_url
 from portico_gateway.audit.queries import AuditFilter, iter_by_chain, newest_events
-from portico_gateway.audit.settings import AuditSettings, parse_duration
 from portico_gateway.audit.store import verify_store
+from portico_gateway.cli.audit_store import default_audit_store, find_audit_store, parse_moment, read_audit_store
 
 # Audit logs that services write by themselves, whether or not `[audit]` is configured.
 AUDIT_FILES = ("system-audit.jsonl", "operator-audit.jsonl")
@@ -59,27 +54,13 @@ class AuditCommand:
         self.printer.flush()
         return status
 
-    # Location of the audit log
-
     @property
     def store(self) -> str:
         """Return the URL or path of the audit store. Raises UsageError if the file does not exist."""
-        store = os.path.expanduser(self.arguments.store) if self.arguments.store else self._default_store
-        if "://" not in store and not os.path.exists(store):
-            raise UsageError(f"no audit log found: {store} does not exist")
-        return store
-
-    @property
-    def _default_store(self) -> str:
-        """Return the store that a server with `[audit]` and without a `store` setting writes to."""
-        return audit_store_url(AuditSettings(), None, self.data) or str(self.data / STORE_FILE_NAME)
+        return find_audit_store(self.arguments)
 
     async def _read(self, fn: Callable[[Transaction], Any]) -> Any:
-        async with Database(self.store, max_connections=1) as database:
-            try:
-                return await database.read(fn)
-            except InvalidStatement:
-                raise UsageError(f"no audit log found in {self.arguments.store or self.data}") from None
+        return await read_audit_store(self.arguments, fn)
 
     def _keys(self) -> TrustedKeys:
         """Return the public keys from --public-key, or those of the data directory."""
@@ -127,7 +108,8 @@ class AuditCommand:
 
     @property
     def _has_no_store(self) -> bool:
-        return not self.arguments.store and not os.path.exists(self._default_store) and "://" not in self._default_store
+        default = default_audit_store(self.data)
+        return not self.arguments.store and not os.path.exists(default) and "://" not in default
 
     def _trails(self) -> list[Path]:
         """Return the audit logs that services write into the data directory."""
@@ -195,7 +177,7 @@ class AuditCommand:
     def _build_filter(self) -> AuditFilter:
         arguments = self.arguments
         times = {
-            name: _parse_time(text) for name in ("since", "until") if (text := getattr(arguments, name)) is not None
+            name: parse_moment(text) for name in ("since", "until") if (text := getattr(arguments, name)) is not None
         }
         return AuditFilter(**times, principal=arguments.principal, tool=arguments.target, outcome=arguments.outcome)
 
@@ -206,23 +188,6 @@ ACTIONS: dict[str, Callable[[AuditCommand], Awaitable[int]]] = {
     "export": AuditCommand.export,
     "checkpoint": AuditCommand.checkpoint,
 }
-
-
-def _parse_time(text: str) -> int:
-    """Parse a date, a timestamp or an age (`2026-01-31`, `2026-01-31T12:00Z`, `2h`) into microseconds since the
-    epoch.
-    """
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            return time.time_ns() // 1000 - parse_duration(text) * 1_000_000
-        except UsageError:
-            raise UsageError(
-                f"invalid time {text!r}: expected 2026-01-31, 2026-01-31T12:00Z, or an age such as 2h"
-            ) from None
-    moment = parsed if parsed.tzinfo is not None else parsed.astimezone()
-    return int(moment.astimezone(UTC).timestamp() * 1e6)
 
 
 def _to_json_object(record: AuditEvent) -> dict[str, Any]:

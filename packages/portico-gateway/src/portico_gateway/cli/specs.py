@@ -191,6 +191,29 @@ FORMS: dict[str, CommandSpec] = {
             "audit checkpoint",
         ),
     ),
+    "usage": CommandSpec(
+        "portico usage [--by DIMENSION] [--month YYYY-MM] [options]",
+        "Show the calls, errors, latency and estimated tokens in the audit log of a server\n"
+        "or gateway, by tool, upstream, client or principal.",
+        (),
+        {
+            "": (
+                option(
+                    "--by",
+                    choices=("tool", "upstream", "client", "principal"),
+                    default="tool",
+                    help="one row for each of these (default: %(default)s)",
+                ),
+                option("--month", metavar="YYYY-MM", help="calendar month in UTC (default: the current one)"),
+                option("--since", metavar="WHEN", help="start: a date, a timestamp, or an age such as 2h"),
+                option("--until", metavar="WHEN", help="end: a date, a timestamp, or an age such as 2h"),
+                *STORE,
+                report_format("csv"),
+            )
+        },
+        "Tokens are estimated as a quarter of the bytes.\nExit status: 0 success; 2 usage error.",
+        examples=("usage --by principal", "usage --month 2026-11 --format csv", "usage --by client --since 7d"),
+    ),
     "policy": CommandSpec(
         "portico policy explain FILE --principal ID --tool OWNER.NAME\n       portico policy test FILE [TESTS …]",
         "Explain or test the access rules of a file, or of a server.\n\n"

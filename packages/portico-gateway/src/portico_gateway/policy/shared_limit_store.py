@@ -181,6 +181,11 @@ def current_month(now: float) -> int:
     return moment.year * 100 + moment.month
 
 
+def previous_month(month: int) -> int:
+    """Return the month before a month."""
+    return month - 1 if month % 100 > 1 else month - 89
+
+
 def month_end(month: int) -> float:
     """Return the end of a month in seconds since 1970."""
     year, number = divmod(month, 100)

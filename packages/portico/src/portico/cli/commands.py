@@ -55,7 +55,7 @@ HIDDEN_COMMANDS = {
 # The commands of the other packages, for a hint if a package is not installed.
 PACKAGES = {
     "console": ("console",),
-    "gateway": ("gateway", "hub", "connect", "adopt", "pins", "audit", "policy", "tokens"),
+    "gateway": ("gateway", "hub", "connect", "adopt", "pins", "audit", "usage", "policy", "tokens"),
     "services": ("memory", "items", "contracts", "profiles"),
 }
 

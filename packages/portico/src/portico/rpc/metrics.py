@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from asyncio import CancelledError
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -119,6 +119,21 @@ def format_histogram(name: str, labels: str, counts: list[int], total: float) ->
         below += count
         lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {below}')
     return [*lines, f"{name}_sum{{{labels}}} {total:.9g}", f"{name}_count{{{labels}}} {below}"]
+
+
+def quantile(counts: Sequence[int], q: float) -> float | None:
+    """Return the duration within which this share of calls finished, interpolated in its bucket; None without calls."""
+    rank = sum(counts) * q
+    if not rank:
+        return None
+    below = 0
+    for at, count in enumerate(counts):
+        if count and below + count >= rank:
+            low = DURATION_BUCKETS_SECONDS[at - 1] if at else 0.0
+            high = DURATION_BUCKETS_SECONDS[at] if at < len(DURATION_BUCKETS_SECONDS) else DURATION_BUCKETS_SECONDS[-1]
+            return low + (high - low) * (rank - below) / count
+        below += count
+    return DURATION_BUCKETS_SECONDS[-1]
 
 
 def filter_hidden_tools(text: str, hidden: Callable[[str], bool]) -> str:
