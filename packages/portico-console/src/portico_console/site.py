@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from portico._lazy import LazyModule
 from portico.auth.principal import StaticTokens
 from portico.rpc.metrics import Metrics
 from portico.rpc.supervision import BackgroundTasks
@@ -46,12 +45,7 @@ from portico_console.session_auth import (
 )
 
 if TYPE_CHECKING:
-    from portico.transports.http_server import ip_rate_limit
-    from portico_console import console as console_module
     from portico_console.console import Console
-else:
-    ip_rate_limit = LazyModule("portico.transports.http_server.ip_rate_limit")
-    console_module = LazyModule("portico_console.console")
 
 PAGE = Path(__file__).with_name("static")
 INDEX = "index.html"
@@ -199,6 +193,8 @@ class ConsoleSite:
 
     async def _login_here(self, request: HttpRequest, writer: ResponseWriter) -> None:
         if self._login is None:
+            from portico.transports.http_server import ip_rate_limit
+
             self._login = ip_rate_limit.IpRateLimiter(ip_rate_limit.LOGINS_PER_MINUTE).wrap(self.authenticator.login)
         writer.respond(await self._login(request))
 
@@ -286,6 +282,8 @@ def attach_console(
     """
 
     def usual() -> Any:
+        from portico_console import console as console_module
+
         return console_module.Console(
             server, saved_calls_file=resolve_data_directory(server.data_dir) / SAVED_CALLS_FILE
         )

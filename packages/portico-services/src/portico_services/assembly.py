@@ -33,13 +33,8 @@ from portico_services.settings import CompatSection, SettingsFile
 
 if TYPE_CHECKING:
     from portico.compat.mcp_sdk import ToolDefinition
-    from portico_services import operator_tools as operator_module
-    from portico_services.contracts import http_endpoint
-    from portico_services.profiles import adapter, loader
+    from portico_services.profiles import adapter
 else:
-    operator_module = LazyModule("portico_services.operator_tools")
-    http_endpoint = LazyModule("portico_services.contracts.http_endpoint")
-    loader = LazyModule("portico_services.profiles.loader")
     adapter = LazyModule("portico_services.profiles.adapter")
 
 log = logging.getLogger("portico")
@@ -127,6 +122,8 @@ def wants_call_log(settings_file: SettingsFile) -> bool:
 
 def settings_paths(profile: str | None, config: str | None) -> list[Path]:
     """Return the paths of the settings files in order of increasing precedence."""
+    from portico_services.profiles import loader
+
     files = [loader.find_profile(profile)] if profile is not None else []
     return files + ([Path(config)] if config is not None else [])
 
@@ -189,6 +186,8 @@ def build_server(
     if server.instructions == INSTRUCTIONS:
         server.instructions = _instructions(server, environment)
     if environment.operator:
+        from portico_services import operator_tools as operator_module
+
         operator = operator_module.OperatorTools
         audit = environment.data / "operator-audit.jsonl"
         server.add(operator(SERVICE_CLASSES, _factory_by_name(chosen, prepare), audit, over_http=environment.over_http))
@@ -279,6 +278,8 @@ def apply_compat(server: Server, settings_file: SettingsFile) -> None:
 def _add_call_endpoints(server: Server, sections: Iterable[CompatSection | None]) -> None:
     for compat in sections:
         if compat is not None and compat.call_path is not None:
+            from portico_services.contracts import http_endpoint
+
             http_endpoint.add_call_endpoint(server, compat.call_path)
 
 

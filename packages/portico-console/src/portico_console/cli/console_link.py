@@ -19,9 +19,8 @@ from portico.protocol.errors import UsageError
 from portico.server.server import Server
 
 if TYPE_CHECKING:
-    from portico_console import session_auth, site
+    from portico_console import site
 else:
-    session_auth = LazyModule("portico_console.session_auth")
     site = LazyModule("portico_console.site")
 
 # The role of the stored secret that signs links.
@@ -33,6 +32,8 @@ HOW_TO_ENTER = "run `portico console` with the address of this page to get a lin
 
 def attach_console(server: Server, arguments: argparse.Namespace, **options: Any) -> Any:
     """Attach a console to a server before it is served over HTTP; return its ConsoleSite, or None if disabled."""
+    from portico_console import session_auth
+
     access = session_auth.ConsoleAccess.parse(arguments.console)
     if access is None:
         return None

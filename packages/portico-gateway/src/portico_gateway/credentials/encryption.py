@@ -11,16 +11,10 @@ import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from portico._lazy import LazyModule
 from portico.protocol.errors import PorticoError, UsageError
 from portico.store.keys import SigningKeys, configured_keys, load_keys, validate_keys
-
-if TYPE_CHECKING:
-    from portico.store import database as database_module
-else:
-    database_module = LazyModule("portico.store.database")  # clients start without importing the store
 
 _NONCE = 12
 
@@ -89,6 +83,8 @@ def load_key_ring(store: str | None, keys: Sequence[str]) -> KeyRing:
     # Keys of the settings come first and encrypt; keys of the environment still decrypt, so that a rotation can begin
     # in either place.
     raw_keys = [*(key.encode() for key in keys if key), *configured_keys()]
+    from portico.store import database as database_module
+
     result = raw_keys or load_keys(*database_module.parse_database_url(store or ""))
     if not result:
         raise UsageError(

@@ -13,11 +13,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from portico._lazy import LazyModule
 from portico.cli.data_dir import DEFAULT_STORE_NAME, store_url
 from portico.cli.specs import parser_for
 from portico.cli.terminal_text import to_single_line
@@ -27,12 +26,6 @@ from portico_services.cli.specs import HOOKS
 from portico_services.git_project import ProjectInfo
 from portico_services.memory.extras.hooks import responses
 from portico_services.memory.extras.hooks.sqlite_reader import DirectReadUnavailable, read_sqlite
-
-if TYPE_CHECKING:
-    from portico_services.memory.extras.hooks import store_responses, transcript
-else:
-    store_responses = LazyModule("portico_services.memory.extras.hooks.store_responses")
-    transcript = LazyModule("portico_services.memory.extras.hooks.transcript")
 
 MAX_INPUT_BYTES = 50_000_000
 # Timeouts of a database lock and of the whole hook.
@@ -94,6 +87,8 @@ def _run_hook(name: str, event: dict[str, Any], arguments: argparse.Namespace) -
     now = timestamps.now_ms()
     if name == "pre-compact":
         # Without anything to store, the service and its dependencies are not imported.
+        from portico_services.memory.extras.hooks import transcript
+
         picked = transcript.extract_decisions(responses.string_field(event, "transcript_path"))
         return _by_service(name, event, url, where) if picked else None
 
@@ -123,4 +118,6 @@ def _find_project(event: dict[str, Any], arguments: argparse.Namespace) -> Proje
 
 def _by_service(name: str, event: dict[str, Any], url: str, where: ProjectInfo) -> dict[str, Any] | None:
     """Open the store, for hooks that write, for PostgreSQL, and for an outdated schema."""
+    from portico_services.memory.extras.hooks import store_responses
+
     return store_responses.respond_from_store(name, event, url, where, busy_timeout=LOCK_TIMEOUT_SECONDS)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from portico._lazy import LazyModule
 from portico.auth.resource_server import DpopMode, ResourceServer
 from portico.auth.verifiers.base import Verifier
 from portico.auth.verifiers.claims import ClaimNames
@@ -22,10 +21,7 @@ from portico.secret_references import SecretResolver
 from portico.settings_file import convert
 
 if TYPE_CHECKING:
-    from portico import plugins
     from portico.server.server import Server
-else:
-    plugins = LazyModule("portico.plugins")
 
 StringOrList = str | tuple[str, ...]
 
@@ -149,6 +145,8 @@ def apply(server: Server, settings: AuthSectionSettings) -> None:
     if settings.proxy is not None or settings.login is not None:
         section = "proxy" if settings.proxy is not None else "login"
         home, audience = _names(settings, section)
+        from portico import plugins
+
         gateway = plugins.require_plugin("gateway", f"[auth.{section}]")
         login = gateway.add_login(server, settings, home, audience)
     server.auth = _resource_server(settings, server, login)

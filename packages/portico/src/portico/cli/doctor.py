@@ -11,12 +11,11 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from portico import __version__
-from portico._lazy import LazyModule
 from portico.cli import environment
 from portico.cli.connect import add_cli_hint, create_client, is_url, time_limit
 from portico.cli.data_dir import DEFAULT_STORE_NAME
@@ -37,11 +36,6 @@ from portico.store.database import Database, parse_database_url as parse_store
 from portico.store.transaction import Transaction
 from portico.transports import targets
 from portico.transports.http_client.responses import MAX_REASON_CHARS
-
-if TYPE_CHECKING:
-    from portico.transports.http_client import oauth_debugger
-else:
-    oauth_debugger = LazyModule("portico.transports.http_client.oauth_debugger")
 
 MIN_PYTHON_VERSION = (3, 11)
 # Half of it is the busy timeout of the database, so that a lock is reported as such.
@@ -387,6 +381,8 @@ async def _login(url: str, arguments: argparse.Namespace) -> list[HealthCheck]:
     """Check each step of the OAuth discovery."""
     try:
         async with asyncio.timeout(arguments.timeout):
+            from portico.transports.http_client import oauth_debugger
+
             return [_login_check(step) for step in await oauth_debugger.debug_discovery(url)]
     except TimeoutError:
         return [HealthCheck("login", "error", f"the login was not checked: no answer within {arguments.timeout:g} s")]

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
 
-from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
-
-if TYPE_CHECKING:
-    from portico.telemetry import log_formatters, request_log
-else:
-    log_formatters = LazyModule("portico.telemetry.log_formatters")
-    request_log = LazyModule("portico.telemetry.request_log")
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 # Level names of other programs: LOG_LEVEL is often set for all programs of a machine.
@@ -40,8 +32,10 @@ def configure_logging(
     if chosen is None:
         chosen = default
     logging.basicConfig(level=chosen.upper())
+    from portico.telemetry.log_formatters import create_formatter
+
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(log_formatters.create_formatter(format or "text"))
+        handler.setFormatter(create_formatter(format or "text"))
     if environment_level and _find_level(environment_level) is None:
         # Only a warning: LOG_LEVEL may be meant for another program, and must not stop this one.
         logging.getLogger("portico").warning(
@@ -50,6 +44,8 @@ def configure_logging(
         environment_level = ""
     log_requests = chosen in ("debug", "info") if environment_level else requests
     if log_requests or format is not None:
+        from portico.telemetry import request_log
+
         request_log.log.setLevel(logging.INFO)
         request_log.enable_request_log()
 

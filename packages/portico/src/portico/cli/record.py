@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from portico._lazy import LazyModule
 from portico.cli.connect import connection_options
 from portico.cli.logging import configure_logging
 from portico.cli.specs import apply_serve_defaults, parse_target_command, parser_for
@@ -18,13 +17,6 @@ from portico.server.server import Server
 from portico.transports import stdio
 from portico.transports.event_loop import new_event_loop
 from portico.transports.targets import Target, parse_target
-
-if TYPE_CHECKING:
-    from portico.testing.recording import file as recording_file, proxy as proxy_module, replay as replay_module
-else:
-    proxy_module = LazyModule("portico.testing.recording.proxy")
-    replay_module = LazyModule("portico.testing.recording.replay")
-    recording_file = LazyModule("portico.testing.recording.file")
 
 # So that a test suite notices requests that the recording does not cover.
 EXIT_NOT_RECORDED = 1
@@ -38,6 +30,8 @@ def run_record(argv: list[str]) -> None:
     arguments.oauth = False
     # Before the file is opened, so that an invalid target does not overwrite an existing recording.
     target = _target(arguments)
+    from portico.testing.recording import file as recording_file
+
     recorder = recording_file.Recorder(arguments.output)
     try:
         if arguments.port is None and arguments.host is None:
@@ -50,6 +44,8 @@ def run_record(argv: list[str]) -> None:
 
 
 def _record_stdio(arguments: argparse.Namespace, target: Target, recorder: Any) -> None:
+    from portico.testing.recording import proxy as proxy_module
+
     proxy = proxy_module.RecordingProxy(target, recorder)
     stdin, stdout = stdio.claim_stdio()
     if sys.stderr.isatty():
@@ -87,6 +83,8 @@ def run_replay(argv: list[str]) -> int:
     """Run `portico replay`."""
     arguments = apply_serve_defaults(_set_missing_options(parser_for("replay").parse(argv)))
     configure_logging("warning")
+    from portico.testing.recording import replay as replay_module
+
     replay = replay_module.ReplayHandler.load(arguments.file)
     server = replay.server()
     if arguments.transport == "http":

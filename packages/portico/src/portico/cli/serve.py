@@ -33,22 +33,12 @@ from portico.transports.event_loop import handle_signals, new_event_loop
 # Deferred: over stdio every client starts its own process, which needs few of these modules.
 if TYPE_CHECKING:
     from portico import plugins
-    from portico.auth import settings as auth_settings
-    from portico.cli import local_token, welcome
-    from portico.client import client
-    from portico.server import http, settings
-    from portico.server.policy import settings as access_settings
-    from portico.transports.http_server import bind_address
+    from portico.cli import local_token
+    from portico.server import settings
 else:
     plugins = LazyModule("portico.plugins")
-    auth_settings = LazyModule("portico.auth.settings")
     local_token = LazyModule("portico.cli.local_token")
-    welcome = LazyModule("portico.cli.welcome")
-    client = LazyModule("portico.client.client")
-    http = LazyModule("portico.server.http")
     settings = LazyModule("portico.server.settings")
-    access_settings = LazyModule("portico.server.policy.settings")
-    bind_address = LazyModule("portico.transports.http_server.bind_address")
 
 
 def run(argv: list[str]) -> None:
@@ -109,6 +99,8 @@ def run(argv: list[str]) -> None:
     else:
         # At a terminal no client will ever write to standard input, and the command would appear to hang.
         if sys.stdin.isatty():
+            from portico.cli import welcome
+
             welcome.print_stdio_hint(server, arguments)
         server.run("stdio", **options)
 
@@ -122,6 +114,8 @@ def _run(
 ) -> None:
     if site is not None:
         announce = partial(plugins.find_plugin("console").announce_console, site, announce, arguments.data)
+    from portico.server import http
+
     http.run_http(server, on_ready=announce, **options)
 
 
@@ -194,6 +188,8 @@ def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
     overrides = {name: part for name, part in options.items() if part}
     if arguments.config is None and not overrides:
         return
+    from portico.server.policy import settings as access_settings
+
     access = (
         access_settings.AccessSettings() if arguments.config is None else access_settings.read_file(arguments.config)
     )
@@ -202,6 +198,8 @@ def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
         if settings is None and (arguments.target or "").endswith(".toml"):
             # A gateway file may contain the rest.
             settings = access_settings.read_file(arguments.target).sections.get("auth")
+        from portico.auth import settings as auth_settings
+
         access.sections["auth"] = auth_settings.with_overrides(settings, overrides)
     access_settings.apply(server, access)
 
@@ -253,6 +251,8 @@ def _protect(
         announce = partial(_announce_token, options["token"], arguments.data, running_token is None)
     announce = _with_operator(server, arguments, options, port, announce)
     if arguments.target is None:
+        from portico.cli import welcome
+
         announce = welcome.after(announce, server, arguments)
     return announce
 
@@ -269,6 +269,8 @@ def _is_near(arguments: argparse.Namespace) -> bool:
 
     A Unix socket is accessible to this user only; other addresses require authentication or --insecure anyway.
     """
+    from portico.transports.http_server import bind_address
+
     return arguments.unix_socket is None and bind_address.BindAddress(host=arguments.host, fd=arguments.fd).is_local()
 
 
@@ -340,6 +342,8 @@ def run_worker(argv: list[str]) -> None:
     if arguments.config is not None:
         # Access is checked again when a task runs, because permissions may have changed, and calls are audited.
         _load_serve_section(arguments)
+        from portico.server.policy import settings as access_settings
+
         access_settings.apply(server, access_settings.read_file(arguments.config))
     _set_up_tasks(server, arguments)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -375,6 +379,8 @@ async def _read_upstream_info(entry: dict[str, Any]) -> dict[str, Any]:
 
     Raises an error if the upstream is unreachable, because the gateway would be empty.
     """
+    from portico.client import client
+
     async with client.Client(entry) as upstream:
         info = upstream.server_info
         info_options = {} if info is None else {"version": info.version, "title": info.title}

@@ -7,21 +7,11 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from portico._lazy import LazyModule
 from portico.cli.data_dir import store_url
 from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.server import Server, ToolSearchConfig
-
-if TYPE_CHECKING:
-    from portico import plugins
-    from portico.search import auto_search, lazy_handler, tool_search
-else:
-    plugins = LazyModule("portico.plugins")
-    tool_search = LazyModule("portico.search.tool_search")
-    auto_search = LazyModule("portico.search.auto_search")
-    lazy_handler = LazyModule("portico.search.lazy_handler")
 
 log = logging.getLogger("portico")
 
@@ -68,6 +58,8 @@ def create_public_handler(
     brief = {"omit_output_schemas": True} if chosen.brief else {}
     handler = _create_handler(name, server, part, arguments, config, chosen.always, **brief)
     server.add_lifespan(handler.own_tools.lifespan)
+    from portico.search import auto_search
+
     return auto_search.AutoToolSearch(handler) if mode == "auto" else handler
 
 
@@ -87,7 +79,11 @@ def _mount_endpoints(
 def _add_endpoint(server: Server, name: str, path: str, make: Callable[[], Any], part: Any = None) -> None:
     """Add an endpoint that is loaded by its first client."""
     # Scripts need a sandbox that is available on Linux only.
+    from portico import plugins
+
     if name != "code" or (sys.platform == "linux" and plugins.find_plugin("services") is not None):
+        from portico.search import lazy_handler
+
         handler = lazy_handler.LazyHandler(part or server, name, make)
         server.add_endpoint(path, handler)
         server.add_lifespan(handler.lifespan)
@@ -106,5 +102,9 @@ def _create_handler(
         # An interrupted run continues after a restart, so it is stored with the data of this server.
         store = server.store or store_url(arguments.store, arguments.data, server.info.name)
         options |= {"store": store, **config.code}
+        from portico import plugins
+
         return plugins.require_plugin("services", "code mode").code_mode()(part, pinned_tools=always, **options)
+    from portico.search import tool_search
+
     return tool_search.ToolSearchServer(part, pinned_tools=always, **options)

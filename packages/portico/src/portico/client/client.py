@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from portico._lazy import LazyModule
 from portico._options import validated_kwargs
 from portico.client import results
 from portico.client.cache import ResponseCache
@@ -58,15 +57,9 @@ from portico.transports.targets import Target, configuration_kind, parse_target
 from portico.transports.upstream import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Upstream
 
 if TYPE_CHECKING:
-    from portico import plugins
-    from portico.client import auth as authorization, multi_server
     from portico.client.auth import ClientAuth
     from portico.client.multi_server import ServerGroup
     from portico.transports.http_client.oauth import LoginCallback
-else:
-    authorization = LazyModule("portico.client.auth")
-    multi_server = LazyModule("portico.client.multi_server")
-    plugins = LazyModule("portico.plugins")
 
 CLOSE_TIMEOUT_SECONDS = 2.0
 
@@ -77,6 +70,8 @@ def _sender(auth: ClientAuth, target: Target, browser: LoginCallback | None) -> 
     # OAuth modules are imported only by clients that use authentication.
     if auth is None:
         return None
+    from portico.client import auth as authorization
+
     return authorization.create_sender(auth, target, browser)
 
 
@@ -227,10 +222,14 @@ class Client:
         """
         kind = configuration_kind(target)
         if kind == "gateway":
+            from portico import plugins
+
             gateway = plugins.require_plugin("gateway", "a gateway file as target")
             return cast("ServerGroup", gateway.load_gateway_for_client(target.strip()))
         if kind is None:
             return None
+        from portico.client import multi_server
+
         callbacks = multi_server.ClientCallbacks(
             identity,
             self._answer_question,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
-from portico._lazy import LazyModule
 from portico.compat.unsupported import Unsupported, pop_unsupported
 from portico.protocol.errors import UsageError
 from portico.server.components.validation import ANY_METHOD, CacheHint
@@ -19,16 +18,9 @@ from portico.server.registry.registration import ComponentDefaults
 from portico.server.server import Server, configure_log_level
 
 if TYPE_CHECKING:
-    from portico.auth import resource_server as resource_module
-    from portico.compat.mcp_sdk import auth as auth_module, extension as extension_module, settings
     from portico.compat.mcp_sdk.settings import RequestStateSecurity
     from portico.server.context.request_state import RequestStateSealer
     from portico.transports.http_server.asgi import AsgiApplication
-else:
-    resource_module = LazyModule("portico.auth.resource_server")
-    auth_module = LazyModule("portico.compat.mcp_sdk.auth")
-    extension_module = LazyModule("portico.compat.mcp_sdk.extension")
-    settings = LazyModule("portico.compat.mcp_sdk.settings")
 
 # HTTP options that have another name in Portico.
 _HTTP_OPTION_NAMES = {
@@ -77,6 +69,8 @@ def translate_http_options(of: str, options: Mapping[str, Any]) -> dict[str, Any
     protection: dict[str, Any] = {}
     security = translated.pop("transport_security", None)
     if security is not None:
+        from portico.compat.mcp_sdk import settings
+
         protection |= settings.TransportSecuritySettings(
             bool(getattr(security, "enable_dns_rebinding_protection", True)),
             list(getattr(security, "allowed_hosts", ())),
@@ -161,6 +155,8 @@ class CompatServer(Server):
 
     def add_extension(self, extension: Any) -> None:
         """Add an extension: an object with an `identifier`."""
+        from portico.compat.mcp_sdk import extension as extension_module
+
         self.add(extension_module.ExtensionService(extension))
 
     def _to_handler_middleware(self, middleware: Any) -> Any:
@@ -170,6 +166,8 @@ class CompatServer(Server):
         called = middleware if isfunction(middleware) or ismethod(middleware) else type(middleware).__call__
         parameters = 2 if called is middleware else 3
         if iscoroutinefunction(called) and called.__code__.co_argcount == parameters + ismethod(called):
+            from portico.compat.mcp_sdk import extension as extension_module
+
             return extension_module.FunctionMiddleware(middleware, self)
         return super()._to_handler_middleware(middleware)
 
@@ -212,8 +210,12 @@ class CompatServer(Server):
 
 
 def _translate_auth(auth: Any, verifier: Any) -> Any:
+    from portico.auth import resource_server as resource_module
+
     if verifier is None and (isinstance(auth, str | resource_module.ResourceServer) or callable(auth)):
         return auth
+    from portico.compat.mcp_sdk import auth as auth_module
+
     return auth_module.CompatAuth(auth, verifier)
 
 

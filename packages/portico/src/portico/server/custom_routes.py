@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from portico.transports.http_server import custom_routes, messages
     from portico.transports.http_server.custom_routes import CustomRoute
     from portico.transports.http_server.messages import HttpRequest, HttpResponse
-else:
-    custom_routes = LazyModule("portico.transports.http_server.custom_routes")
-    messages = LazyModule("portico.transports.http_server.messages")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +61,8 @@ def custom_route(
             value = fn(RouteRequest(request))
             return _to_answer(await value if isinstance(value, Awaitable) else value)
 
+        from portico.transports.http_server import custom_routes
+
         routes.extend(custom_routes.CustomRoute(*route, page, guarded=authenticated) for route in added)
         return fn
 
@@ -83,6 +80,8 @@ def _to_answer(value: Any) -> HttpResponse:
 
     Starlette responses are recognized by their attributes.
     """
+    from portico.transports.http_server import messages
+
     if isinstance(value, messages.HttpResponse):
         return value
     if hasattr(value, "status_code") and hasattr(value, "body"):

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
 
-from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
 from portico.store.connection_pool import CompletionQueue, run_transaction
 from portico.store.errors import DatabaseClosed, DatabaseOpenError, StoreError
@@ -34,10 +33,7 @@ from portico.store.sqlite import SqliteEngine
 from portico.store.transaction import Engine, Event, Isolation, Transaction
 
 if TYPE_CHECKING:
-    from portico.store import postgres
     from portico.store.postgres import PostgresEngine
-else:
-    postgres = LazyModule("portico.store.postgres")
 
 T = TypeVar("T")
 log = logging.getLogger("portico")
@@ -165,6 +161,8 @@ async def retry_until_ready(start: Callable[[], Awaitable[T]]) -> T:
 
 def _import_postgres() -> type[PostgresEngine]:
     try:
+        from portico.store import postgres
+
         engine: type[PostgresEngine] = postgres.PostgresEngine
     except ImportError as failure:
         raise DatabaseOpenError("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure

@@ -5,14 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
-
-from portico._lazy import LazyModule
-
-if TYPE_CHECKING:
-    from portico.telemetry import opentelemetry
-else:
-    opentelemetry = LazyModule("portico.telemetry.opentelemetry")
 
 log = logging.getLogger("portico")
 
@@ -43,6 +35,8 @@ def start_telemetry(service: str) -> None:
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or _warned:
         return
     try:
+        from portico.telemetry import opentelemetry
+
         opentelemetry.start(service, configure=variable is not None)
     except ImportError as failure:
         _warn(f"{variable} is set, but nothing is exported: {failure}; pip install 'portico[otel]'")

@@ -13,26 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portico._lazy import LazyModule
-
 if TYPE_CHECKING:
-    from portico.client import client as client_module, sync_client
     from portico.client.client import Client
     from portico.client.sync_client import SyncClient
-    from portico.protocol import versions
-    from portico.testing import snapshots, transcript
-    from portico.testing.recording import replay
     from portico.testing.snapshots import ContractSnapshot
     from portico.testing.transcript import Transcript
-    from portico.transports import importer
-else:
-    client_module = LazyModule("portico.client.client")
-    sync_client = LazyModule("portico.client.sync_client")
-    replay = LazyModule("portico.testing.recording.replay")
-    snapshots = LazyModule("portico.testing.snapshots")
-    transcript = LazyModule("portico.testing.transcript")
-    importer = LazyModule("portico.transports.importer")
-    versions = LazyModule("portico.protocol.versions")
 
 UPDATE_OPTION = "--update-snapshots"
 SERVER_INI = "portico_server"
@@ -62,6 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # Tests without the client are not repeated per version.
     if marker is None or "portico_protocol_version" not in metafunc.fixturenames:
         return
+    from portico.protocol import versions
+
     supported = versions.SUPPORTED_PROTOCOL_VERSIONS
     protocol_versions = marker.args or supported
     if unknown := [item for item in protocol_versions if item not in supported]:
@@ -80,6 +67,8 @@ def portico_server(request: pytest.FixtureRequest, pytestconfig: pytest.Config) 
     """Return the server under test. Configure it in the pytest settings, or override this fixture."""
     marker = request.node.get_closest_marker("recording")
     if marker is not None:
+        from portico.testing.recording import replay
+
         return replay.ReplayHandler.load(request.path.parent / marker.args[0])
     ini_value = pytestconfig.getini(SERVER_INI)
     if not ini_value:
@@ -91,6 +80,8 @@ def portico_server(request: pytest.FixtureRequest, pytestconfig: pytest.Config) 
     # Relative to the pytest root, because tests may run in another directory.
     file, mark, name = ini_value.partition(".py")
     path = pytestconfig.rootpath / f"{file}.py"
+    from portico.transports import importer
+
     return importer.import_server(f"{path}{name}" if mark and path.exists() else ini_value)
 
 
@@ -103,6 +94,8 @@ def portico_client_options() -> dict[str, Any]:
 @pytest.fixture
 def portico_transcript() -> Transcript:
     """Return the transcript of all messages between the client and the server of this test."""
+    from portico.testing import transcript
+
     return transcript.Transcript()
 
 
@@ -119,6 +112,8 @@ def _client_options(
 
 async def _portico_client(portico_server: Any, _client_options: dict[str, Any]) -> AsyncIterator[Client]:
     """Open a Client of the server at the protocol version of the test."""
+    from portico.client import client as client_module
+
     async with client_module.Client(portico_server, **_client_options) as client:
         yield client
 
@@ -144,6 +139,8 @@ else:
 @pytest.fixture
 def portico_sync_client(portico_server: Any, _client_options: dict[str, Any]) -> Iterator[SyncClient]:
     """Open a SyncClient of the server, for tests that are not coroutines."""
+    from portico.client import sync_client
+
     with sync_client.SyncClient(portico_server, **_client_options) as client:
         yield client
 
@@ -157,6 +154,8 @@ def portico_contract(
     folder = request.path.parent / "__snapshots__"
     # The snapshot belongs to the server, not to one run of a test, so its name has no protocol version.
     name = f"{request.path.stem}.{getattr(request.node, 'originalname', None) or request.node.name}.json"
+    from portico.testing import snapshots
+
     return snapshots.ContractSnapshot(
         portico_server, Path(folder, name), update=bool(pytestconfig.getoption(UPDATE_OPTION))
     )

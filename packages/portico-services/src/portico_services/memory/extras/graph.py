@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.store.namespaces import CURRENT_STATUSES
 from portico_services.memory.store.ownership import LOCAL_OWNER, VISIBLE, HiddenCounts
-
-if TYPE_CHECKING:
-    from portico_services.memory.store import entities as naming
-else:
-    naming = LazyModule("portico_services.memory.store.entities")
 
 DiagramFormat = Literal["mermaid", "dot", "text"]
 # Three hops reach most of a graph; further ones cost more and say less.
@@ -59,6 +53,8 @@ def list_entities(tx: Transaction, kind: str | None, limit: int, *, owner: str =
     of_kind = (
         "select * from (select name, label, kind, mentions from memory_entity where kind = :kind_{0} {1}) as of_{0}"
     )
+    from portico_services.memory.store import entities as naming
+
     kinds = {f"kind_{number}": item for number, item in enumerate([kind] if kind is not None else naming.ENTITY_KINDS)}
     result = " union all ".join(of_kind.format(number, order) for number in range(len(kinds)))
     rows = tx.fetch_all(

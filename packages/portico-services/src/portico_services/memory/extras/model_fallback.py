@@ -19,9 +19,8 @@ from portico_services.memory.store import validation
 from portico_services.memory.tools.context import MemoryToolContext
 
 if TYPE_CHECKING:
-    from portico_services.memory.extras import chat_model, enrichment
+    from portico_services.memory.extras import enrichment
 else:
-    chat_model = LazyModule("portico_services.memory.extras.chat_model")
     enrichment = LazyModule("portico_services.memory.extras.enrichment")
 
 ModelProvider = Callable[[str, int], Awaitable[str]]
@@ -36,6 +35,8 @@ def _load_provider(setting: ModelProvider | str | Mapping[str, Any] | None) -> M
     `UsageError`.
     """
     if isinstance(setting, Mapping):
+        from portico_services.memory.extras import chat_model
+
         return chat_model.chat_model_from_settings(setting)
     if not isinstance(setting, str):
         return setting
@@ -52,6 +53,8 @@ def _load_provider(setting: ModelProvider | str | Mapping[str, Any] | None) -> M
 
 def _provider_timeout(provider: ModelProvider) -> float:
     # The endpoint enforces its own timeout and reports it better, so this one is only a safety net.
+    from portico_services.memory.extras import chat_model
+
     return provider.timeout + 5 if isinstance(provider, chat_model.ChatModelEndpoint) else PROVIDER_TIMEOUT_SECONDS
 
 

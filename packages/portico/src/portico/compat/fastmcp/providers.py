@@ -6,19 +6,11 @@ import logging
 import os
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from portico._lazy import LazyModule
 from portico.compat.unsupported import Unsupported, pop_unsupported, reject_options
 from portico.protocol.errors import UsageError
 from portico.server.registry.service import Component, Service
-
-if TYPE_CHECKING:
-    from portico.compat.fastmcp import server as server_module
-    from portico.server.skills import service
-else:
-    server_module = LazyModule("portico.compat.fastmcp.server")
-    service = LazyModule("portico.server.skills.service")
 
 log = logging.getLogger("portico")
 
@@ -78,9 +70,12 @@ class SkillsDirectoryProvider:
             )
         self._folders = there
 
-    def put_on(self, server: Any) -> None:
+    def attach(self, server: Any) -> None:
+        """Add the skills to a server."""
+        from portico.server.skills.service import Skills
+
         for folder in self._folders:
-            server.add(service.Skills(Path(folder).expanduser()))
+            server.add(Skills(Path(folder).expanduser()))
 
 
 class ClaudeSkillsProvider(SkillsDirectoryProvider):
@@ -93,6 +88,8 @@ class ClaudeSkillsProvider(SkillsDirectoryProvider):
 def create_proxy(target: Any, *, name: str | None = None, **options: Any) -> Any:
     """Return a server that forwards everything to another one: a URL, a command, a Client or a Server."""
     pop_unsupported("create_proxy", options, _PROXY_UNSUPPORTED)
-    server = server_module.FastMCP(name or "proxy", **options)
+    from portico.compat.fastmcp.server import FastMCP
+
+    server = FastMCP(name or "proxy", **options)
     server.mount(target)
     return server

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from portico._lazy import LazyModule
 from portico.auth.access_token import AccessToken
 from portico.auth.principal import Principal
 from portico.auth.resource_server import ResourceServer
 from portico.auth.verifiers.base import InvalidToken, RequestCredentials, VerifiedToken
 from portico.compat.unsupported import Unsupported, reject_options
 from portico.protocol.errors import UsageError
-
-if TYPE_CHECKING:
-    from portico.compat.mcp_sdk import settings
-else:
-    settings = LazyModule("portico.compat.mcp_sdk.settings")
 
 
 class AuthProvider:
@@ -128,6 +122,8 @@ def create_resource_server(auth: Any, verifier: Any, server: Any) -> ResourceSer
     if isinstance(auth, AuthProvider) and not hasattr(auth, "verify_token"):
         return auth.create_resource_server(server, verifier)
     if _is_settings(auth):
+        from portico.compat.mcp_sdk import settings
+
         fields = {name: getattr(auth, name) for name in settings.AUTH_FIELDS if hasattr(auth, name)}
         return settings.AuthSettings(**fields).create_resource_server(server, verifier)
     chosen = auth if hasattr(auth, "verify_token") else verifier

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from portico._lazy import LazyModule
 from portico.auth.resource_server import ResourceServer
 from portico.compat.mcp_sdk.auth import AuthProvider, required_by, server_url, to_verifier
 from portico.compat.unsupported import Unsupported, reject_options
@@ -15,10 +14,7 @@ from portico.protocol.errors import UsageError
 from portico.server.options import StateCodec
 
 if TYPE_CHECKING:
-    from portico.server.context import request_state
     from portico.server.context.request_state import RequestStateSealer
-else:
-    request_state = LazyModule("portico.server.context.request_state")
 
 # The length of the SHA-256 MAC: a shorter key would be the weakest part.
 MIN_KEY_BYTES = 32
@@ -85,6 +81,8 @@ class RequestStateSecurity:
     def create_sealer(self, name: str) -> RequestStateSealer:
         first = self._keys[0] if self._keys else None
         ttl = {} if self._ttl is None else {"ttl": self._ttl}
+        from portico.server.context import request_state
+
         return request_state.RequestStateSealer(
             first, name=name, previous_keys=self._keys[1:], codec=self._codec, **ttl
         )

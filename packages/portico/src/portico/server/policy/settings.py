@@ -17,11 +17,9 @@ from portico.protocol.errors import UsageError
 from portico.settings_file import locate_errors, read_tables, unknown_key
 
 if TYPE_CHECKING:
-    from portico import plugins
     from portico.auth import settings as auth_settings
     from portico.server.server import Server
 else:
-    plugins = LazyModule("portico.plugins")
     auth_settings = LazyModule("portico.auth.settings")
 
 
@@ -49,6 +47,8 @@ def _section(name: str) -> AccessSection:
         )
     # Failing is deliberate: a server whose file has rules must not start without the package that
     # enforces them.
+    from portico import plugins
+
     access_section: AccessSection = plugins.require_plugin("gateway", f"[{name}]").access_sections()[name]
     return access_section
 

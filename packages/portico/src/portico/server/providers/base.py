@@ -28,7 +28,6 @@ from portico.rpc.fair_queue import get_caller_key
 from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
 
 if TYPE_CHECKING:
-    from portico.jsonschema import argument_issues
     from portico.protocol import uri_template as uris
     from portico.rpc.change_relay import ChangeRelay
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from portico.server.registry.caller_view import CallerView
 else:
     uris = LazyModule("portico.protocol.uri_template")
-    argument_issues = LazyModule("portico.jsonschema.argument_issues")
     mounts = LazyModule("portico.server.providers.mount")
 
 # How long the list of a remote handler is trusted to contain a name, and how long a name is trusted to be missing.
@@ -119,6 +117,8 @@ class Provider(ABC):
     async def not_found_error(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> ComponentNotFound:
         """Return the error for an unknown name, with similar names that the caller may see."""
         names = await self.visible_names(call, catalog, self.view(call))
+        from portico.jsonschema import argument_issues
+
         return ComponentNotFound(
             kind, name, argument_issues.closest_names(name, catalog.without_auth_checks(names), max_results=3)
         )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico._lazy import LazyModule
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.content import EmbeddedResource, ResourceLink
 from portico.protocol.errors import InvalidParams, MethodNotFound, ProtocolError, UsageError
@@ -29,12 +28,6 @@ from portico.rpc.client_requests import validate_input_requests
 from portico.rpc.handshake.input_requests import resolve_input_requests
 from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.registry.caller_view import CallerView
-
-if TYPE_CHECKING:
-    from portico.transports import targets, upstream
-else:
-    targets = LazyModule("portico.transports.targets")
-    upstream = LazyModule("portico.transports.upstream")
 
 _CHANGES = frozenset(
     {
@@ -231,10 +224,12 @@ def resolve_handler(target: Any) -> Handler:
         raise UsageError(f"cannot mount the class {target.__name__}: mount an instance of it")
     if callable(target):
         return target  # type: ignore[no-any-return]
-    # Imported on demand: only servers that connect to upstreams need the client.
-    upstreams = upstream
-    result = targets.parse_target(target)
-    handler: Handler = getattr(result, "handler", None) or upstreams.Upstream(result)
+    # Only servers that connect to upstreams need the client.
+    from portico.transports.targets import parse_target
+    from portico.transports.upstream import Upstream
+
+    result = parse_target(target)
+    handler: Handler = getattr(result, "handler", None) or Upstream(result)
     return handler
 
 

@@ -7,20 +7,14 @@ event loop, and input that is not understood gets no response.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from portico._lazy import LazyModule
 from portico.extend import Transaction
 from portico_services import git_project, text as texts
 from portico_services.git_project import ProjectInfo
 from portico_services.memory.store import filters, listing, near_duplicates, records, validation
 from portico_services.memory.store.filters import MemoryFilter
 from portico_services.memory.store.records import MemoryRecord
-
-if TYPE_CHECKING:
-    from portico_services.memory.search import retrieval
-else:
-    retrieval = LazyModule("portico_services.memory.search.retrieval")
 
 MAX_NEWEST_MEMORIES, MAX_RELATED_MEMORIES, MAX_FILE_MEMORIES = 8, 5, 3
 MAX_QUERY_CHARS = 2000
@@ -67,6 +61,8 @@ def _find_related(tx: Transaction, prompt: str, home: MemoryFilter, now: int) ->
     if not near_duplicates.tokenize(question):
         return []
     # The ranking code is loaded here, because the other hooks do not need it.
+    from portico_services.memory.search import retrieval
+
     scored = retrieval.retrieve(tx, question[: filters.MAX_FILTER_CHARS], home, MAX_RELATED_MEMORIES, at=now)
     strong = [item.memory for item in scored if not item.is_weak]
     result = records.fetch(tx, strong)
