@@ -17,7 +17,7 @@ from portico.auth.verifiers import jws
 from portico.auth.verifiers.base import InvalidToken
 from portico.frontmatter import parse_frontmatter
 from portico.protocol.errors import UsageError
-from portico.protocol.json_depth import MAX_JSON_DEPTH, DepthExceeded, check_depth, decode_bounded, exceeds_depth
+from portico.protocol.json_depth import MAX_JSON_DEPTH, decode_bounded, exceeds_depth
 from portico.server.providers.openapi.document import read_document
 from portico.testing.recording.file import Recorder
 from portico_gateway.authserver import clients
@@ -54,11 +54,6 @@ def test_depth_is_that_of_the_decoded_value() -> None:
         text, depth = json.dumps(value), depth_of(value)
         for limit in range(max(depth - 2, 0), depth + 2):
             assert exceeds_depth(text, limit) == (depth > limit), text
-            if depth <= limit:
-                check_depth(value, limit)
-                continue
-            with pytest.raises(DepthExceeded):
-                check_depth(value, limit)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 200 + '"', '["' + '\\"' * 100_000])

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from portico import Client, Server, ToolError
+from portico.audit import verify_log_file
 from portico.auth import Principal
 from portico.auth.principal import OPERATOR
 from portico.extend import serve_http
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico_services import assembly
 from portico_services.settings import SettingsFile
-from portico_services.system.audit_log import find_tampered_record
 
 PATIENCE = 30.0
 
@@ -105,7 +105,7 @@ async def test_caller_who_is_not_the_operator_is_denied_and_audited(
             with pytest.raises(ToolError, match="needs the scope contracts:read"):
                 await client.call_tool("spec_list")
     trail = tmp_path / "operator-audit.jsonl"
-    assert find_tampered_record(trail) is None
+    assert not verify_log_file(trail).findings
     lines = [json.loads(line) for line in trail.read_bytes().splitlines()]
     records = [line["record"] for line in lines if "record" in line]
     assert [(record["name"], record["outcome"]) for record in records] == [

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from portico.audit import verify_log_file
 from portico_services.system import audit_log, machine, processes, subprocesses
-from portico_services.system.audit_log import AuditLog, find_tampered_record
+from portico_services.system.audit_log import AuditLog
 from portico_services.system.errors import AccessDenied, CorruptData, MissingDependency, require_package
 from portico_services.system.service import System
 from portico_services.system.text import escape_controls, escape_controls_deep, path_from_text, path_to_text, truncate
+
+
+def tampered_record(file: Path) -> int | None:
+    """Return the number of the first record of a log that is not as it was written, or None."""
+    findings = verify_log_file(file).findings
+    return findings[0].number if findings else None
 
 
 def test_this_process_is_among_the_processes() -> None:
@@ -74,7 +81,7 @@ def test_records_are_a_chain_that_shows_every_change(tmp_path: Path) -> None:
         trail = AuditLog(file)
         trail.add("fs_read", {"path": f"/{n}", "none": None}, "ok")
         trail.add("fs_read", {"path": "x" * 1000}, "denied")
-    assert find_tampered_record(file) is None
+    assert tampered_record(file) is None
     trail.close()
     lines = file.read_text().splitlines()
     records = [at for at, line in enumerate(lines) if '"record"' in line]
@@ -83,12 +90,12 @@ def test_records_are_a_chain_that_shows_every_change(tmp_path: Path) -> None:
     for n, at in enumerate(records):
         spoilt = [*lines[:at], lines[at].replace("fs_read", "fs_stat"), *lines[at + 1 :]]
         file.write_text("\n".join(spoilt) + "\n")
-        assert find_tampered_record(file) == n + 1
+        assert tampered_record(file) == n + 1
         file.write_text("\n".join([*lines[:at], *lines[at + 1 :]]) + "\n")
-        assert find_tampered_record(file) == n + 1
+        assert tampered_record(file) == n + 1
     # Its end was signed, and is known beside it.
     file.write_text("\n".join(lines[: records[4]]) + "\n")
-    assert find_tampered_record(file) is not None
+    assert tampered_record(file) is not None
     assert file.stat().st_mode & 0o077 == 0
 
 
@@ -112,16 +119,16 @@ def older() -> str:
 def test_a_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_text(older())
-    assert find_tampered_record(file) is None
+    assert tampered_record(file) is None
     trail = AuditLog(file)
     trail.add("fs_read", {"path": "/b"}, "ok")
     trail.close()
     assert [part.name for part in audit_log.log_files(file)] == ["audit.jsonl.1", "audit.jsonl"]
-    assert find_tampered_record(file) is None
+    assert tampered_record(file) is None
     (tmp_path / "audit.jsonl.1").write_text(older().replace("/a", "/c"))
-    assert find_tampered_record(file) == 1
+    assert tampered_record(file) == 1
     (tmp_path / "audit.jsonl.1").unlink()
-    assert find_tampered_record(file) is not None
+    assert tampered_record(file) is not None
 
 
 def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +140,12 @@ def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: py
     trail.close()
     assert [record.number for record in trail.recent] == list(range(1, 21))
     assert [part.name for part in audit_log.log_files(file)][:2] == ["audit.jsonl.1", "audit.jsonl.2"]
-    assert find_tampered_record(file) is None
+    assert tampered_record(file) is None
     # It goes on where it was, and nothing that was put aside is written over.
     AuditLog(file).add("fs_read", {}, "ok")
-    assert find_tampered_record(file) is None
+    assert tampered_record(file) is None
     (tmp_path / "audit.jsonl.1").unlink()
-    first = find_tampered_record(file)
+    first = tampered_record(file)
     assert first == 1
     kept = {part.name: part.read_bytes() for part in audit_log.log_files(file)[:-1]}
     trail = AuditLog(file)
@@ -160,7 +167,7 @@ def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, mon
     trail.add("fs_read", {"path": "more evidence"}, "ok")
     trail.close()
     assert [record.arguments for record in list(trail.recent)[-2:]] == [{"path": "more evidence"}, {"more": 20_900}]
-    assert find_tampered_record(file) is None
+    assert tampered_record(file) is None
     assert sum(part.stat().st_size for part in audit_log.log_files(file)) < 100_000
 
 

@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 import portico_gateway.authserver
 from portico.auth.errors import GrantDenied
 from portico.protocol.errors import UsageError
-from portico.rpc.networks import client_network, wider_network_of
+from portico.rpc.identity import client_network, wider_network_of
 from portico.store.database import Database
 from portico.transports.http_client.oauth_fetcher import OAuthFetcher, resolve_addresses
 from portico.transports.http_server.custom_routes import CustomRoute

@@ -69,9 +69,6 @@ class LocalTokenVerifier:
         self._server = server
         self._tokens = JwtVerifier(self.issuer, algorithms=(DPOP_ALGORITHM,), key_source=_LocalKeys(server))
 
-    def verify_cached(self, credentials: RequestCredentials) -> VerifiedToken | None:
-        return self._check_revocation(self._tokens.try_verify(credentials))
-
     async def __call__(self, credentials: RequestCredentials) -> VerifiedToken | None:
         return self._check_revocation(await self._tokens(credentials))
 

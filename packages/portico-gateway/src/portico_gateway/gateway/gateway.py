@@ -169,11 +169,6 @@ class Gateway(Server):
         )
         return gateway
 
-    @classmethod
-    def from_config(cls, config: str | Path | Mapping[str, Any]) -> Gateway:
-        """Return the gateway of a configuration: the path of a file, or its contents."""
-        return cls(config) if isinstance(config, Mapping) else cls.load(config)
-
     def add_upstream(self, alias: str, target: Any, **options: Unpack[UpstreamOptions]) -> None:
         """Add an upstream: a URL, a command, a `module:object`, a Server or any Handler. Possible at any time.
 

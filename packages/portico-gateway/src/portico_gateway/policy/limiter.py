@@ -16,7 +16,7 @@ from portico.caching import LruCache
 from portico.protocol.errors import ToolError, TooManyRequests
 from portico.protocol.methods import LONG_LIVED_METHODS
 from portico.rpc.call import Call
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network
 from portico.rpc.rate_limit import RateLimit
 from portico.server.policy.interfaces import PolicyContext
 from portico_gateway.policy.budgets import CALL_METHODS, RESULT_METHODS, Budget, BudgetAccount, BudgetLedger

@@ -27,8 +27,6 @@ _VARIABLE = re.compile(r"\{[^{}]*\}")
 _QUERY = re.compile(f"[?#{_ANY_CHAR}]")
 
 Match = Callable[[str], bool]
-CompiledGlob = Sequence[str]
-"A glob, character by character."
 
 
 def fold_confusables(text: str) -> str:

@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from portico.audit import AuditEvent, AuditLogFile, log_file_parts, redact_secrets, verify_log_file
+from portico.audit import AuditEvent, AuditLogFile, log_file_parts, redact_secrets
 from portico_services.system.errors import AccessDenied
 from portico_services.system.logs.entries import format_iso
 from portico_services.system.results import AuditRecord
@@ -100,14 +100,6 @@ def log_files(file: Path) -> list[Path]:
 
 def _size(file: Path) -> int:
     return sum(part.stat().st_size for part in log_files(file))
-
-
-def find_tampered_record(file: Path) -> int | None:
-    """Return the number of the first record that was changed or whose predecessor is missing, or None if the log is
-    intact.
-    """
-    result = verify_log_file(file).findings
-    return result[0].number if result else None
 
 
 def _redact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

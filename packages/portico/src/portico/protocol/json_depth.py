@@ -83,18 +83,3 @@ def decode_bounded(data: bytes | str, type: Any = Any) -> Any:
     if exceeds_depth(data):
         raise DepthExceeded
     return msgspec.json.decode(data, type=type)
-
-
-def check_depth(value: Any, max_depth: int = MAX_JSON_DEPTH) -> None:
-    """Raise DepthExceeded if a decoded value is nested deeper than `max_depth`. Does not recurse."""
-    level, depth = [value], 0
-    while level:
-        containers = [container for container in level if isinstance(container, dict | list)]
-        depth += bool(containers)
-        if depth > max_depth:
-            raise DepthExceeded
-        level = [
-            item
-            for container in containers
-            for item in (container.values() if isinstance(container, dict) else container)
-        ]

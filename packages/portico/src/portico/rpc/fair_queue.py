@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from portico.protocol.errors import ToolError
 from portico.rpc.call import Call
-from portico.rpc.identity import principal_id
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network, principal_id
 
 # Limits of queued calls, per caller and in total.
 MAX_QUEUED_CALLS_PER_CALLER = 1000

@@ -29,8 +29,7 @@ from portico.protocol.prompts import ListPromptsResult
 from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.protocol.tools import CallToolResult, ListToolsResult
 from portico.rpc.call import Call, Handler
-from portico.rpc.identity import principal_id
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network, principal_id
 from portico.rpc.rate_limit import RateLimit, RateLimiter
 from portico.server.context.current import CurrentCall
 from portico.server.policy.interfaces import PolicyContext, observed_requests

@@ -56,9 +56,6 @@ def program(call: str) -> str:
     )
 
 
-_FORK_SERVER = program("fork_server.main(int(sys.argv[2]))")
-
-
 class ForkedProcess:
     """The server's descriptors of one worker."""
 

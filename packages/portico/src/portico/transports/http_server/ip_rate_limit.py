@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from math import ceil
 
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network
 from portico.rpc.rate_limit import RateLimit, RateLimiter
 from portico.transports.http_server.custom_routes import RouteFunction
 from portico.transports.http_server.messages import TEXT_HEADERS, HttpRequest, HttpResponse

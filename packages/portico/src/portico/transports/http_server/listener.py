@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from portico.caching import LruCache
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network
 from portico.rpc.supervision import BackgroundTasks
 from portico.transports.event_loop import handle_signals
 from portico.transports.http_server.application import KEEP_ALIVE_INTERVAL_SECONDS, HttpApplication

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -174,6 +174,3 @@ class ClientCredentialsToken:
                 (f"The API's token endpoint returned no token: status {answer.status}."), error_type="PermissionError"
             )
         self._token, self._expires_at = token, time.monotonic() + max(0.0, lasts - TOKEN_REFRESH_MARGIN_SECONDS)
-
-
-AuthorizeCallback = Callable[[ApiRequest, Operation], Awaitable[None]]

@@ -8,7 +8,7 @@ from msgspec import Raw
 from portico.protocol.errors import HttpStatusError
 from portico.rpc.call import Call
 from portico.rpc.fair_queue import get_caller_key
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network
 from portico_gateway.gateway.accounting import UpstreamHealth
 
 
