@@ -524,7 +524,9 @@ def test_skipping_to_an_offset_goes_on_with_the_cursor_if_time_runs_out(tmp_path
     lines = written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(3000)])
     ticks = iter(range(10**9))
     logs = LogRegistry(
-        lambda: {"log": log_of(tmp_path / "log")}, EncryptedCursorCodec(b"k" * 32), clock=lambda: float(next(ticks)) * 0.5
+        lambda: {"log": log_of(tmp_path / "log")},
+        EncryptedCursorCodec(b"k" * 32),
+        clock=lambda: float(next(ticks)) * 0.5,
     )
     page = logs.query("log", LogQuery(), limit=10, offset=2500)
     pages = [page]
@@ -534,4 +536,4 @@ def test_skipping_to_an_offset_goes_on_with_the_cursor_if_time_runs_out(tmp_path
         pages.append(page)
     assert len(pages) > 2
     assert {page.page for page in pages} == {251}
-    assert [entry.message.split()[1] for entry in page.entries][0] == "499"
+    assert page.entries[0].message.split()[1] == "499"
