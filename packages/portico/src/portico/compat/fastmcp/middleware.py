@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from portico.compat.unsupported import Unsupported, reject_options
@@ -155,20 +155,3 @@ class ErrorHandlingMiddleware(native.ErrorHandlingMiddleware):
     ) -> None:
         reject_options("ErrorHandlingMiddleware", unsupported, _ERRORS_UNSUPPORTED)
         super().__init__(error_callback)
-
-
-__all__: Sequence[str] = [
-    "CallNext",
-    "DetailedTimingMiddleware",
-    "ErrorHandlingMiddleware",
-    "LoggingMiddleware",
-    "Middleware",
-    "MiddlewareContext",
-    "PingMiddleware",
-    "RateLimitingMiddleware",
-    "ResponseCachingMiddleware",
-    "ResponseLimitingMiddleware",
-    "RetryMiddleware",
-    "StructuredLoggingMiddleware",
-    "TimingMiddleware",
-]

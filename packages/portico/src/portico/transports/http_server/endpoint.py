@@ -162,16 +162,6 @@ class Endpoint:
                 writer.respond(result)
                 return
             session = result
-            refusal = check_batch(frame, session.channel.batching_enabled) if isinstance(frame, list) else None
-            if refusal is not None:
-                writer.respond(
-                    HttpResponse(
-                        400,
-                        (*JSON_HEADERS, *headers),
-                        jsonrpc.encode_error(None, refusal, session.channel.protocol_version),
-                    )
-                )
-                return
         self._accept(session, frame, request, writer, headers)
 
     def _post_stateless_session(
@@ -199,21 +189,16 @@ class Endpoint:
                 writer.respond(error_responses.error_response(request, 404, "Session not found", request.cors, id_of))
                 return
             session.load_state(facts)
-            refusal = check_batch(frame, session.channel.batching_enabled) if isinstance(frame, list) else None
-            if refusal is not None:
-                writer.respond(
-                    HttpResponse(
-                        400,
-                        (*JSON_HEADERS, *headers),
-                        jsonrpc.encode_error(None, refusal, session.channel.protocol_version),
-                    )
-                )
-                return
         self._accept(session, frame, request, writer, headers)
 
     def _accept(
         self, session: HttpSession, frame: Any, request: HttpRequest, writer: ResponseWriter, headers: HeaderPairs
     ) -> None:
+        refusal = check_batch(frame, session.channel.batching_enabled) if isinstance(frame, list) else None
+        if refusal is not None:
+            body = jsonrpc.encode_error(None, refusal, session.channel.protocol_version)
+            writer.respond(HttpResponse(400, (*JSON_HEADERS, *headers), body))
+            return
         id = frame.id if type(frame) is JsonRpcMessage and frame.id is not UNSET else None
         stream = session.open_post_stream(writer, headers, id)
         stream.asked = None if id is None else (request, id)
