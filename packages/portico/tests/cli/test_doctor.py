@@ -19,6 +19,8 @@ import pytest
 from portico import __version__
 from portico.cli import doctor
 from portico.cli.main import main
+from portico.cli.output import MAX_TEXT_CHARS
+from portico.plugins import install_command
 from support.paths import ROOT
 
 Run = Callable[..., Any]
@@ -49,8 +51,17 @@ def test_where_all_is_well_nothing_is_made(examine: Any, tmp_path: Path) -> None
 
 
 def test_an_extra_that_is_not_there_is_named_with_what_installs_it(examine: Any) -> None:
-    extras = examine()[1]["extras"]
-    assert "portico[schema]" in extras["text"].partition("; not installed: ")[0]
+    found = examine()[1]
+    assert "portico[schema]" in found["extras"]["text"]
+    missing = {subject: one for subject, one in found.items() if subject.startswith("extras, ")}
+    assert all(one["text"].startswith("not installed: ") and one["hint"] for one in missing.values())
+
+
+def test_every_missing_extra_fits_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_is_installed", lambda module: False)
+    texts = [check.text for check in doctor._extras()]
+    assert all(len(text) <= MAX_TEXT_CHARS for text in texts)
+    assert all(any(f"{name} (" in text for text in texts) for name in doctor.EXTRAS)
 
 
 def test_named_extras_exist_in_the_package_that_has_them() -> None:
@@ -185,6 +196,13 @@ def test_a_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refus
         assert "as expected" not in found[about]["text"]
 
 
+def test_a_web_page_is_not_an_expected_response(examine: Any, refusing: Any) -> None:
+    code, found = examine(refusing(200, "<!doctype html>Welcome"))
+    assert code == 1
+    assert found["login, server"]["level"] == "error"
+    assert "expected a message, got text/plain" in found["login, server"]["text"]
+
+
 @pytest.mark.parametrize("url", ["http://[bad", "http://a..b/mcp", f"https://{'a' * 64}.example/mcp"])
 def test_an_invalid_url_is_a_finding(examine: Any, url: str) -> None:
     code, found = examine(url)
@@ -267,3 +285,26 @@ def test_version_shows_packages_platform_and_dependencies(capsys: pytest.Capture
     names = {line.rpartition(" ")[0] for line in lines}
     assert {"portico-gateway", "portico-services", "portico-console", "SQLite", "msgspec", "httptools"} <= names
     assert any(line.startswith("Python ") for line in lines) and any(line.startswith("event loop ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (
+            {"url": (ROOT / "packages" / "portico").as_uri(), "dir_info": {}},
+            f"pip install {ROOT}/packages/portico-console",
+        ),
+        ({"url": "file:///wheels/portico-0.1.0-py3-none-any.whl"}, "pip install 'portico[console]'"),
+        (None, "pip install 'portico[console]'"),
+    ],
+)
+def test_a_missing_package_is_installed_from_the_same_checkout(
+    monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, command: str
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return None if origin is None else json.dumps(origin)
+
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
+    assert install_command("console") == command

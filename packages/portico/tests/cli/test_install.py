@@ -548,3 +548,9 @@ def test_comments_stay(text: str) -> None:
     again = jsonc.delete_value(changed, ("mcpServers", "portico"))
     assert "portico" not in again
     assert jsonc.set_value(jsonc.delete_value(again, ("mcpServers", "gone")), ("mcpServers", "portico"), OURS)
+
+
+def test_options_of_serve_belong_after_the_dashes(portico: Any) -> None:
+    done = portico("install", "claude-code", "--services", "memory")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --services memory; options of `portico serve` follow --" in done.stderr

@@ -232,3 +232,9 @@ def test_unknown_and_ambiguous_prefixes_have_separate_errors(jobs: Jobs, client:
     assert [line.partition(":")[2][1:8] for line in done.stdout.splitlines()] == ["several", "no task", "cancell"]
     # Not every task there is, or the only one.
     assert "no task ID begins" in jobs(store, "show", "").stderr
+
+
+def test_list_rejects_an_id(jobs: Jobs, client: SyncClient, store: str) -> None:
+    done = jobs(store, "list", "3fb8")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "use `portico tasks show 3fb8`" in done.stderr

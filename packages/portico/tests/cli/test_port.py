@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("libcst")
 
 from portico import Server
+from portico.compat.port import mappings
 from portico.compat.port.codemod import rewrite
 from portico.compat.port.mappings import all_replacements
 
@@ -256,6 +258,30 @@ def ported_body(body: str) -> str:
 )
 def test_results_of_a_client_are_rewritten(before: str, after: str) -> None:
     assert ported_body(before) == after
+
+
+def test_fields_of_listed_components_are_rewritten_where_a_client_is() -> None:
+    body = "[t.inputSchema['required'] for t in await client.list_tools() if t.annotations.readOnlyHint]"
+    assert ported_body(body) == body.replace("inputSchema", "input_schema").replace("readOnlyHint", "read_only_hint")
+    assert ported_body("r = await client.call_tool('x'); r.data.mimeType").endswith('r.data["mimeType"]')
+    alone = "from fastmcp import FastMCP\n\n\ndef f(x):\n    return x.inputSchema\n"
+    assert "x.inputSchema" in ported(alone)
+
+
+def test_names_in_advice_exist() -> None:
+    for name, advice in mappings._ADVICE.items():
+        for dotted in re.findall(r"portico(?:\.\w+)+", advice):
+            module, _, attribute = dotted.rpartition(".")
+            assert hasattr(import_module(module), attribute), f"{name}: {dotted}"
+
+
+@pytest.mark.parametrize("package", ["portico.compat.fastmcp", "portico.compat.mcp_sdk"])
+def test_missing_names_of_compat_say_what_to_use(package: str) -> None:
+    with pytest.raises(ImportError, match=r"FastMCPTransport.*: pass the server itself to portico.Client"):
+        exec(f"from {package} import FastMCPTransport")
+    with pytest.raises(ImportError, match=r"import ElicitResult from portico\.types"):
+        exec(f"from {package} import ElicitResult")
+    assert not hasattr(import_module(package), "NoSuchName")
 
 
 @pytest.mark.parametrize(

@@ -369,6 +369,11 @@ OWN_FILES = {
         "import no_such_module_here\n",
         ["No module named 'no_such_module_here'", "own.py, line 1, in <module>"],
     ),
+    "exit": ("import sys\n\nsys.exit(3)\n", ["own.py cannot be loaded: SystemExit: 3", "own.py, line 3, in <module>"]),
+    "fastmcp": (
+        "import sys\nsys.modules['fastmcp'] = None\nfrom fastmcp import FastMCP\n",
+        ["This is code for fastmcp: install that package, or run `portico port own.py` to rewrite it"],
+    ),
 }
 
 
@@ -388,7 +393,33 @@ def test_an_error_in_the_users_file_is_one_message_and_its_line(
 
 
 def test_a_folder_is_not_a_server(refused: Refused, tmp_path: Path) -> None:
-    assert "'.' is a folder: expected path/to/file.py[:object]" in refused("serve", ".", cwd=tmp_path)
+    (tmp_path / "folder").mkdir()
+    for target in (".", "folder"):
+        assert f"{target!r} is a folder: expected path/to/file.py[:object]" in refused("serve", target, cwd=tmp_path)
+
+
+def test_options_of_other_tools_are_translated(run: Run, tmp_path: Path) -> None:
+    asked = run("inspect", "--json", "own.py", cwd=tmp_path)
+    assert asked.returncode == 2 and "--json: did you mean --format json?" in asked.stderr
+    asked = run("memory", "list", "--output", "json", cwd=tmp_path)
+    assert asked.returncode == 2 and "--output: did you mean --format?" in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("ftp://host/mcp", "expected an http or https URL"),
+        ("own", "did you mean 'own.py'?"),
+        ("./plain.txt", "the file is not executable; name a Python file"),
+    ],
+)
+def test_a_target_that_cannot_be_started_says_what_a_target_is(
+    run: Run, tmp_path: Path, target: str, problem: str
+) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    (tmp_path / "plain.txt").write_text("text")
+    done = run("list", target, cwd=tmp_path)
+    assert done.returncode == 3 and problem in done.stderr
 
 
 def test_services_are_added_to_a_server_of_ones_own(run: Run, tmp_path: Path) -> None:

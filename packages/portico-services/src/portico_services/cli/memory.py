@@ -291,8 +291,9 @@ async def _export(shell: ServiceSession) -> None:
         # Memories may be private, so other users of the machine must not read the file.
         write_atomic(path, "".join(parts), 0o600)
     everything = arguments.all or "project:" in arguments.filter
-    covered = "" if everything else " of this project and of the user; --all exports every project"
-    shell.printer.print_error(f"{_format_count(total)} exported{f' to {path}' if path else ''}{covered}")
+    covered = "" if everything else " of this project and of the user"
+    hint = "" if everything else "; --all exports every project"
+    shell.printer.print_error(f"{_format_count(total)}{covered} exported{f' to {path}' if path else ''}{hint}")
 
 
 def _new_file(arguments: argparse.Namespace) -> str | None:

@@ -12,7 +12,7 @@ from portico.cli.logging import configure_logging
 from portico.cli.reloader import Reloader
 from portico.cli.specs import parser_for
 from portico.cli.terminal_text import escape_control, plural
-from portico.plugins import find_plugin
+from portico.plugins import find_plugin, install_command
 from portico.server.http import serve_http
 from portico.server.server import Server
 from portico.transports.event_loop import new_event_loop
@@ -43,7 +43,7 @@ async def _serve(server: Server, reloader: Reloader, arguments: argparse.Namespa
     def ready(url: str) -> None:
         print(f"Serving {arguments.target} on {url}", file=sys.stderr)
         if console is None:
-            print("  Console: not installed; install it with pip install 'portico[console]'", file=sys.stderr)
+            print(f"  Console: not installed; install it with {install_command('console')}", file=sys.stderr)
         elif line := console.describe_link(site, url, arguments.data, sys.stderr):
             print(f"  Console: {line}", file=sys.stderr)
         if reloader.state.state == "broken":

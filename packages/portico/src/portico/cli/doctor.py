@@ -27,7 +27,7 @@ from portico.cli.output import Printer
 from portico.cli.specs import parse_target_command
 from portico.cli.terminal_text import plural, to_single_line
 from portico.client.client import Client
-from portico.plugins import find_plugin
+from portico.plugins import find_plugin, install_command
 from portico.protocol.errors import PorticoError, ToolError, UsageError
 from portico.server.tasks import engine
 from portico.store import migrations
@@ -41,6 +41,8 @@ MIN_PYTHON_VERSION = (3, 11)
 # Half of it is the busy timeout of the database, so that a lock is reported as such.
 STORE_TIMEOUT_SECONDS = 5.0
 MAX_NOISE_CHARS = 100
+# The content types of a response to a request.
+MESSAGE_TYPES = ("application/json", "text/event-stream")
 
 
 class Extra(NamedTuple):
@@ -112,7 +114,7 @@ async def _run_checks(arguments: argparse.Namespace, printer: Printer) -> list[H
         _python(),
         *_packages(),
         _platform(),
-        _extras(),
+        *_extras(),
         _data(arguments),
         await _store(arguments),
         _port(arguments.port),
@@ -153,14 +155,27 @@ def _platform() -> HealthCheck:
     return HealthCheck("platform", "ok", ", ".join(details))
 
 
-def _extras() -> HealthCheck:
+def _extras() -> list[HealthCheck]:
+    """Report the installed extras, and the others for each package: one text for all would not fit a table cell."""
     installed = [name for name, extra in EXTRAS.items() if _is_installed(extra.module)]
-    missing = [f"{name} ({extra.purpose})" for name, extra in EXTRAS.items() if name not in installed]
-    text = f"installed: {', '.join(installed) or 'none'}"
-    if not missing:
-        return HealthCheck("extras", "ok", text)
-    text = f"{text}; not installed: {', '.join(missing)}"
-    return HealthCheck("extras", "note", text, "pip install 'NAME'")
+    checks = [HealthCheck("extras", "ok", f"installed: {', '.join(installed) or 'none'}")]
+    missing: dict[str, list[str]] = {}
+    for name, extra in EXTRAS.items():
+        if name not in installed:
+            missing.setdefault(name.partition("[")[0], []).append(f"{name} ({extra.purpose})")
+    return [
+        *checks,
+        *(
+            HealthCheck(f"extras, {package}", "note", f"not installed: {', '.join(names)}", _install_hint(package))
+            for package, names in missing.items()
+        ),
+    ]
+
+
+def _install_hint(package: str) -> str:
+    """Return how to install the extras of a package that may itself be missing."""
+    name = package.removeprefix("portico").lstrip("-")
+    return install_command(name) if name and find_plugin(name) is None else "pip install 'NAME'"
 
 
 def _is_installed(module: str) -> bool:
@@ -395,7 +410,14 @@ def _login_check(step: Any) -> HealthCheck:
     status = step.status or 0
     if not problem and step.name == "server" and status >= 400 and status != 401:
         level, problem = "error", to_single_line(step.reason, MAX_REASON_CHARS) or "expected 401"
+    elif not problem and step.name == "server" and status == 200 and _content_type(step) not in MESSAGE_TYPES:
+        level, problem = "error", f"expected a message, got {_content_type(step) or 'no content type'}"
     elif not problem and step.name != "server" and status != 200:
         level, problem = "note", "no document here"
     text = f"{step.request['method']} {step.request['url']}: {step.status or 'no answer'}, {problem or 'as expected'}"
     return HealthCheck(f"login, {step.name}", level, text)
+
+
+def _content_type(step: Any) -> str:
+    value = next((value for name, value in step.headers if name.lower() == "content-type"), "")
+    return to_single_line(value.partition(";")[0].strip().lower(), MAX_NOISE_CHARS)

@@ -11,6 +11,7 @@ from portico.auth.errors import AuthorizationError
 from portico.cli.commands import PACKAGES, all_commands, find_command
 from portico.cli.specs.parser import CommandParser
 from portico.cli.terminal_text import escape_control
+from portico.plugins import install_command
 from portico.protocol.errors import PorticoError, TransportError, UsageError
 from portico.transports.importer import LoadFailed
 
@@ -110,7 +111,7 @@ def _no_command(words: list[str]) -> None:
         # A command that exists in another package deserves the install command rather than a guess.
         package = next((name for name, commands in PACKAGES.items() if words[0] in commands), None)
         if package is not None:
-            parser.error(f"{words[0]!r} is a command of portico-{package}: pip install 'portico[{package}]'")
+            parser.error(f"{words[0]!r} is a command of portico-{package}: {install_command(package)}")
         near = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], commands, n=1)), None)
         hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(commands)}"
         parser.error(f"unknown command {words[0]!r}; {hint}")

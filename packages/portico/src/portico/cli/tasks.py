@@ -39,6 +39,8 @@ def run(argv: list[str]) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "list" and arguments.ids:
+        raise UsageError(f"list takes no ID, got {arguments.ids[0]!r}; use `portico tasks show {arguments.ids[0]}`")
     async with Database(_store(arguments)) as database:
         await database.migrate("tasks", MIGRATIONS)
         command = TasksCommand(database, arguments)

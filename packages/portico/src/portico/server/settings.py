@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct, field
 
 from portico import settings_file
+from portico.plugins import install_command
 from portico.protocol.errors import UsageError
 from portico.protocol.meta import ServerCapabilities
 from portico.server.policy.settings import ACCESS_SECTIONS
@@ -89,7 +90,7 @@ def read_settings(path: str | Path) -> ServerSettings:
     if services:
         raise UsageError(
             f"{locate(path, services[0])}: [{services[0]}] is for the built-in services, which need portico-services: "
-            "pip install 'portico[services]'"
+            f"{install_command('services')}"
         )
     return parse_settings_file(path, tables, ServerSettings)
 

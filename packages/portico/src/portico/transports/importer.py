@@ -18,6 +18,8 @@ from portico.rpc.tracebacks import package_folders
 # Frames of user code that an error message shows.
 MAX_FRAMES = 5
 _PACKAGES = ("portico", "portico_gateway", "portico_services", "portico_console")
+# Frameworks whose code `portico port` rewrites.
+_PORTABLE = ("fastmcp", "mcp")
 
 
 def is_import_string(target: str) -> bool:
@@ -87,7 +89,8 @@ def _explain_errors(place: str) -> Iterator[None]:
         yield
     except LoadFailed:
         raise
-    except Exception as failure:
+    # Also SystemExit: a file that calls sys.exit() when it is imported would end the command without a message.
+    except (Exception, SystemExit) as failure:
         raise LoadFailed(describe_failure(place, failure)) from failure
 
 
@@ -111,6 +114,10 @@ def describe_failure(place: str, failure: BaseException) -> str:
     for frame in frames[-MAX_FRAMES:]:
         lines.append(f"  {frame.filename}, line {frame.lineno}, in {frame.name}")
         lines += [f"    {frame.line}"] if frame.line else []
+    if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] in _PORTABLE:
+        lines.append(
+            f"This is code for {failure.name}: install that package, or run `portico port {place}` to rewrite it"
+        )
     return "\n".join(lines)
 
 
@@ -124,6 +131,9 @@ def _from_name(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         kind = "a folder" if os.path.isdir(name) else "neither a file nor a module"
         raise UsageError(f"{name!r} is {kind}: expected path/to/file.py[:object] or module:object")
+    # Python would import it as a namespace package, which has no servers.
+    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "__init__.py")):
+        raise UsageError(f"{name!r} is a folder: expected path/to/file.py[:object] or module:object")
     # As `python -m` does: modules of the current directory can be imported.
     sys.path.insert(0, "")
     try:

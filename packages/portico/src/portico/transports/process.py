@@ -276,6 +276,12 @@ def _start_problem(program: str, failure: OSError) -> str:
     # The system reports a directory as "Permission denied".
     if os.path.isdir(program):
         return "it is a directory; name a file, a command or a URL"
+    if "://" in program:
+        return "expected an http or https URL"
+    if isinstance(failure, PermissionError) and os.path.isfile(program):
+        return "the file is not executable; name a Python file, a configuration file (.json, .toml), a command or a URL"
+    if isinstance(failure, FileNotFoundError) and os.path.isfile(f"{program}.py"):
+        return f"command not found (did you mean {program + '.py'!r}?)"
     return failure.strerror or str(failure)
 
 

@@ -39,7 +39,7 @@ def parse_count(text: str) -> int:
     """Parse a whole number."""
     # Bounded, because int() rejects thousands of digits with a traceback.
     if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 999999999, got {text!r}")
     return int(text)
 
 

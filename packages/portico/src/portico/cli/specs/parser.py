@@ -58,6 +58,10 @@ def wrap_line(line: str, width: int, indent: int | None = None) -> str:
     return fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
+# Options of other tools and of earlier habits, with the option here.
+OTHER_OPTIONS = {"--output": "--format", "-o": "--format", "--json": "--format json", "--db": "--store"}
+
+
 class CommandParser(argparse.ArgumentParser):
     """argparse with our messages. `flags` and `completes` describe options and positional arguments for completion."""
 
@@ -119,9 +123,13 @@ class CommandParser(argparse.ArgumentParser):
             if not self._action or self._action in self.owners.get(flag.option_strings[-1], self._action).split()
         ]
         typed = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        if self.prog == "portico install" and typed:
+            return "; options of `portico serve` follow --"
         # Transposed letters are the most likely mistake.
         near = [
-            [item for item in candidates if sorted(item) == sorted(word)] or get_close_matches(word, candidates, n=1)
+            [name for name in (OTHER_OPTIONS.get(word, ""),) if name.partition(" ")[0] in candidates]
+            or [item for item in candidates if sorted(item) == sorted(word)]
+            or get_close_matches(word, candidates, n=1)
             for word in typed
         ]
         meant = [f"{word}: did you mean {item[0]}?" for word, item in zip(typed, near, strict=True) if item]

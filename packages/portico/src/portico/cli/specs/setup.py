@@ -60,13 +60,16 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
                 option("--remove", action="store_true", help="remove the server"),
             )
         },
-        "The words after -- are arguments of `portico serve`: a TARGET, --services,\n--config …; or a URL. For "
-        "a client that cannot connect to URLs, the entry starts\n`portico serve URL` as a bridge.\n\nThe rest "
+        "The words after -- are arguments of `portico serve`: a TARGET, --services, --config …;\nor a URL. For "
+        "a client that cannot connect to URLs, the entry runs `portico serve URL`\nas a bridge.\n\nThe rest "
         "of the file is preserved, and the old file is copied next to it.\n`portico install json` prints an "
-        "entry for other clients.\n\nexamples:\n  portico install cursor -- weather.py\n  portico install "
-        "claude-desktop --env API_KEY=… --write -- weather.py:server\n  portico install codex --token-env "
-        "WEATHER_TOKEN -- https://mcp.example.com/mcp",
-        examples=("install cursor", "install claude-code --write -- my_server.py"),
+        "entry for other clients.",
+        examples=(
+            "install cursor",
+            "install claude-code --write -- my_server.py",
+            "install claude-desktop --env API_KEY=… --write -- weather.py:server",
+            "install codex --token-env WEATHER_TOKEN -- https://mcp.example.com/mcp",
+        ),
     ),
     "port": CommandSpec(
         "portico port PATH … [--write]",

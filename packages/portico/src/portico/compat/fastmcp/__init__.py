@@ -4,6 +4,8 @@ Options and arguments that Portico does not support raise UsageError, with the a
 """
 
 from portico._lazy import attach_stub
+from portico.compat.missing_names import explain_missing_names
 
 # The login providers need portico-gateway, and `import *` works without it.
-__getattr__, __dir__ = attach_stub(__name__, optional="portico.compat.fastmcp.login_providers")
+_get, __dir__ = attach_stub(__name__, optional="portico.compat.fastmcp.login_providers")
+__getattr__ = explain_missing_names(__name__, _get)

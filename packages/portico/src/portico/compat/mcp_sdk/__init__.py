@@ -4,5 +4,7 @@ Options and arguments that Portico does not support raise UsageError, with the a
 """
 
 from portico._lazy import attach_stub
+from portico.compat.missing_names import explain_missing_names
 
-__getattr__, __dir__ = attach_stub(__name__)
+_get, __dir__ = attach_stub(__name__)
+__getattr__ = explain_missing_names(__name__, _get)

@@ -59,6 +59,18 @@ _METHODS = {
     "initialize_result": "use client.server_info, client.server_capabilities and client.instructions",
 }
 _RENAMED = {"structuredContent": "structured_content", "isError": "is_error"}
+# Fields of components and contents that clients list and read.
+_FIELDS = {
+    "inputSchema": "input_schema",
+    "outputSchema": "output_schema",
+    "mimeType": "mime_type",
+    "uriTemplate": "uri_template",
+    "lastModified": "last_modified",
+    "readOnlyHint": "read_only_hint",
+    "destructiveHint": "destructive_hint",
+    "idempotentHint": "idempotent_hint",
+    "openWorldHint": "open_world_hint",
+}
 
 
 class ClientNote(NamedTuple):
@@ -79,6 +91,8 @@ class ClientSurvey(cst.CSTVisitor):
         # `result.data.name`, which becomes `result.data["name"]`.
         self.fields: dict[cst.Attribute, int] = {}
         self.renamed: dict[cst.Attribute, str] = {}
+        # Names of the protocol, which only objects of a client have: renamed if the file has a client.
+        self._wire_fields: dict[cst.Attribute, str] = {}
         self.raw_calls: set[cst.Call] = set()
         # By function, or None for the module: names that hold clients, results, and values of results.
         self._clients: set[str] = set()
@@ -200,6 +214,8 @@ class ClientSurvey(cst.CSTVisitor):
                 self._add_note(node, "client.session", "no equivalent: use the methods of the Client")
             elif name in _METHODS:
                 self._add_note(node, f"client.{name}", _METHODS[name])
+        if name in _FIELDS:
+            self._wire_fields[node] = _FIELDS[name]
         if name in _RENAMED and isinstance(node.value, cst.Name) and self._is_client_name(self._results, node.value):
             self.renamed[node] = _RENAMED[name]
         parent = self.get_metadata(ParentNodeProvider, node, None)
@@ -217,6 +233,8 @@ class ClientSurvey(cst.CSTVisitor):
 
     def leave_Module(self, original_node: cst.Module) -> None:
         """Check the handlers, which may be defined after the client that uses them."""
+        if self._clients:
+            self.renamed |= {node: name for node, name in self._wire_fields.items() if not self._is_value(node.value)}
         for option, handler in self._handlers:
             expected_parameters, advice = _PARAMETERS[option]
             made: Any = handler

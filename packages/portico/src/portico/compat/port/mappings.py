@@ -115,7 +115,7 @@ _ADVICE = {
     "get_http_request": (
         "portico.compat.fastmcp.get_http_headers() has the headers named by Server(headers=[…]); no Request object"
     ),
-    "ClientError": "catch portico.Error, the base class of everything that a Client raises",
+    "ClientError": "catch portico.PorticoError, the base class of everything that a Client raises",
     "ValidationError": "invalid arguments are a ToolError at the client; there is nothing to catch in a server",
     "CallToolResult": "omit the annotation: it is the return type of Client.call_tool",
     "FastMCPProxy": "use portico.compat.fastmcp.create_proxy(target)",
@@ -195,6 +195,14 @@ def all_replacements() -> list[PorticoName]:
         *_OF_ERRORS.values(),
         *_OF_LOW_LEVEL.values(),
     ]
+
+
+def explain_missing_name(name: str) -> str | None:
+    """Return what to use instead of a name that `portico.compat` does not have, or None if it is unknown."""
+    for home in ("fastmcp.client", "fastmcp.utilities.logging", "mcp.types"):
+        if (counterpart := lookup(f"{home}.{name}")) is not None:
+            return f"import {counterpart.name} from {counterpart.module}"
+    return _ADVICE.get(name)
 
 
 def advice_for(dotted: str) -> str:
