@@ -13,6 +13,7 @@ FLOORS = {
     "_lazy": -1,
     "caching": -1,
     "text": -1,
+    "tokens": -1,
     "protocol.json_depth": -1,
     "rpc.supervision": -1,
     "protocol": 0,

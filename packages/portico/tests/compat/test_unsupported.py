@@ -279,7 +279,7 @@ def test_login_providers_need_the_gateway(monkeypatch: pytest.MonkeyPatch) -> No
     from portico.compat.fastmcp import login_providers
 
     monkeypatch.setattr(plugins, "find_plugin", lambda name: None)
-    with pytest.raises(ImportError, match=r"portico\[gateway\]"):
+    with pytest.raises(ImportError, match=r"portico-gateway, which is not installed: pip install "):
         _ = login_providers.GitHubProvider
 
 
