@@ -29,7 +29,7 @@ OTHER_GROUP = "(other)"
 # Requests that are calls. The other records are of lists, completions and tasks.
 CALL_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 ERROR_OUTCOMES = frozenset({"error", "denied", "unknown", "invalid", "failed", "limited", "refused"})
-# The client is asked first, or a task has been created: the call ends later, with a record of its own.
+# The client is asked first, or a task has been created: the call ends later, with another record.
 _UNFINISHED_OUTCOMES = frozenset({"asked", "task"})
 _VERSION = re.compile(r"v?\d\S*")
 
@@ -141,7 +141,7 @@ def _row(group: UsageGroup) -> UsageRow:
     return UsageRow(group.name, group.calls, group.errors, p50, p95, group.tokens_in, group.tokens_out)
 
 
-# Names of groups. Names in parentheses cannot be confused with those of components, which have a dot.
+# Names of groups. Names in parentheses cannot be confused with names of components, which have a dot.
 
 
 def _tool(record: UsageRecord) -> str:

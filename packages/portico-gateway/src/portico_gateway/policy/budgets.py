@@ -1,7 +1,7 @@
 """Monthly budgets of calls and estimated tokens, over all processes that share a store.
 
-Each process reserves a part of what is left and spends it without queries. It returns what it does not use after a few
-seconds; a killed process loses its reservation. The number of calls never exceeds the budget. Tokens are known only
+Each process reserves a part of the remaining budget and spends it without queries. It returns unused reservations after
+a few seconds; a killed process loses its reservation. The number of calls never exceeds the budget. Tokens are known only
 after a call, so calls in flight may exceed theirs.
 """
 
@@ -41,7 +41,7 @@ EXHAUSTED_RETRY_SECONDS = 2.0
 MAX_UNSETTLED_CALLS = 100
 
 BudgetUnit = Literal["calls", "tokens"]
-# Maximum reservation, which is what a killed process loses.
+# Maximum reservation; a killed process loses it.
 MAX_RESERVED: dict[BudgetUnit, float] = {"calls": 1000.0, "tokens": 1_000_000.0}
 
 
@@ -69,16 +69,21 @@ class BudgetAccount(Struct, eq=False):
     used_at: float = 0.0
     # Calls whose responses are not counted yet, with the sizes of their params.
     unsettled: list[tuple[Reply, int]] = []
-    # Running query of the store, one at a time, and what the calls that wait for it need.
+    # Running query of the store, one at a time, and the amount that its callers need.
     asking: asyncio.Task[None] | None = None
     wanted: float = 0.0
 
     def needed(self, cost: float) -> float:
-        """Return what a call must find in the budget: its cost, or any token."""
+        """Return the amount that must be left for a call: its cost, or one token."""
         return cost if self.budget.unit == "calls" else 1.0
 
     def settle(self, *, everything: bool = False) -> None:
         """Count the tokens of calls that have ended."""
+        if len(self.unsettled) == 1 and self.unsettled[0][0].closed:
+            # The common case: the previous call of the same caller.
+            reply, size = self.unsettled.pop()
+            self.reserved -= tokens_from_bytes(size + reply.response_bytes)
+            return
         waiting: list[tuple[Reply, int]] = []
         excess = len(self.unsettled) if everything else len(self.unsettled) - MAX_UNSETTLED_CALLS
         for at, (reply, size) in enumerate(self.unsettled):
@@ -152,11 +157,12 @@ class BudgetLedger:
 
     def can_spend(self, account: BudgetAccount, cost: float) -> bool | None:
         """Return whether a call fits the budget, or None if the store must be queried to decide."""
-        if time.time() >= account.ends_at:
-            account.begin_month(current_month(time.time()))
+        account.used_at = now = time.time()
+        if now >= account.ends_at:
+            account.begin_month(current_month(now))
         if account.unsettled:
             account.settle()
-        needed = account.needed(cost)
+        needed = cost if account.budget.unit == "calls" else 1.0
         if account.reserved >= needed:
             return True
         if not self._may_query:
@@ -173,15 +179,17 @@ class BudgetLedger:
         """Charge a call. Its tokens are counted when it has ended."""
         if account.budget.unit == "calls":
             account.reserved -= cost
-        self._hold(account)
+        if self._held.get(account.key) is not account:
+            self._hold(account)
 
     def count_response(self, account: BudgetAccount, call: Call) -> None:
         """Count the tokens of a call that has ended. Its response is encoded later."""
         account.unsettled.append((call.reply, len(call.params)))
-        self._hold(account)
+        account.used_at = time.time()
+        if self._held.get(account.key) is not account:
+            self._hold(account)
 
     def _hold(self, account: BudgetAccount) -> None:
-        account.used_at = time.monotonic()
         held = self._held.setdefault(account.key, account)
         if held is not account:
             # The account was dropped while a call was in flight, and another one was opened.
@@ -238,14 +246,14 @@ class BudgetLedger:
         return self._store is not None
 
     async def return_unused(self, idle_seconds: float = RETURN_INTERVAL_SECONDS) -> None:
-        """Return the reservations of idle accounts to the store, which also learns what they have spent without one."""
-        before = time.monotonic() - idle_seconds
+        """Return the reservations of idle accounts to the store, with the amounts that they spent without one."""
+        before = time.time() - idle_seconds
         idle = [account for account in self._held.values() if account.used_at < before and account.asking is None]
         returned = []
         for account in idle:
             account.settle(everything=True)
             del self._held[account.key]
-            # A copy: a call in the meantime must not spend what is being returned.
+            # A copy: a call in the meantime must not spend the returned amount.
             returned.append(BudgetAccount(account.key, account.budget, account.month, reserved=account.reserved))
             account.reserved = 0.0
         # Sorted, because two processes that lock rows in a different order would wait for each other.
@@ -259,7 +267,7 @@ class BudgetLedger:
 
 
 def _move(account: BudgetAccount, other: BudgetAccount) -> None:
-    """Move what an account holds to another one of the same key."""
+    """Move the reservation of an account to another one of the same key."""
     if account.month == other.month:
         other.reserved += account.reserved
     other.unsettled += account.unsettled

@@ -84,7 +84,7 @@ class Limit(Struct, frozen=True):
 
 
 class _Bucket(Struct):
-    """Counters for one key: the local rate limiter state, what is leased from the store, and the monthly budgets."""
+    """Counters for one key: the local rate limiter state, the leases from the store, and the monthly budgets."""
 
     due: float = 0.0
     left: float = 0.0
@@ -98,6 +98,8 @@ class _Bucket(Struct):
 
 _Charge = tuple[Limit, Key, _Bucket, float]
 "Charge of a request to one limit: the limit, its key and bucket, and the cost."
+_BudgetCharge = tuple[_Bucket, BudgetAccount, float]
+"Charge of a request to one budget: the bucket and the account, and the cost in calls."
 
 
 class PolicyLimiter:
@@ -120,6 +122,7 @@ class PolicyLimiter:
         self._particular = [limit for limit in limits if not limit.is_global]
         self.limits = limits
         self._concurrent = any(limit.concurrency is not None for limit in limits)
+        self._rated = any(limit.rate is not None for limit in limits)
         self._ledger = BudgetLedger() if any(limit.budgets for limit in limits) else None
         self._budget_store = budget_store
         self._server = server
@@ -200,20 +203,24 @@ class PolicyLimiter:
         return None if self._try_charge(charges, passage) else self._lease(charges, passage)
 
     def _try_charge(self, charges: list[_Charge], passage: PolicyContext) -> bool:
-        """Charge a request to what is leased. Return False if the store must be queried. Raises if it exceeds a
+        """Charge a request to the leases. Return False if the store must be queried. Raises if it exceeds a
         limit.
         """
         # Check concurrency and budgets before any rate is charged: a rejected call must not consume permits.
-        self._check_concurrency(charges, passage)
-        if not self._check_budgets(charges, passage):
+        if self._concurrent:
+            self._check_concurrency(charges, passage)
+        budgets = self._budget_charges(charges, passage)
+        if budgets and not self._check_budgets(budgets, passage):
             return False
         store = self._store
         if store is not None and store.is_available:
             if not self._has_slots(charges, passage) or not self._spend_leased(charges, passage):
                 return False
-        else:
+        elif self._rated:
             self._acquire_all(charges, passage)
         self._hold(charges, passage)
+        if budgets:
+            self._spend_budgets(budgets, passage)
         return True
 
     def _matching_limits(self, limits: list[Limit], passage: PolicyContext) -> list[tuple[Limit, float]]:
@@ -285,19 +292,20 @@ class PolicyLimiter:
     def _hold(self, charges: list[_Charge], passage: PolicyContext) -> None:
         for _, _, bucket, _ in charges:
             bucket.refused = 0
-        for _, running in self._concurrency_charges(charges, passage):
-            running.count += 1
-            passage.leases += (running,)
-        for _, account, cost in self._budget_charges(charges, passage):
-            assert self._ledger is not None
+        if self._concurrent:
+            for _, running in self._concurrency_charges(charges, passage):
+                running.count += 1
+                passage.leases += (running,)
+
+    def _spend_budgets(self, budgets: list[_BudgetCharge], passage: PolicyContext) -> None:
+        assert self._ledger is not None
+        for _, account, cost in budgets:
             self._ledger.spend(account, cost)
             # The result of a nested call does not reach the client.
             if account.budget.unit == "tokens" and passage.parent is None:
                 passage.leases += (account,)
 
-    def _budget_charges(
-        self, charges: list[_Charge], passage: PolicyContext
-    ) -> list[tuple[_Bucket, BudgetAccount, float]]:
+    def _budget_charges(self, charges: list[_Charge], passage: PolicyContext) -> list[_BudgetCharge]:
         """Return the budgets that a request is charged to, and its cost in calls."""
         method = passage.call.method
         if self._ledger is None or (method not in CALL_METHODS and method not in RESULT_METHODS):
@@ -308,11 +316,11 @@ class PolicyLimiter:
             (bucket, account, cost if counts else 0.0) for _, _, bucket, cost in charges for account in bucket.budgets
         ]
 
-    def _check_budgets(self, charges: list[_Charge], passage: PolicyContext) -> bool:
-        """Return whether a request fits what is reserved of its budgets. Raises if one is exhausted."""
-        for bucket, account, cost in self._budget_charges(charges, passage):
-            assert self._ledger is not None
-            fits = True if not cost else self._ledger.can_spend(account, cost)
+    def _check_budgets(self, budgets: list[_BudgetCharge], passage: PolicyContext) -> bool:
+        """Return whether a request fits the reservations of its budgets. Raises if one is exhausted."""
+        assert self._ledger is not None
+        for bucket, account, cost in budgets:
+            fits = not cost or self._ledger.can_spend(account, cost)
             if fits is None:
                 return False
             if not fits:
@@ -359,7 +367,7 @@ class PolicyLimiter:
                 if store is not None and store.is_available:
                     await self._lease_slots(charges, passage)
                     await self._lease_permits(charges, passage, store)
-                # Concurrent calls may have spent what was leased; then try again.
+                # Concurrent calls may have spent the leases; then try again.
                 if self._try_charge(charges, passage):
                     # The buckets may have been evicted while the store was queried.
                     # Without this, two buckets could exist for one key, and their calls would be counted separately.

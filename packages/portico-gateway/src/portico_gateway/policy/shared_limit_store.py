@@ -42,7 +42,7 @@ STORE_RETRY_SECONDS = 5.0
 CLEANUP_INTERVAL_SECONDS = 600.0
 # Lifetime of the slots of a process that no longer renews them.
 SLOT_LEASE_SECONDS = 10.0
-# Part of what is left of a monthly budget that a process reserves.
+# Part of the rest of a monthly budget that a process reserves.
 _RESERVED_PART = 100
 # For this long after its end, a month stays in the store.
 MONTH_RETENTION_SECONDS = 40 * 86400.0
@@ -155,8 +155,8 @@ class SharedLimitStore:
 
         `needed` is the minimum for one call, and what all waiting calls need.
 
-        Return the current month, what was reserved (0 if not enough is left), and what is left. Return None if the
-        store is unavailable.
+        Return the current month, the reserved amount (0 if not enough is left), and the remaining amount. Return None
+        if the store is unavailable.
         """
         return await self._write(
             partial(
