@@ -1,8 +1,8 @@
 """Monthly budgets of calls and estimated tokens, over all processes that share a store.
 
 Each process reserves a part of the remaining budget and spends it without queries. It returns unused reservations after
-a few seconds; a killed process loses its reservation. The number of calls never exceeds the budget. Tokens are known only
-after a call, so calls in flight may exceed theirs.
+a few seconds; a killed process loses its reservation. The number of calls never exceeds the budget. Tokens are known
+only after a call, so calls in flight may exceed theirs.
 """
 
 from __future__ import annotations
