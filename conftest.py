@@ -34,7 +34,7 @@ from portico.store.database import Database
 from portico.transports.watchdog import watchdog
 from support import debian, forks as forking, frames, leftovers, postgres, recorder, selection
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 MODERN = "2026-07-28"
 
 
@@ -103,10 +103,10 @@ def _check_frames(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def check_leftovers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail if a process or a temporary file outlives the tests. Set up first, so torn down last."""
     tmp_path_factory.getbasetemp()  # pytest's own folder stays, for inspection
-    leftovers.mark()
+    leftovers.start()
     with leftovers.temporary_directory() as folder:
         yield
         watchdog.close()  # it watches this process, so it runs until the end
@@ -116,17 +116,17 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[forking.Forks]:
-    made = forking.Forks()
+def fork_server() -> Iterator[forking.ForkServer]:
+    made = forking.ForkServer()
     yield made
     made.close()
 
 
-class _Conversation:
+class _RawClient:
     """A client that sends and receives JSON messages without the SDK."""
 
     def __init__(self) -> None:
-        self.aside: list[Any] = []
+        self.other_messages: list[Any] = []
         self._last_id = 0
 
     def send(self, message: Any) -> None:
@@ -145,15 +145,15 @@ class _Conversation:
         return await self.response(id)
 
     async def response(self, id: int | str) -> Any:
-        for one in self.aside:
+        for one in self.other_messages:
             if _answers(one, id):
-                self.aside.remove(one)
+                self.other_messages.remove(one)
                 return one
         while True:
             message = await self.receive()
             if _answers(message, id):
                 return message
-            self.aside.append(message)
+            self.other_messages.append(message)
 
     def notify(self, method: str, params: Any = None) -> None:
         message = {"jsonrpc": "2.0", "method": method}
@@ -171,14 +171,16 @@ class _Conversation:
             self.notify("notifications/initialized")
         return response["result"]
 
-    async def modern(self, method: str, params: Any = None, *, id: int | str | None = None, **envelope: Any) -> Any:
+    async def request_stateless(
+        self, method: str, params: Any = None, *, id: int | str | None = None, **envelope: Any
+    ) -> Any:
         """Send a stateless request of 2026-07-28 and return its response."""
         return await self.request(method, {**(params or {}), "_meta": self.envelope(**envelope)}, id=id)
 
-    async def ask(self, revision: str, method: str, params: Any = None, **envelope: Any) -> Any:
+    async def request_as(self, revision: str, method: str, params: Any = None, **envelope: Any) -> Any:
         """Send a request in the form of this protocol version, on a connection that was initialized for it."""
         if revision == MODERN:
-            return await self.modern(method, params, **envelope)
+            return await self.request_stateless(method, params, **envelope)
         return await self.request(method, params)
 
     @staticmethod
@@ -210,7 +212,7 @@ def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
-class Wire(_Conversation):
+class Wire(_RawClient):
     """The Channel and Session that a transport uses, without the transport."""
 
     def __init__(self, handler: Handler, *, principal: Any = None, lifecycle: LifecycleMode = "auto") -> None:
@@ -232,7 +234,7 @@ class Wire(_Conversation):
             self._hear(reply)
 
     async def receive_bytes(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._inbox.get()
 
     async def receive(self) -> Any:
@@ -262,40 +264,40 @@ async def connect() -> AsyncIterator[Callable[..., Wire]]:
         await wire.close()
 
 
-class Child(_Conversation):
+class Child(_RawClient):
     """A `portico …` process, with one JSON message per line."""
 
-    def __init__(self, process: forking.Awaited) -> None:
+    def __init__(self, process: forking.AsyncCommand) -> None:
         super().__init__()
         self.process = process
         self._stdin, self._stdout = process.stdin, process.stdout
-        self._recorded = recorder.Overheard()
+        self._recorded = recorder.LineRecorder()
         self._stderr = asyncio.ensure_future(process.stderr.read())
 
     def send(self, message: Any) -> None:
         self.send_bytes(msgspec.json.encode(message))
 
     def send_bytes(self, line: bytes) -> None:
-        self._recorded.asked(line)
+        self._recorded.record_request(line)
         self._stdin.write(line + b"\n")
 
     async def receive(self) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             line = await self._stdout.readline()
         if not line:
             raise EOFError(f"the child has exited: {await self.errors()}")
-        self._recorded.said(line)
+        self._recorded.record_response(line)
         return msgspec.json.decode(line)
 
     async def errors(self) -> str:
         """Return all of standard error, after it was closed."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return (await self._stderr).decode()
 
     async def end(self) -> tuple[int, str, str]:
         """Close its input. Return its exit code, the rest of standard output, and all of standard error."""
         self._stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             rest = await self._stdout.read()
             code = await self.process.wait()
         return code, rest.decode(), await self.errors()
@@ -303,20 +305,20 @@ class Child(_Conversation):
     async def close(self) -> None:
         self.process.kill()
         self._stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._stdout.read()
             await self._stderr
             await self.process.wait()
 
 
 @pytest.fixture
-async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
+async def spawn(fork_server: forking.ForkServer) -> AsyncIterator[Callable[..., Any]]:
     """Return a function that starts a child: `await spawn("serve", "file.py")`. `env` is added to our environment."""
     children: list[Child] = []
 
     async def start(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Child:
-        process = forks.start(*arguments, cwd=cwd or ".", env={**os.environ, **(env or {})})
-        children.append(Child(await forking.Awaited.of(process)))
+        process = fork_server.start(*arguments, cwd=cwd or ".", env={**os.environ, **(env or {})})
+        children.append(Child(await forking.AsyncCommand.of(process)))
         return children[-1]
 
     yield start
@@ -324,7 +326,7 @@ async def spawn(forks: forking.Forks) -> AsyncIterator[Callable[..., Any]]:
         await child.close()
 
 
-class Heard:
+class NotificationRecorder:
     """A `message_handler` for a Client that stores the notifications."""
 
     def __init__(self) -> None:
@@ -339,17 +341,17 @@ class Heard:
     def methods(self) -> list[str]:
         return [method for method, _ in self.messages]
 
-    async def until(self, method: str, times: int = 1) -> None:
+    async def wait_for(self, method: str, times: int = 1) -> None:
         """Wait until a notification was received this many times."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while self.methods.count(method) < times:
                 self._news.clear()
                 await self._news.wait()
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def heard() -> NotificationRecorder:
+    return NotificationRecorder()
 
 
 # A real PostgreSQL, one for each pytest process

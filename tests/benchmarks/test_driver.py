@@ -59,7 +59,7 @@ def peer(bench: SimpleNamespace, key: str = "portico", **fields: Any) -> Any:
     return bench.peers.Peer(key=key, title=key, package=key, server="x.py", **fields)
 
 
-def test_handshake_gives_the_time_to_the_first_answer(bench: SimpleNamespace) -> None:
+def test_handshake_measures_time_to_first_response(bench: SimpleNamespace) -> None:
     with fake(bench) as driver:
         assert 0 < driver.open() < 10e9
 
@@ -143,7 +143,7 @@ def test_every_page_of_a_list_is_asked_for(bench: SimpleNamespace) -> None:
     assert found["list_cpu"] > 0
 
 
-def test_peers_take_turns_and_one_that_fails_keeps_its_reason(bench: SimpleNamespace) -> None:
+def test_benchmark_alternates_peers_and_reports_failures(bench: SimpleNamespace) -> None:
     order = []
 
     def ask(key: str) -> dict[str, float]:

@@ -62,7 +62,7 @@ def test_forwarded_calls_add_their_cost(simulation: Any, costs: Any) -> None:
         ({"machines": 2, "cores": 1, "events": 500.0, "shards": 2}, 1250),
     ],
 )
-def test_it_is_full_where_the_work_of_a_second_takes_one(
+def test_saturation_is_one_second_of_work_per_second(
     simulation: Any, costs: Any, plan: dict[str, Any], expected: float
 ) -> None:
     found = simulation.saturation(simulation.Plan(**plan), costs, calls=3000)

@@ -94,7 +94,7 @@ def test_numbers_are_read_from_the_line_of_our_script(bench: SimpleNamespace) ->
         (json.dumps({**DONE, **TROUBLE, "requests": 0}), "no answer at all"),
     ],
 )
-def test_one_bad_answer_makes_the_run_an_error(bench: SimpleNamespace, output: str, reason: str) -> None:
+def test_one_invalid_response_fails_the_run(bench: SimpleNamespace, output: str, reason: str) -> None:
     with pytest.raises(bench.driver.DriverError, match=reason):
         bench.wrk.parse(output)
 

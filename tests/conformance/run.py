@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         for outcome in wrong:
             print(report(outcome), end="\n\n")
         for upstream in {outcome.leg.upstream for outcome in wrong if outcome.leg.side == "server"}:
-            print(servers[upstream].said(), end="\n\n")
+            print(servers[upstream].output_tail(), end="\n\n")
     print(table(outcomes))
     return 1 if wrong else 0
 

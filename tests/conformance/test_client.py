@@ -13,7 +13,7 @@ from support.conformance.verdict import report
 
 
 @pytest.mark.parametrize("leg", CLIENT_LEGS, ids=lambda leg: leg.name)
-def test_the_official_suite_finds_nothing_wrong(leg: Leg, suite: Suite, tmp_path: Path) -> None:
+def test_conformance_suite_passes(leg: Leg, suite: Suite, tmp_path: Path) -> None:
     outcome = suite.run(leg, our_client().target, tmp_path, leg.expected_file)
     if outcome.complaints:
         pytest.fail(report(outcome), pytrace=False)

@@ -15,10 +15,10 @@ import pytest
 from support.conformance.child import Child
 from support.conformance.legs import EXPECTED, LEGS, Leg, expected_failures
 from support.conformance.suite import how_it_ended
-from support.conformance.verdict import Ending, Outcome, judge, read, report, table
+from support.conformance.verdict import ExitReport, Outcome, evaluate, read, report, table
 
 LEG = Leg("small", "server", (), {"ping": 2, "tools-list": 1, "tasks-status-notifications": 0}, frozenset({"ping"}))
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 STAMP = "2026-11-15T10-15-57-921Z"
 
 
@@ -34,7 +34,7 @@ def found(tmp_path: Path) -> Callable[..., Outcome]:
         changed: dict[str, Any] | None = None,
         *,
         expected: str = "server: []\n",
-        endings: dict[str, Ending] | None = None,
+        endings: dict[str, ExitReport] | None = None,
     ) -> Outcome:
         skipped = check("SKIPPED", name="TasksStatusNotificationsScenario")
         right = {"ping": [check(), check()], "tools-list": [check()], "tasks-status-notifications": [skipped]}
@@ -44,7 +44,7 @@ def found(tmp_path: Path) -> Callable[..., Outcome]:
                 folder.mkdir(parents=True)
                 (folder / "checks.json").write_text(json.dumps(checks))
         (tmp_path / "expected.yml").write_text(expected)
-        return judge(LEG, read(tmp_path), tmp_path / "expected.yml", endings or {}, 1.5)
+        return evaluate(LEG, read(tmp_path), tmp_path / "expected.yml", endings or {}, 1.5)
 
     return write
 
@@ -106,18 +106,18 @@ def test_an_expectation_for_another_leg_is_wrong(found: Callable[..., Outcome]) 
 
 
 def test_failed_suite_is_a_complaint_despite_good_results(found: Callable[..., Outcome]) -> None:
-    endings = {"": Ending("the suite ended with 1", "the last words")}
+    endings = {"": ExitReport("the suite ended with 1", "the last words")}
     assert report(found(endings=endings)) == "small\n  the suite ended with 1:\n  the last words"
 
 
 def test_failed_scenario_is_a_complaint_despite_good_results(found: Callable[..., Outcome]) -> None:
-    outcome = found(endings={"ping": Ending("the client exited with code 1", "the last words")})
+    outcome = found(endings={"ping": ExitReport("the client exited with code 1", "the last words")})
     assert report(outcome) == "small / ping\n  the client exited with code 1:\n  the last words"
     assert "ping" not in outcome.passed
 
 
 def test_expected_failure_may_exit_with_an_error(found: Callable[..., Outcome]) -> None:
-    endings = {"tools-list": Ending("the client exited with code 1", "")}
+    endings = {"tools-list": ExitReport("the client exited with code 1", "")}
     outcome = found({"tools-list": [check("FAILURE")]}, expected="server:\n  - tools-list\n", endings=endings)
     assert outcome.complaints == ()
 
@@ -139,7 +139,7 @@ def test_only_the_checks_that_cannot_be_had_may_be_skipped(found: Callable[..., 
 def test_client_ending_is_parsed_from_the_suite_output(tmp_path: Path, said: str, code: int, text: str | None) -> None:
     command = [sys.executable, "-c", "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))", said, str(code)]
     with Child(command, tmp_path / "log", cwd=tmp_path) as child:
-        assert child.wait(PATIENCE) == code
+        assert child.wait(TIMEOUT_SECONDS) == code
         ending = how_it_ended(child)
     assert (ending.text if ending is not None else None) == text
 
@@ -169,7 +169,7 @@ def test_the_table_has_the_numbers_that_were_measured() -> None:
     }
 
 
-def test_every_leg_has_its_file_and_nothing_but_tasks_is_excused() -> None:
+def test_only_tasks_have_expected_failures() -> None:
     """And what a server of 2025 behind a gateway has no word for."""
     assert {path.name for path in EXPECTED.iterdir()} == {leg.expected_file.name for leg in LEGS.values()}
     for leg in LEGS.values():
@@ -197,7 +197,7 @@ time.sleep(60)
 """
 
 
-def test_a_child_takes_its_own_children_with_it(tmp_path: Path) -> None:
+def test_killing_a_child_kills_its_children(tmp_path: Path) -> None:
     """The pipe is readable to its end when the last of them has gone, also the one that ignores a polite request."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -211,5 +211,5 @@ def test_a_child_takes_its_own_children_with_it(tmp_path: Path) -> None:
 
 
 def _read(reader: int) -> bytes:
-    assert select.select([reader], [], [], PATIENCE)[0], "nothing to read, and no end either"
+    assert select.select([reader], [], [], TIMEOUT_SECONDS)[0], "nothing to read, and no end either"
     return os.read(reader, 1)

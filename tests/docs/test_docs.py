@@ -97,7 +97,7 @@ for at, code in enumerate(json.loads(sys.argv[1]), 1):
 
 
 @pytest.mark.parametrize("page", PASTED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_runs_alone_when_it_is_pasted(page: Path, tmp_path: Path) -> None:
+def test_pasted_python_code_runs(page: Path, tmp_path: Path) -> None:
     """What does not says in its fence that it is a fragment."""
     pasted = json.dumps(blocks(page, "python"))
     done = subprocess.run(

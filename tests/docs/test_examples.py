@@ -58,7 +58,7 @@ def test_an_example_serves_and_its_tools_are_described(path: Path, way: str) -> 
 
 
 @pytest.mark.parametrize("target", [[], ["portico serve examples/weather.py"]], ids=["in this process", "a command"])
-def test_the_agent_gets_its_answers(target: list[str]) -> None:
+def test_agent_receives_responses(target: list[str]) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "agent.py"), *target],

@@ -121,7 +121,7 @@ async def test_sample_matches_the_example(sample: Sample, connect: Connect, capl
         return
     wire, params, capabilities = connect(module.server), json.loads(sample.params), {} if sample.bare else EVERYTHING
     if sample.revision == LATEST_PROTOCOL_VERSION:
-        said = await wire.modern(sample.method, params, capabilities=capabilities)
+        said = await wire.request_stateless(sample.method, params, capabilities=capabilities)
     else:
         await wire.initialize(sample.revision, capabilities)
         said = await wire.request(sample.method, params)

@@ -120,7 +120,7 @@ def test_the_sdk_has_three_dependencies(environment: Callable[..., Path]) -> Non
     assert installed == {"portico", "msgspec", "httptools", "uvloop"}
 
 
-def test_the_sdk_alone_passes_its_own_tests(environment: Callable[..., Path]) -> None:
+def test_sdk_tests_pass_without_other_packages(environment: Callable[..., Path]) -> None:
     """Tests of transports and of the command line need other packages' tools, and run in the full environment only."""
     bin = environment("portico", tools=("pytest", "pytest-asyncio", "hypothesis"))
     files = sdk_alone.find_test_files()

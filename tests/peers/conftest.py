@@ -52,7 +52,7 @@ SERVERS = {
 }
 # Whose state tests change, so that each test has one of its own.
 CHANGING = ("changing",)
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 # A server gives what is running ten seconds, and then ends all the same.
 ENDING = 15.0
 
@@ -122,11 +122,11 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 async def within(awaited: Awaitable[Any]) -> Any:
     """Nothing in these tests takes long; what does has failed."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return await awaited
 
 
-class Heard:
+class NotificationRecorder:
     """What the server says on the way. Clients deliver it when they find the time, so it is waited for."""
 
     def __init__(self) -> None:
@@ -146,8 +146,8 @@ class Heard:
     def of(self, method: str) -> list[Any]:
         return [notice for notice in self.notices if notice.method == f"notifications/{method}"]
 
-    async def until(self, enough: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
+    async def wait_for(self, enough: Callable[[], Any]) -> None:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not enough():
                 self._news.clear()
                 await self._news.wait()
@@ -192,7 +192,7 @@ class Person:
 class Peer:
     """One connection: what the tests say, whichever client says it."""
 
-    def __init__(self, revision: str, heard: Heard, person: Person) -> None:
+    def __init__(self, revision: str, heard: NotificationRecorder, person: Person) -> None:
         self.revision = revision
         self.heard = heard
         self.person = person
@@ -318,14 +318,14 @@ def serving(server: str, *options: str) -> Iterator[str]:
     )
     assert process.stderr is not None
     # Whatever happens, it is over when this is over, and so is whoever waits for what it says.
-    too_long = threading.Timer(3 * PATIENCE, process.kill)
+    too_long = threading.Timer(3 * TIMEOUT_SECONDS, process.kill)
     too_long.start()
     said = [process.stderr.readline()]
     too_long.cancel()
     listener = threading.Thread(target=said.extend, args=(process.stderr,))
     listener.start()
     try:
-        assert said[0].startswith("Serving on "), process.wait(PATIENCE)
+        assert said[0].startswith("Serving on "), process.wait(TIMEOUT_SECONDS)
         yield said[0].removeprefix("Serving on ").strip()
         process.terminate()
         assert process.wait(ENDING) == 0
@@ -376,11 +376,11 @@ def serve() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
         yield serve
 
 
-def _official_options(heard: Heard, person: Person | None) -> dict[str, Any]:
+def _official_options(heard: NotificationRecorder, person: Person | None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "logging_callback": heard.log,
         "message_handler": heard.message,
-        "read_timeout_seconds": PATIENCE,
+        "read_timeout_seconds": TIMEOUT_SECONDS,
         "log_level": "debug",
     }
     if person is not None:
@@ -394,7 +394,7 @@ def _official_options(heard: Heard, person: Person | None) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _official(
-    server: str, url: str, revision: str, heard: Heard, person: Person | None, mode: str
+    server: str, url: str, revision: str, heard: NotificationRecorder, person: Person | None, mode: str
 ) -> AsyncIterator[Peer]:
     where = url or mcp.StdioServerParameters(command=sys.executable, args=command(server))
     options = _official_options(heard, person)
@@ -432,7 +432,7 @@ async def _shake_hands(session: Any, revision: str, able: bool) -> None:
 
 @asynccontextmanager
 async def _fastmcp(
-    server: str, url: str, revision: str, heard: Heard, person: Person | None, mode: str
+    server: str, url: str, revision: str, heard: NotificationRecorder, person: Person | None, mode: str
 ) -> AsyncIterator[Peer]:
     options: dict[str, Any] = {"log_handler": heard.log, "message_handler": heard.message}
     if person is not None:
@@ -443,7 +443,7 @@ async def _fastmcp(
         }
     stdio = StdioTransport(sys.executable, command(server), keep_alive=False)
     where = StreamableHttpTransport(url) if url else stdio
-    client = fastmcp.Client(where, mode=mode, timeout=PATIENCE, init_timeout=PATIENCE, **options)
+    client = fastmcp.Client(where, mode=mode, timeout=TIMEOUT_SECONDS, init_timeout=TIMEOUT_SECONDS, **options)
     async with client:
         yield Fast(client, client.protocol_version, heard, person)
 
@@ -459,7 +459,7 @@ async def _connect(
     able: bool = True,
     mode: str | None = None,
 ) -> AsyncIterator[Peer]:
-    heard = Heard()
+    heard = NotificationRecorder()
     person = Person() if able else None
     mode = MODES.get(revision, "") if mode is None else mode
     opened = {"official": _official, "fastmcp": _fastmcp}[client]

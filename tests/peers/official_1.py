@@ -14,7 +14,7 @@ from mcp import ClientSession, types
 from mcp.client.streamable_http import streamablehttp_client
 
 CONNECTIONS = 10
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 async def one(url: str, number: int, connected: asyncio.Barrier) -> dict[str, Any]:
@@ -66,7 +66,7 @@ async def one(url: str, number: int, connected: asyncio.Barrier) -> dict[str, An
 
 async def main(url: str) -> None:
     connected = asyncio.Barrier(CONNECTIONS)
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(TIMEOUT_SECONDS), asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(url, number, connected)) for number in range(CONNECTIONS)]
     print(json.dumps([task.result() for task in tasks]))
 

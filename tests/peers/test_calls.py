@@ -104,7 +104,7 @@ async def test_tool_error_is_returned_as_a_result(connect):
         assert result.content[0].text == "This tool intentionally returns an error for testing."
 
 
-async def test_an_exception_gives_an_id_and_keeps_its_text_to_itself(connect):
+async def test_exception_returns_an_error_id_without_its_text(connect):
     async with connect("small") as peer:
         result = await peer.call("crash")
         assert result.is_error
@@ -148,7 +148,7 @@ async def test_progress_is_reported(connect):
 
     async with connect() as peer:
         await peer.call("test_tool_with_progress", on_progress=on_progress)
-        await peer.heard.until(lambda: len(steps) == 3)
+        await peer.heard.wait_for(lambda: len(steps) == 3)
         # 2025-03-26 brought the message.
         words = peer.revision >= "2025-03-26"
         assert steps == [(at, 100, f"Completed step {at} of 100" if words else None) for at in (0, 50, 100)]
@@ -157,7 +157,7 @@ async def test_progress_is_reported(connect):
 async def test_a_tool_s_log_messages_are_heard(connect):
     async with connect() as peer:
         await peer.call("test_tool_with_logging")
-        await peer.heard.until(lambda: len(peer.heard.logs) == 3)
+        await peer.heard.wait_for(lambda: len(peer.heard.logs) == 3)
         assert peer.heard.logs[0] == ("info", "Tool execution started")
 
 
@@ -168,12 +168,12 @@ async def test_the_level_is_set_for_the_session(connect):
         await peer.call("test_logging_tool")
         await peer.set_level("debug")
         await peer.call("test_logging_tool")
-        await peer.heard.until(lambda: len(peer.heard.logs) == 6)
+        await peer.heard.wait_for(lambda: len(peer.heard.logs) == 6)
         levels = [level for level, _ in peer.heard.logs]
         assert levels == ["warning", "error", "debug", "info", "warning", "error"]
 
 
-async def test_an_answer_is_had_although_the_server_let_go_of_the_connection(connect):
+async def test_response_survives_a_closed_connection(connect):
     async with connect() as peer:
         result = await peer.call("test_reconnection")
         assert result.content[0].text == "Here it is, on another connection."
@@ -183,7 +183,7 @@ async def test_an_answer_is_had_although_the_server_let_go_of_the_connection(con
 
 
 @pytest.mark.parametrize("body", ["wait_forever", "block"])
-async def test_a_cancelled_call_stops_its_body_and_the_next_one_is_answered(connect, body):
+async def test_cancelled_call_stops_its_function(connect, body):
     started = asyncio.Event()
 
     async def on_progress(progress, total, message):

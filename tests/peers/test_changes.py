@@ -11,7 +11,7 @@ async def test_session_is_notified_of_list_changes(connect):
         before = len(await peer.tools())
         await peer.call("grow")
         for kind in ("tools", "prompts", "resources"):
-            await peer.heard.until(lambda kind=kind: peer.heard.of(f"{kind}/list_changed"))
+            await peer.heard.wait_for(lambda kind=kind: peer.heard.of(f"{kind}/list_changed"))
         assert len(await peer.tools()) == before + 1
 
 
@@ -24,7 +24,7 @@ async def test_listener_is_notified_only_of_the_lists_it_requested(connect):
         await peer.call("grow")
         async with asyncio.timeout(10):
             assert type(await anext(events)).__name__ == "ToolsListChanged"
-        await peer.heard.until(lambda: peer.heard.of("tools/list_changed"))
+        await peer.heard.wait_for(lambda: peer.heard.of("tools/list_changed"))
         assert peer.heard.of("prompts/list_changed") == []
         assert len(await peer.tools()) == before + 1
 
@@ -35,12 +35,12 @@ async def test_subscriber_is_notified_until_it_unsubscribes(connect):
         await peer.subscribe("notes://today")
         await peer.call("touch", {"uri": "notes://other"})
         await peer.call("touch", {"uri": "notes://today"})
-        await peer.heard.until(lambda: peer.heard.of("resources/updated"))
+        await peer.heard.wait_for(lambda: peer.heard.of("resources/updated"))
         await peer.unsubscribe("notes://today")
         await peer.call("touch", {"uri": "notes://today"})
         # Notices come in the order in which things happened, so this one would be the later.
         await peer.call("grow")
-        await peer.heard.until(lambda: peer.heard.of("tools/list_changed"))
+        await peer.heard.wait_for(lambda: peer.heard.of("tools/list_changed"))
         assert [str(one.params.uri) for one in peer.heard.of("resources/updated")] == ["notes://today"]
 
 

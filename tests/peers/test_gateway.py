@@ -64,10 +64,10 @@ async def _calls(peer: Any) -> None:
         steps.append((progress, total, message))
 
     await peer.call("test_tool_with_progress", on_progress=on_progress)
-    await peer.heard.until(lambda: len(steps) == 3)
+    await peer.heard.wait_for(lambda: len(steps) == 3)
     assert steps[-1] == (100, 100, "Completed step 100 of 100")
     await peer.call("test_tool_with_logging")
-    await peer.heard.until(lambda: len(peer.heard.logs) == 3)
+    await peer.heard.wait_for(lambda: len(peer.heard.logs) == 3)
     assert peer.heard.logs[0] == ("info", "Tool execution started")
 
 

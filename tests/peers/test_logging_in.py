@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from support import logins, node
-from support.logins import REDIRECT_URI, Kept, Visitor, notes, served
+from support.logins import REDIRECT_URI, MemoryTokens, Visitor, notes, served
 
 try:
     import httpx2
@@ -36,7 +36,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def official(url: str, storage: Kept, visit: Visitor, mode: str) -> AsyncIterator[Any]:
+async def official(url: str, storage: MemoryTokens, visit: Visitor, mode: str) -> AsyncIterator[Any]:
     """The official Python client, with a person who logs in."""
     came_back = ""
 
@@ -65,14 +65,14 @@ def text(result: Any) -> str:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_registers_and_logs_in(issuer: str, mode: str) -> None:
-    async with served(notes(issuer)) as url, official(url, Kept(), Visitor(), mode) as client:
+    async with served(notes(issuer)) as url, official(url, MemoryTokens(), Visitor(), mode) as client:
         assert text(await client.call_tool("who", {})).startswith("anna notes:read")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_steps_up_and_renews(issuer: str, mode: str) -> None:
     async with served(notes(issuer)) as url:
-        storage, visit = Kept(), Visitor()
+        storage, visit = MemoryTokens(), Visitor()
         storage.client = OAuthClientInformationFull.model_validate({**logins.PROGRAM, "issuer": issuer})
         async with official(url, storage, visit, mode) as client:
             assert text(await client.call_tool("who", {})) == "anna notes:read"

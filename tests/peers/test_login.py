@@ -27,10 +27,10 @@ from portico.auth import AuthorizationError
 from portico.compat.fastmcp import OIDCProxy, get_access_token
 from support import oidc
 from support.access_desk import REDIRECT_URI, free_port, login_provider, oauth_for, served, standing_face, visitor
-from support.logins import Kept
+from support.logins import MemoryTokens
 from support.node import NotInstalled
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ class Person:
 
 
 @asynccontextmanager
-async def talking(url: str, kept: Kept, person: Person) -> AsyncIterator[Any]:
+async def talking(url: str, kept: MemoryTokens, person: Person) -> AsyncIterator[Any]:
     said = OAuthClientMetadata(
         client_name="The official client",
         redirect_uris=[REDIRECT_URI],
@@ -71,7 +71,7 @@ async def talking(url: str, kept: Kept, person: Person) -> AsyncIterator[Any]:
     )
     provider = OAuthClientProvider(url, said, kept, person.open, person.come_back)
     async with (
-        httpx2.AsyncClient(auth=provider, timeout=PATIENCE) as http,
+        httpx2.AsyncClient(auth=provider, timeout=TIMEOUT_SECONDS) as http,
         mcp.Client(streamable_http_client(url, http_client=http)) as client,
     ):
         yield client
@@ -94,13 +94,13 @@ def desk() -> Server:
 
 
 async def said_by(client: Any, tool: str, arguments: dict[str, Any] | None = None) -> str:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return str((await client.call_tool(tool, arguments or {})).content[0].text)
 
 
 async def test_the_official_client_logs_in_steps_up_renews_and_is_revoked(login: str) -> None:
     async with standing_face(login, server=desk()) as face:
-        kept, person = Kept(), Person()
+        kept, person = MemoryTokens(), Person()
         async with talking(face.resource, kept, person) as client:
             assert await said_by(client, "whoami") == "anna with notes:read"
             assert await said_by(client, "write", {"text": "hello"}) == "hello"
@@ -145,16 +145,16 @@ def familiar(login: str, home: str) -> Server:
     return server
 
 
-async def test_a_login_in_fastmcp_s_words_lets_clients_of_all_kinds_in(login: str) -> None:
+async def test_fastmcp_login_provider_accepts_all_clients(login: str) -> None:
     home = f"http://127.0.0.1:{free_port()}"
     async with served(familiar(login, home), urlsplit(home).port or 0):
         url = f"{home}/mcp"
         person = Person()
-        async with talking(url, Kept(), person) as client:
+        async with talking(url, MemoryTokens(), person) as client:
             assert await said_by(client, "whoami") == "anna"
         said = OAuthClientMetadata(client_name="FastMCP's", redirect_uris=[REDIRECT_URI])
-        provider = OAuthClientProvider(url, said, Kept(), person.open, person.come_back)
-        async with asyncio.timeout(PATIENCE), fastmcp.Client(url, auth=provider) as theirs:
+        provider = OAuthClientProvider(url, said, MemoryTokens(), person.open, person.come_back)
+        async with asyncio.timeout(TIMEOUT_SECONDS), fastmcp.Client(url, auth=provider) as theirs:
             assert (await theirs.call_tool("whoami", {})).data == "anna"
         async with Client(url, auth=oauth_for(url), open_browser=visitor()) as ours:
             assert (await ours.call_tool("whoami", {})).data == "anna"

@@ -20,7 +20,7 @@ async def test_client_gets_the_requested_version_server_info_and_capabilities(co
 
 
 @pytest.mark.revisions(since="2026-07-28")
-async def test_a_client_that_knows_the_revision_need_not_discover_it(connect):
+async def test_client_with_known_version_skips_discovery(connect):
     async with connect("small", mode="2026-07-28") as peer:
         assert (await peer.call("add", {"a": 1, "b": 2})).content[0].text == "3"
 

@@ -74,7 +74,7 @@ async def test_a_page_is_not_asked_of_a_revision_that_has_only_forms(connect):
 
 
 @pytest.mark.revisions(until="2025-03-26")
-async def test_a_form_is_not_asked_of_a_revision_that_has_none(connect):
+async def test_form_is_not_sent_to_versions_without_elicitation(connect):
     async with connect() as peer:
         result = await peer.call("test_elicitation", {"message": "Who are you?"})
         assert result.is_error
@@ -92,7 +92,7 @@ async def test_three_input_requests_are_sent_together(connect):
 
 
 @pytest.mark.revisions(since="2025-06-18")
-async def test_a_question_after_a_question_does_not_repeat_the_first(connect):
+async def test_second_elicitation_does_not_repeat_the_first(connect):
     async with connect() as peer:
         peer.person.content = {"name": "Alice", "color": "blue"}
         result = await peer.call("test_input_required_result_multi_round")
@@ -101,7 +101,7 @@ async def test_a_question_after_a_question_does_not_repeat_the_first(connect):
 
 
 @pytest.mark.revisions(since="2025-06-18")
-async def test_a_prompt_asks_before_it_is_written(connect):
+async def test_prompt_elicits_before_rendering(connect):
     async with connect() as peer:
         peer.person.content = {"context": "a holiday"}
         (said,) = (await peer.prompt("test_input_required_result_prompt")).messages

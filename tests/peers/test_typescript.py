@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.node_scripts import PINS, Conversation, Ended, Scripts
+from support.node_scripts import PINS, Conversation, ScriptResult, Scripts
 
 HERE = Path(__file__).resolve().parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
@@ -76,7 +76,7 @@ def test_client_gets_the_requested_version_and_server_info(leg, said):
     assert {"completions", "logging", "prompts", "resources", "tools"} <= {*said["opening"]["capabilities"]}
 
 
-def test_ping_is_answered_where_there_is_one(leg, said):
+def test_ping_is_answered_on_versions_that_have_it(leg, said):
     if not leg.modern:
         assert said["ping"] == {}
 
@@ -128,16 +128,16 @@ def test_progress_is_reported(said):
     assert said["progress"] in [["Completed all steps.", one] for one in (steps, steps[:-1])]
 
 
-def test_logs_are_heard_from_the_level_that_was_asked_for(said):
+def test_log_messages_start_at_the_requested_level(said):
     assert said["logs"] == ["info", "warning", "error"]
 
 
-def test_an_answer_is_had_although_the_server_let_go_of_the_connection(said):
+def test_response_survives_a_closed_connection(said):
     assert said["reconnection"] == "Here it is, on another connection."
 
 
 @pytest.mark.parametrize("body", ["wait_forever", "block"])
-def test_a_cancelled_call_stops_its_body_and_the_next_one_is_answered(said, body):
+def test_cancelled_call_stops_its_function(said, body):
     assert said[f"cancel {body}"] == ["given up", "true"]
 
 
@@ -161,7 +161,7 @@ def test_prompts_are_listed_and_got_and_their_arguments_completed(said):
     assert said["complete"] == ["paris", "park", "party"]
 
 
-def test_a_tool_asks_the_client_s_model_and_for_its_roots(said):
+def test_tool_uses_sampling_and_roots(said):
     assert said["sampling"] == ["LLM response: Paris", "What is the capital of France?"]
     assert said["roots"] == "1 roots: file:///project"
 
@@ -205,17 +205,17 @@ def where(request: pytest.FixtureRequest, serve: Callable[..., Any]) -> Iterator
 
 
 @pytest.fixture(params=["legacy", "modern"])
-def inspect(request: pytest.FixtureRequest, scripts: Scripts, where: list[str]) -> Callable[..., Ended]:
+def inspect(request: pytest.FixtureRequest, scripts: Scripts, where: list[str]) -> Callable[..., ScriptResult]:
     """`inspect("tools/list")`: as `mcp-inspector --cli … --method tools/list`, in either era."""
 
-    def inspect(method: str, *options: str) -> Ended:
+    def inspect(method: str, *options: str) -> ScriptResult:
         always = ("--protocol-era", request.param, "--format", "json")
         return scripts.inspect(*where, "--method", method, *options, *always)
 
     return inspect
 
 
-def _result(ended: Ended) -> Any:
+def _result(ended: ScriptResult) -> Any:
     assert ended.code == 0, ended
     return json.loads(ended.out)["result"]
 

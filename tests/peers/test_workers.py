@@ -24,7 +24,7 @@ from support.node_scripts import Conversation
 
 HERE = Path(__file__).resolve().parent
 CONNECTIONS = 10
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 SAID = re.compile(r"(?:Serving|Uvicorn running) on (http://127\.0\.0\.1:\d+)")
 STEPS = [0, 50, 100]
 
@@ -43,7 +43,7 @@ def running(*words: str, begins: int = 0, **env: str) -> Iterator[str]:
         env={**environment, **env},
     )
     assert process.stderr is not None
-    too_long = threading.Timer(PATIENCE, process.kill)
+    too_long = threading.Timer(TIMEOUT_SECONDS, process.kill)
     too_long.start()
     found = None
     for line in process.stderr:
@@ -59,7 +59,7 @@ def running(*words: str, begins: int = 0, **env: str) -> Iterator[str]:
         yield f"{found[1]}/mcp"
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT_SECONDS)
         listener.join()
         process.stderr.close()
 
@@ -89,7 +89,7 @@ def fleet(request, postgres_server, tmp_path_factory) -> Iterator[str]:
 
 
 async def together(connected):
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await connected.wait()
 
 
@@ -139,13 +139,13 @@ async def test_python_clients_of_today(fleet, connect_at, client, revision):
             if not peer.modern:
                 if number == 0:
                     await text("grow")
-                await peer.heard.until(lambda: peer.heard.of("tools/list_changed"))
+                await peer.heard.wait_for(lambda: peer.heard.of("tools/list_changed"))
                 said["tools"] = [tool.name for tool in await peer.tools()]
                 await together(connected)
                 if number == 0:
                     await text("shrink")
                 # Who leaves before it is told complains of what it is told.
-                await peer.heard.until(lambda: len(peer.heard.of("tools/list_changed")) == 2)
+                await peer.heard.wait_for(lambda: len(peer.heard.of("tools/list_changed")) == 2)
             return said
 
     judge(await asyncio.gather(*(one(number) for number in range(CONNECTIONS))), revision)

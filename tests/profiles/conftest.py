@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 class Spoken:
@@ -21,7 +21,7 @@ class Spoken:
 
     async def line(self) -> str:
         """The next line of standard output."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             said: bytes = await self.child.process.stdout.readline()
         return said.decode()
 
@@ -32,7 +32,7 @@ class Spoken:
         assert said.endswith("\n")
         return said[:-1]
 
-    async def ask(self, message: dict[str, Any]) -> Any:
+    async def request(self, message: dict[str, Any]) -> Any:
         """The answer to a message of a document. What comes before it is put aside."""
         self.child.send(message)
         return await self.child.response(message["id"])
@@ -54,11 +54,11 @@ class Spoken:
     async def heard(self, method: str) -> Any:
         """The next message of this kind that the server sends of its own accord."""
         while True:
-            for one in self.child.aside:
+            for one in self.child.other_messages:
                 if one.get("method") == method:
-                    self.child.aside.remove(one)
+                    self.child.other_messages.remove(one)
                     return one
-            self.child.aside.append(await self.child.receive())
+            self.child.other_messages.append(await self.child.receive())
 
     async def open(self, revision: str, capabilities: Any = None) -> Any:
         return await self.child.initialize(revision, capabilities)

@@ -99,7 +99,7 @@ async def test_the_eight_tools_are_listed_with_closed_schemas(bossman: Any) -> N
     assert set(status["enum"]) == {"pending", "in_progress", "completed", "failed"}
 
 
-async def test_there_is_nothing_but_tools_and_a_log(bossman: Any) -> None:
+async def test_server_has_only_tools_and_logging(bossman: Any) -> None:
     for method in ("resources/list", "prompts/list", "completion/complete"):
         assert (await bossman.child.request(method))["error"]["code"] == -32601
     assert (await bossman.child.request("logging/setLevel", {"level": "error"}))["result"] == {}
@@ -234,7 +234,7 @@ async def test_cancelling_an_unknown_request_gets_no_response(bossman: Any) -> N
     assert await bossman.exchange(PING) == PONG
 
 
-async def test_a_call_that_is_cancelled_gets_no_answer_and_leaves_nothing(bossman: Any, tmp_path: Path) -> None:
+async def test_cancelled_call_gets_no_response(bossman: Any, tmp_path: Path) -> None:
     # Somebody else is writing, so the call has to wait.
     with closing(sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)) as other:
         for _ in range(ROUNDS):
@@ -252,7 +252,7 @@ async def test_a_call_that_is_cancelled_gets_no_answer_and_leaves_nothing(bossma
     assert (await bossman.end())[:2] == (0, "")
 
 
-async def test_a_cancellation_that_comes_too_late_changes_nothing(bossman: Any) -> None:
+async def test_late_cancellation_is_ignored(bossman: Any) -> None:
     """Side by side, either may be first; what was answered is there."""
     for n in range(ROUNDS):
         bossman.child.send_bytes(calling("create_task", f"call {n}", description=f"Task {n}").encode())
@@ -272,10 +272,12 @@ async def test_a_cancellation_that_comes_too_late_changes_nothing(bossman: Any) 
 
 async def test_stateless_request_needs_no_handshake(serve: Serve) -> None:
     child = await serve("bossman")
-    answer = await child.child.modern("tools/call", {"name": "create_task", "arguments": {"description": "Alone"}})
+    answer = await child.child.request_stateless(
+        "tools/call", {"name": "create_task", "arguments": {"description": "Alone"}}
+    )
     assert answer["result"]["resultType"] == "complete"
     assert answer["result"]["structuredContent"]["status"] == "pending"
-    assert (await child.child.modern("ping"))["error"]["code"] == -32601
+    assert (await child.child.request_stateless("ping"))["error"]["code"] == -32601
 
 
 def test_over_http_tools_wait_for_the_end_of_the_handshake() -> None:

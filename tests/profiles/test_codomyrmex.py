@@ -263,7 +263,7 @@ async def test_tool_text_is_not_rewritten_as_a_tool_name(plain_words: Any) -> No
     assert json.loads(failed["content"][0]["text"])["error"]["error_message"] == "no number in look_up"
 
 
-async def test_a_failure_is_reported_with_its_details_and_its_explanation(plain_words: Any) -> None:
+async def test_failure_has_details_and_explanation(plain_words: Any) -> None:
     refused = (await plain_words.call("my_module.number", value=""))["result"]
     said = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
     assert refused["error"]["error_details"].items() >= said.items()
@@ -279,16 +279,16 @@ async def test_a_failure_is_reported_with_its_details_and_its_explanation(plain_
         ({"value": "x", "code": "y"}, {"parameter": "code", "constraint": "an integer", "provided_value": "y"}),
     ],
 )
-async def test_a_wrong_argument_is_named_with_its_value(plain_words: Any, arguments: Any, details: Any) -> None:
+async def test_invalid_argument_error_has_its_value(plain_words: Any, arguments: Any, details: Any) -> None:
     result = (await plain_words.call("my_module.number", **arguments))["result"]
     assert result["error"]["error_details"] == details
     check(result)
 
 
 @pytest.mark.parametrize("params", [None, {}, {"name": 5}, {"name": None}])
-async def test_a_call_that_names_no_tool_is_refused_in_its_own_words(plain_words: Any, params: Any) -> None:
+async def test_call_without_tool_name_is_rejected(plain_words: Any, params: Any) -> None:
     said = {} if params is None else {"params": params}
-    answer = await plain_words.ask({"jsonrpc": "2.0", "id": 7, "method": "tools/call", **said})
+    answer = await plain_words.request({"jsonrpc": "2.0", "id": 7, "method": "tools/call", **said})
     assert answer["error"]["code"] == -32602
 
 

@@ -137,7 +137,9 @@ async def test_mistakes_have_their_codes_and_ids(pharo: Any) -> None:
     assert await pharo.exchange('{"jsonrpc":"2.0","id":1,"method":"unknown/method"}') == (
         '{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found: unknown/method"}}'
     )
-    answer = await pharo.ask({"jsonrpc": "2.0", "id": "p", "method": "prompts/get", "params": {"name": "review-class"}})
+    answer = await pharo.request(
+        {"jsonrpc": "2.0", "id": "p", "method": "prompts/get", "params": {"name": "review-class"}}
+    )
     assert (answer["id"], answer["error"]["code"]) == ("p", -32602)
     assert "className" in answer["error"]["message"]
 
@@ -203,7 +205,7 @@ async def test_nothing_is_offered_before_the_handshake_is_over(serve: Serve) -> 
     child = await serve("pharo")
     early = await child.child.request("tools/list")
     assert early["error"]["code"] == -32600
-    await child.ask(INITIALIZE)
+    await child.request(INITIALIZE)
     assert await child.result("ping") == {}
     child.notify("notifications/initialized")
     assert (await child.result("tools/list"))["tools"]

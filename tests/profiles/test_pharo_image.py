@@ -33,7 +33,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.mark.broken_frames("the image says the type of what is read, as its document has it")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], program: Path, revision: str) -> None:
+async def test_image_tools_have_profile_names(spawn: Callable[..., Any], program: Path, revision: str) -> None:
     child = await spawn("serve", program)
     hello = await child.initialize(revision)
     assert hello["serverInfo"]["name"] == "pharo-mcp"

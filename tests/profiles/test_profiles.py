@@ -123,7 +123,7 @@ async def test_a_longer_message_can_be_allowed(serve: Serve) -> None:
     assert await child.exchange(long) == '{"jsonrpc":"2.0","id":1,"result":{}}'
 
 
-async def test_a_profile_of_ones_own_is_named_by_its_path(serve: Serve, tmp_path: Path) -> None:
+async def test_custom_profile_is_selected_by_path(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "mine.toml").write_text(
         'description = "Mine"\n[server]\nname = "mine"\n[serve]\nservices = ["live"]\n'
@@ -228,7 +228,7 @@ def test_a_profile_uses_every_setting_that_it_names(
     assert not caplog.records
 
 
-def test_no_code_knows_a_profile_by_its_name() -> None:
+def test_code_does_not_depend_on_profile_names() -> None:
     """The names of systems stand in files of settings, and where a service understands other names besides its own."""
     for path in Path(assembly.__file__).parent.parent.rglob("*.py"):
         if path.parts[-2] in ("rpc", "server", "legacy", "wire", "transport") or path.parent.name == "services":
@@ -264,7 +264,7 @@ async def test_other_names_and_schemes_are_understood_and_not_listed(
             assert said["result"]["isError"] is False
 
 
-async def test_a_service_that_is_removed_takes_its_schemes_with_it() -> None:
+async def test_removing_a_service_removes_its_uri_schemes() -> None:
     server, service = Server("s"), Service("notes")
     service.scheme_aliases = {"memo": "notes"}
 
@@ -321,7 +321,7 @@ def odd(**shape: Any) -> Server:
 
 
 async def called(wire: Any, revision: str, tool: str, **arguments: Any) -> Any:
-    answer = await wire.ask(revision, "tools/call", {"name": tool, "arguments": arguments})
+    answer = await wire.request_as(revision, "tools/call", {"name": tool, "arguments": arguments})
     return answer["result"]
 
 
@@ -411,7 +411,7 @@ async def test_wrong_arguments_are_reported_as_is_wanted(
     connect: Connect, habit: Any, revision: str, is_result: bool
 ) -> None:
     wire = await opened(connect, odd(argument_errors=habit), revision)
-    answer = await wire.ask(revision, "tools/call", {"name": "works", "arguments": {"number": "many"}})
+    answer = await wire.request_as(revision, "tools/call", {"name": "works", "arguments": {"number": "many"}})
     assert ("result" in answer) is is_result
 
 
@@ -443,7 +443,7 @@ async def test_a_plain_schema_takes_the_same_arguments(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("level, left", [("read-write", "read-only"), ("disabled", "disabled"), ("wrong", "disabled")])
-def test_read_only_takes_away_and_gives_nothing(place: ServiceEnvironment, level: str, left: str) -> None:
+def test_read_only_removes_tools_and_adds_none(place: ServiceEnvironment, level: str, left: str) -> None:
     service: Any = assembly.create_service(
         "system", {"access_levels": {"files": level}}, msgspec.structs.replace(place, read_only=True)
     )

@@ -19,7 +19,7 @@ import pytest
 
 Serve = Callable[..., Awaitable[Any]]
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -72,7 +72,7 @@ def with_roots(child: Any, *folders: Path) -> Any:
 
 
 async def captured(child: Any) -> Any:
-    result = (await child.ask(CAPTURE))["result"]
+    result = (await child.request(CAPTURE))["result"]
     # Nothing but content, as the sample has it.
     assert result.keys() == {"content"}
     (block,) = result["content"]
@@ -155,7 +155,7 @@ async def test_projects_are_distinguished_by_the_clients_roots(serve: Serve, tmp
     for name in ("x", "y"):
         (tmp_path / name / "app").mkdir(parents=True)
         child = with_roots(await serve("subcog"), tmp_path / name / "app")
-        await child.ask(INITIALIZE)
+        await child.request(INITIALIZE)
         await captured(child)
         (contents,) = (await child.result("resources/read", {"uri": "subcog://project/decisions"}))["contents"]
         assert json.loads(contents["text"])["count"] == 1
@@ -164,10 +164,10 @@ async def test_projects_are_distinguished_by_the_clients_roots(serve: Serve, tmp
 
 async def test_client_that_never_answers_roots_list_is_served(serve: Serve) -> None:
     child = await serve("subcog")
-    await child.ask(INITIALIZE)
+    await child.request(INITIALIZE)
     await captured(child)
     await captured(child)
-    assert [one["method"] for one in child.child.aside].count("roots/list") == 1
+    assert [one["method"] for one in child.child.other_messages].count("roots/list") == 1
 
 
 # Error codes
@@ -280,7 +280,7 @@ async def test_sync_without_a_remote_is_32610(subcog: Any) -> None:
 
 async def test_a_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: Path) -> None:
     child = await serve("subcog")
-    await child.ask(INITIALIZE)
+    await child.request(INITIALIZE)
     await captured(child)
     await child.end()
     # Whoever is root may write anything, so it is the file's own inside that refuses.
@@ -293,7 +293,7 @@ async def test_a_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: P
         # The file format's write version: larger than any there is, so the database is for reading.
         file.write(b"\x09")
     child = await serve("subcog")
-    await child.ask(INITIALIZE)
+    await child.request(INITIALIZE)
     error = await refused(child, "subcog_capture", namespace="decisions", content="Another one, not to be kept.")
     assert (error["code"], error["data"]["code"]) == (-32609, "storage_error")
     assert str(tmp_path) not in json.dumps(error)
@@ -331,7 +331,7 @@ async def test_several_requests_travel_in_one_message(subcog: Any) -> None:
     assert {answer["id"] for answer in answers} == {1, "b"}
 
 
-async def test_the_log_is_sent_when_it_is_wanted(subcog: Any) -> None:
+async def test_log_messages_are_sent_on_request(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "info"})
     said = await captured(subcog)
     assert await subcog.heard("notifications/message") == {
@@ -349,7 +349,7 @@ async def test_every_log_level_has_messages(subcog: Any) -> None:
     await subcog.call("subcog_get", memory_id="000000000000")
     await subcog.call("subcog_capture", namespace="config", content=f"The key is {AWS_KEY}.")
     await subcog.call("subcog_sync")
-    heard = [one["params"] for one in subcog.child.aside if one.get("method") == "notifications/message"]
+    heard = [one["params"] for one in subcog.child.other_messages if one.get("method") == "notifications/message"]
     assert {one["logger"] for one in heard} == {"subcog"}
     by_level = {level: [one["data"] for one in heard if one["level"] == level] for level in ("debug", "info")}
     assert "Found 1" in " ".join(by_level["debug"]) and "subcog_recall called with query" in by_level["debug"]
@@ -361,7 +361,7 @@ async def test_every_log_level_has_messages(subcog: Any) -> None:
 async def test_log_level_is_honoured(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "error"})
     await captured(subcog)
-    assert not [one for one in subcog.child.aside if one.get("method") == "notifications/message"]
+    assert not [one for one in subcog.child.other_messages if one.get("method") == "notifications/message"]
 
 
 async def test_a_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
@@ -415,12 +415,12 @@ async def test_lists_change_in_silence(subcog: Any) -> None:
     before = (await subcog.result("resources/list"))["resources"]
     await captured(subcog)
     listed: list[Any] = before
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while len(listed) == len(before):
             listed = (await subcog.result("resources/list"))["resources"]
     assert "subcog://project/decisions" in {one["uri"] for one in listed}
     _, rest, _ = await subcog.end()
-    assert not [one for one in subcog.child.aside if "list_changed" in one.get("method", "")]
+    assert not [one for one in subcog.child.other_messages if "list_changed" in one.get("method", "")]
     assert "list_changed" not in rest
 
 
@@ -449,11 +449,11 @@ async def place(tmp_path: Path) -> AsyncIterator[str]:
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield (await process.stderr.readline()).decode().removeprefix("Serving on ").strip()
     finally:
         process.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await process.communicate()
 
 
@@ -461,7 +461,7 @@ async def fetch(place: str, method: str, path: str, said: Any = None, session: s
     """The status, the session and the answer, which may be the last event of a stream."""
 
     def ask() -> tuple[int, str, Any]:
-        connection = HTTPConnection(urlsplit(place).netloc, timeout=PATIENCE)
+        connection = HTTPConnection(urlsplit(place).netloc, timeout=TIMEOUT_SECONDS)
         try:
             headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
             headers |= {"Mcp-Session-Id": session} if session else {}
@@ -496,7 +496,7 @@ async def test_the_endpoint_is_the_root_and_health_is_health(place: str) -> None
 
 async def test_http_errors_have_the_id_required_by_the_protocol_version(place: str) -> None:
     def post(path: str, body: bytes, **headers: str) -> tuple[int, Any]:
-        connection = HTTPConnection(urlsplit(place).netloc, timeout=PATIENCE)
+        connection = HTTPConnection(urlsplit(place).netloc, timeout=TIMEOUT_SECONDS)
         try:
             said = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
             connection.request("POST", path, body, said)

@@ -79,19 +79,19 @@ async def test_the_worked_example_leaves_out_the_version(serve: Serve) -> None:
     child = await serve("sysmcp")
     line = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientInfo":{"name":"Claude","version":"1.0"}}}'
     assert await child.exchange(line) == OPENED
-    listed = await child.ask({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}})
+    listed = await child.request({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}})
     assert [tool["name"] for tool in listed["result"]["tools"]] == LISTED
 
 
 @pytest.mark.parametrize("params", [{"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {}])
 async def test_initialize_without_client_info_is_refused(serve: Serve, params: dict[str, Any]) -> None:
     child = await serve("sysmcp")
-    answer = await child.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+    answer = await child.request({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
     assert answer["error"]["code"] == -32602
-    assert (await child.ask(OPEN))["result"]["serverInfo"]["name"] == "SysMCP"
+    assert (await child.request(OPEN))["result"]["serverInfo"]["name"] == "SysMCP"
 
 
-async def test_there_is_nothing_but_tools(sysmcp: Any) -> None:
+async def test_server_has_only_tools(sysmcp: Any) -> None:
     for method in ("resources/list", "prompts/list", "logging/setLevel"):
         assert (await sysmcp.child.request(method, {"level": "info"}))["error"]["code"] == -32601
 
@@ -104,7 +104,7 @@ async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Pat
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.txt").write_text(name)
     child = await serve("sysmcp", "--allow-path", tmp_path / "one", "--allow-path", tmp_path / "two")
-    await child.ask(OPEN)
+    await child.request(OPEN)
     found = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
     assert sorted(one["name"] for one in found) == ["one.txt", "two.txt"]
     told = (await child.call("fs_stat", path=str(tmp_path / "two" / "two.txt")))["result"]["data"]
@@ -114,7 +114,7 @@ async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Pat
 
 async def test_refusal_without_allowed_paths_names_the_command_line_option(serve: Serve) -> None:
     child = await serve("sysmcp")
-    await child.ask(OPEN)
+    await child.request(OPEN)
     for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
         message = (await child.call(tool, **arguments))["result"]["error"]["message"]
         assert "portico serve --allow-path PATH" in message
@@ -142,7 +142,7 @@ async def test_tool_parameters_match_the_document(sysmcp: Any) -> None:
 
 async def test_without_services_the_list_is_empty(serve: Serve) -> None:
     child = await serve("sysmcp", "--services", "")
-    await child.ask(OPEN)
+    await child.request(OPEN)
     assert await child.exchange('{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}') == (
         '{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}'
     )
@@ -202,7 +202,7 @@ async def test_a_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> Non
         ({"logName": ["System"]}, "arguments.logName"),
     ],
 )
-async def test_whatever_is_wrong_is_named(sysmcp: Any, arguments: dict[str, Any], path: str) -> None:
+async def test_every_problem_is_reported(sysmcp: Any, arguments: dict[str, Any], path: str) -> None:
     error = (await sysmcp.call("eventlog_query", **arguments))["result"]["error"]
     assert (error["code"], error["details"]["path"]) == ("InvalidParams", path)
     assert error["details"]["expected"]
@@ -248,7 +248,7 @@ async def test_a_registry_that_may_be_written_is_read_again(serve: Serve, tmp_pa
     config = tmp_path / "writing.toml"
     config.write_text('[services.system]\naccess_levels = { registry = "read-write" }\n')
     child = await serve("sysmcp", "--config", config)
-    await child.ask(OPEN)
+    await child.request(OPEN)
     where = {"path": "HKEY_CURRENT_USER\\Software\\A", "name": "x"}
     assert (await child.call("reg_write", **where, value="seven"))["result"]["success"] is True
     assert (await child.call("reg_read", **where))["result"]["data"]["value"] == "seven"
@@ -274,7 +274,7 @@ async def test_a_service_is_removed_and_added_without_a_new_connection(
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "store.db"))
     server = assembly.build_server(None, assembly.read_settings("sysmcp", None), place)
     wire = connect(server)
-    await wire.ask("2024-11-05", "initialize", OPEN["params"])
+    await wire.request_as("2024-11-05", "initialize", OPEN["params"])
 
     async def listed() -> list[str]:
         return [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]]
@@ -291,7 +291,7 @@ async def test_a_service_is_removed_and_added_without_a_new_connection(
 
 async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
     child = await serve("sysmcp", "--service-admin")
-    await child.ask(OPEN)
+    await child.request(OPEN)
     switches = ["service_list", "service_enable", "service_disable"]
     assert list(await child.tools()) == [*LISTED, *switches]
     await child.call("service_disable", name="system")
@@ -307,7 +307,7 @@ async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
 
 async def test_log_records_requests_and_standard_output_does_not(serve: Serve, config: Path) -> None:
     child = await serve("sysmcp", "--config", config, PORTICO_LOG_LEVEL="debug")
-    await child.ask(OPEN)
+    await child.request(OPEN)
     await child.tools()
     await child.call("eventlog_query", logName="System", limit="invalid")
     await child.call("eventlog_query", logName="System", limit=1)

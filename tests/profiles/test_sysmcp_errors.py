@@ -26,11 +26,11 @@ WHO = {"clientInfo": {"name": "Claude", "version": "1.0.0"}, "protocolVersion": 
 
 async def opened(serve: Serve) -> Any:
     child = await serve("sysmcp")
-    await child.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": WHO})
+    await child.request({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": WHO})
     return child
 
 
-async def test_every_error_has_its_code_and_the_next_request_is_answered(serve: Serve) -> None:
+async def test_errors_have_codes_and_connection_stays_usable(serve: Serve) -> None:
     child = await opened(serve)
     for line, code in (
         ("{", -32700),

@@ -130,7 +130,7 @@ async def test_the_era_is_decided_before_the_method(connect: Connect, method: st
         "level": "info",
         "uri": "small://here",
     }
-    said = await connect(small()).modern(method, params)
+    said = await connect(small()).request_stateless(method, params)
     assert said["error"]["code"] == -32601
     assert method in said["error"]["message"]
 
@@ -139,7 +139,7 @@ async def test_the_era_is_decided_before_the_method(connect: Connect, method: st
 async def test_a_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
     """An `initialize` in a modern envelope leaves no trace on the stream."""
     wire = connect(small())
-    await wire.modern("initialize", {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}})
+    await wire.request_stateless("initialize", {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}})
     assert (await wire.initialize(LATEST_HANDSHAKE_VERSION))["protocolVersion"] == LATEST_HANDSHAKE_VERSION
 
 
@@ -152,7 +152,7 @@ async def test_initialize_never_negotiates_a_modern_revision(connect: Connect, a
 
 @pytest.mark.requirement("lifecycle.version-echo")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_initialize_echoes_a_revision_it_knows(connect: Connect, revision: str) -> None:
+async def test_initialize_returns_the_supported_version(connect: Connect, revision: str) -> None:
     """A known handshake revision is agreed to as it is."""
     assert (await connect(small()).initialize(revision))["protocolVersion"] == revision
 
@@ -207,7 +207,7 @@ async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
 async def test_an_envelope_is_not_a_handshake(connect: Connect) -> None:
     """A modern request is served, and the session of the same stream is as closed as before."""
     wire = connect(small())
-    assert "result" in await wire.modern("tools/list")
+    assert "result" in await wire.request_stateless("tools/list")
     assert wire.session.state == "CREATED"
     assert (await wire.request("tools/list"))["error"]["code"] == -32600
 
@@ -216,8 +216,8 @@ async def test_an_envelope_is_not_a_handshake(connect: Connect) -> None:
 async def test_capabilities_are_not_remembered_between_modern_requests(connect: Connect) -> None:
     """What one request could be asked for, the next one on the pipe cannot unless it says so too."""
     wire = connect(small())
-    first = await wire.modern("tools/call", {"name": "book"}, capabilities={"elicitation": {}})
-    second = await wire.modern("tools/call", {"name": "book"})
+    first = await wire.request_stateless("tools/call", {"name": "book"}, capabilities={"elicitation": {}})
+    second = await wire.request_stateless("tools/call", {"name": "book"})
     assert first["result"]["resultType"] == "input_required"
     assert second["error"]["code"] == -32021
 
@@ -227,31 +227,31 @@ async def test_a_session_lends_nothing_to_a_modern_request(connect: Connect) -> 
     """Neither the capabilities nor the log level of the handshake hold for a request that stands alone."""
     wire = connect(small())
     await wire.initialize(LATEST_HANDSHAKE_VERSION, {"elicitation": {}})
-    assert (await wire.modern("tools/call", {"name": "book"}))["error"]["code"] == -32021
-    await wire.modern("tools/call", {"name": "quiet"})
-    assert wire.aside == []
+    assert (await wire.request_stateless("tools/call", {"name": "book"}))["error"]["code"] == -32021
+    await wire.request_stateless("tools/call", {"name": "quiet"})
+    assert wire.other_messages == []
 
 
 @pytest.mark.requirement("modern.client-info-decides-nothing")
 async def test_responses_do_not_depend_on_client_info(connect: Connect) -> None:
     """A different name and version get the same bytes."""
     wire = connect(small())
-    one = await wire.modern("tools/list", client={"name": "one", "version": "1"})
-    other = await wire.modern("tools/list", client={"name": "other", "version": "2"})
+    one = await wire.request_stateless("tools/list", client={"name": "one", "version": "1"})
+    other = await wire.request_stateless("tools/list", client={"name": "other", "version": "2"})
     assert one["result"] == other["result"]
 
 
 @pytest.mark.requirement("modern.client-info-optional")
 async def test_client_info_is_optional(connect: Connect) -> None:
     """`clientInfo` is a courtesy: absent it is not missed."""
-    assert "result" in await connect(small()).modern("tools/list")
+    assert "result" in await connect(small()).request_stateless("tools/list")
 
 
 @pytest.mark.requirement("modern.client-info-optional")
 @pytest.mark.parametrize("info", ["Ada", {"name": "c"}, {"name": 1, "version": "1"}])
 async def test_a_client_that_misspells_itself_is_informed(connect: Connect, info: Any) -> None:
     """Present but malformed is another matter than absent."""
-    said = await connect(small()).modern("tools/list", client=info)
+    said = await connect(small()).request_stateless("tools/list", client=info)
     assert said["error"]["code"] == -32602
     assert "_meta" in said["error"]["message"]
 
@@ -259,7 +259,7 @@ async def test_a_client_that_misspells_itself_is_informed(connect: Connect, info
 @pytest.mark.requirement("discover.result")
 async def test_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None:
     """`serverInfo` stands in `_meta`, not beside the capabilities."""
-    result = (await connect(small()).modern("server/discover"))["result"]
+    result = (await connect(small()).request_stateless("server/discover"))["result"]
     assert "serverInfo" not in result
     assert result["_meta"][SERVER_INFO_META_KEY] == {"name": "small", "version": "1.0.0"}
     assert result["supportedVersions"] == [FIRST_MODERN_VERSION]
@@ -270,14 +270,14 @@ async def test_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
 async def test_every_modern_result_has_server_info(connect: Connect, method: str, params: Any) -> None:
     """All results carry the server's name and version in `_meta`."""
-    result = (await connect(small()).modern(method, params))["result"]
+    result = (await connect(small()).request_stateless(method, params))["result"]
     assert result["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
 @pytest.mark.requirement("modern.server-info")
 async def test_failed_tool_result_has_server_info(connect: Connect) -> None:
     """An isError result is a result like any other."""
-    result = (await connect(small()).modern("tools/call", {"name": "add", "arguments": {"a": 1}}))["result"]
+    result = (await connect(small()).request_stateless("tools/call", {"name": "add", "arguments": {"a": 1}}))["result"]
     assert result["isError"] is True
     assert result["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
@@ -285,7 +285,7 @@ async def test_failed_tool_result_has_server_info(connect: Connect) -> None:
 @pytest.mark.requirement("modern.server-info")
 async def test_input_required_result_has_server_info(connect: Connect) -> None:
     """An input_required result is a result like any other."""
-    said = await connect(small()).modern("tools/call", {"name": "book"}, capabilities=EVERYTHING)
+    said = await connect(small()).request_stateless("tools/call", {"name": "book"}, capabilities=EVERYTHING)
     assert said["result"]["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
@@ -316,7 +316,7 @@ async def test_an_empty_result_is_empty(connect: Connect, revision: str, method:
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
 async def test_modern_clients_get_all_of_it(connect: Connect, method: str, params: Any) -> None:
     """resultType everywhere; ttlMs and cacheScope on what may be cached, and nowhere else."""
-    result = (await connect(small()).modern(method, params))["result"]
+    result = (await connect(small()).request_stateless(method, params))["result"]
     assert result["resultType"] == "complete"
     hints = result.keys() & {"ttlMs", "cacheScope"}
     assert hints == ({"ttlMs", "cacheScope"} if method in CACHEABLE else set())
@@ -327,8 +327,8 @@ async def test_modern_clients_get_all_of_it(connect: Connect, method: str, param
 async def test_an_unsupported_version_is_answered_as_discover_would(connect: Connect, version: str) -> None:
     """The list of what we speak is the same in both places, and what was asked for is said again."""
     wire = connect(small())
-    error = (await wire.modern("tools/list", version=version))["error"]
-    offered = (await wire.modern("server/discover"))["result"]["supportedVersions"]
+    error = (await wire.request_stateless("tools/list", version=version))["error"]
+    offered = (await wire.request_stateless("server/discover"))["result"]["supportedVersions"]
     assert error["code"] == -32022
     assert error["data"] == {"supported": offered, "requested": version}
 
@@ -376,7 +376,7 @@ async def test_an_error_without_an_id_is_accepted(connect: Connect, id: dict[str
     wire = connect(small())
     wire.send({"jsonrpc": "2.0", **id, "error": {"code": -32700, "message": "Parse error"}})
     assert (await wire.request("ping"))["result"] == {}
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 @pytest.mark.requirement("jsonrpc.notification-unanswered")
@@ -402,7 +402,7 @@ async def test_a_notification_is_never_answered(connect: Connect, opened: bool, 
         await wire.initialize(LATEST_HANDSHAKE_VERSION)
     wire.notify(method, params)
     assert (await wire.request("ping"))["result"] == {}
-    assert wire.aside == []
+    assert wire.other_messages == []
     assert wire.is_silent
 
 
@@ -446,7 +446,7 @@ async def test_a_retry_is_a_new_request() -> None:
 
 
 @pytest.mark.requirement("mrtr.answers-of-one-round")
-async def test_a_retry_carries_the_answers_of_its_round_alone() -> None:
+async def test_retry_has_only_the_answers_of_its_round() -> None:
     """Earlier answers live in the server's state; they are not sent twice."""
     server = Asking(question("a", "one"), question("b", "two"))
     async with Client(server, elicitation_handler=lambda asked: {}) as client:
@@ -455,7 +455,7 @@ async def test_a_retry_carries_the_answers_of_its_round_alone() -> None:
 
 
 @pytest.mark.requirement("mrtr.state-echoed")
-async def test_the_state_goes_back_as_it_came() -> None:
+async def test_request_state_is_returned_unchanged() -> None:
     """Whatever characters it is made of, and never from an earlier round."""
     odd = 'é "\\u0041" \n\t ☃ ='
     server = Asking(question("a", odd), question("b"), question("c", ""))
@@ -486,7 +486,7 @@ async def test_nothing_of_a_round_leaks_into_the_next_request() -> None:
 
 async def asked_for_state(wire: Any, name: str = "book", arguments: Any = None) -> str:
     params = {"name": name, "arguments": arguments or {}}
-    said = await wire.modern("tools/call", params, capabilities=EVERYTHING)
+    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
     state = said["result"]["requestState"]
     assert isinstance(state, str)
     return state
@@ -514,12 +514,12 @@ ANSWER = {"elicitation-1": {"action": "accept", "content": {"value": 4}}}
 
 
 @pytest.mark.requirement("mrtr.state-continues")
-async def test_the_state_works_for_the_call_it_was_made_for(connect: Connect) -> None:
+async def test_request_state_is_bound_to_its_call(connect: Connect) -> None:
     """The same tool with the same arguments goes on where it stopped."""
     wire = connect(tables())
     state = await asked_for_state(wire)
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
-    said = await wire.modern("tools/call", params, capabilities=EVERYTHING)
+    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
     assert said["result"]["content"][0]["text"] == "4"
 
 
@@ -534,7 +534,7 @@ async def test_the_state_works_for_no_other_call(connect: Connect, changed: dict
     wire = connect(tables())
     state = await asked_for_state(wire)
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER, **changed}
-    said = await wire.modern("tools/call", params, capabilities=EVERYTHING)
+    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
     assert said["error"]["code"] == -32602
     assert "requestState" in said["error"]["message"]
 
@@ -545,7 +545,7 @@ async def test_request_state_is_bound_to_its_principal(connect: Connect) -> None
     server = tables()
     state = await asked_for_state(connect(server, principal="ada"))
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
-    said = await connect(server, principal="eve").modern("tools/call", params, capabilities=EVERYTHING)
+    said = await connect(server, principal="eve").request_stateless("tools/call", params, capabilities=EVERYTHING)
     assert said["error"]["code"] == -32602
 
 
@@ -569,7 +569,7 @@ async def test_a_state_that_was_touched_is_refused(connect: Connect, change: Cal
     wire = connect(tables())
     state = change(await asked_for_state(wire))
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
-    assert (await wire.modern("tools/call", params, capabilities=EVERYTHING))["error"]["code"] == -32602
+    assert (await wire.request_stateless("tools/call", params, capabilities=EVERYTHING))["error"]["code"] == -32602
 
 
 @pytest.mark.requirement("mrtr.state-expires")
@@ -580,7 +580,7 @@ async def test_a_state_has_an_end(connect: Connect) -> None:
     wire = connect(server)
     state = await asked_for_state(wire)
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
-    error = (await wire.modern("tools/call", params, capabilities=EVERYTHING))["error"]
+    error = (await wire.request_stateless("tools/call", params, capabilities=EVERYTHING))["error"]
     assert error["code"] == -32602
     assert "expired" in error["message"]
 
@@ -614,7 +614,7 @@ async def test_only_declared_capabilities_are_requested(
     connect: Connect, tool: str, declared: Any, required: dict[str, Any]
 ) -> None:
     """An empty elicitation capability is forms alone, and sampling alone is without tools."""
-    said = await connect(demanding()).modern("tools/call", {"name": tool}, capabilities=declared)
+    said = await connect(demanding()).request_stateless("tools/call", {"name": tool}, capabilities=declared)
     assert said["error"]["code"] == -32021
     assert said["error"]["data"]["requiredCapabilities"].keys() == required.keys()
     if tool == "visit" or declared:
@@ -625,13 +625,13 @@ async def test_only_declared_capabilities_are_requested(
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
 async def test_requests_that_may_not_elicit_return_complete_results(connect: Connect, method: str, params: Any) -> None:
     """Lists, completions and discover are complete answers, whatever the client could be asked."""
-    said = await connect(small()).modern(method, params, capabilities=EVERYTHING)
+    said = await connect(small()).request_stateless(method, params, capabilities=EVERYTHING)
     assert said["result"]["resultType"] == "complete"
 
 
 @pytest.mark.requirement("mrtr.supported-requests")
 @pytest.mark.parametrize("method", ["tools/list", "completion/complete"])
-async def test_a_middleware_that_asks_in_the_wrong_place_is_our_mistake(connect: Connect, method: str) -> None:
+async def test_elicitation_in_middleware_is_a_usage_error(connect: Connect, method: str) -> None:
     """A question where the revision has no room for one must not reach the wire."""
     server = small()
 
@@ -642,12 +642,12 @@ async def test_a_middleware_that_asks_in_the_wrong_place_is_our_mistake(connect:
         return ask
 
     server.add_middleware(wrong)
-    said = await connect(server).modern(method, dict(REQUESTS)[method], capabilities=EVERYTHING)
+    said = await connect(server).request_stateless(method, dict(REQUESTS)[method], capabilities=EVERYTHING)
     assert said.get("result", {}).get("resultType") != "input_required"
 
 
 @pytest.mark.requirement("progress.increases")
-async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: Connect) -> None:
+async def test_progress_increases_across_client_requests(connect: Connect) -> None:
     """A handler that is entered again with the answers keeps its token, so it must not seem to start over."""
 
     async def handler(call: Call) -> Any:
@@ -690,7 +690,7 @@ async def test_modern_client_without_a_listener_is_not_notified(connect: Connect
     """Changes go to listeners; having made requests is not listening."""
     server = small()
     wire, listener = connect(server), connect(server)
-    await wire.modern("tools/list")
+    await wire.request_stateless("tools/list")
     listener.send(listening(listener, 1, toolsListChanged=True))
     await listener.receive()
     grow(server)
@@ -716,7 +716,7 @@ async def test_the_acknowledgement_comes_first(connect: Connect) -> None:
 
 @pytest.mark.requirement("subscriptions.id")
 @pytest.mark.parametrize("id", [7, "7", "seven"])
-async def test_a_notification_names_its_listener_as_it_named_itself(connect: Connect, id: int | str) -> None:
+async def test_notification_has_the_subscription_id(connect: Connect, id: int | str) -> None:
     """The subscription id is the request's id: a number stays a number, a text a text."""
     server = small()
     wire = connect(server)
@@ -767,7 +767,7 @@ async def test_a_change_made_on_one_connection_reaches_the_listeners_of_all(conn
     await one.receive()
     await old.initialize(LATEST_HANDSHAKE_VERSION)
     assert (await old.request("ping"))["result"] == {}
-    await other.modern("tools/call", {"name": "learn"})
+    await other.request_stateless("tools/call", {"name": "learn"})
     assert (await one.receive())["method"] == "notifications/tools/list_changed"
     assert (await old.receive())["method"] == "notifications/tools/list_changed"
     assert other.is_silent
@@ -784,7 +784,7 @@ async def test_nothing_optional_is_null(connect: Connect, revision: str) -> None
     if revision != FIRST_MODERN_VERSION:
         assert None not in (await wire.initialize(revision)).values()
     for method, params in REQUESTS:
-        result = (await wire.ask(revision, method, params))["result"]
+        result = (await wire.request_as(revision, method, params))["result"]
         assert "nextCursor" not in result
         assert b"null" not in msgspec.json.encode(result)
 
@@ -866,8 +866,8 @@ def structured() -> Server:
 async def test_null_is_something_and_absence_is_nothing(connect: Connect) -> None:
     """On 2026-07-28 a structured null is sent as null, and a tool without structured content sends no member."""
     wire = connect(structured())
-    nothing = (await wire.modern("tools/call", {"name": "nullable", "arguments": {}}))["result"]
-    words = (await wire.modern("tools/call", {"name": "words"}))["result"]
+    nothing = (await wire.request_stateless("tools/call", {"name": "nullable", "arguments": {}}))["result"]
+    words = (await wire.request_stateless("tools/call", {"name": "words"}))["result"]
     assert nothing["structuredContent"] is None
     assert "structuredContent" not in words
 
@@ -915,7 +915,7 @@ async def test_an_error_owes_nothing_to_the_output_schema(connect: Connect, revi
     wire = connect(structured())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    result = (await wire.ask(revision, "tools/call", {"name": name}))["result"]
+    result = (await wire.request_as(revision, "tools/call", {"name": name}))["result"]
     assert result["isError"] is True
     assert "structuredContent" not in result
     assert "point" in result["content"][0]["text"]
@@ -936,7 +936,7 @@ async def test_wrong_arguments_are_for_the_model_to_read(connect: Connect, revis
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    said = await wire.ask(revision, "tools/call", {"name": "add", "arguments": {"a": "x", "c": 1}})
+    said = await wire.request_as(revision, "tools/call", {"name": "add", "arguments": {"a": "x", "c": 1}})
     text = said["result"]["content"][0]["text"]
     assert said["result"]["isError"] is True
     assert "'a'" in text
@@ -966,7 +966,7 @@ async def test_an_unknown_tool_is_a_protocol_error(connect: Connect, revision: s
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    error = (await wire.ask(revision, "tools/call", {"name": "ad"}))["error"]
+    error = (await wire.request_as(revision, "tools/call", {"name": "ad"}))["error"]
     assert (error["code"], error["message"]) == (-32602, "Unknown tool: ad")
     assert error["data"]["suggestions"] == ["add"]
 
@@ -1059,11 +1059,11 @@ async def test_a_list_is_the_same_for_everybody_and_at_any_time(connect: Connect
     """Neither the connection nor what was called before changes a byte of it."""
     server = small()
     one, other = connect(server), connect(server)
-    before = (await one.modern("tools/list"))["result"]
-    await one.modern("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
-    await one.modern("tools/call", {"name": "book"}, capabilities=EVERYTHING)
-    assert (await one.modern("tools/list"))["result"] == before
-    assert (await other.modern("tools/list", capabilities=EVERYTHING))["result"] == before
+    before = (await one.request_stateless("tools/list"))["result"]
+    await one.request_stateless("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    await one.request_stateless("tools/call", {"name": "book"}, capabilities=EVERYTHING)
+    assert (await one.request_stateless("tools/list"))["result"] == before
+    assert (await other.request_stateless("tools/list", capabilities=EVERYTHING))["result"] == before
 
 
 @pytest.mark.requirement("tools.list-stable")
@@ -1085,9 +1085,9 @@ async def test_equal_names_are_distinguished_by_the_prefix_the_author_chose(conn
         inner.add(Tool(lambda number=number: str(number), name="which"))
         server.mount(inner, namespace=f"n{number}")
     wire = connect(server)
-    listed = (await wire.modern("tools/list"))["result"]["tools"]
+    listed = (await wire.request_stateless("tools/list"))["result"]["tools"]
     assert [tool["name"] for tool in listed] == ["n1_which", "n2_which"]
-    said = [(await wire.modern("tools/call", {"name": name}))["result"] for name in ("n1_which", "n2_which")]
+    said = [(await wire.request_stateless("tools/call", {"name": name}))["result"] for name in ("n1_which", "n2_which")]
     assert [result["content"][0]["text"] for result in said] == ["1", "2"]
 
 
@@ -1111,7 +1111,7 @@ async def test_a_prompt_is_completed_under_its_outward_name() -> None:
 
 
 @pytest.mark.requirement("tools.names-aggregated")
-async def test_the_page_of_a_mounted_tool_is_found_under_its_outward_uri() -> None:
+async def test_app_page_of_a_mounted_tool_has_the_exposed_uri() -> None:
     """A tool's `_meta` may name a resource of the same server: the client must be able to read it."""
     inner, server = Server("inner"), Server("outer")
     inner.add(Tool(lambda: None, name="chart", meta={"ui": {"resourceUri": "ui://chart"}}))
@@ -1136,7 +1136,7 @@ async def test_a_missing_resource_is_an_error(connect: Connect, revision: str, u
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    error = (await wire.ask(revision, "resources/read", {"uri": uri}))["error"]
+    error = (await wire.request_as(revision, "resources/read", {"uri": uri}))["error"]
     assert error["code"] == (-32602 if revision == FIRST_MODERN_VERSION else -32002)
     assert error["data"]["uri"] == uri
 
@@ -1147,12 +1147,12 @@ async def test_a_missing_resource_is_an_error(connect: Connect, revision: str, u
 @pytest.mark.requirement("tasks.only-where-offered")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/list", "tasks/result", "tasks/cancel", "tasks/update"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_tasks_are_not_there_until_they_are(connect: Connect, revision: str, method: str) -> None:
+async def test_tasks_extension_is_not_declared_without_tasks(connect: Connect, revision: str, method: str) -> None:
     """What is not offered is not found, whoever asks."""
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    said = await wire.ask(revision, method, {"taskId": "1"})
+    said = await wire.request_as(revision, method, {"taskId": "1"})
     assert said["error"]["code"] == -32601
 
 
@@ -1161,7 +1161,7 @@ async def test_a_call_is_answered_with_a_result_and_not_with_a_task(connect: Con
     """Whatever a client offers to poll for."""
     offered = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1000}}
-    said = await connect(small()).modern("tools/call", params, capabilities=offered)
+    said = await connect(small()).request_stateless("tools/call", params, capabilities=offered)
     assert said["result"]["resultType"] == "complete"
 
 
@@ -1172,10 +1172,10 @@ async def test_an_unknown_method_is_only_unknown(connect: Connect, revision: str
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    error = (await wire.ask(revision, "made/up", {"a": [1]}))["error"]
+    error = (await wire.request_as(revision, "made/up", {"a": [1]}))["error"]
     assert error["code"] == -32601
     assert "made/up" in error["message"]
-    assert "result" in await wire.ask(revision, "tools/list")
+    assert "result" in await wire.request_as(revision, "tools/list")
 
 
 @pytest.mark.requirement("subscriptions.filter-open")
@@ -1187,7 +1187,7 @@ async def test_an_unknown_kind_of_notification_may_be_wished_for(connect: Connec
 
 
 @pytest.mark.requirement("modern.result-type-unknown")
-async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
+async def test_unknown_result_type_is_rejected() -> None:
     """A client must not read as complete what calls itself something else."""
 
     async def handler(call: Call) -> Any:
@@ -1261,12 +1261,12 @@ async def test_unknown_notifications_reach_the_message_handler(heard: Any) -> No
     server.add_middleware(herald)
     async with Client(server, message_handler=heard) as client:
         assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
-        await heard.until("notifications/of/tomorrow")
+        await heard.wait_for("notifications/of/tomorrow")
     assert heard.messages[0] == ("notifications/of/tomorrow", {"a": 1})
 
 
 @pytest.mark.requirement("tools.names")
-def test_the_names_of_tools_are_checked_when_they_are_given() -> None:
+def test_tool_names_are_validated_on_registration() -> None:
     """1 to 128 letters, digits, underscores, dots and hyphens; a mistake shows while the server is built."""
     server = Server("named")
     for name in ("a", "A-b_c.9", "x" * 128):
@@ -1383,9 +1383,9 @@ async def test_a_server_cancels_nothing_but_subscriptions(connect: Connect) -> N
     wire.send({"jsonrpc": "2.0", "id": "waits", "method": "tools/call", "params": call})
     await begun.wait()
     wire.notify(notifications.CANCELLED, {"requestId": "waits"})
-    assert (await wire.modern("tools/call", {"name": "slow", "arguments": {}}))["result"]["isError"]
+    assert (await wire.request_stateless("tools/call", {"name": "slow", "arguments": {}}))["result"]["isError"]
     await wire.channel.shutdown(0)
-    said = wire.aside
+    said = wire.other_messages
     while not wire.is_silent:
         said.append(await wire.receive())
     cancelled = [one["params"]["requestId"] for one in said if one.get("method") == notifications.CANCELLED]
@@ -1406,7 +1406,7 @@ async def test_names_of_tools_have_a_case(revision: str) -> None:
 
 @pytest.mark.requirement("prompts.list-changed")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_prompt_that_comes_or_goes_is_reported(connect: Connect, revision: str) -> None:
+async def test_prompt_changes_are_notified(connect: Connect, revision: str) -> None:
     server = small()
     wire = connect(server)
     await wire.initialize(revision)
@@ -1422,9 +1422,9 @@ async def test_a_prompt_that_comes_or_goes_is_reported(connect: Connect, revisio
 async def test_server_declares_its_capabilities(connect: Connect, revision: str) -> None:
     wire = connect(small())
     if revision == FIRST_MODERN_VERSION:
-        said = (await wire.modern("server/discover"))["result"]["capabilities"]
+        said = (await wire.request_stateless("server/discover"))["result"]["capabilities"]
     else:
         said = (await wire.initialize(revision))["capabilities"]
     assert {"tools", "resources", "prompts", "logging"} <= said.keys()
     for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
-        assert "result" in await wire.ask(revision, method)
+        assert "result" in await wire.request_as(revision, method)

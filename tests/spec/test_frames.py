@@ -52,7 +52,7 @@ from support.frames import complaints
 
 pytestmark = pytest.mark.skipif(not frames.SCHEMAS.is_dir(), reason=frames.ABSENT)
 
-PATIENCE = 5.0
+TIMEOUT_SECONDS = 5.0
 
 # An eager client: it declares everything it knows, whichever revision it then gets.
 EVERYTHING = {
@@ -387,7 +387,7 @@ class Peer:
     async def request(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
         """The response, after everything the server asked on the way is answered."""
         id = self.start(method, params, meta)
-        frame = await self.until(lambda frame: frame.get("id") == id and "method" not in frame)
+        frame = await self.wait_for(lambda frame: frame.get("id") == id and "method" not in frame)
         result = frame.get("result", {})
         if result.get("resultType") == "input_required":
             answers = {key: reply_to(one) for key, one in result.get("inputRequests", {}).items()}
@@ -395,8 +395,8 @@ class Peer:
             return await self.request(method, {**(params or {}), **again}, **meta)
         return frame
 
-    async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
+    async def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 frame = await self.heard.get()
                 if wanted(frame):
@@ -405,7 +405,7 @@ class Peer:
                     self.send({"id": frame["id"], "result": reply_to(frame)})
 
     async def notice(self, method: str) -> dict[str, Any]:
-        return await self.until(lambda frame: frame.get("method") == method)
+        return await self.wait_for(lambda frame: frame.get("method") == method)
 
     async def call(self, tool: str, arguments: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
         return await self.request("tools/call", {"name": tool, "arguments": arguments or {}}, **meta)
@@ -542,7 +542,7 @@ async def changes_to_a_listener(peer: Peer) -> None:
         "resourceSubscriptions": ["note://text"],
     }
     id = peer.start("subscriptions/listen", {"notifications": wanted})
-    first = await peer.until(lambda frame: True)
+    first = await peer.wait_for(lambda frame: True)
     assert first["method"] == "notifications/subscriptions/acknowledged"
     peer.server.notify_resource_updated("note://text")
     await peer.notice("notifications/resources/updated")
@@ -550,7 +550,7 @@ async def changes_to_a_listener(peer: Peer) -> None:
         await peer.notice(method)
     # 2026-07-28, basic/patterns/subscriptions: each event carries the id of its listen request, in the same type.
     assert all(frame["params"]["_meta"][SUBSCRIPTION_ID_META_KEY] == id for frame in peer.frames)
-    await peer.channel.shutdown(PATIENCE)
+    await peer.channel.shutdown(TIMEOUT_SECONDS)
     assert [frame.get("method", frame.get("id")) for frame in peer.frames[-2:]] == [id, "notifications/cancelled"]
 
 
@@ -706,7 +706,7 @@ async def test_audio_is_reported_in_words_to_2024_11_05(revision: str, kinds: li
 
 @pytest.mark.requirement("tools.structured-since", "content.link-since")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_resource_link_is_reported_in_words_before_2025_06_18_and_keeps_its_address(revision: str) -> None:
+async def test_resource_link_becomes_text_before_2025_06_18(revision: str) -> None:
     """`ResourceLink` came with 2025-06-18, its icons with 2025-11-25."""
     async with Peer(revision) as peer:
         (block,) = (await peer.call("link"))["result"]["content"]
@@ -730,7 +730,7 @@ async def test_server_does_not_elicit_before_2025_06_18(tool: str, revision: str
 @pytest.mark.requirement("mrtr.state-continues")
 @pytest.mark.parametrize("tool", ["elicits", "samples", "looks_at_roots"])
 @pytest.mark.parametrize("revision", [V2025_06_18, V2025_11_25, V2026_07_28])
-async def test_a_question_in_the_middle_of_a_body_reaches_its_answer(tool: str, revision: str) -> None:
+async def test_elicitation_in_a_function_receives_its_response(tool: str, revision: str) -> None:
     async with Peer(revision) as peer:
         result = (await peer.call(tool))["result"]
     assert result["content"][0]["text"] in ("accept", "four", "file:///home/user")

@@ -46,7 +46,7 @@ async def _call(target: Any, revision: str) -> None:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_broken_result_and_a_broken_notice_are_found_in_memory(revision: str) -> None:
     await _call(broken, revision)
-    found = "\n".join(recorder.misfits())
+    found = "\n".join(recorder.iterate_invalid_frames())
     assert "in answer to tools/call" in found
     assert "hologram" in found
     assert '"_meta":"much"' in found
@@ -61,7 +61,7 @@ async def test_a_broken_result_and_a_broken_notice_are_found_over_http(revision:
         await _call(f"http://127.0.0.1:{port}/mcp", revision)
     finally:
         await listener.stop(0)
-    found = "\n".join(recorder.misfits())
+    found = "\n".join(recorder.iterate_invalid_frames())
     assert "hologram" in found
     assert '"_meta":"much"' in found
     assert f"({revision})" in found
@@ -73,13 +73,13 @@ async def test_a_broken_request_is_found(revision: str) -> None:
     async with Client(Server("sound"), protocol_version=revision) as client:
         with pytest.raises(InvalidParams):
             await client.request("tools/call", {"arguments": {}})
-    (found,) = {one.partition("\n")[0] for one in recorder.misfits()}
+    (found,) = {one.partition("\n")[0] for one in recorder.iterate_invalid_frames()}
     assert found.startswith("CallToolRequest")
 
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_broken_answer_of_a_client_is_found(revision: str) -> None:
+async def test_invalid_client_response_is_detected(revision: str) -> None:
     server = Server("curious")
 
     @server.tool
@@ -90,7 +90,7 @@ async def test_a_broken_answer_of_a_client_is_found(revision: str) -> None:
     async with Client(server, protocol_version=revision, roots=[nameless]) as client:
         with pytest.raises(InvalidParams):
             await client.call_tool("look", {})
-    found = "\n".join(recorder.misfits())
+    found = "\n".join(recorder.iterate_invalid_frames())
     assert "in answer to roots/list" in found
 
 
@@ -104,7 +104,7 @@ async def test_a_test_that_sends_a_broken_frame_fails(request: pytest.FixtureReq
         recorder.check(request.node)
     # Not once for all: the next to send it fails as well.
     recorder.record(json.dumps(frame).encode(), FIRST_MODERN_VERSION)
-    assert list(recorder.misfits())
+    assert list(recorder.iterate_invalid_frames())
 
 
 @pytest.mark.requirement("schema.frames")
@@ -112,4 +112,4 @@ async def test_a_test_that_sends_a_broken_frame_fails(request: pytest.FixtureReq
 async def test_a_test_that_means_to_does_not_fail(request: pytest.FixtureRequest) -> None:
     recorder.record(b'{"jsonrpc":"2.0","id":1,"result":5}', FIRST_MODERN_VERSION)
     recorder.check(request.node)
-    assert not list(recorder.misfits())
+    assert not list(recorder.iterate_invalid_frames())

@@ -258,7 +258,7 @@ async def test_a_batch_of_notifications_is_not_answered(connect: Connect) -> Non
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "method": "notifications/made/up"}] * 2)
     assert (await wire.request("ping"))["result"] == {}
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 @pytest.mark.requirement("batch.no-initialize")
@@ -295,7 +295,7 @@ async def test_a_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: Path
     child.notify("notifications/cancelled", {"requestId": "123", "reason": "User requested cancellation"})
     assert (await child.request("ping"))["result"] == {}
     code, rest, _ = await child.end()
-    assert (code, rest, child.aside) == (0, "", [])
+    assert (code, rest, child.other_messages) == (0, "", [])
 
 
 @pytest.mark.requirement("cancellation.unknown")
@@ -306,7 +306,7 @@ async def test_cancelling_an_unknown_request_is_harmless(spawn: Spawn, tasks_fil
         child.notify("notifications/cancelled", {"requestId": requested})
     assert (await child.request("ping"))["result"] == {}
     code, rest, errors = await child.end()
-    assert (code, rest, child.aside) == (0, "", [])
+    assert (code, rest, child.other_messages) == (0, "", [])
     assert "Traceback" not in errors
 
 
@@ -341,9 +341,7 @@ async def test_the_end_of_input_is_the_end(spawn: Spawn, tasks_file: Path) -> No
 
 @pytest.mark.requirement("stdio.end-of-input")
 @pytest.mark.parametrize("opened", [True, False], ids=["after the handshake", "before the handshake"])
-async def test_the_end_of_input_is_the_end_also_when_nothing_has_been_asked(
-    spawn: Spawn, tasks_file: Path, opened: bool
-) -> None:
+async def test_end_of_input_ends_an_idle_server(spawn: Spawn, tasks_file: Path, opened: bool) -> None:
     child = await spawn("serve", tasks_file)
     if opened:
         await child.initialize("2025-03-26")
@@ -412,7 +410,7 @@ async def test_a_tool_that_is_registered_at_run_time_is_reported(connect: Connec
     await wire.initialize(revision)
     assert (await wire.request("ping"))["result"] == {}
     await wire.request("tools/call", {"name": "learn"})
-    [told] = wire.aside or [await wire.receive()]
+    [told] = wire.other_messages or [await wire.receive()]
     assert told == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     assert [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]][-1] == "forget"
 
@@ -433,7 +431,7 @@ async def test_a_resource_that_is_registered_at_run_time_is_reported(connect: Co
     await wire.initialize("2024-11-05")
     assert (await wire.request("ping"))["result"] == {}
     await wire.request("tools/call", {"name": "capture", "arguments": {"namespace": "decisions"}})
-    [told] = wire.aside or [await wire.receive()]
+    [told] = wire.other_messages or [await wire.receive()]
     assert told == {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
 
 
@@ -459,10 +457,10 @@ async def test_log_level_determines_the_messages_sent(connect: Connect, level: s
     await wire.initialize("2024-11-05")
     assert (await wire.request("logging/setLevel", {"level": level}))["result"] == {}
     await wire.request("tools/call", {"name": "capture"})
-    assert [said["params"]["level"] for said in wire.aside] == heard
+    assert [said["params"]["level"] for said in wire.other_messages] == heard
     if "info" in heard:
         expected = {"level": "info", "logger": "subcog", "data": "Captured memory dc58d23a"}
-        assert wire.aside[-1] == {"jsonrpc": "2.0", "method": "notifications/message", "params": expected}
+        assert wire.other_messages[-1] == {"jsonrpc": "2.0", "method": "notifications/message", "params": expected}
 
 
 @pytest.mark.requirement("logging.level-invalid")
@@ -535,22 +533,22 @@ async def test_without_services_the_list_is_empty(connect: Connect) -> None:
 
 @pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_service_that_is_unregistered_takes_its_tools_with_it(connect: Connect, revision: str) -> None:
+async def test_unregistered_service_removes_its_tools(connect: Connect, revision: str) -> None:
     server = system()
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
 
     async def names() -> list[str]:
-        return [tool["name"] for tool in (await wire.ask(revision, "tools/list"))["result"]["tools"]]
+        return [tool["name"] for tool in (await wire.request_as(revision, "tools/list"))["result"]["tools"]]
 
     assert await names() == SYSTEM
     server.remove("fs")
     assert await names() == ["eventlog_query", "eventlog_list_logs", "reg_read", "reg_write"]
-    assert (await wire.ask(revision, "tools/call", {"name": "fs_stat"}))["error"]["code"] == -32602
+    assert (await wire.request_as(revision, "tools/call", {"name": "fs_stat"}))["error"]["code"] == -32602
     server.add(system_service("fs"))
     assert sorted(await names()) == sorted(SYSTEM)
-    assert "result" in await wire.ask(revision, "tools/call", {"name": "fs_stat"})
+    assert "result" in await wire.request_as(revision, "tools/call", {"name": "fs_stat"})
 
 
 # what an operator can see
@@ -564,7 +562,7 @@ async def test_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> Non
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": 5}})
     code, rest, errors = await child.end()
-    assert (code, rest, child.aside) == (0, "", [])
+    assert (code, rest, child.other_messages) == (0, "", [])
     kinds = ("incoming message", "handler invocation", "tool discovery", "execution result")
     for kind in (*kinds, "validation error", "performance"):
         assert f"DEBUG portico.trace: {kind}: " in errors
@@ -577,7 +575,7 @@ async def test_standard_output_is_the_protocols_at_every_level(spawn: Spawn, tas
     await child.initialize("2025-03-26")
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
     code, rest, errors = await child.end()
-    assert (code, rest, child.aside) == (0, "", [])
+    assert (code, rest, child.other_messages) == (0, "", [])
     assert ("portico.trace" in errors) is (level == "debug")
 
 
@@ -604,7 +602,7 @@ async def test_an_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path) -
 async def test_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     params = {"name": "create_task", "arguments": {"description": "Fix parser bug"}}
-    result = (await child.modern("tools/call", params))["result"]
+    result = (await child.request_stateless("tools/call", params))["result"]
     assert result["resultType"] == "complete"
     assert result["content"][0]["text"] == '{"id":"task_1","description":"Fix parser bug","status":"pending"}'
     assert result["isError"] is False
@@ -614,14 +612,14 @@ async def test_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path)
 @pytest.mark.requirement("modern.era-before-method")
 async def test_ping_is_absent_in_modern_requests(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
-    assert (await child.modern("ping"))["error"]["code"] == -32601
+    assert (await child.request_stateless("ping"))["error"]["code"] == -32601
     assert (await child.request("ping"))["result"] == {}
 
 
 @pytest.mark.requirement("modern.both-eras")
 async def test_both_eras_share_one_stream(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
-    assert "resultType" in (await child.modern("tools/list"))["result"]
+    assert "resultType" in (await child.request_stateless("tools/list"))["result"]
     await child.initialize("2025-03-26")
     assert "resultType" not in (await child.request("tools/list"))["result"]
-    assert "resultType" in (await child.modern("tools/list"))["result"]
+    assert "resultType" in (await child.request_stateless("tools/list"))["result"]

@@ -28,7 +28,7 @@ from portico.server.policy import settings as access_settings
 from portico_gateway.authserver.server import AuthorizationServer
 from support import oidc
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 REDIRECT_URI = "http://127.0.0.1:9/callback"
 ANN = Principal("ann", frozenset())
 STRANGER = "10.0.0.1"
@@ -65,7 +65,7 @@ async def standing_face(
     server: Server | None = None,
     auth: dict[str, Any] | None = None,
     **options: Any,
-) -> AsyncIterator[Standing]:
+) -> AsyncIterator[RunningServer]:
     """Run a server with an authorization server in front of that provider."""
     issuer = f"http://127.0.0.1:{free_port()}"
     server = server or Server("desk", store=store or "sqlite://")
@@ -81,7 +81,7 @@ async def standing_face(
     said = {"auth": {"public_url": issuer, "proxy": proxy, **(auth or {})}}
     access_settings.apply(server, access_settings.read(said))
     async with served(server, urlsplit(issuer).port or 0):
-        yield Standing(server, issuer)
+        yield RunningServer(server, issuer)
 
 
 def visitor(account: str = "anna") -> Any:
@@ -106,7 +106,7 @@ def free_port() -> int:
         return port
 
 
-class Standing:
+class RunningServer:
     """A running authorization server, and requests of its clients."""
 
     def __init__(self, server: Server, issuer: str) -> None:
@@ -116,7 +116,7 @@ class Standing:
         self.issuer = issuer
         self.resource = f"{issuer}/mcp"
 
-    async def request(self, browser: oidc.Browser, method: str, path: str, **how: Any) -> oidc.Seen:
+    async def request(self, browser: oidc.Browser, method: str, path: str, **how: Any) -> oidc.PageResponse:
         return await asyncio.to_thread(browser.request, method, self.issuer + path, **how)
 
     async def post(
@@ -144,7 +144,7 @@ class Standing:
 class Login:
     """One authorization code flow, with the state of its client."""
 
-    def __init__(self, standing: Standing, client_id: str, more: dict[str, str]) -> None:
+    def __init__(self, standing: RunningServer, client_id: str, more: dict[str, str]) -> None:
         self._standing = standing
         self.client_id = client_id
         self.verifier = secrets.token_urlsafe(48)
@@ -186,7 +186,7 @@ def _post(
     url: str, form: dict[str, str] | None, body: bytes | None, headers: dict[str, str]
 ) -> tuple[int, dict[str, Any]]:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_SECONDS)
     kind = "application/json" if form is None else "application/x-www-form-urlencoded"
     try:
         sent = urlencode(form) if form is not None else body
@@ -205,13 +205,13 @@ async def served(server: Server, port: int = 0) -> AsyncIterator[str]:
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(server, port=port, on_ready=ready.set_result, stop=stop))
     try:
-        await asyncio.wait([ready, serving], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ready, serving], timeout=TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             await serving
         yield ready.result()
     finally:
         stop.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await serving
 
 

@@ -20,10 +20,10 @@ FLAGS = [*PLAIN_FLAGS, "--enable-features=ConnectionAllowlists,OverrideConnectio
 
 def executable() -> str:
     """Return the path of Chromium. In CI it is installed first. Raises `debian.NotInstalled`."""
-    found = _found()
+    found = _find_chromium()
     if found is None:
         debian.install("chromium")
-        found = _found()
+        found = _find_chromium()
     if found is None:
         raise debian.NotInstalled("chromium was installed, but none of its executables is on the PATH")
     return found
@@ -40,5 +40,5 @@ def running(path: str, flags: list[str] = FLAGS) -> Iterator[Any]:
             browser.close()
 
 
-def _found() -> str | None:
+def _find_chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)

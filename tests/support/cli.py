@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from support import debian
-from support.forks import Fork, Forks
+from support.forks import ForkedCommand, ForkServer
 from support.paths import ROOT
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 PORTICO = [sys.executable, "-m", "portico"]
 # Cursor movements, colours, titles, and the prompt markers of shells.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
@@ -54,19 +54,19 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def portico(forks: Forks, surroundings: dict[str, str]) -> Callable[..., CompletedProcess[str]]:
+def portico(fork_server: ForkServer, surroundings: dict[str, str]) -> Callable[..., CompletedProcess[str]]:
     """Return a function that runs a command without a terminal: `portico("list", "tools", target)`."""
 
     def run(*words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str) -> CompletedProcess[str]:
-        return forks.run(*words, env={**surroundings, **env}, cwd=cwd, stdin=stdin)
+        return fork_server.run(*words, env={**surroundings, **env}, cwd=cwd, stdin=stdin)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def url(forks: Forks) -> Iterator[str]:
+def url(fork_server: ForkServer) -> Iterator[str]:
     """Serve examples/hello.py over HTTP, and yield its URL."""
-    child = forks.start("serve", "examples/hello.py", "--transport", "http", "--port", "0", cwd=ROOT)
+    child = fork_server.start("serve", "examples/hello.py", "--transport", "http", "--port", "0", cwd=ROOT)
     try:
         yield child.stderr.readline().removeprefix("Serving on ").strip()
     finally:
@@ -74,14 +74,14 @@ def url(forks: Forks) -> Iterator[str]:
         child.communicate()
 
 
-class Gate(ThreadingHTTPServer):
+class AuthorizationGate(ThreadingHTTPServer):
     """A server that responds 401 to every request and stores its headers."""
 
     headers: list[dict[str, str]]
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
+def gate() -> Iterator[AuthorizationGate]:
     class Refusal(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             server.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -95,20 +95,20 @@ def gate() -> Iterator[Gate]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = Gate(("127.0.0.1", 0), Refusal)
+    server = AuthorizationGate(("127.0.0.1", 0), Refusal)
     server.headers = []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
     server.shutdown()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_SECONDS)
     server.server_close()
 
 
 class Terminal:
     """A command in a terminal with 100 columns."""
 
-    def __init__(self, start: Callable[[int], Popen[bytes] | Fork]) -> None:
+    def __init__(self, start: Callable[[int], Popen[bytes] | ForkedCommand]) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
         self.raw = ""
@@ -136,7 +136,7 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Wait until this text appears after the text of the last wait."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while text not in self.shown[self._seen :]:
             if not self._read(deadline):
                 raise AssertionError(f"{text!r} was not shown, but:\n{self.shown[self._seen :]}")
@@ -144,10 +144,10 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for its end and return its exit status."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while self._read(deadline):
             pass
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
@@ -162,7 +162,7 @@ class Terminal:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(PATIENCE)
+            self.process.wait(TIMEOUT_SECONDS)
         os.close(self._master)
 
 
@@ -184,18 +184,18 @@ def _at(slave: int, command: Sequence[str], env: dict[str, str], cwd: Path) -> P
 
 
 @pytest.fixture
-def terminal(forks: Forks, surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
+def terminal(fork_server: ForkServer, surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
     """Return a function that starts a command in a terminal: `terminal("call", target, "tool")`."""
     opened: list[Terminal] = []
 
     def start(*words: str | Path, program: Sequence[str] = (), cwd: Path = ROOT, **env: str) -> Terminal:
         given = {**surroundings, **env}
 
-        def begin(slave: int) -> Popen[bytes] | Fork:
+        def begin(slave: int) -> Popen[bytes] | ForkedCommand:
             # The module search path is fixed before the fork.
             if program or "PYTHONPATH" in env:
                 return _at(slave, [*(program or PORTICO), *map(str, words)], given, cwd)
-            return forks.start_at(slave, *words, env=given, cwd=cwd)
+            return fork_server.start_at(slave, *words, env=given, cwd=cwd)
 
         opened.append(Terminal(begin))
         return opened[-1]

@@ -26,29 +26,29 @@ def git(folder: Path, *words: str, stdin: str = "") -> str:
     return done.stdout.strip()
 
 
-async def state(memories: MemoryStore) -> dict[str, Any]:
+async def read_state(memories: MemoryStore) -> dict[str, Any]:
     page = await memories.recall("", memories.filter("status:active,archived,superseded,pending,deleted"), limit=1000)
     return {hit.record.id: replace(hit.record, origin=None) for hit in page.hits}
 
 
-async def both(one: MemoryStore, other: MemoryStore) -> None:
+async def sync_both(one: MemoryStore, other: MemoryStore) -> None:
     """Synchronise until both stores have the same memories."""
     for memories in (one, other, one):
         await sync_memories(memories)
-    ours, theirs = await state(one), await state(other)
+    ours, theirs = await read_state(one), await read_state(other)
     for id in {*ours, *theirs}:
         # A memory that was purged in one store is marked as deleted in the other.
         assert ours.get(id) == theirs.get(id) or {ours.get(id, GONE).status, theirs.get(id, GONE).status} <= {"deleted"}
 
 
-def pushed(origin: Path, changes: str, who: str = "Eve <eve@example.com>") -> None:
+def push_changes(origin: Path, changes: str, who: str = "Eve <eve@example.com>") -> None:
     """Commit on the sync ref with raw fast-import commands."""
     tip = git(origin, "rev-parse", SYNC_REF)
     head = f"commit {SYNC_REF}\ncommitter {who} 0 +0000\ndata 4\nevil\nfrom {tip}\n"
     git(origin, "fast-import", "--quiet", stdin=head + changes)
 
 
-def plain(path: str, text: str, mode: str = "100644") -> str:
+def file_command(path: str, text: str, mode: str = "100644") -> str:
     return f"M {mode} inline {path}\ndata {len(text.encode())}\n{text}\n"
 
 

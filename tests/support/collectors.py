@@ -16,7 +16,7 @@ from typing import Any
 
 from support.paths import PROGRAMS
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 SERVED = PROGRAMS / "telemetry_server.py"
 PORTICO = [sys.executable, "-m", "portico"]
 _CLEAN = {
@@ -38,11 +38,11 @@ def serving(*words: str | Path, log: Path, **env: str) -> Iterator[str]:
             yield _url(child, log)
         finally:
             child.terminate()
-            child.wait(PATIENCE)
+            child.wait(TIMEOUT_SECONDS)
 
 
 def _url(child: subprocess.Popen[bytes], log: Path) -> str:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < end and child.poll() is None:
         for line in log.read_text().splitlines(keepends=True):
             if line.startswith("Serving on ") and line.endswith("\n"):
@@ -56,7 +56,7 @@ def call(url: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         [*PORTICO, "call", url, *words],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
         env={**_CLEAN, **env},
         stdin=subprocess.DEVNULL,
     )
@@ -90,7 +90,7 @@ class Receiver:
 
     def wait(self, until: Callable[[], Any]) -> None:
         with self._news:
-            assert self._news.wait_for(until, PATIENCE), (self.spans, self.metrics)
+            assert self._news.wait_for(until, TIMEOUT_SECONDS), (self.spans, self.metrics)
 
 
 def attributes(of: Any) -> dict[str, Any]:

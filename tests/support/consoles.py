@@ -36,7 +36,7 @@ class Page(Struct):
     def origin(self) -> str:
         return self.url.rstrip("/")
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> PageAnswer:
         """Send a raw request, because a client would refuse requests that a browser may be tricked into."""
@@ -58,7 +58,7 @@ class Page(Struct):
 
     async def sign_in(self, token: str | None = None, **headers: str) -> PageAnswer:
         """Exchange a token for a cookie and a key, as the page does."""
-        answer = await self.ask(
+        answer = await self.request(
             "POST",
             "/console/login",
             {"token": token or self.site.authenticator.create_login_token()},
@@ -83,7 +83,7 @@ class Page(Struct):
         params = {"name": name, "arguments": arguments or {}, "_meta": meta}
         said = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        return await self.ask("POST", "/console/mcp", body, {**said, **self.proof, **headers})
+        return await self.request("POST", "/console/mcp", body, {**said, **self.proof, **headers})
 
     def client(self, **options: Any) -> Client:
         return Client(f"{self.origin}/console/mcp", headers=self.proof, **options)

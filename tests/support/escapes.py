@@ -17,7 +17,7 @@ class Escape(NamedTuple):
     seconds: float = 5.0
 
 
-def said(payload: str) -> str:
+def forge_frame(payload: str) -> str:
     """Return code that writes a forged frame to the server, on the worker's descriptor 3."""
     return f"import os\nf = {payload}\nos.write(3, len(f).to_bytes(4, 'big') + f)\n"
 
@@ -272,29 +272,31 @@ LIES = [
     ),
     Escape("writes half a frame", "import os; os.write(3, b'\\0\\0\\0\\x10{')\nwhile True: pass", 0.5),
     Escape("announces a huge frame", "import os; os.write(3, b'\\xff\\xff\\xff\\xff')"),
-    Escape("sends an answer without an answer", said("""b'{"id":1}'""")),
-    Escape("sends many frames", "for _ in range(1000): " + said("""b'{"id":1}'""").replace("\n", ";")),
+    Escape("sends an answer without an answer", forge_frame("""b'{"id":1}'""")),
+    Escape("sends many frames", "for _ in range(1000): " + forge_frame("""b'{"id":1}'""").replace("\n", ";")),
     Escape(
         "answers for itself, now and later",
-        "for i in range(1, 50): " + said("""b'{"id":%d,"result":{"text":"no"}}' % i""").replace("\n", ";"),
+        "for i in range(1, 50): " + forge_frame("""b'{"id":%d,"result":{"text":"no"}}' % i""").replace("\n", ";"),
     ),
-    Escape("answers with brackets", said("""b'{"id":1,"result":' + b'[' * 10**6 + b']' * 10**6 + b'}'""")),
+    Escape("answers with brackets", forge_frame("""b'{"id":1,"result":' + b'[' * 10**6 + b']' * 10**6 + b'}'""")),
     Escape(
         "answers with many pictures",
         'p = b\',\'.join([b\'{"mimeType":"","data":""}\'] * 250_000)\n'
-        + said("""b'{"id":1,"result":{"pictures":[%s]}}' % p"""),
+        + forge_frame("""b'{"id":1,"result":{"pictures":[%s]}}' % p"""),
     ),
-    Escape("answers with a long text", said("""b'{"id":1,"result":{"text":"' + b'x' * 8_000_000 + b'"}}'""")),
-    Escape("answers with a value that is none", said("""b'{"id":1,"result":{"text":"no","value":"[[[["}}'""")),
+    Escape("answers with a long text", forge_frame("""b'{"id":1,"result":{"text":"' + b'x' * 8_000_000 + b'"}}'""")),
+    Escape("answers with a value that is none", forge_frame("""b'{"id":1,"result":{"text":"no","value":"[[[["}}'""")),
     Escape(
         "answers with a picture that is none",
-        said("""b'{"id":1,"result":{"pictures":[{"mimeType":"text/html","data":"<script>"}]}}'"""),
+        forge_frame("""b'{"id":1,"result":{"pictures":[{"mimeType":"text/html","data":"<script>"}]}}'"""),
     ),
-    Escape("answers with the wrong kinds", said("""b'{"id":1,"result":{"text":[1]}}'""")),
-    Escape("answers another question", said("""b'{"id":99,"result":{}}'""")),
-    Escape("says that it is ready again", said("""b'{"id":0,"result":{}}'""")),
+    Escape("answers with the wrong kinds", forge_frame("""b'{"id":1,"result":{"text":[1]}}'""")),
+    Escape("answers another question", forge_frame("""b'{"id":99,"result":{}}'""")),
+    Escape("says that it is ready again", forge_frame("""b'{"id":0,"result":{}}'""")),
     Escape(
-        "prints on the line for ever", "while True: " + said("""b'{"id":1,"output":"x"}'""").replace("\n", ";"), 1.0
+        "prints on the line for ever",
+        "while True: " + forge_frame("""b'{"id":1,"output":"x"}'""").replace("\n", ";"),
+        1.0,
     ),
     Escape(
         "hears the next question",

@@ -27,17 +27,17 @@ def python() -> Path:
     found = home / "bin" / "python"
     if not (home / "ready").exists():
         # Environments cannot be moved, so it is created in place; a concurrent run creates the same one.
-        _must([sys.executable, "-m", "venv", "--without-pip", str(home)])
+        _run_checked([sys.executable, "-m", "venv", "--without-pip", str(home)])
         if uv := shutil.which("uv"):
             pip = [uv, "pip", "install", "--python", str(found)]
         else:
             pip = [sys.executable, "-m", "pip", "--python", str(found), "install", "--no-compile"]
-        _must([*pip, "--quiet", "-r", str(PINS)])
+        _run_checked([*pip, "--quiet", "-r", str(PINS)])
         (home / "ready").touch()
     return found
 
 
-def _must(command: list[str]) -> None:
+def _run_checked(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as why:

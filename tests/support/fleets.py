@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 MODERN = "2026-07-28"
 
 SERVER = """
@@ -93,7 +93,7 @@ class Fleet:
             self._news.set()
 
     async def ready(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not self.url and not self._reading.done():
                 self._news.clear()
                 waiting = asyncio.ensure_future(self._news.wait())
@@ -113,11 +113,11 @@ class Fleet:
                 found |= set(map(int, children.read_text().split()))
         return found
 
-    async def until(self, seen: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
+    async def wait_until(self, condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
         """Poll until a condition is true: other processes send us no events."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
-                so = seen()
+                so = condition()
                 if so is True or (so is not False and await so):
                     return
                 await asyncio.sleep(0.02)
@@ -125,7 +125,7 @@ class Fleet:
     async def end(self, number: int = signal.SIGTERM) -> int:
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             status = await self.process.wait()
             await self._reading
         return status
@@ -134,12 +134,12 @@ class Fleet:
         if self.process.returncode is None:
             # Not killed: its workers would keep running.
             self.process.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.process.wait()
             await self._reading
 
 
-class Standing:
+class SharedFleet:
     """A server process that several tests share without changing it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -156,7 +156,7 @@ class Standing:
 # Clients
 
 
-class Answer:
+class HttpAnswer:
     def __init__(self, status: int, fields: dict[str, str], body: bytes) -> None:
         self.status, self.fields, self.body = status, fields, body
 
@@ -174,17 +174,17 @@ class Answer:
         return value["result"] if isinstance(value, dict) else value
 
 
-class Line:
+class HttpConnection:
     """One connection, for one request after the other."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def to(cls, port: int, **how: Any) -> Line:
+    async def to(cls, port: int, **how: Any) -> HttpConnection:
         return cls(*await asyncio.open_connection("127.0.0.1", port, **how))
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> HttpAnswer:
         self._writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
         return await self.answer()
 
@@ -202,27 +202,27 @@ class Line:
         await self._writer.drain()
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         return int(first.split()[1]), fields
 
     async def chunk(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             size = int((await self._reader.readuntil(b"\r\n")).strip(), 16)
             return (await self._reader.readexactly(size + 2))[:-2]
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> HttpAnswer:
         status, fields = await self.head()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             if "content-length" in fields:
-                return Answer(status, fields, await self._reader.readexactly(int(fields["content-length"])))
+                return HttpAnswer(status, fields, await self._reader.readexactly(int(fields["content-length"])))
             body = b""
             while "transfer-encoding" in fields and (chunk := await self.chunk()):
                 body += chunk
-        return Answer(status, fields, body)
+        return HttpAnswer(status, fields, body)
 
-    async def post(self, message: Any, **fields: str) -> Answer:
+    async def post(self, message: Any, **fields: str) -> HttpAnswer:
         await self.send("POST", message, **fields)
         return await self.answer()
 
@@ -237,15 +237,15 @@ class Line:
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": {**(params or {}), "_meta": meta}}
         return {"message": message, **fields}
 
-    async def modern(self, method: str, params: dict[str, Any] | None = None, id: int = 1) -> Answer:
+    async def request_stateless(self, method: str, params: dict[str, Any] | None = None, id: int = 1) -> HttpAnswer:
         return await self.post(**self.stand_alone(method, params, id))
 
-    async def call(self, tool: str, **arguments: Any) -> Answer:
-        return await self.modern("tools/call", {"name": tool, "arguments": arguments})
+    async def call(self, tool: str, **arguments: Any) -> HttpAnswer:
+        return await self.request_stateless("tools/call", {"name": tool, "arguments": arguments})
 
     async def at_end(self) -> bool:
         """Return whether the server closes the connection without sending more."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._reader.read(1) == b""
 
     async def close(self) -> None:
@@ -254,7 +254,7 @@ class Line:
             await self._writer.wait_closed()
 
 
-R = "2025-11-25"
+HANDSHAKE_VERSION = "2025-11-25"
 
 
 class Session:
@@ -262,26 +262,26 @@ class Session:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.fields: dict[str, str] = {"mcp_protocol_version": R}
+        self.fields: dict[str, str] = {"mcp_protocol_version": HANDSHAKE_VERSION}
         self._last = 0
 
-    async def send(self, message: dict[str, Any], line: Line | None = None) -> Any:
-        one = line or await Line.to(self.port)
+    async def send(self, message: dict[str, Any], line: HttpConnection | None = None) -> Any:
+        one = line or await HttpConnection.to(self.port)
         try:
             return await one.post({"jsonrpc": "2.0", **message}, **self.fields)
         finally:
             if line is None:
                 await one.close()
 
-    async def begin(self, line: Line | None = None, **capabilities: Any) -> Session:
+    async def begin(self, line: HttpConnection | None = None, **capabilities: Any) -> Session:
         about = {"name": "a test", "version": "1"}
-        params = {"protocolVersion": R, "capabilities": capabilities, "clientInfo": about}
+        params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": about}
         said = await self.send({"id": 0, "method": "initialize", "params": params}, line)
         self.fields["mcp_session_id"] = said.fields["mcp-session-id"]
         assert (await self.send({"method": "notifications/initialized"}, line)).status == 202
         return self
 
-    async def call(self, tool: str, line: Line | None = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, line: HttpConnection | None = None, **arguments: Any) -> Any:
         self._last += 1
         params = {"name": tool, "arguments": arguments}
         return await self.send({"id": self._last, "method": "tools/call", "params": params}, line)
@@ -320,7 +320,7 @@ def certificate(folder: Path) -> Path:
     return path
 
 
-def without(secret: str, process: int) -> bool:
+def is_secret_hidden(secret: str, process: int) -> bool:
     """Whether something stands neither in the environment nor on the command line of a process."""
     folder = Path(f"/proc/{process}")
     return not any(secret.encode() in (folder / name).read_bytes() for name in ("environ", "cmdline"))

@@ -28,13 +28,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, Self, TextIO
 
-PATIENCE = 30.0
-LARGEST_REQUEST = 1 << 17
+TIMEOUT_SECONDS = 30.0
+MAX_REQUEST_BYTES = 1 << 17
 # Modules that commands import when they need them.
-ALSO = ("portico.search.tool_search", "jsonschema_rs", "rich.console", "uvloop")
+PRELOADED_MODULES = ("portico.search.tool_search", "jsonschema_rs", "rich.console", "uvloop")
 
 
-class Fork:
+class ForkedCommand:
     """A started command, with the subset of `Popen` that tests use."""
 
     def __init__(self, pid: int, ended: int) -> None:
@@ -68,14 +68,14 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-class Piped(Fork):
+class PipedCommand(ForkedCommand):
     """A command whose standard streams are text pipes."""
 
     def __init__(self, pid: int, ended: int, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
         super().__init__(pid, ended)
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
 
-    def communicate(self, said: bytes = b"", timeout: float = PATIENCE) -> tuple[str, str]:
+    def communicate(self, said: bytes = b"", timeout: float = TIMEOUT_SECONDS) -> tuple[str, str]:
         """Write to its input, wait for its end, and return its output and standard error."""
         with ThreadPoolExecutor(3) as threads:
             threads.submit(_write, self.stdin, said)
@@ -88,16 +88,16 @@ class Piped(Fork):
             return out, err
 
 
-class Awaited:
+class AsyncCommand:
     """A piped command with the interface of `asyncio.subprocess.Process`."""
 
-    def __init__(self, fork: Piped, stdin: asyncio.WriteTransport) -> None:
+    def __init__(self, fork: PipedCommand, stdin: asyncio.WriteTransport) -> None:
         self.pid, self.kill = fork.pid, fork.kill
         self.stdin, self.stdout, self.stderr = stdin, asyncio.StreamReader(), asyncio.StreamReader()
         self._fork = fork
 
     @classmethod
-    async def of(cls, fork: Piped) -> Self:
+    async def of(cls, fork: PipedCommand) -> Self:
         loop = asyncio.get_running_loop()
         stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, fork.stdin)
         made = cls(fork, stdin)
@@ -106,7 +106,7 @@ class Awaited:
         return made
 
     async def wait(self) -> int:
-        return await asyncio.to_thread(self._fork.wait, PATIENCE)
+        return await asyncio.to_thread(self._fork.wait, TIMEOUT_SECONDS)
 
 
 def _with_support() -> dict[str, str]:
@@ -115,7 +115,7 @@ def _with_support() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
-class Forks:
+class ForkServer:
     """The process that has imported the package, and forks."""
 
     def __init__(self) -> None:
@@ -132,18 +132,18 @@ class Forks:
         env: Mapping[str, str] | None = None,
         cwd: str | Path = ".",
         program: Path | None = None,
-    ) -> Piped:
+    ) -> PipedCommand:
         """Start a `portico` command, or with `program` a Python file."""
         stdin, *printed = os.pipe(), os.pipe(), os.pipe()
         theirs = [stdin[0], *(pipe[1] for pipe in printed)]
         pid, ended = self._fork(words, env, cwd, theirs, program)
         for one in theirs:
             os.close(one)
-        return Piped(pid, ended, os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed))
+        return PipedCommand(pid, ended, os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed))
 
-    def start_at(self, terminal: int, *words: str | Path, env: Mapping[str, str], cwd: str | Path) -> Fork:
+    def start_at(self, terminal: int, *words: str | Path, env: Mapping[str, str], cwd: str | Path) -> ForkedCommand:
         """Start a command in a terminal."""
-        return Fork(*self._fork(words, env, cwd, [terminal] * 3))
+        return ForkedCommand(*self._fork(words, env, cwd, [terminal] * 3))
 
     def _fork(
         self,
@@ -208,12 +208,12 @@ def answer(requests: socket.socket) -> None:
                 break  # the handler of a later signal has reaped the rest
             if not pid:
                 break
-            _tell(started[pid], os.waitstatus_to_exitcode(status))
+            _write_number(started[pid], os.waitstatus_to_exitcode(status))
             os.close(started.pop(pid))
 
     signal.signal(signal.SIGCHLD, reap)
     while True:
-        request, streams, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 4)
+        request, streams, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
         if not request:
             break
         ended = streams.pop()
@@ -223,7 +223,7 @@ def answer(requests: socket.socket) -> None:
             requests.close()
             os.close(ended)
             run(request, streams)
-        _tell(ended, pid)
+        _write_number(ended, pid)
         started[pid] = ended
         for one in streams:
             os.close(one)
@@ -267,7 +267,7 @@ def run(request: bytes, streams: list[int]) -> NoReturn:
     os._exit(status if isinstance(status, int) else 1)
 
 
-def _tell(descriptor: int, number: int) -> None:
+def _write_number(descriptor: int, number: int) -> None:
     try:
         os.write(descriptor, number.to_bytes(4, "little", signed=True))
     except BrokenPipeError:
@@ -282,7 +282,7 @@ def load() -> None:
     from portico.cli.commands import all_commands
     from portico_services.assembly import SERVICE_CLASSES
 
-    for name in (*(command.module for command in all_commands().values()), *ALSO):
+    for name in (*(command.module for command in all_commands().values()), *PRELOADED_MODULES):
         import_module(name)
     for name, service in SERVICE_CLASSES.values():
         getattr(import_module(name), service)

@@ -16,7 +16,7 @@ from portico_gateway.hub.bridge import PROTOCOL
 from portico_gateway.hub.daemon import Hub, bind
 from support.paths import ROOT
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 SERVER = (sys.executable, str(ROOT / "tests/support/programs/handshake_server.py"))
 ALL_CAPABILITIES = {"roots": {"listChanged": True}, "elicitation": {}, "sampling": {}}
 
@@ -33,7 +33,7 @@ async def running_hub() -> AsyncIterator[Hub]:
             yield hub
         finally:
             hub.stop()
-            await asyncio.wait_for(task, PATIENCE)
+            await asyncio.wait_for(task, TIMEOUT_SECONDS)
     finally:
         os.close(directory)
 
@@ -120,7 +120,7 @@ class Host:
 
     async def request(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the response to a request."""
-        return await asyncio.wait_for(self.start(method, params), PATIENCE)
+        return await asyncio.wait_for(self.start(method, params), TIMEOUT_SECONDS)
 
     async def call(self, tool: str, **arguments: Any) -> Any:
         """Return the decoded text of a tool's result; a string that begins with `error` if it failed."""
@@ -131,7 +131,7 @@ class Host:
 
     async def close(self) -> None:
         self._writer.close()
-        await asyncio.wait_for(self._task, PATIENCE)
+        await asyncio.wait_for(self._task, TIMEOUT_SECONDS)
 
 
 def parse(response: dict[str, Any]) -> Any:
@@ -151,7 +151,7 @@ async def attached_host(
     """Attach a host and perform its handshake."""
     reader, writer = await connect()
     writer.write(json.dumps(greeting(**options)).encode() + b"\n")
-    status = await asyncio.wait_for(reader.readline(), PATIENCE)
+    status = await asyncio.wait_for(reader.readline(), TIMEOUT_SECONDS)
     assert status == b"ok\n", status
     host = Host(name, reader, writer)
     try:

@@ -6,7 +6,7 @@ from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.dispatcher import PeerInfo
 
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 NOTIFICATION = b'{"jsonrpc":"2.0","method":'
 
 
@@ -18,7 +18,7 @@ async def knock(
     channel = Channel(handler, said.append, peer=PeerInfo(principal=principal))
     channel.batching_enabled, channel.protocol_version = batches, revision
     at_once = channel.receive(data)
-    await channel.shutdown(PATIENCE_SECONDS)
+    await channel.shutdown(TIMEOUT_SECONDS)
     replies = [message for message in said if not message.startswith(NOTIFICATION)]
     if at_once is not None:
         replies.append(at_once)

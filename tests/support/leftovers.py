@@ -20,7 +20,7 @@ GOODBYE_SECONDS = 5.0
 MEETING_PLACE = re.compile(r"portico-\d+-[0-9a-f]{12}").fullmatch
 
 
-def mark() -> None:
+def start() -> None:
     """Mark all processes that this process starts from now on."""
     os.environ[MARK] = str(os.getpid())
 

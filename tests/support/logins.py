@@ -23,7 +23,7 @@ from support import node, oidc
 
 REDIRECT_URI = "http://127.0.0.1:9/callback"
 SCOPES = ["notes:read", "notes:write"]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 # The client credentials of the server for token introspection.
 ASKING = {
     "client_id": "notes-server",
@@ -80,11 +80,11 @@ async def served(server: Server, **options: Any) -> AsyncIterator[str]:
     options = {"port": 0, "shutdown_timeout": 1.0, **options}
     serving = asyncio.create_task(serve_http(server, on_ready=ready.set_result, stop=stop, **options))
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield await ready
     finally:
         stop.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await serving
 
 
@@ -100,7 +100,7 @@ class Visitor:
         return await asyncio.to_thread(self.browser.visit, url, redirect_uri)
 
 
-class Kept:
+class MemoryTokens:
     """Token storage of the official Python client, in memory."""
 
     def __init__(self) -> None:

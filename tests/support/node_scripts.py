@@ -17,7 +17,7 @@ PINS = ROOT / "tests" / "peers" / "typescript"
 SECONDS = 60.0
 
 
-class Ended(NamedTuple):
+class ScriptResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -34,13 +34,13 @@ class Scripts:
             shutil.copy(script, folder)
         (folder / "node_modules").symlink_to(packages.modules)
 
-    def run(self, name: str, *arguments: str) -> Ended:
+    def run(self, name: str, *arguments: str) -> ScriptResult:
         return self._run(str(self._folder / name), *arguments)
 
-    def inspect(self, *arguments: str) -> Ended:
+    def inspect(self, *arguments: str) -> ScriptResult:
         return self._run(str(self._inspector), "--cli", *arguments)
 
-    def _run(self, *arguments: str) -> Ended:
+    def _run(self, *arguments: str) -> ScriptResult:
         # The Inspector stores a catalog in the home folder; it must not find the user's.
         environment = node.environment() | {"HOME": str(self._folder)}
         process = subprocess.Popen(
@@ -60,13 +60,13 @@ class Scripts:
                 # Including the servers that it has started.
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
-        return Ended(process.returncode, out, err)
+        return ScriptResult(process.returncode, out, err)
 
 
 class Conversation:
     """The messages of one run, by the names of the steps."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: ScriptResult) -> None:
         lines = [json.loads(line) for line in ended.out.splitlines()]
         self._steps = {line.pop("step"): line for line in lines}
         self._rest = f"Node ended with {ended.code}; the last step was {[*self._steps][-1:]}.\n{ended.err}"

@@ -67,7 +67,7 @@ def provider(folder: Path, **settings: Any) -> Iterator[str]:
             process.stdout.close()
 
 
-class Seen:
+class PageResponse:
     """One response."""
 
     def __init__(self, url: str, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
@@ -92,11 +92,11 @@ class Browser:
         self.accounts = accounts or {}
         self.answer = answer
         self.cookies: dict[str, dict[str, str]] = {}
-        self.seen: list[Seen] = []
+        self.seen: list[PageResponse] = []
 
     def request(
         self, method: str, url: str, form: dict[str, str] | None = None, headers: dict[str, str] | None = None
-    ) -> Seen:
+    ) -> PageResponse:
         parts = urlsplit(url)
         jar = self.cookies.setdefault(parts.netloc, {})
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -114,7 +114,7 @@ class Browser:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request(method, path, body, {**sent, **(headers or {})})
             answer = connection.getresponse()
-            seen = Seen(url, answer.status, answer.getheaders(), answer.read())
+            seen = PageResponse(url, answer.status, answer.getheaders(), answer.read())
             for value in answer.headers.get_all("Set-Cookie", []):
                 for name, morsel in SimpleCookie(value).items():
                     jar[name] = morsel.value
@@ -136,7 +136,7 @@ class Browser:
             seen = self.submit(seen)
         raise AssertionError(f"the login goes in circles at {seen.url}")
 
-    def submit(self, seen: Seen) -> Seen:
+    def submit(self, seen: PageResponse) -> PageResponse:
         """Fill in and submit the form of a page."""
         form = re.search(r"<form([^>]*)>(.*?)</form>", seen.text, re.DOTALL)
         if form is None:

@@ -15,7 +15,7 @@ from portico_services.livepython.sandbox.limits import SandboxLimits
 
 # A protocol version with pings.
 REVISION = "2025-11-25"
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def why_not() -> str | None:
@@ -26,14 +26,14 @@ def why_not() -> str | None:
 jail_only = pytest.mark.skipif(why_not() is not None, reason=f"the sandbox does not work here: {why_not()}")
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Poll a condition that has no event."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
-class Talk:
+class WorkerDialog:
     """A client with shortcuts for the tools of live Python."""
 
     def __init__(self, client: Client, live: LivePython) -> None:

@@ -27,7 +27,7 @@ from portico.transports.http_server.stateless import HttpReply
 from support.frames import complaints
 
 
-class Sent(NamedTuple):
+class SentFrame(NamedTuple):
     """A frame, its protocol version (None before one is negotiated), and the method that it responds to."""
 
     frame: bytes
@@ -36,7 +36,7 @@ class Sent(NamedTuple):
     key: int
 
 
-_sent: list[Sent] = []
+_sent: list[SentFrame] = []
 _seen: set[int] = set()
 # The negotiated version by client channel and dispatcher.
 _agreed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -49,18 +49,18 @@ def record(frame: bytes, revision: str | None, answers: str = "", *, text: bytes
     key = hash((text or frame, revision, answers))
     if key not in _seen:
         _seen.add(key)
-        _sent.append(Sent(frame, revision, answers, key))
+        _sent.append(SentFrame(frame, revision, answers, key))
 
 
 def check(item: pytest.Item) -> None:
     """Fail a test that sent invalid frames, unless it is marked with `broken_frames`."""
     if item.get_closest_marker("broken_frames") is not None:
         forget()
-    elif found := list(misfits()):
+    elif found := list(iterate_invalid_frames()):
         pytest.fail("invalid frames for their protocol version:\n" + "\n".join(found), pytrace=False)
 
 
-def misfits() -> Iterator[str]:
+def iterate_invalid_frames() -> Iterator[str]:
     """Yield the violations of the frames that were sent since the last call."""
     sent = _sent[:]
     del _sent[: len(sent)]
@@ -93,14 +93,14 @@ def _revision_in(request: dict[str, Any]) -> str | None:
     return wanted if wanted is None or wanted in SUPPORTED_PROTOCOL_VERSIONS else FIRST_MODERN_VERSION
 
 
-class Overheard:
+class LineRecorder:
     """Records the frames of a server in another process where they are received."""
 
     def __init__(self) -> None:
         self._asked: dict[Any, tuple[str | None, str]] = {}
         self._agreed: str | None = None
 
-    def asked(self, line: bytes) -> None:
+    def record_request(self, line: bytes) -> None:
         try:
             message = msgspec.json.decode(line)
         except msgspec.DecodeError:
@@ -109,7 +109,7 @@ class Overheard:
             modern = None if message["method"] == "initialize" else _revision_in(message)
             self._asked[message["id"]] = modern, str(message["method"])
 
-    def said(self, line: bytes) -> None:
+    def record_response(self, line: bytes) -> None:
         message = msgspec.json.decode(line)
         if not isinstance(message, dict):
             return
@@ -131,11 +131,15 @@ def install() -> None:
     _wrap(Dispatcher, "_encode", _encode)
     _wrap(Channel, "request", _request)
     _wrap(
-        Channel, "notify", lambda emit: _said_in(emit, lambda self: getattr(_saying, "revision", None) or _spoken(self))
+        Channel,
+        "notify",
+        lambda emit: _record_emitted(emit, lambda self: getattr(_saying, "revision", None) or _channel_version(self)),
     )
-    _wrap(ChannelReply, "_notify", lambda emit: _said_in(emit, _of_reply))
-    _wrap(SessionStream, "notify", lambda emit: _said_in(emit, lambda self: self.session.channel.protocol_version))
-    _wrap(HttpReply, "_notify", lambda emit: _said_in(emit, lambda self: FIRST_MODERN_VERSION))
+    _wrap(ChannelReply, "_notify", lambda emit: _record_emitted(emit, _of_reply))
+    _wrap(
+        SessionStream, "notify", lambda emit: _record_emitted(emit, lambda self: self.session.channel.protocol_version)
+    )
+    _wrap(HttpReply, "_notify", lambda emit: _record_emitted(emit, lambda self: FIRST_MODERN_VERSION))
     _wrap(StreamableHttpTransport, "_send_http_request", _dispatch)
     for link in (DuplexTransport, StreamableHttpTransport):
         _wrap(link, "set_protocol_version", _set_revision)
@@ -145,17 +149,17 @@ def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     setattr(place, name, wrapper(getattr(place, name)))
 
 
-def _being_said() -> str | None:
+def _current_version() -> str | None:
     return getattr(_saying, "revision", None)
 
 
-def _spoken(channel: Channel) -> str | None:
+def _channel_version(channel: Channel) -> str | None:
     return _agreed.get(channel) or channel.protocol_version or channel.dispatcher.protocol_version
 
 
 def _of_reply(reply: ChannelReply) -> str | None:
     # A request that names its version cannot be answered with a request.
-    return _spoken(reply._channel) if reply.can_request else FIRST_MODERN_VERSION
+    return _channel_version(reply._channel) if reply.can_request else FIRST_MODERN_VERSION
 
 
 def _error(error: Any) -> Any:
@@ -170,17 +174,17 @@ def _error(error: Any) -> Any:
 def _notification(notification: Any) -> Any:
     def recorded(method: str, params: Any) -> bytes:
         frame: bytes = notification(method, params)
-        record(frame, _being_said())
+        record(frame, _current_version())
         return frame
 
     return recorded
 
 
-def _said_in(emit: Any, revision_of: Callable[[Any], str | None]) -> Any:
+def _record_emitted(emit: Any, revision_of: Callable[[Any], str | None]) -> Any:
     """Record a notification in the version of the stream that sends it."""
 
     def recorded(self: Any, method: str, params: Any) -> None:
-        before, _saying.revision = _being_said(), revision_of(self)
+        before, _saying.revision = _current_version(), revision_of(self)
         try:
             emit(self, method, params)
         finally:
@@ -206,7 +210,7 @@ def _request(request: Any) -> Any:
         through = send or self.send
 
         def seen(frame: bytes) -> None:
-            record(frame, _spoken(self), text=frame.partition(b',"method":')[2])
+            record(frame, _channel_version(self), text=frame.partition(b',"method":')[2])
             through(frame)
 
         return await request(self, method, params, send=seen, **options)

@@ -21,11 +21,13 @@ HOSTILE = [
 ]
 
 
-async def keep(memories: MemoryStore, content: str, namespace: str = "decisions", **more: object) -> MemoryRecord:
+async def capture_memory(
+    memories: MemoryStore, content: str, namespace: str = "decisions", **more: object
+) -> MemoryRecord:
     return (await memories.capture(MemoryDraft(content=content, namespace=namespace, **more))).record  # type: ignore[arg-type]
 
 
-async def found(memories: MemoryStore, query: str = "", filter: str = "", **more: int) -> list[str]:
+async def search_contents(memories: MemoryStore, query: str = "", filter: str = "", **more: int) -> list[str]:
     """Return the matches, without the recent memories that are returned when nothing matches."""
     page = await memories.recall(query, memories.filter(filter), **more)
     return [hit.record.content for hit in page.hits if hit.score or not hit.weak]
@@ -38,14 +40,14 @@ def template(uri: str) -> dict[str, str]:
     return {"type": "ref/resource", "uri": uri}
 
 
-async def said(client: Client, tool: str, /, **arguments: Any) -> Any:
+async def call_tool(client: Client, tool: str, /, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert not result.is_error, result.content
     # Results are text only before 2025-06-18.
     return json.loads(result.content[0].text) if result.structured is None else result.structured
 
 
-async def refused(client: Client, tool: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:
+async def call_failing_tool(client: Client, tool: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert result.is_error, result.content
     return result.content[0].text, (result.meta or {})["portico/error"]

@@ -47,7 +47,7 @@ _LEAVES: st.SearchStrategy[dict[str, Any]] = st.one_of(
 )
 
 
-def _compound(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+def compound_schemas(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
     return st.one_of(
         objects(inner),
         st.fixed_dictionaries(
@@ -72,7 +72,7 @@ def objects(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[
     )
 
 
-SCHEMAS = st.recursive(_LEAVES, _compound, max_leaves=6)
+SCHEMAS = st.recursive(_LEAVES, compound_schemas, max_leaves=6)
 ARGUMENTS = objects(SCHEMAS)
 
 

@@ -15,15 +15,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 MODERN = "2026-07-28"
 NEWEST_HANDSHAKE = "2025-11-25"
 PREFIX = "io.modelcontextprotocol/"
 
 
-async def until(condition: Callable[[], Any]) -> None:
+async def wait_until(condition: Callable[[], Any]) -> None:
     """Poll a condition that has no event."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
@@ -116,12 +116,12 @@ class Peer:
     # Leaving
 
     async def drained(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.writer.drain()
 
     async def gone(self) -> None:
         """Wait until the client has disconnected, and discard its data."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             with suppress(ConnectionError):
                 while await self.reader.read(65536):
                     pass
@@ -196,7 +196,7 @@ class Site:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=PATIENCE)
+            await asyncio.wait(tasks, timeout=TIMEOUT_SECONDS)
         for peer in self.peers:
             peer.writer.transport.abort()
 
@@ -225,12 +225,12 @@ class Endpoint:
     def url(self) -> str:
         return self.site.url
 
-    def asked(self, says: str) -> list[Request]:
+    def requests_for(self, says: str) -> list[Request]:
         return [one for one in self.seen if one.says == says]
 
-    async def until_asked(self, says: str, times: int = 1) -> Request:
-        await until(lambda: len(self.asked(says)) >= times)
-        return self.asked(says)[times - 1]
+    async def wait_for_request(self, says: str, times: int = 1) -> Request:
+        await wait_until(lambda: len(self.requests_for(says)) >= times)
+        return self.requests_for(says)[times - 1]
 
     async def _converse(self, peer: Peer) -> None:
         while True:

@@ -14,7 +14,7 @@ from portico_services.codemode import CodeMode
 from portico_services.livepython.sandbox.landlock import unavailable_reason
 from portico_services.livepython.sandbox.limits import SandboxLimits
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 READS = {"readOnlyHint": True}
 
 jail_only = pytest.mark.skipif(
@@ -22,7 +22,7 @@ jail_only = pytest.mark.skipif(
 )
 
 
-class Shop:
+class ToolShop:
     """What the tools have done, and what the person says who is asked."""
 
     def __init__(self, **settings: Any) -> None:
@@ -83,7 +83,7 @@ class Shop:
     @asynccontextmanager
     async def client(self, revision: str = "2026-07-28", *, asks: bool = True) -> AsyncIterator[Client]:
         more = {"elicitation_handler": self.answer} if asks else {}
-        async with asyncio.timeout(PATIENCE), Client(self.server, protocol_version=revision, **more) as client:
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(self.server, protocol_version=revision, **more) as client:
             yield client
 
 

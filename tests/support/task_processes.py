@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.paths import PROGRAMS
-from support.tasking import ABLE, MODERN, PATIENCE
+from support.tasking import CLIENT_CAPABILITIES, MODERN, TIMEOUT_SECONDS
 
 CHILD = PROGRAMS / "tasks_child.py"
 PREFIX = "io.modelcontextprotocol/"
@@ -53,33 +53,33 @@ class Child:
                 future.set_exception(EOFError("the child has ended"))
                 future.exception()
 
-    async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
+    async def request(self, method: str, params: dict[str, Any] | None = None) -> Any:
         """Return the whole response."""
         if self._reading.done():
             raise EOFError("the child has ended")
         self._last += 1
-        meta = {f"{PREFIX}protocolVersion": MODERN, f"{PREFIX}clientCapabilities": ABLE}
+        meta = {f"{PREFIX}protocolVersion": MODERN, f"{PREFIX}clientCapabilities": CLIENT_CAPABILITIES}
         message = {"jsonrpc": "2.0", "id": self._last, "method": method, "params": {**(params or {}), "_meta": meta}}
         future = self._asked[self._last] = asyncio.get_running_loop().create_future()
         self._stdin.write(json.dumps(message).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await future
 
     async def ready(self) -> None:
-        await self.ask("server/discover")
+        await self.request("server/discover")
 
     async def create(self, tool: str, **arguments: Any) -> str:
         """Create a task, and return it once it is acknowledged."""
-        said = await self.ask("tools/call", {"name": tool, "arguments": arguments})
+        said = await self.request("tools/call", {"name": tool, "arguments": arguments})
         id: str = said["result"]["taskId"]
         return id
 
     async def get(self, id: str) -> Any:
-        return (await self.ask("tasks/get", {"taskId": id}))["result"]
+        return (await self.request("tasks/get", {"taskId": id}))["result"]
 
-    async def until(self, id: str, *statuses: str) -> Any:
+    async def wait_for_status(self, id: str, *statuses: str) -> Any:
         """Poll a task until it has one of these statuses."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 found = await self.get(id)
                 if found["status"] in statuses:
@@ -98,6 +98,6 @@ class Child:
 
     async def _gone(self) -> None:
         self._stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._reading
             await self.process.wait()

@@ -11,20 +11,25 @@ from portico import Context, ProtocolError, Server, TaskConfig, ToolError
 from portico.auth.principal import Principal
 from portico.server.tasks.jobs import Job
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-ABLE = {"extensions": {EXTENSION: {}}, "elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
-OLD_ABLE = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+CLIENT_CAPABILITIES = {
+    "extensions": {EXTENSION: {}},
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {},
+    "roots": {},
+}
+LEGACY_CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 ADA, BOB = Principal("ada"), Principal("bob")
 YES = {"action": "accept", "content": {"value": "yes"}}
 
 
-async def eventually(condition: Callable[[], Any]) -> Any:
+async def wait_until(condition: Callable[[], Any]) -> Any:
     """Poll a condition that has no event, and return its first true value."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             found = condition()
             if isawaitable(found):
@@ -34,7 +39,7 @@ async def eventually(condition: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.001)
 
 
-class Gates:
+class ToolEvents:
     """Events that tool bodies wait for, and records of what they did, by name."""
 
     def __init__(self) -> None:
@@ -44,14 +49,14 @@ class Gates:
     def __getitem__(self, name: str) -> asyncio.Event:
         return self._events.setdefault(name, asyncio.Event())
 
-    async def passed(self, name: str) -> None:
-        async with asyncio.timeout(PATIENCE):
+    async def wait_for(self, name: str) -> None:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self[name].wait()
 
 
-def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, Gates]:
+def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, ToolEvents]:
     """Add a tool for each thing that a task can do."""
-    server, gates = Server("tasks", version="1", store=store, **options), Gates()
+    server, gates = Server("tasks", version="1", store=store, **options), ToolEvents()
 
     @server.tool
     def plain(text: str = "") -> str:
@@ -113,17 +118,17 @@ def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, Gates]
     return server, gates
 
 
-async def job_of(server: Server, id: str) -> Job | None:
+async def get_job(server: Server, id: str) -> Job | None:
     assert server.tasks is not None
     return await (await server.tasks.engine()).get(id, None)
 
 
-async def until(server: Server, id: str, *statuses: str) -> Job:
+async def wait_for_status(server: Server, id: str, *statuses: str) -> Job:
     """Wait until a task has one of these statuses in the store."""
     assert server.tasks is not None
     engine = await server.tasks.engine()
     with engine.watch(id) as news:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 news.clear()
                 job = await engine.get(id, None)
@@ -132,37 +137,37 @@ async def until(server: Server, id: str, *statuses: str) -> Job:
                 await news.wait()
 
 
-ENDED = ("completed", "failed", "cancelled")
+TERMINAL_STATUSES = ("completed", "failed", "cancelled")
 
 
 # Clients of both task designs
 
 
-class Modern:
+class ModernTasksClient:
     """A client of 2026-07-28. Declares the tasks extension by default."""
 
     def __init__(self, wire: Any, server: Server) -> None:
         self.wire = wire
         self.server = server
 
-    async def said(self, method: str, params: Any = None, *, capabilities: Any = None, **more: Any) -> Any:
+    async def send_request(self, method: str, params: Any = None, *, capabilities: Any = None, **more: Any) -> Any:
         """Return the whole response."""
-        return await self.wire.modern(
-            method, params, capabilities=ABLE if capabilities is None else capabilities, **more
+        return await self.wire.request_stateless(
+            method, params, capabilities=CLIENT_CAPABILITIES if capabilities is None else capabilities, **more
         )
 
-    async def ask(self, method: str, params: Any = None, **more: Any) -> Any:
-        response = await self.said(method, params, **more)
+    async def request(self, method: str, params: Any = None, **more: Any) -> Any:
+        response = await self.send_request(method, params, **more)
         assert "result" in response, response
         return response["result"]
 
-    async def refused(self, method: str, params: Any = None, **more: Any) -> Any:
-        response = await self.said(method, params, **more)
+    async def request_error(self, method: str, params: Any = None, **more: Any) -> Any:
+        response = await self.send_request(method, params, **more)
         assert "error" in response, response
         return response["error"]
 
     async def call(self, name: str, arguments: Any = None, **more: Any) -> Any:
-        return await self.ask("tools/call", {"name": name, "arguments": arguments or {}}, **more)
+        return await self.request("tools/call", {"name": name, "arguments": arguments or {}}, **more)
 
     async def start(self, name: str, arguments: Any = None, **more: Any) -> str:
         created = await self.call(name, arguments, **more)
@@ -171,47 +176,47 @@ class Modern:
         return id
 
     async def get(self, id: str, **more: Any) -> Any:
-        return await self.ask("tasks/get", {"taskId": id}, **more)
+        return await self.request("tasks/get", {"taskId": id}, **more)
 
     async def end(self, name: str, arguments: Any = None) -> Any:
         """Wait until the task has ended, and return it."""
         id = await self.start(name, arguments)
-        await until(self.server, id, *ENDED)
+        await wait_for_status(self.server, id, *TERMINAL_STATUSES)
         return await self.get(id)
 
 
-class Old:
+class LegacyTasksClient:
     """A client of 2025-11-25."""
 
     def __init__(self, wire: Any, server: Server) -> None:
         self.wire = wire
         self.server = server
 
-    async def said(self, method: str, params: Any = None) -> Any:
+    async def send_request(self, method: str, params: Any = None) -> Any:
         return await self.wire.request(method, params)
 
-    async def ask(self, method: str, params: Any = None) -> Any:
-        response = await self.said(method, params)
+    async def request(self, method: str, params: Any = None) -> Any:
+        response = await self.send_request(method, params)
         assert "result" in response, response
         return response["result"]
 
-    async def refused(self, method: str, params: Any = None) -> Any:
-        response = await self.said(method, params)
+    async def request_error(self, method: str, params: Any = None) -> Any:
+        response = await self.send_request(method, params)
         assert "error" in response, response
         return response["error"]
 
     async def call(self, name: str, arguments: Any = None, task: Any = None) -> Any:
         wish = {"task": {} if task is None else task}
-        return await self.ask("tools/call", {"name": name, "arguments": arguments or {}, **wish})
+        return await self.request("tools/call", {"name": name, "arguments": arguments or {}, **wish})
 
     async def start(self, name: str, arguments: Any = None, task: Any = None) -> str:
         id: str = (await self.call(name, arguments, task))["task"]["taskId"]
         return id
 
     async def get(self, id: str) -> Any:
-        return await self.ask("tasks/get", {"taskId": id})
+        return await self.request("tasks/get", {"taskId": id})
 
     async def end(self, name: str, arguments: Any = None) -> Any:
         id = await self.start(name, arguments)
-        await until(self.server, id, *ENDED)
+        await wait_for_status(self.server, id, *TERMINAL_STATUSES)
         return await self.get(id)

@@ -35,35 +35,35 @@ class Clock:
         self.now += int(seconds * 1000)
 
 
-async def make(items: WorkItemStore, description: str = "something", **more: Any) -> str:
+async def create_item(items: WorkItemStore, description: str = "something", **more: Any) -> str:
     return (await items.create(WorkItemDraft(description=description, **more))).id
 
 
-async def set_to(items: WorkItemStore, id: str, status: str, **more: Any) -> WorkItem:
+async def set_status(items: WorkItemStore, id: str, status: str, **more: Any) -> WorkItem:
     return await items.update(id, WorkItemChanges(status=status), **more)
 
 
-async def move(items: WorkItemStore, id: str, parent: str) -> WorkItem:
+async def move_item(items: WorkItemStore, id: str, parent: str) -> WorkItem:
     return await items.update(id, WorkItemChanges(parent_id=parent))
 
 
-async def everything(items: WorkItemStore) -> Any:
+async def read_all_rows(items: WorkItemStore) -> Any:
     """Return all rows, to check that nothing has changed."""
 
-    def look(tx: Transaction) -> Any:
+    def fetch(tx: Transaction) -> Any:
         found = tx.fetch_all(WorkItem, "select * from (select " + _COLUMNS + " from work_item) all_of_it order by id")
         blockers = tx.fetch_all(tuple[str, str], "select item, blocker from work_item_blocker order by item, blocker")
         return found, blockers, tx.fetch_one(int, "select count(*) from work_item_event")
 
-    return await items.read(look)
+    return await items.read(fetch)
 
 
 _COLUMNS = ", ".join(WorkItem.__struct_fields__)
 
 
-async def check(items: WorkItemStore) -> None:
+async def check_counts(items: WorkItemStore) -> None:
     """Check every stored count against the rows."""
-    found, pairs, _ = await everything(items)
+    found, pairs, _ = await read_all_rows(items)
     by_id = {one.id: one for one in found}
     for one in found:
         blockers = [by_id[blocker] for item, blocker in pairs if item == one.id]
@@ -79,13 +79,13 @@ async def check(items: WorkItemStore) -> None:
         assert (one.completed_at is not None) == (not one.is_open), one
 
 
-async def said(client: Client, tool: str, /, **arguments: Any) -> Any:
+async def call_tool(client: Client, tool: str, /, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert not result.is_error, result.content
     return result.structured
 
 
-async def refused(client: Client, tool: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:
+async def call_failing_tool(client: Client, tool: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert result.is_error, result.content
     return result.content[0].text, (result.meta or {})["portico/error"]

@@ -16,11 +16,11 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from support import chromium, debian
-from support.forks import Forks
+from support.forks import ForkServer
 from support.paths import PROGRAMS
 
-PATIENCE_SECONDS = 60.0
-PATIENCE = 15_000  # of the browser, in milliseconds
+TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 15_000  # of the browser, in milliseconds
 _TOKEN = re.compile(r"PORTICO_TOKEN=(?:\$\(cat (?P<file>[^)]+)\)|(?P<token>\S+))")
 _LINK = re.compile(r"http://\S+/#token=\S+")
 # What a log says instead of a link.
@@ -37,22 +37,22 @@ _LOOK = """async () => {
 class ServedConsole:
     """A process with a console. Its link is good once; whoever comes later has the cookie and the key."""
 
-    def __init__(self, forks: Forks, command: list[str], folder: Path) -> None:
+    def __init__(self, fork_server: ForkServer, command: list[str], folder: Path) -> None:
         environment = {**os.environ, "PORTICO_DATA": str(folder / "data"), "PORTICO_LOG_LEVEL": "error"}
         self.said: list[str] = []
         self.state: Any = None
         self._found = threading.Event()
         self.link = ""
         self.environment = environment
-        self._forks = forks
-        self.process = forks.start(*command, cwd=folder, env=environment)
+        self._fork_server = fork_server
+        self.process = fork_server.start(*command, cwd=folder, env=environment)
         self._readers = [
             threading.Thread(target=self._read, args=(pipe,), daemon=True)
             for pipe in (self.process.stdout, self.process.stderr)
         ]
         for reader in self._readers:
             reader.start()
-        if not self._found.wait(PATIENCE_SECONDS) or not self.link:
+        if not self._found.wait(TIMEOUT_SECONDS) or not self.link:
             self.stop()
             pytest.fail("no console: " + "".join(self.said), pytrace=False)
         self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.link))
@@ -64,7 +64,7 @@ class ServedConsole:
                 token = found["token"] or Path(found["file"]).read_text(encoding="utf-8").strip()
                 self.environment["PORTICO_TOKEN"] = token
             if command := _COMMAND.search(line):
-                line = self._forks.run(*command[1].split(), env=self.environment).stdout
+                line = self._fork_server.run(*command[1].split(), env=self.environment).stdout
             found = _LINK.search(line)
             if found and not self.link:
                 self.link = found[0]
@@ -78,13 +78,13 @@ class ServedConsole:
 
     def portico(self, *command: str) -> str:
         """What another client of the same server says, on the command line."""
-        done = self._forks.run(*command, env=self.environment)
+        done = self._fork_server.run(*command, env=self.environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def python(self, *command: str) -> str:
         done = subprocess.run(
-            [sys.executable, *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            [sys.executable, *command], env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -92,12 +92,12 @@ class ServedConsole:
     def stop(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(PATIENCE_SECONDS)
+            self.process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(PATIENCE_SECONDS)
+            self.process.wait(TIMEOUT_SECONDS)
         for reader in self._readers:
-            reader.join(PATIENCE_SECONDS)
+            reader.join(TIMEOUT_SECONDS)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             pipe.close()
 
@@ -111,7 +111,7 @@ class Visit:
         self.context = browser.new_context(
             storage_state=console.state, viewport=options.pop("viewport", {"width": 1280, "height": 800}), **options
         )
-        self.context.set_default_timeout(PATIENCE)
+        self.context.set_default_timeout(TIMEOUT_SECONDS)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.origin)
         self.page = self.context.new_page()
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
@@ -174,13 +174,13 @@ def browser(program: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def serve(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServedConsole]]:
+def serve(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServedConsole]]:
     """Starts a console for a command line; the same one for the same."""
     running: dict[tuple[str, ...], ServedConsole] = {}
 
     def start(*command: str) -> ServedConsole:
         if command not in running:
-            running[command] = ServedConsole(forks, list(command), tmp_path_factory.mktemp("console"))
+            running[command] = ServedConsole(fork_server, list(command), tmp_path_factory.mktemp("console"))
         return running[command]
 
     yield start

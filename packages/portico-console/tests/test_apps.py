@@ -205,7 +205,7 @@ def test_app_receives_the_cancellation_and_is_torn_down_before_it_closes(seen: A
     expect(card.get_by_text("App closed.")).to_be_visible()
 
 
-def test_an_app_that_means_ill_gets_nothing(seen: Any) -> None:
+def test_hostile_app_gets_no_access(seen: Any) -> None:
     page = seen.page
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -258,7 +258,7 @@ def test_an_app_that_never_rests_does_not_stop_the_page(seen: Any) -> None:
     expect(card.get_by_text("App closed.")).to_be_visible()
 
 
-def test_an_app_that_wants_other_hosts_is_shown_when_they_are_allowed(seen: Any) -> None:
+def test_app_with_allowed_hosts_is_shown(seen: Any) -> None:
     card = start(seen, "weather")
     question = card.get_by_role("group", name="App permission request")
     expect(question).to_contain_text("https://api.example.com")
@@ -374,7 +374,7 @@ def contained(seen: Any) -> bool:
     return contained
 
 
-def test_an_app_reaches_the_hosts_that_it_was_allowed_and_no_others(seen: Any, host: Any, contained: bool) -> None:
+def test_app_reaches_only_allowed_hosts(seen: Any, host: Any, contained: bool) -> None:
     origin = f"http://127.0.0.1:{host.server_address[1]}"
     html = REACHING.replace("HOST", origin)
     if not contained:
@@ -420,7 +420,7 @@ def test_a_blocked_navigation_opens_no_connection(seen: Any, way: str) -> None:
             listener.accept()
 
 
-def test_a_browser_that_cannot_contain_apps_asks_before_it_shows_one(program: str, served: Any) -> None:
+def test_browser_without_containment_confirms_before_showing_an_app(program: str, served: Any) -> None:
     """In a thread, because Playwright has one loop for each."""
 
     def look() -> tuple[int, bool]:

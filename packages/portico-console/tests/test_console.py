@@ -90,7 +90,7 @@ class Asked:
     async def __call__(self, tool: str, **arguments: Any) -> Any:
         return (await self.client.call_tool(tool, arguments)).structured
 
-    async def until(self, topic: str) -> Any:
+    async def wait_for(self, topic: str) -> Any:
         await until(lambda: bool(self.topic(topic)))
         return self.topic(topic)[0]
 
@@ -154,7 +154,7 @@ async def test_a_server_is_seen_in_every_revision(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_questions_are_answered_by_hand(revision: str) -> None:
+async def test_elicitation_is_answered_in_the_form(revision: str) -> None:
     async with asking(Console(busy())) as ask:
         await ask("set_revision", target="self", revision=revision)
         for tool, content, expected in (
@@ -164,8 +164,8 @@ async def test_questions_are_answered_by_hand(revision: str) -> None:
         ):
             ask.said.clear()
             running = asyncio.create_task(ask("call_tool", target="self", name=tool))
-            question = await ask.until("question")
-            assert question["run"] == (await ask.until("run"))["run"] and question["target"] == "self"
+            question = await ask.wait_for("question")
+            assert question["run"] == (await ask.wait_for("run"))["run"] and question["target"] == "self"
             assert question["name"] == tool
             assert await ask("list_questions") == {"questions": [question]}
             await ask("answer", question=question["id"], action="accept", content=content)
@@ -177,7 +177,7 @@ async def test_questions_are_answered_by_hand(revision: str) -> None:
 async def test_a_run_is_cancelled_by_its_name_and_by_leaving() -> None:
     async with asking(Console(busy())) as ask:
         running = asyncio.create_task(ask("call_tool", target="self", name="wait"))
-        run = (await ask.until("run"))["run"]
+        run = (await ask.wait_for("run"))["run"]
         assert await ask("cancel_run", run=run) == {"cancelled": True}
         done = await running
         assert not done["ok"] and done["error"]["message"] == "cancelled"
@@ -449,11 +449,11 @@ async def test_watching_page_receives_target_changes_and_client_messages() -> No
             assert exchange is not None and "handle" not in vars(exchange)
             topics = ["targets", "wire", "metrics", "sessions"]
             watching = asyncio.create_task(ask("watch", topics=topics))
-            await ask.until("metrics")
+            await ask.wait_for("metrics")
             assert "handle" in vars(exchange)
             async with Client(f"{page.origin}/mcp", protocol_version="2025-06-18") as other:
                 await other.call_tool("count", {"to": 1})
-                await ask.until("wire")
+                await ask.wait_for("wire")
                 await until(lambda: any(one["total"] for one in ask.topic("sessions")))
             seen = [one for batch in ask.topic("wire") for one in batch["messages"] if one["hop"] == "client"]
             assert {"initialize", "tools/call"} <= {one["method"] for one in seen}
@@ -476,7 +476,7 @@ async def test_gateway_upstreams_and_their_messages_are_shown() -> None:
             await gateway.wait_until_listed(20)
             assert "upstreams" in (await ask("about"))["parts"]
             watching = asyncio.create_task(ask("watch", topics=["wire", "upstreams"]))
-            seen = (await ask.until("upstreams"))["upstreams"]
+            seen = (await ask.wait_for("upstreams"))["upstreams"]
             assert [(one["alias"], one["state"]) for one in seen] == [("child", "ok"), ("busy", "ok")]
             names = [item["name"] for item in (await ask("list_items", target="self", kind="tools"))["items"]]
             count = next(name for name in names if "count" in name)
@@ -613,7 +613,7 @@ async def test_tasks_are_shown_cancelled_and_tried_again(tmp_path: Path) -> None
         assert "jobs" in (await ask("about"))["parts"]
         async with Client(server) as client:
             watching = asyncio.create_task(ask("watch", topics=["jobs"]))
-            await ask.until("jobs")
+            await ask.wait_for("jobs")
             task = await client.start_task("work")
             await until(lambda: len(ask.topic("jobs")) > 1)
             watching.cancel()

@@ -197,7 +197,7 @@ def test_dev_without_the_console_package_serves_and_names_it(file: Path, tmp_pat
         child.communicate(timeout=20)
 
 
-def test_dev_reports_a_mistake_with_its_line_and_the_reload_after_it(file: Path, tmp_path: Path) -> None:
+def test_dev_reports_errors_with_line_and_reloads(file: Path, tmp_path: Path) -> None:
     words = ["dev", str(file), "--port", "0", "--data", str(tmp_path / "data")]
     child = subprocess.Popen([sys.executable, "-m", "portico", *words], stderr=subprocess.PIPE, text=True)
     ending = threading.Timer(60, child.kill)  # ends the lines that are waited for

@@ -55,7 +55,7 @@ def test_no_script_makes_markup_or_code_from_a_text() -> None:
     assert not {name: sinks for name, sinks in found.items() if sinks}
 
 
-def test_addresses_are_set_in_a_few_known_places() -> None:
+def test_urls_are_set_in_known_places_only() -> None:
     """A link, a picture, a sound, an icon, the views, the frame of an app: whoever adds another has to look at where the text is from."""
     setting = re.compile(r"\.(?:href|src|action) = |setAttribute\(\"(?:href|src|action|style)\"")
     counted = {path.relative_to(PAGE).as_posix(): len(setting.findall(path.read_text("utf-8"))) for path in SCRIPTS}
@@ -73,7 +73,7 @@ def test_every_module_that_is_imported_is_there() -> None:
             assert (path.parent / name).is_file(), f"{path.name} imports {name}"
 
 
-def test_the_page_has_no_code_or_style_in_it_and_asks_no_other_host() -> None:
+def test_page_has_no_inline_code_and_requests_no_other_host() -> None:
     html = (PAGE / "index.html").read_text("utf-8")
     assert not re.search(r"<style|style=|\son[a-z]+=|<script(?![^>]*src=\"/console/)", html)
     everything = "".join(path.read_text("utf-8") for path in PAGE.rglob("*") if path.suffix in (".js", ".css", ".html"))

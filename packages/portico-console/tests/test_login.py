@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 
 from support import logins
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 FILE = """
 from portico import Server
 
@@ -64,7 +64,7 @@ class Desk:
             [sys.executable, "-m", "portico", "serve", *words],
             cwd=folder, env=self._environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + TIMEOUT_SECONDS
         while not self._answers():
             assert self._process.poll() is None and time.monotonic() < until, "the desk does not start"
             time.sleep(0.05)
@@ -88,7 +88,7 @@ class Desk:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(PATIENCE_SECONDS)
+        self._process.wait(TIMEOUT_SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ async def until_found(look: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("revision", [None, "2025-11-25"])
-async def test_elicitation_is_answered_only_by_the_principal_who_called(tmp_path: Path, revision: str | None) -> None:
+async def test_elicitation_is_answered_only_by_the_calling_principal(tmp_path: Path, revision: str | None) -> None:
     console = Console(guarded(tmp_path))
     async with (
         console.lifespan(),

@@ -117,7 +117,7 @@ async def test_with_several_workers_there_is_one_console(
         await asyncio.sleep(0.05)
     assert {one["id"] for one in seen["sessions"]} == begun
     assert {one["client"]["name"] for one in seen["sessions"]} == {"a test"}
-    assert (await page.ask("POST", "/console/logout", {}, page.proof)).status == 204
+    assert (await page.request("POST", "/console/logout", {}, page.proof)).status == 204
     assert {(await page.call("about")).status for _ in range(5)} == {401}
     # A token is remembered where it will be looked for.
     for _ in range(3):
@@ -152,7 +152,7 @@ async def test_a_console_for_any_server(serve: Serve, file: str) -> None:
         await asyncio.sleep(0.01)
     assert target["server"]["name"] == "asking" and target["id"] == "t1"
     # The door for the page is no server for clients.
-    assert (await page.ask("POST", "/mcp", {}, page.proof)).status == 401
+    assert (await page.request("POST", "/mcp", {}, page.proof)).status == 401
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def run(page: Any) -> Any:
     return page.get_by_role("region", name="Run").first
 
 
-def test_a_form_is_made_from_the_schema_and_its_values_are_sent(tried: Any) -> None:
+def test_form_is_generated_from_the_schema(tried: Any) -> None:
     tried.go("tools", "trip")
     page = tried.page
     page.get_by_label("who").fill("Anna")
@@ -93,7 +93,7 @@ def test_a_list_of_objects_is_a_table_that_sorts(tried: Any) -> None:
     expect(table.get_by_role("row").nth(1)).to_contain_text("City 2")
 
 
-def test_progress_log_lines_and_the_way_to_stop_it(tried: Any) -> None:
+def test_progress_and_log_lines_are_shown_and_call_can_be_cancelled(tried: Any) -> None:
     tried.go("tools", "count_slowly")
     result = run(tried.page)
     expect(result.get_by_role("log")).to_contain_text("counted 3")
@@ -106,7 +106,7 @@ def test_progress_log_lines_and_the_way_to_stop_it(tried: Any) -> None:
     expect(result).to_contain_text("Cancelled.")
 
 
-def test_questions_are_answered_by_hand(tried: Any) -> None:
+def test_elicitation_is_answered_in_the_form(tried: Any) -> None:
     page = tried.page
     tried.go("tools", "book")
     page.get_by_label("city").fill("Bern")

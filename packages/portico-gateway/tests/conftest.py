@@ -14,7 +14,7 @@ from portico_gateway import Gateway
 from support.access_desk import login_provider, standing_face
 from support.node import NotInstalled
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 REDIRECT_URI = "http://127.0.0.1:9/callback"
 
 

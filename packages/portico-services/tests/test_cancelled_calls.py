@@ -16,7 +16,7 @@ from portico.store import sqlite
 from portico_services.memory import Memory
 from portico_services.workitems import Tasks
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 WRITES = [
     (Tasks, "create_task", {"description": "Never to be"}, "work_item"),
     (Tasks, "create_tasks", {"tasks": [{"description": "Never to be"}]}, "work_item"),
@@ -42,12 +42,12 @@ async def test_a_call_that_is_cancelled_while_it_waits_stores_nothing(
 
     server = Server("waiting", version="1")
     server.add(service(str(path)))  # type: ignore[call-arg]
-    async with server.lifespan(), Client(server) as client, asyncio.timeout(PATIENCE):
+    async with server.lifespan(), Client(server) as client, asyncio.timeout(TIMEOUT_SECONDS):
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("begin immediate")
             monkeypatch.setattr(sqlite, "execute_with_retry", begin)
             call = asyncio.ensure_future(client.call_tool(tool, arguments))
-            await asyncio.to_thread(waits.wait, PATIENCE)
+            await asyncio.to_thread(waits.wait, TIMEOUT_SECONDS)
             call.cancel()
             await asyncio.wait([call])
             other.execute("rollback")

@@ -45,7 +45,7 @@ async def test_the_list_is_short_and_everything_answers(tmp_path: Path) -> None:
         assert (await client.call_tool("call_tool", {"name": "memory_namespaces"})).structured is not None
 
 
-async def test_folders_bring_their_tools_and_named_services_are_whole(tmp_path: Path) -> None:
+async def test_allowed_paths_add_file_tools(tmp_path: Path) -> None:
     assert {"fs_search", "fs_read"} <= {
         tool.name for tool in await listed(str(tmp_path), "--allow-path", str(tmp_path))
     }

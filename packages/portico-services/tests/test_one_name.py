@@ -41,7 +41,7 @@ async def test_the_order_of_services_changes_no_name(place: assembly.ServiceEnvi
     assert found[0] == found[1]
 
 
-async def test_alone_each_has_its_own_name(place: assembly.ServiceEnvironment) -> None:
+async def test_single_service_has_its_own_name(place: assembly.ServiceEnvironment) -> None:
     async with Client(assembled(place, "live")) as client:
         for name in ("system_info", "live_system_info", "live.system_info"):
             assert "python" in (await client.call_tool(name)).structured

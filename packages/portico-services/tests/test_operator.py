@@ -19,7 +19,7 @@ from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico_services import assembly
 from portico_services.settings import SettingsFile
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ class Changes:
             self._told.release()
 
     async def one(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._told.acquire()
 
 
@@ -120,7 +120,7 @@ async def over_http(server: Server, use: Callable[[str], Awaitable[None]], **opt
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(server, port=0, on_ready=ready.set_result, stop=stop, **options))
-    async with asyncio.timeout(2 * PATIENCE):
+    async with asyncio.timeout(2 * TIMEOUT_SECONDS):
         await use(await ready)
         stop.set()
         await serving
@@ -128,7 +128,7 @@ async def over_http(server: Server, use: Callable[[str], Awaitable[None]], **opt
 
 @pytest.mark.parametrize("token", ["clients", None])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_over_http_it_takes_the_operators_token(server: Server, token: str | None, revision: Any) -> None:
+async def test_http_requires_the_operator_token(server: Server, token: str | None, revision: Any) -> None:
     changes = Changes()
 
     async def use(url: str) -> None:

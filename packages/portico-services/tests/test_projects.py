@@ -49,7 +49,7 @@ def test_two_folders_of_one_name_are_two_projects(tmp_path: Path) -> None:
     assert git_project.detect_project(one).former == git_project.detect_project(other).former == "folder/app"
 
 
-def test_a_folder_without_a_repository_goes_by_its_path(tmp_path: Path) -> None:
+def test_directory_without_repository_is_identified_by_path(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     assert git_project.detect_project(tmp_path / "x").project == f"path{tmp_path}/x"
     assert git_project.detect_project("/").project == "path/"
@@ -81,7 +81,7 @@ def test_clones_of_one_repository_are_one_project(tmp_path: Path) -> None:
     assert git_project.detect_project(one).former is None
 
 
-def test_a_remote_on_this_machine_goes_by_its_path(tmp_path: Path) -> None:
+def test_local_remote_is_identified_by_path(tmp_path: Path) -> None:
     bare = tmp_path / "server" / "shop.git"
     written = [str(bare), f"file://{bare}", "../server/shop.git", f"{bare}/"]
     found = [git_project.detect_project(repo(tmp_path / f"clone-{at}", remote)) for at, remote in enumerate(written)]
@@ -94,7 +94,7 @@ def test_a_remote_on_this_machine_goes_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "100%", "ü", "x" * 200])
-def test_whatever_a_folder_is_called_it_fits_a_filter_and_a_label(tmp_path: Path, name: str) -> None:
+def test_any_directory_name_is_valid_in_filters(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name / name / "app"
     folder.mkdir(parents=True)
     found = git_project.detect_project(folder).project
@@ -133,7 +133,7 @@ async def test_operator_setting_takes_precedence_over_roots(given: ProjectResolv
         assert await text(client) in ("said/so", "path/")
 
 
-async def test_a_client_is_asked_once_and_again_when_its_roots_change(connect: Connect, tmp_path: Path) -> None:
+async def test_roots_are_requested_once_and_after_changes(connect: Connect, tmp_path: Path) -> None:
     wire = connect(asked(ProjectResolver()))
     await wire.initialize("2025-06-18", {"roots": {"listChanged": True}})
 
@@ -156,7 +156,9 @@ async def test_a_stream_of_2026_07_28_is_asked_once(connect: Connect) -> None:
     wire = connect(asked(ProjectResolver()))
 
     async def called(**more: Any) -> Any:
-        return (await wire.modern("tools/call", {"name": "where", **more}, capabilities={"roots": {}}))["result"]
+        return (await wire.request_stateless("tools/call", {"name": "where", **more}, capabilities={"roots": {}}))[
+            "result"
+        ]
 
     question = await called()
     (key,) = question["inputRequests"]
@@ -177,7 +179,7 @@ async def test_a_client_that_does_not_answer_is_waited_for_once(
         return str((await wire.request("tools/call", {"name": "where"}))["result"]["content"][0]["text"])
 
     assert [await called(), await called()] == [here, here]
-    (question,) = [one for one in wire.aside if one.get("method") == "roots/list"]
+    (question,) = [one for one in wire.other_messages if one.get("method") == "roots/list"]
     # An answer that comes late is for the calls that come later.
     wire.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///no/such/one"}]}})
     async with asyncio.timeout(10):

@@ -158,7 +158,7 @@ def test_every_annotation_can_be_read_when_it_is_needed(kind: Any) -> None:
     }
 
 
-def test_the_refusal_says_what_to_write() -> None:
+def test_rejection_names_the_required_option() -> None:
     with pytest.raises(
         UsageError, match=r"System: allowed_paths: expected a list, got '/srv/data' \(write \['/srv/data'\]\)"
     ):
@@ -220,9 +220,7 @@ def serve(tmp_path: Path, config: str, *words: str) -> subprocess.CompletedProce
         ("x = ]", 1, "invalid TOML"),
     ],
 )
-def test_with_a_wrong_setting_nothing_is_served_and_the_line_is_named(
-    tmp_path: Path, config: str, line: int, said: str
-) -> None:
+def test_invalid_setting_prevents_start_and_names_the_line(tmp_path: Path, config: str, line: int, said: str) -> None:
     done = serve(tmp_path, config)
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and f"portico.toml:{line}:" in done.stderr, done.stderr
@@ -262,7 +260,7 @@ def test_every_path_of_every_service_may_begin_with_home(service: str, monkeypat
         ("~nobody-of-this-name/x", "does not exist or has no home directory"),
     ],
 )
-def test_a_path_that_cannot_be_made_out_serves_nothing(tmp_path: Path, text: str, said: str) -> None:
+def test_unresolvable_path_is_rejected(tmp_path: Path, text: str, said: str) -> None:
     done = serve(tmp_path, f"[services.system]\nfile_index = false\nlogs = {{ shop = '{text}' }}")
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr and "portico.toml:3:" in done.stderr, done.stderr

@@ -19,7 +19,7 @@ HELLO = [sys.executable, "-m", "portico", "serve", str(HERE.parent.parent.parent
 # Beside the environment of the peers, or in that of the other tests.
 PLACES = [Path(sys.prefix).parent / "agents", Path(sys.prefix) / "agents"]
 PYTHON = next((python for place in PLACES if (python := place / "bin" / "python").exists()), None)
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def url() -> Iterator[str]:
         yield child.stderr.readline().removeprefix("Serving on ").strip()
     finally:
         child.terminate()
-        child.communicate(timeout=PATIENCE)
+        child.communicate(timeout=TIMEOUT_SECONDS)
 
 
 @pytest.mark.skipif(PYTHON is None, reason="The agents are not installed; `make test-all` does it, in .venv/agents.")
@@ -42,7 +42,7 @@ def test_an_agent_finds_a_tool_and_calls_it(agent: str, url: str, tmp_path: Path
         [str(PYTHON), HERE / f"with_{agent}.py", url, *HELLO],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
         env=env,
         check=False,
     )

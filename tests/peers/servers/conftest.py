@@ -30,7 +30,7 @@ from support import node
 
 HERE = Path(__file__).resolve().parent
 # The first request over stdio includes the start of the server, which takes 15 s on a machine with a load of 15.
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 STARTING = 90.0
 MODERN = "2026-07-28"
 PYTHON = ("official", "fast", "lowlevel")
@@ -201,10 +201,10 @@ def serving(servers: Servers, server: str, transport: str, port: int = 0) -> Ite
 
 def _reach(port: int) -> None:
     """Some say that they are there before they are."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+            socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS).close()
             return
         except ConnectionRefusedError:
             if time.monotonic() > until:
@@ -214,7 +214,7 @@ def _reach(port: int) -> None:
 def end(process: subprocess.Popen[str]) -> None:
     process.terminate()
     try:
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -272,7 +272,7 @@ class Talk:
             log_handler=self._log,
             message_handler=self._message,
             on_message_bytes=self._trace,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_SECONDS,
             env=None if isinstance(target, str) else ENVIRONMENT | options.pop("env", {}),
             **options,
         )
@@ -309,9 +309,9 @@ class Talk:
         if direction == "sent":
             self.sent.append(bytes(message))
 
-    async def until(self, enough: Callable[[], Any]) -> None:
+    async def wait_for(self, enough: Callable[[], Any]) -> None:
         """What is said unasked comes when it comes."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not enough():
                 self._news.clear()
                 await self._news.wait()
@@ -352,7 +352,7 @@ def eventually() -> Callable[..., Awaitable[Any]]:
     async def eventually(ask: Callable[[], Awaitable[Any]], expected: Any) -> None:
         found = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while found != expected:
                     found = await ask()
         except TimeoutError:

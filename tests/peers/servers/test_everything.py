@@ -54,7 +54,7 @@ async def test_the_newest_revision_that_both_know_is_found(leg, client):
 
 @pytest.mark.parametrize("transport", ["stdio", "http", "sse"])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_revision_that_is_insisted_on_is_spoken_or_nothing_is(transport, revision, servers, running):
+async def test_pinned_version_is_used_or_rejected(transport, revision, servers, running):
     where = servers.command(SERVER) if transport == "stdio" else running(SERVER, transport)
     client = Client(where, protocol_version=revision)
     if revision == "2025-11-25":
@@ -114,7 +114,7 @@ async def test_every_kind_of_content_is_read(client):
     assert not any(isinstance(one, AudioContent) for one in (image, noted, inside))
 
 
-async def test_structured_content_is_given_and_made_into_a_type(client):
+async def test_structured_content_is_decoded_to_a_type(client):
     result = await client.call_tool("get-structured-content", {"location": "Chicago"})
     assert result.data == {"temperature": 36, "conditions": "Light rain / drizzle", "humidity": 82}
     assert json.loads(result.text) == result.structured
@@ -147,7 +147,7 @@ async def test_progress_reaches_the_caller(client):
     assert heard == [(1, 3, None), (2, 3, None), (3, 3, None)]
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_and_the_next_one_answered(talk):
+async def test_timed_out_call_is_cancelled_and_connection_stays_usable(talk):
     slow = talk.client.call_tool("trigger-long-running-operation", {"duration": 0.5, "steps": 1}, timeout=0.05)
     with pytest.raises(RequestTimeout, match=r"tools/call was not answered within 0\.05 s"):
         await slow
@@ -169,7 +169,7 @@ async def test_the_model_is_asked(talk):
 
 
 @pytest.mark.legs(since="2025-11-25")
-async def test_a_form_is_answered_with_its_defaults(talk):
+async def test_form_is_answered_with_defaults(talk):
     result = await talk.client.call_tool("trigger-elicitation-request")
     raw = json.loads(result.content[-1].text.partition(":")[2])
     assert raw["action"] == "accept"
@@ -220,17 +220,17 @@ async def test_a_page_that_has_to_be_seen_first_is_in_the_error(leg, talk):
     assert "accept" in (await talk.client.call_tool("trigger-url-elicitation", wanted)).text
 
 
-async def test_roots_are_given_and_given_again_when_they_have_changed(talk):
+async def test_roots_are_sent_and_updated(talk):
     client = talk.client
     assert "file:///project" in (await client.call_tool("get-roots-list")).text
     before, client.input_handlers.roots = client.input_handlers.roots, ["file:///one", "file:///two"]
     try:
         await client.notify("notifications/roots/list_changed")
-        await talk.until(lambda: ("info", "Roots updated: 2 root(s) received from client") in talk.logs)
+        await talk.wait_for(lambda: ("info", "Roots updated: 2 root(s) received from client") in talk.logs)
     finally:
         client.input_handlers.roots = before
         await client.notify("notifications/roots/list_changed")
-        await talk.until(lambda: ("info", "Roots updated: 1 root(s) received from client") in talk.logs)
+        await talk.wait_for(lambda: ("info", "Roots updated: 1 root(s) received from client") in talk.logs)
 
 
 # Resources, prompts, completion
@@ -305,13 +305,13 @@ async def test_resource_update_reaches_the_subscriber(talk):
     assert any(b"resources/unsubscribe" in message for message in talk.sent)
 
 
-async def test_logs_are_heard_from_the_level_that_was_asked_for(talk):
+async def test_log_messages_start_at_the_requested_level(talk):
     client = talk.client
     await client.set_log_level("error")
     await client.subscribe(TEXT)
     await client.set_log_level("debug")
     await client.unsubscribe(TEXT)
-    await talk.until(lambda: talk.logs)
+    await talk.wait_for(lambda: talk.logs)
     assert [said.split(":")[0] for _, said in talk.logs] == ["Received Unsubscribe Resource request"]
 
 

@@ -25,7 +25,7 @@ async def test_all_pages_are_fetched(talk):
     assert len([one for one in talk.sent if b'"tools/list"' in one]) == 4
 
 
-async def test_an_argument_is_repeated_in_a_header_where_the_tool_wants_it(client):
+async def test_argument_is_mirrored_in_a_header(client):
     assert (await client.call_tool("route", {"region": "Zürich ☂"})).data == "Routed to Zürich ☂."
 
 
@@ -43,17 +43,17 @@ async def test_a_result_that_breaks_the_tool_s_own_promise_is_refused(client):
         await client.call_tool("liar")
 
 
-async def test_an_error_keeps_its_code_and_its_data(client):
+async def test_error_code_and_data_are_preserved(client):
     with pytest.raises(ProtocolError, match="Unknown tool: nothing") as raised:
         await client.call_tool("nothing")
     assert (raised.value.code, raised.value.data) == (-32602, {"known": 27})
 
 
-async def test_logs_are_heard_from_the_level_that_was_asked_for(leg, talk):
+async def test_log_messages_start_at_the_requested_level(leg, talk):
     await talk.client.set_log_level("warning")
     await talk.client.call_tool("log")
     if leg.transport != "json":  # where there is no stream to send them on
-        await talk.until(lambda: len(talk.logs) >= 2)
+        await talk.wait_for(lambda: len(talk.logs) >= 2)
         assert talk.logs == [("warning", "warning"), ("error", "error")]
 
 
@@ -67,7 +67,7 @@ async def test_resource_update_reaches_the_subscriber(talk):
     assert (await client.call_tool("touch")).text == ""
 
 
-async def test_questions_come_in_rounds_and_the_state_is_given_back_as_it_was(talk):
+async def test_input_rounds_return_the_request_state_unchanged(talk):
     """Rounds came with 2026-07-28; before, the SDK does not let such a result out."""
     if not talk.modern:
         with pytest.raises(ProtocolError, match="invalid result"):

@@ -45,7 +45,7 @@ async def test_the_newest_revision_that_both_know_is_found(leg, client):
 
 
 @pytest.mark.parametrize("server", ["official", "fast"])
-async def test_a_revision_that_is_insisted_on_is_spoken_or_nothing_is(server, running, talking):
+async def test_pinned_version_is_used_or_rejected(server, running, talking):
     async with talking(running(server, "http"), "2026-07-28").client as client:
         assert client.protocol_version == "2026-07-28"
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
@@ -100,7 +100,7 @@ async def test_fifty_concurrent_calls_each_get_their_own_result(client):
     assert [result.text for result in results] == [str(at + 1) for at in range(50)]
 
 
-async def test_an_argument_is_repeated_in_a_header_where_the_tool_wants_it(client):
+async def test_argument_is_mirrored_in_a_header(client):
     """The SDKs compare the two on 2026-07-28 over HTTP, and refuse what differs; the value is not ASCII."""
     await client.list_tools()
     assert (await client.call_tool("route", {"region": "Zürich, west"})).text == "Routed to Zürich, west."
@@ -125,12 +125,12 @@ async def test_logs_are_heard(talk):
     if filtered:
         await client.set_log_level("info")
     await client.call_tool("chatter")
-    await talk.until(lambda: talk.logs and talk.logs[-1][0] == "error")
+    await talk.wait_for(lambda: talk.logs and talk.logs[-1][0] == "error")
     levels = ["info", "warning", "error"]
     assert [level for level, _ in talk.logs] == (levels if filtered else ["debug", *levels])
 
 
-async def test_a_cancelled_call_is_cancelled_there_too(client, eventually):
+async def test_cancellation_reaches_the_server(client, eventually):
     async def counts():
         found = (await client.call_tool("waited")).structured
         return found["begun"], found["cancelled"]
@@ -148,7 +148,7 @@ async def test_a_cancelled_call_is_cancelled_there_too(client, eventually):
 
 
 @pytest.mark.legs(since="2025-06-18")
-async def test_a_form_is_answered_with_its_defaults(talk):
+async def test_form_is_answered_with_defaults(talk):
     assert (await talk.client.call_tool("greet")).text == "accept: Alice, 42"
     (asked,) = talk.asked
     assert (asked.message, asked.requested_schema["required"]) == ("Who are you?", ["name"])
@@ -172,7 +172,7 @@ async def test_roots_are_given(client):
 
 
 @pytest.mark.legs(server="official", since="2025-06-18")
-async def test_three_questions_of_one_tool_are_answered(talk):
+async def test_three_elicitations_of_one_tool_are_answered(talk):
     """They come together on 2026-07-28, and one after the other before."""
     assert (await talk.client.call_tool("everything_asked")).text == "Paris, Alice, 1"
     assert len(talk.asked) == 2
@@ -250,7 +250,7 @@ async def test_resource_update_reaches_the_subscriber(talk):
 
 
 @pytest.mark.legs(server="official", transport="http")
-async def test_an_answer_is_had_although_the_server_let_go_of_the_stream(talk):
+async def test_response_survives_a_closed_stream(talk):
     """Before 2026-07-28: the client comes back with the last id that it has heard."""
     assert (await talk.client.call_tool("let_go")).text == "Here it is."
 

@@ -58,7 +58,7 @@ class Child:
         if self.wait(GRACE) is None:
             raise RuntimeError(f"process {self._process.pid} could not be killed")
 
-    def said(self, lines: int = 60) -> str:
+    def output_tail(self, lines: int = 60) -> str:
         """Return the end of its output."""
         text = COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
         return "\n".join(text.splitlines()[-lines:])

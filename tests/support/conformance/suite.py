@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from support import node, oidc
 from support.conformance.child import Child
 from support.conformance.legs import Leg
-from support.conformance.verdict import Ending, Outcome, judge, read
+from support.conformance.verdict import ExitReport, Outcome, evaluate, read
 from support.paths import ROOT
 
 HERE = ROOT / "tests" / "conformance"
@@ -56,7 +56,7 @@ class Suite:
             endings = self._run_with_browser(leg, target, folder)
         else:
             endings = self._run_all(leg, target, folder, expected)
-        return judge(leg, read(results), expected, endings, time.monotonic() - began)
+        return evaluate(leg, read(results), expected, endings, time.monotonic() - began)
 
     def scenarios(self) -> dict[str, set[str]]:
         """Return the client scenarios of the suite, and their protocol versions."""
@@ -73,26 +73,26 @@ class Suite:
 
     def _run_all(
         self, leg: Leg, target: list[str], folder: Path, expected: Path, env: dict[str, str] | None = None
-    ) -> dict[str, Ending]:
+    ) -> dict[str, ExitReport]:
         command = self._command(leg, [*target, "--expected-failures", str(expected)], folder)
         with Child(command, folder / "suite.log", cwd=folder, env=env or node.environment()) as child:
             child.wait(LEG_SECONDS)
             ending = how_it_ended(child, LEG_SECONDS)
         return {} if ending is None else {"": ending}
 
-    def _run_clients(self, leg: Leg, command: str, folder: Path, expected: Path) -> dict[str, Ending]:
+    def _run_clients(self, leg: Leg, command: str, folder: Path, expected: Path) -> dict[str, ExitReport]:
         """Run all scenarios in one Node process, because starting one takes longer than most scenarios."""
         target = ["--command", f"{IN_TURN} {command}", "--timeout", str(LEG_SECONDS * 1000)]
-        return self._run_all(leg, target, folder, expected, _homeless(folder / "home"))
+        return self._run_all(leg, target, folder, expected, _environment_without_home(folder / "home"))
 
-    def _run_with_browser(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
+    def _run_with_browser(self, leg: Leg, target: list[str], folder: Path) -> dict[str, ExitReport]:
         """Run a leg that needs a user: open the login page that the suite prints in a browser."""
         command = self._command(leg, target, folder)
         deadline = time.monotonic() + SCENARIO_SECONDS
         with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
             shown = None
             while child.code is None and time.monotonic() < deadline:
-                found = SHOWN.search(child.said(lines=10_000))
+                found = SHOWN.search(child.output_tail(lines=10_000))
                 if found is not None and shown is None:
                     shown, browser = found[0], oidc.Browser()
                     callback = parse_qs(urlsplit(shown).query)["redirect_uri"][0]
@@ -101,17 +101,17 @@ class Suite:
             ending = how_it_ended(child)
         return {} if ending is None else {"": ending}
 
-    def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
+    def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, ExitReport]:
         """A few at a time, and each alone, so that what a client ends with counts.
 
         That is also why the suite is not told what is expected to fail: it would look at nothing else then, neither at
         the client's exit status nor at its time. A warning is a failure to it all the same.
         """
-        env = _homeless(folder / "home")
+        env = _environment_without_home(folder / "home")
         more = [*target, "--timeout", str(CLIENT_SECONDS * 1000)]
         waiting = list(leg.checks)
-        running: list[_Running] = []
-        endings: dict[str, Ending] = {}
+        running: list[_RunningSuite] = []
+        endings: dict[str, ExitReport] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < AT_ONCE:
@@ -119,7 +119,7 @@ class Suite:
                     command = self._command(leg, ["--scenario", scenario, *more], folder)
                     log = folder / f"{scenario.replace('/', '-')}.log"
                     child = Child(command, log, cwd=folder, env=env)
-                    running.append(_Running(scenario, child, time.monotonic() + SCENARIO_SECONDS))
+                    running.append(_RunningSuite(scenario, child, time.monotonic() + SCENARIO_SECONDS))
                 for one in [one for one in running if one.over]:
                     endings |= {} if (ending := how_it_ended(one.child)) is None else {one.scenario: ending}
                     one.child.end()
@@ -136,7 +136,7 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningSuite:
     """A running scenario."""
 
     scenario: str
@@ -148,22 +148,22 @@ class _Running:
         return self.child.code is not None or time.monotonic() > self.deadline
 
 
-def _homeless(home: Path) -> dict[str, str]:
+def _environment_without_home(home: Path) -> dict[str, str]:
     """Return an environment without the user's settings, and with a home folder that has to stay empty."""
     home.mkdir()
     kept = {name: value for name, value in node.environment().items() if not name.startswith(("PORTICO_", "XDG_"))}
     return {**kept, "HOME": str(home)}
 
 
-def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> Ending | None:
+def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> ExitReport | None:
     """Return how a suite, or a client that it ran, failed, or None. Stricter than the suite about clients."""
-    said = child.said(lines=10_000)
+    said = child.output_tail(lines=10_000)
     found = CLIENT_ENDED.search(said)
     if found is not None:
-        return Ending(f"the client {found[1]}", child.said())
+        return ExitReport(f"the client {found[1]}", child.output_tail())
     if child.code is None:
-        return Ending(f"the suite did not end within {seconds:.0f} s", child.said())
-    return None if child.code == 0 else Ending(f"the suite ended with {child.code}", child.said())
+        return ExitReport(f"the suite did not end within {seconds:.0f} s", child.output_tail())
+    return None if child.code == 0 else ExitReport(f"the suite ended with {child.code}", child.output_tail())
 
 
 def install() -> Suite:

@@ -56,12 +56,12 @@ class Server:
         """How the suite is told."""
         return ["--url", self.url]
 
-    def said(self) -> str:
+    def output_tail(self) -> str:
         """The end of its output, when it is ours to read."""
         if self.child is None:
             return ""
         ended = "" if self.child.code is None else f"The server has ended with {self.child.code}. "
-        return f"{ended}The server said last:\n{self.child.said() or '(nothing)'}"
+        return f"{ended}The server said last:\n{self.child.output_tail() or '(nothing)'}"
 
 
 @dataclass(frozen=True)
@@ -175,4 +175,4 @@ def _wait_for(host: str, port: int, seconds: float, server: Server) -> None:
             time.sleep(PAUSE)
         else:
             return
-    raise NotServing(f"Nothing listens on {host}:{port} after at most {seconds:.0f} s. {server.said()}".rstrip())
+    raise NotServing(f"Nothing listens on {host}:{port} after at most {seconds:.0f} s. {server.output_tail()}".rstrip())

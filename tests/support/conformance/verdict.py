@@ -27,7 +27,7 @@ Results = dict[str, list[Check]]
 
 
 @dataclass(frozen=True)
-class Complaint:
+class CheckFailure:
     """One thing that is not as it must be."""
 
     scenario: str  # or nothing, when it is the leg as a whole
@@ -35,7 +35,7 @@ class Complaint:
 
 
 @dataclass(frozen=True)
-class Ending:
+class ExitReport:
     """How something ended that did not end well, and what it said last."""
 
     text: str
@@ -53,7 +53,7 @@ class Outcome:
     passed: frozenset[str]  # the scenarios of which nothing is to be said
     passing: int  # checks, in the scenarios that are not expected to fail
     required_passing: int
-    complaints: tuple[Complaint, ...]
+    complaints: tuple[CheckFailure, ...]
 
     @property
     def due(self) -> int:
@@ -78,26 +78,28 @@ def read(folder: Path) -> Results:
     return found
 
 
-def judge(leg: Leg, results: Results, expected_file: Path, endings: Mapping[str, Ending], seconds: float) -> Outcome:
+def evaluate(
+    leg: Leg, results: Results, expected_file: Path, endings: Mapping[str, ExitReport], seconds: float
+) -> Outcome:
     """`endings` has what did not end well: a scenario that was run alone, or under no name the suite as a whole."""
     expected = expected_failures(expected_file, leg.side)
     complaints = []
     for scenario in leg.checks:
         complaints += _judge_scenario(leg, scenario, results.get(scenario), scenario in expected)
         if scenario in endings and scenario not in expected:
-            complaints.append(Complaint(scenario, f"{endings[scenario].text}:\n{endings[scenario].said}"))
-    complaints += [Complaint(name, "is not in the table of legs.py") for name in results.keys() - leg.checks.keys()]
+            complaints.append(CheckFailure(scenario, f"{endings[scenario].text}:\n{endings[scenario].said}"))
+    complaints += [CheckFailure(name, "is not in the table of legs.py") for name in results.keys() - leg.checks.keys()]
     astray = expected - leg.checks.keys()
-    complaints += [Complaint(name, "is expected to fail, but is no part of this leg") for name in astray]
+    complaints += [CheckFailure(name, "is expected to fail, but is no part of this leg") for name in astray]
     held = leg.checks.keys() - expected
-    required_passing = _passing(results, leg.required)
+    required_passing = _count_passing(results, leg.required)
     if required_passing < leg.required_checks:
         text = f"{required_passing} checks passed in the required scenarios; {leg.required_checks} must"
-        complaints.append(Complaint("", text))
+        complaints.append(CheckFailure("", text))
     ending = endings.get("")
     if ending is not None:
         # A failure that we have found too needs no other witness.
-        complaints.append(Complaint("", ending.text if complaints else f"{ending.text}:\n{ending.said}"))
+        complaints.append(CheckFailure("", ending.text if complaints else f"{ending.text}:\n{ending.said}"))
     blamed = {complaint.scenario for complaint in complaints}
     return Outcome(
         leg=leg,
@@ -105,27 +107,27 @@ def judge(leg: Leg, results: Results, expected_file: Path, endings: Mapping[str,
         expected=expected,
         counts=Counter(check["status"] for checks in results.values() for check in checks),
         passed=frozenset(held - blamed),
-        passing=_passing(results, held),
+        passing=_count_passing(results, held),
         required_passing=required_passing,
         complaints=tuple(complaints),
     )
 
 
-def _judge_scenario(leg: Leg, scenario: str, checks: list[Check] | None, expected: bool) -> list[Complaint]:
+def _judge_scenario(leg: Leg, scenario: str, checks: list[Check] | None, expected: bool) -> list[CheckFailure]:
     if checks is None:
-        return [Complaint(scenario, "was not run")]
+        return [CheckFailure(scenario, "was not run")]
     bad = [check for check in checks if check["status"] in ("FAILURE", "WARNING")]
     if expected:
-        return [] if bad else [Complaint(scenario, f"passes now: take it out of expected/{leg.expected_file.name}")]
+        return [] if bad else [CheckFailure(scenario, f"passes now: take it out of expected/{leg.expected_file.name}")]
     # What is skipped may be all of a scenario; and a status that we do not know is no success.
     unfit = [c for c in checks if c["status"] not in ("SUCCESS", NOT_COUNTED) and not _always_skipped(scenario, c)]
-    complaints = [Complaint(scenario, text) for text in describe(unfit)]
+    complaints = [CheckFailure(scenario, text) for text in describe(unfit)]
     passing = sum(check["status"] == "SUCCESS" for check in checks)
     if passing < leg.checks[scenario] and not complaints:
         # Why the suite did not look, it says in what it does not count.
         notes = describe([check for check in checks if check["status"] == NOT_COUNTED])
         count = f"only {passing} checks passed; {leg.checks[scenario]} must"
-        complaints += [Complaint(scenario, text) for text in (count, *notes)]
+        complaints += [CheckFailure(scenario, text) for text in (count, *notes)]
     return complaints
 
 
@@ -133,7 +135,7 @@ def _always_skipped(scenario: str, check: Check) -> bool:
     return check["status"] == "SKIPPED" and check["name"] in ALWAYS_SKIPPED.get(scenario, ())
 
 
-def _passing(results: Results, scenarios: Any) -> int:
+def _count_passing(results: Results, scenarios: Any) -> int:
     return sum(check["status"] == "SUCCESS" for scenario in scenarios for check in results.get(scenario, ()))
 
 
@@ -151,7 +153,7 @@ def _details(check: Check) -> list[str]:
     if check.get("errorMessage") != check.get("description"):
         lines += _wrapped(check.get("errorMessage"), "error: ")
     if check.get("details"):
-        lines += _shortened(json.dumps(check["details"], indent=2, ensure_ascii=False).splitlines())
+        lines += _shorten(json.dumps(check["details"], indent=2, ensure_ascii=False).splitlines())
     lines += [f"log: {line}" for line in check.get("logs") or ()]
     lines += [f"see {reference['url']}" for reference in check.get("specReferences") or () if reference.get("url")]
     return lines
@@ -161,7 +163,7 @@ def _wrapped(text: str | None, head: str = "") -> list[str]:
     return textwrap.wrap(f"{head}{text}", 110, subsequent_indent=" " * len(head)) if text else []
 
 
-def _shortened(lines: list[str]) -> list[str]:
+def _shorten(lines: list[str]) -> list[str]:
     if len(lines) <= DETAILS_LINES:
         return lines
     return [*lines[:DETAILS_LINES], f"… and {len(lines) - DETAILS_LINES} lines more, which --keep keeps"]

@@ -28,7 +28,7 @@ WORDS = re.findall(r"\w+", """
 """)  # fmt: skip
 MOST_ACKNOWLEDGED = 3
 LONGEST_MOMENT = 0.006
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 async def capture(url: str, name: str, out: int) -> None:
@@ -65,7 +65,7 @@ def kill(url: str, name: str, chance: random.Random) -> bytes:
     try:
         least = chance.randrange(MOST_ACKNOWLEDGED + 1)
         while heard.count(b"\n") < least:
-            if not select.select([said], [], [], PATIENCE)[0] or not (more := os.read(said, 4096)):
+            if not select.select([said], [], [], TIMEOUT_SECONDS)[0] or not (more := os.read(said, 4096)):
                 raise SystemExit(f"{name} captures nothing")
             heard += more
         time.sleep(chance.random() * LONGEST_MOMENT)  # to hit it anywhere, not only where it has just spoken

@@ -25,7 +25,7 @@ from portico_console.saved_calls import SavedCallsService
 from portico_console.server_requests import ServerRequests
 from portico_console.session_auth import visitor_of
 from portico_console.target_tools import TargetConnectionService, TargetService, TokenLookup
-from portico_console.targets import ConsoleTarget, Targets, as_handler, detect_target_kind
+from portico_console.targets import ConsoleTarget, TargetRegistry, as_handler, detect_target_kind
 from portico_console.task_tools import ProtocolTasksService
 from portico_console.tool_responses import structured_response
 from portico_console.traffic_tap import ExchangeTap, UpstreamTap
@@ -68,7 +68,7 @@ class Console:
         self.mode: ConsoleMode = mode
         self.message_log = MessageLog()
         self.server_requests = ServerRequests()
-        self.targets = Targets(self.message_log, self.server_requests)
+        self.targets = TargetRegistry(self.message_log, self.server_requests)
         self.features: list[str] = ["wire"]
         self.server = Server(
             "portico-console", version=__version__, title="Portico console", instructions=_INSTRUCTIONS

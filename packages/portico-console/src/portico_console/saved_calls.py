@@ -20,7 +20,7 @@ from portico.protocol.header_params import encode_header_value as mirrored
 from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.server.components.results import ToolResult
 from portico.server.registry.service import Service, tool
-from portico_console.targets import ConsoleTarget, Targets
+from portico_console.targets import ConsoleTarget, TargetRegistry
 from portico_console.tool_responses import structured_response
 
 MAX_SAVED_CALLS = 1000
@@ -48,7 +48,7 @@ class SavedCallsService(Service):
 
     name = "saved"
 
-    def __init__(self, targets: Targets, file: Path | None = None) -> None:
+    def __init__(self, targets: TargetRegistry, file: Path | None = None) -> None:
         super().__init__()
         self._targets = targets
         self._file = file

@@ -281,7 +281,7 @@ def attach_console(
     * **manage_lifespan** – whether it shares the server's lifespan; otherwise the caller enters its lifespan.
     """
 
-    def usual() -> Any:
+    def make_console() -> Any:
         from portico_console import console as console_module
 
         return console_module.Console(
@@ -298,7 +298,7 @@ def attach_console(
             return False
         return await spent.add(id, expires)
 
-    site = ConsoleSite(make or usual, ConsoleAuthenticator(access, secret, spend, login_hint))
+    site = ConsoleSite(make or make_console, ConsoleAuthenticator(access, secret, spend, login_hint))
     server.custom_routes += site.routes(
         lambda path: any(route.path == path and route.method == "GET" for route in server.custom_routes)
     )

@@ -23,7 +23,7 @@ from portico_console.session_auth import visitor_of
 from portico_console.targets import (
     ConsoleTarget,
     ListKind,
-    Targets,
+    TargetRegistry,
     detect_target_kind,
     estimate_tool_tokens,
     list_all,
@@ -61,7 +61,7 @@ class TargetService(Service):
 
     name = "targets"
 
-    def __init__(self, targets: Targets, questions: ServerRequests) -> None:
+    def __init__(self, targets: TargetRegistry, questions: ServerRequests) -> None:
         super().__init__()
         self._targets, self._questions = targets, questions
         self._runs = count(1)
@@ -262,7 +262,7 @@ class TargetConnectionService(Service):
 
     name = "opening"
 
-    def __init__(self, targets: Targets, auth_for: TokenLookup | None = None) -> None:
+    def __init__(self, targets: TargetRegistry, auth_for: TokenLookup | None = None) -> None:
         super().__init__()
         self._targets, self._auth_for = targets, auth_for
 

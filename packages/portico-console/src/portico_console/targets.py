@@ -372,7 +372,7 @@ def _lists_changes(able: Any) -> bool:
     return isinstance(capabilities, dict) and capabilities.get("listChanged") is True
 
 
-class Targets:
+class TargetRegistry:
     """All targets by id."""
 
     def __init__(self, wire: MessageLog, questions: ServerRequests) -> None:

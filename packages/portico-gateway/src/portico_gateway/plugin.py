@@ -117,19 +117,25 @@ _RULES, _POLICY_TESTS_MODULE = "portico_gateway.policy.settings", "portico_gatew
 def access_sections() -> dict[str, AccessSection]:
     """Return the `[[rule]]`, `[[require]]`, `[[limit]]`, `[[policy_test]]` and `[audit]` sections by name."""
 
-    def none() -> Any:
+    def load_empty_tables() -> Any:
         return load_module(_RULES).EMPTY_TABLES
 
     return {
-        "rule": AccessSection(_import_on_call(_RULES, "parse_rules"), _import_on_call(_RULES, "apply_rules"), none),
-        "require": AccessSection(
-            _import_on_call(_RULES, "parse_requirements"), _import_on_call(_RULES, "apply_requirements"), none
+        "rule": AccessSection(
+            _import_on_call(_RULES, "parse_rules"), _import_on_call(_RULES, "apply_rules"), load_empty_tables
         ),
-        "limit": AccessSection(_import_on_call(_RULES, "parse_limits"), _import_on_call(_RULES, "apply_limits"), none),
+        "require": AccessSection(
+            _import_on_call(_RULES, "parse_requirements"),
+            _import_on_call(_RULES, "apply_requirements"),
+            load_empty_tables,
+        ),
+        "limit": AccessSection(
+            _import_on_call(_RULES, "parse_limits"), _import_on_call(_RULES, "apply_limits"), load_empty_tables
+        ),
         "policy_test": AccessSection(
             _import_on_call(_POLICY_TESTS_MODULE, "parse_policy_tests"),
             _import_on_call(_POLICY_TESTS_MODULE, "ignore_policy_tests"),
-            none,
+            load_empty_tables,
         ),
         "audit": AccessSection(
             _import_on_call("portico_gateway.audit.settings", "parse_audit_settings"),

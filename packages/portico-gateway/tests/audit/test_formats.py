@@ -22,9 +22,9 @@ from portico.protocol.errors import InvalidParams
 from portico.server.http import serve_http
 from portico.server.policy import settings as access_settings
 from portico_gateway.audit.formats import format_cef, format_jsonl, format_ocsf
-from support.forks import Forks
+from support.forks import ForkServer
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def house(folder: Path, **said: Any) -> Server:
@@ -57,9 +57,9 @@ Audit = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def audit(forks: Forks) -> Audit:
+def audit(fork_server: ForkServer) -> Audit:
     """`audit(folder, "verify")` runs `portico audit`."""
-    return lambda folder, *words: forks.run("audit", *words, "--data", folder)
+    return lambda folder, *words: fork_server.run("audit", *words, "--data", folder)
 
 
 # The command
@@ -118,12 +118,12 @@ async def test_an_audit_that_is_not_there_is_a_mistake(audit: Audit, tmp_path: P
 # Over HTTP
 
 
-async def test_over_http_the_address_is_kept_and_who_is_not_let_in(audit: Audit, tmp_path: Path) -> None:
+async def test_http_records_have_address_and_rejected_callers(audit: Audit, tmp_path: Path) -> None:
     server = house(tmp_path, include_stdio=False)
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(server, port=0, token="right", on_ready=ready.set_result, stop=stop))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         url = await ready
         async with Client(url, headers={"authorization": "Bearer right"}) as client:
             await client.call_tool("add", {"a": 1, "b": 2})
@@ -187,7 +187,7 @@ def test_an_event_of_cef_is_escaped() -> None:
     assert (pairs["in"], pairs["out"], pairs["act"]) == ("10", "20", "deny")
 
 
-def test_an_event_of_ocsf_has_what_its_class_requires() -> None:
+def test_ocsf_event_has_required_fields() -> None:
     event = json.loads(format_ocsf(ROW, RECORD))
     assert (event["class_uid"], event["category_uid"], event["type_uid"]) == (6003, 6, 600399)
     assert (event["time"], event["severity_id"], event["status_id"]) == (1_700_000_000_123, 3, 2)
@@ -268,7 +268,7 @@ async def test_syslog_gets_messages_of_rfc_5424(tmp_path: Path, scheme: str) -> 
     kind = socket.SOCK_DGRAM if scheme == "syslog+udp" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as listening:
         listening.bind(("127.0.0.1", 0))
-        listening.settimeout(PATIENCE)
+        listening.settimeout(TIMEOUT_SECONDS)
         if kind == socket.SOCK_STREAM:
             listening.listen()
         port = listening.getsockname()[1]
@@ -284,7 +284,7 @@ def _received(listening: socket.socket, kind: int) -> list[str]:
         return [listening.recv(70_000).decode() for _ in range(8)]
     connection, _ = listening.accept()
     with connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT_SECONDS)
         data = b""
         while more := connection.recv(65536):
             data += more
@@ -317,7 +317,7 @@ def test_a_file_of_settings_puts_an_audit_on_any_server(audit: Audit, tmp_path: 
     portico = [sys.executable, "-m", "portico"]
     serve = [*portico, "serve", "own.py", "--config", "portico.toml", "--data", "data"]
     called = [*portico, "call", "add", "a=1", "b=2", "--", *serve]
-    subprocess.run(called, cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=True)
+    subprocess.run(called, cwd=tmp_path, capture_output=True, timeout=TIMEOUT_SECONDS, check=True)
     done = audit(tmp_path / "data", "list", "--target", "own.add")
     assert json.loads(done.stdout)["outcome"] == "ok"
     assert audit(tmp_path / "data", "verify").returncode == 0
@@ -355,7 +355,7 @@ def test_worker_process_records_its_tasks(audit: Audit, tmp_path: Path) -> None:
         assert b"Running the tasks" in working.stderr.readline()
         environment = {**os.environ, "PORTICO_STORE": store}
         command = [sys.executable, "own.py"]
-        subprocess.run(command, cwd=tmp_path, env=environment, timeout=PATIENCE, check=True, capture_output=True)
+        subprocess.run(command, cwd=tmp_path, env=environment, timeout=TIMEOUT_SECONDS, check=True, capture_output=True)
         working.terminate()
     done = audit(tmp_path / "data", "list", "--target", "own.slow")
     [record] = [json.loads(line) for line in done.stdout.splitlines()]

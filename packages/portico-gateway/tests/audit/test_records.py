@@ -164,7 +164,7 @@ async def test_arguments_are_a_digest_unless_fields_are_chosen(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["redacted", "omitted"])
-async def test_arguments_are_kept_as_the_operator_says(tmp_path: Path, mode: str) -> None:
+async def test_arguments_are_recorded_as_configured(tmp_path: Path, mode: str) -> None:
     server = house()
     audited(server, tmp_path, arguments=mode)
     async with asking(server) as client:
@@ -274,7 +274,7 @@ async def test_a_full_audit_refuses_where_the_operator_wants_that(tmp_path: Path
     assert len(await calls(tmp_path)) == done + 1
 
 
-async def test_a_full_audit_counts_what_it_drops(tmp_path: Path) -> None:
+async def test_full_queue_counts_dropped_records(tmp_path: Path) -> None:
     server = house()
     audit = audited(server, tmp_path, max_pending=3)
     async with asking(server) as client:
@@ -311,7 +311,7 @@ async def test_a_record_has_the_trace_of_its_request(tmp_path: Path, connect: An
     async with server.lifespan():
         wire = connect(server)
         params = {"name": "add", "arguments": {"a": 1, "b": 2}}
-        await wire.modern("tools/call", params, traceparent=f"00-{trace}-b7ad6b7169203331-01")
+        await wire.request_stateless("tools/call", params, traceparent=f"00-{trace}-b7ad6b7169203331-01")
     [one] = await calls(tmp_path)
     assert one.trace == trace
 
@@ -338,7 +338,7 @@ async def test_actor_chain_is_recorded(tmp_path: Path) -> None:
     assert (one.principal, one.issuer, one.actors) == ("ann", "https://login.example", ("agent", "orchestrator"))
 
 
-async def test_all_is_written_only_when_what_is_being_made_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flush_waits_for_pending_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are made in a thread, which a busy machine may come to late."""
     server = house()
     audit = audited(server, tmp_path)

@@ -31,7 +31,7 @@ from portico_gateway.audit.writer import MAX_SIGNING_CREDIT, MAX_SIGNING_DELAY_S
 from support.paths import PROGRAMS
 
 CHILD = PROGRAMS / "audit_child.py"
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 CALLS = 20
 # With its begin and its end.
 LAST = CALLS + 2
@@ -42,7 +42,7 @@ Harm = Callable[[Transaction], object]
 @pytest.fixture(autouse=True)
 def signed_at_the_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
-    monkeypatch.setattr(writer, "MIN_SIGNING_DELAY_SECONDS", PATIENCE)
+    monkeypatch.setattr(writer, "MIN_SIGNING_DELAY_SECONDS", TIMEOUT_SECONDS)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -256,7 +256,7 @@ async def test_the_first_checkpoint_is_named(tmp_path: Path, store: str, harm: s
     assert (report.findings[0].kind, report.findings[0].number) == (damage, number)
 
 
-async def test_a_key_that_is_not_known_signs_nothing(tmp_path: Path, store: str) -> None:
+async def test_unknown_key_does_not_verify(tmp_path: Path, store: str) -> None:
     await record(tmp_path, store, 2)
     other = tmp_path / "other"
     load_or_create_key(other)
@@ -299,7 +299,7 @@ async def test_an_older_copy_that_was_written_to_since_is_noticed(
     assert [(one.kind, one.number) for one in report.findings] == [("put back", 3)]
 
 
-async def test_a_checkpoint_that_was_kept_elsewhere_finds_what_the_machine_has_forgotten(tmp_path: Path) -> None:
+async def test_external_checkpoint_detects_rollback(tmp_path: Path) -> None:
     data, older = tmp_path / "data", tmp_path / "older"
     store = str(data / "audit.db")
     await record(data, store, 3)
@@ -328,7 +328,7 @@ async def _child(folder: Path, store: str, calls: int) -> asyncio.subprocess.Pro
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert await process.stdout.readline() == b"written\n"
     return process
 
@@ -336,7 +336,7 @@ async def _child(folder: Path, store: str, calls: int) -> asyncio.subprocess.Pro
 async def test_several_processes_have_a_chain_each_in_one_store(tmp_path: Path, store: str) -> None:
     children = await asyncio.gather(*(_child(tmp_path, store, 1200) for _ in range(2)))
     for child in children:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await child.communicate(b"")
     report = await verified(tmp_path, store)
     assert (report.findings, report.notes) == ([], [])
@@ -351,7 +351,7 @@ async def test_several_processes_have_a_chain_each_in_one_store(tmp_path: Path, 
     )
 
 
-async def test_one_that_signs_while_another_begins_is_no_tampering(
+async def test_concurrent_writers_are_not_reported_as_tampering(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = str(tmp_path / "audit.db")
@@ -369,7 +369,7 @@ async def test_one_that_signs_while_another_begins_is_no_tampering(
     assert "older copy" not in caplog.text
 
 
-async def test_one_that_was_killed_is_no_tampering(tmp_path: Path, store: str) -> None:
+async def test_killed_writer_is_not_reported_as_tampering(tmp_path: Path, store: str) -> None:
     child = await _child(tmp_path, store, 30)
     child.kill()
     await child.wait()

@@ -111,7 +111,7 @@ def host(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Documen
         yield server
 
 
-async def test_a_client_is_known_by_its_document(stand: Stand, host: Documents) -> None:
+async def test_client_id_metadata_document_identifies_a_client(stand: Stand, host: Documents) -> None:
     async with stand(allowed_client_networks=HERE) as face:
         login = await face.login(f"{host.origin}/client")
         assert (await login.redeem())[0] == 200
@@ -172,7 +172,7 @@ async def test_nothing_is_connected_to_that_is_not_on_the_open_internet(
         assert dialled == []
 
 
-async def test_a_name_is_looked_up_once_and_all_its_addresses_count(
+async def test_host_is_resolved_once_and_every_address_is_checked(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name server that says one thing to the judge and another to the connection gets nothing by it."""
@@ -212,11 +212,11 @@ async def test_a_host_that_does_not_answer_is_not_waited_for(
             assert (await visited(face, f"https://127.0.0.1:{silent.getsockname()[1]}/client")).status == 400
 
 
-async def test_only_documents_of_named_hosts_where_hosts_are_named(stand: Stand, host: Documents) -> None:
+async def test_only_documents_of_allowed_hosts_are_fetched(stand: Stand, host: Documents) -> None:
     async with stand(allowed_client_networks=HERE, allowed_client_hosts=["claude.ai"]) as face:
         assert (await visited(face, f"{host.origin}/client")).status == 400
         assert host.asked == []
 
 
-async def visited(face: Any, client_id: str) -> oidc.Seen:
+async def visited(face: Any, client_id: str) -> oidc.PageResponse:
     return await asyncio.to_thread(oidc.Browser().request, "GET", face.prepare(client_id).url)

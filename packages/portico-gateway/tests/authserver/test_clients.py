@@ -69,7 +69,7 @@ async def test_a_token_that_ran_out_is_renewed_and_one_that_was_revoked_is_not(s
             assert len(visit.browser.seen) > pages
 
 
-async def test_logins_outlive_a_restart_and_whom_they_are_good_for_may_change(stand: Stand, tmp_path: Any) -> None:
+async def test_logins_survive_restart_and_audience_may_change(stand: Stand, tmp_path: Any) -> None:
     """Without a store of the server's own they are in a file of the data directory."""
     store = f"sqlite://{tmp_path}/store.db"
     async with stand(store=store) as face:
@@ -84,7 +84,7 @@ async def test_logins_outlive_a_restart_and_whom_they_are_good_for_may_change(st
         assert (status, said["error"]) == (400, "invalid_grant")
 
 
-async def test_the_server_takes_exactly_its_own_tokens(stand: Stand, login_issuer: str) -> None:
+async def test_server_accepts_only_its_own_tokens(stand: Stand, login_issuer: str) -> None:
     async with stand(server=desk()) as face, stand(server=desk()) as other:
         login = await other.login((await other.register())["client_id"])
         _, given = await login.redeem()

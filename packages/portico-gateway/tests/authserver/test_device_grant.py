@@ -35,7 +35,7 @@ async def start(face: Any, **form: str) -> tuple[dict[str, str], dict[str, Any]]
     return poll, codes
 
 
-def approve(url: str, browser: oidc.Browser, code: str | None = None) -> oidc.Seen:
+def approve(url: str, browser: oidc.Browser, code: str | None = None) -> oidc.PageResponse:
     """Open the page, enter the code, decide and log in; return the last page."""
     seen = browser.request("GET", url)
     if code is not None:

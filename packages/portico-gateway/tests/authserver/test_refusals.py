@@ -27,10 +27,10 @@ from support import oidc
 from support.access_desk import REDIRECT_URI
 
 Stand = Callable[..., Any]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
-async def test_a_code_that_comes_again_revokes_what_it_brought(stand: Stand) -> None:
+async def test_reused_code_revokes_its_tokens(stand: Stand) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
         _, given = await login.redeem()
@@ -46,7 +46,7 @@ async def test_of_many_that_redeem_a_code_at_once_one_succeeds_at_most(stand: St
         assert sum(status == 200 for status, _ in answers) <= 1
 
 
-async def test_a_refresh_token_that_comes_again_revokes_its_successors(stand: Stand) -> None:
+async def test_reused_refresh_token_revokes_the_grant(stand: Stand) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
         _, first = await login.redeem()
@@ -189,7 +189,7 @@ async def test_a_redirect_uri_that_cannot_be_trusted_is_not_registered(stand: St
         ("claude://claude.ai/mcp", "<dd>an application on this device, by the scheme claude:</dd>"),
     ],
 )
-async def test_the_consent_page_says_where_the_answer_goes(stand: Stand, uri: str, destination: str) -> None:
+async def test_consent_page_shows_the_redirect_host(stand: Stand, uri: str, destination: str) -> None:
     async with stand() as face:
         client = await face.register(redirect_uris=[uri], client_name="Claude")
         login = face.prepare(client["client_id"], redirect_uri=uri)
@@ -230,15 +230,13 @@ async def test_registration_can_be_turned_off(stand: Stand) -> None:
         ({"request_uri": "https://evil.example/"}, "request_not_supported"),
     ],
 )
-async def test_only_a_client_that_a_user_let_in_is_informed_what_is_wrong(
-    stand: Stand, wrong: dict[str, str], error: str
-) -> None:
+async def test_error_details_are_sent_only_after_consent(stand: Stand, wrong: dict[str, str], error: str) -> None:
     """RFC 9700, 4.11.2: anybody can register, so a link of this host would lead anywhere."""
     async with stand() as face:
         client = (await face.register(redirect_uris=[REDIRECT_URI, "https://evil.example/phish"]))["client_id"]
         other = (await face.register())["client_id"]
 
-        async def ask(client: str, **more: str) -> oidc.Seen:
+        async def ask(client: str, **more: str) -> oidc.PageResponse:
             login = face.prepare(client, **wrong, **more)
             return await asyncio.to_thread(oidc.Browser().request, "GET", login.url)
 
@@ -268,7 +266,7 @@ async def test_declined_consent_does_not_redirect_to_an_unapproved_host(stand: S
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("table", ["flows", "clients"])
-async def test_a_flood_from_one_network_takes_no_room_of_others(
+async def test_flood_from_one_network_leaves_capacity_for_others(
     engine: str, table: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MAX_FLOWS", 40), ("MAX_CLIENTS", 40), ("MAX_PER_NETWORK", 10), ("MAX_PER_WIDER_NETWORK", 20)):
@@ -327,7 +325,7 @@ def test_source_groups_addresses_by_network() -> None:
 # Consent
 
 
-async def test_consent_cannot_be_given_from_another_page(stand: Stand) -> None:
+async def test_consent_from_another_origin_is_rejected(stand: Stand) -> None:
     """A page of somebody else's can make a browser post a form, and cannot read ours."""
     async with stand() as face:
         browser, page, flow = await consent_page(face)
@@ -356,7 +354,7 @@ async def test_consent_is_tied_to_the_browser_that_was_asked(stand: Stand) -> No
         assert (await post_consent(face, victim, own)).status == 400
 
 
-async def test_a_login_that_another_browser_began_is_not_taken(stand: Stand) -> None:
+async def test_login_of_another_browser_is_rejected(stand: Stand) -> None:
     """The attacker logs in up to the last step, and has the victim open that: nothing is given to anyone."""
     async with stand() as face:
         login = face.prepare((await face.register())["client_id"])
@@ -369,7 +367,7 @@ async def test_a_login_that_another_browser_began_is_not_taken(stand: Stand) -> 
 
 
 @pytest.mark.parametrize("iss", ["https://other.example", None])
-async def test_an_answer_of_another_issuer_is_dropped(stand: Stand, iss: str | None) -> None:
+async def test_response_of_another_issuer_is_rejected(stand: Stand, iss: str | None) -> None:
     async with stand() as face:
         browser, login = oidc.Browser(), face.prepare((await face.register())["client_id"])
         callback = await asyncio.to_thread(browser.visit, login.url, f"{face.issuer}/callback")
@@ -383,7 +381,7 @@ async def test_an_answer_of_another_issuer_is_dropped(stand: Stand, iss: str | N
         assert (await asyncio.to_thread(browser.request, "GET", callback)).status == 400
 
 
-async def consent_page(face: Any) -> tuple[oidc.Browser, oidc.Seen, str]:
+async def consent_page(face: Any) -> tuple[oidc.Browser, oidc.PageResponse, str]:
     browser, login = oidc.Browser(), face.prepare((await face.register())["client_id"])
     page = await asyncio.to_thread(browser.request, "GET", login.url)
     found = re.search(r'name="flow" value="([^"]+)"', page.text)
@@ -391,7 +389,7 @@ async def consent_page(face: Any) -> tuple[oidc.Browser, oidc.Seen, str]:
     return browser, page, found[1]
 
 
-async def post_consent(face: Any, browser: oidc.Browser, flow: str) -> oidc.Seen:
+async def post_consent(face: Any, browser: oidc.Browser, flow: str) -> oidc.PageResponse:
     form = {"flow": flow, "answer": "yes"}
     return await asyncio.to_thread(browser.request, "POST", f"{face.issuer}/consent", form)
 
@@ -400,7 +398,7 @@ async def post_consent(face: Any, browser: oidc.Browser, flow: str) -> oidc.Seen
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
-async def test_nothing_that_is_kept_can_be_used(
+async def test_stored_data_contains_no_usable_credentials(
     stand: Stand, engine: str, tmp_path: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither codes nor tokens, nor the keys that sign them, nor who somebody is, can be read from the store."""
@@ -420,7 +418,7 @@ async def test_nothing_that_is_kept_can_be_used(
             heard = asyncio.Event()
             other.face.on_revoked = heard.set
             await face.post("/revoke", {"token": again["access_token"], "client_id": login.client_id})
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await heard.wait()
             assert other.face.is_revoked(_grant_of(again["access_token"]))
 

@@ -17,7 +17,7 @@ from portico.rpc.rate_limit import MAX_BUCKETS
 from portico.transports.http_server import ip_rate_limit
 from portico_gateway.credentials.revocation import revoke_principal
 from support import oidc
-from support.fleets import Line, Session
+from support.fleets import HttpConnection, Session
 
 Stand = Callable[..., Any]
 
@@ -59,7 +59,7 @@ async def test_the_metadata_is_where_clients_look(stand: Stand) -> None:
             assert said["client_id_metadata_document_supported"] is True
 
 
-async def test_the_consent_page_names_the_client_and_lets_nobody_frame_it(stand: Stand) -> None:
+async def test_consent_page_names_the_client_and_cannot_be_framed(stand: Stand) -> None:
     async with stand() as face:
         client = await face.register(client_name="<b>Bank</b>\u202e")
         login = await face.login(client["client_id"])
@@ -80,7 +80,7 @@ async def test_declined_consent_redirects_with_access_denied(stand: Stand) -> No
         assert login.parameters["error"] == "access_denied" and login.parameters["iss"] == face.issuer
 
 
-async def test_only_those_who_are_allowed_come_in(stand: Stand) -> None:
+async def test_only_allowed_users_can_log_in(stand: Stand) -> None:
     async with stand(allow=["anna@example.com"]) as face:
         client = await face.register()
         assert (await face.login(client["client_id"])).parameters["code"]
@@ -89,7 +89,7 @@ async def test_only_those_who_are_allowed_come_in(stand: Stand) -> None:
             await face.login(client["client_id"], oidc.Browser("mallory"))
 
 
-async def test_one_address_asks_no_more_than_a_login_takes(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_per_address_are_limited(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REGISTRATIONS_PER_MINUTE", "LOGINS_PER_MINUTE", "TOKENS_PER_MINUTE"):
         monkeypatch.setattr(ip_rate_limit, name, 3.0)
     async with stand() as face:
@@ -128,12 +128,12 @@ async def test_revoking_tokens_ends_the_streams_of_their_user(stand: Stand, tmp_
         for account in ("anna", "mallory"):
             login = await face.login(client["client_id"], oidc.Browser(account))
             tokens.append((await login.redeem())[1]["access_token"])
-        listening, modern, other = [await Line.to(port) for _ in range(3)]
+        listening, modern, other = [await HttpConnection.to(port) for _ in range(3)]
         session = Session(port)
         session.fields["authorization"] = f"Bearer {tokens[0]}"
         await session.begin()
         await listening.send("GET", **session.fields)
-        asked = Line.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+        asked = HttpConnection.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         for one, token in ((modern, tokens[0]), (other, tokens[1])):
             await one.send("POST", **asked, authorization=f"Bearer {token}")
         for one in (listening, modern, other):

@@ -45,7 +45,7 @@ OURS = {"client_id": "us", "client_secret": "secret"}
         ({"issuer": "https://login.acme.example"}, "https://login.acme.example"),
     ],
 )  # fmt: skip
-def test_a_preset_knows_its_issuer(said: dict[str, Any], issuer: str) -> None:
+def test_preset_sets_its_issuer(said: dict[str, Any], issuer: str) -> None:
     assert parse_identity_provider({**OURS, **said}).issuer == issuer
 
 
@@ -233,7 +233,7 @@ async def here() -> list[str]:
     return ["127.0.0.1"]
 
 
-async def test_a_login_at_github_says_who_it_was_and_where_they_belong(hub: Hub) -> None:
+async def test_github_login_returns_identity_and_organizations(hub: Hub) -> None:
     where = parse_identity_provider(
         {**OURS, "provider": "github", "base_url": hub.url, "fetch_memberships": True, "allow": ["group:acme/ops"]}
     )
@@ -285,7 +285,7 @@ def test_ciphertext_is_bound_to_its_key_and_context() -> None:
             ring.decrypt(text, place)
 
 
-def test_a_ring_lies_beside_the_database_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_ring_is_next_to_the_database_with_owner_only_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS", raising=False)
     sealed = load_key_ring(f"sqlite://{tmp_path}/store.db", ()).encrypt(b"secret", "here")
     assert load_key_ring(str(tmp_path / "store.db"), ()).decrypt(sealed, "here") == b"secret"
@@ -335,7 +335,7 @@ async def test_token_disconnected_during_a_read_is_not_cached() -> None:
         assert await vault.get_token(account, slot) is None
 
 
-async def test_a_face_behind_a_prefix_has_its_pages_below_it_and_at_the_root() -> None:
+async def test_authorization_server_behind_a_prefix_serves_prefix_and_root() -> None:
     server = Server("desk")
     said = face_settings.parse_proxy_settings({**OURS, "issuer": "https://login.acme.example"})
     face_settings.install_authorization_server(

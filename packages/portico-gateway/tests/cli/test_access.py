@@ -15,7 +15,7 @@ import pytest
 
 from portico import Server
 from portico.server.policy import settings as access_settings
-from support.forks import Forks
+from support.forks import ForkServer
 from support.paths import ROOT
 
 SERVER = """
@@ -34,15 +34,15 @@ target = "notes.py"
 [auth]
 token_file = "tokens.toml"
 """
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 Portico = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @contextmanager
-def serving(forks: Forks, folder: Path, *words: str) -> Iterator[str]:
+def serving(fork_server: ForkServer, folder: Path, *words: str) -> Iterator[str]:
     """The URL of `portico serve`."""
     environment = {**os.environ, "PORTICO_DATA": str(folder / "data")}
-    child = forks.start("serve", *words, "--transport", "http", "--port", "0", cwd=folder, env=environment)
+    child = fork_server.start("serve", *words, "--transport", "http", "--port", "0", cwd=folder, env=environment)
     try:
         line = child.stderr.readline()
         if not line.startswith("Serving on "):
@@ -54,7 +54,7 @@ def serving(forks: Forks, folder: Path, *words: str) -> Iterator[str]:
         child.communicate()
 
 
-def test_a_worker_takes_no_file_that_says_what_is_not_read(portico: Portico, tmp_path: Path) -> None:
+def test_worker_rejects_settings_it_does_not_use(portico: Portico, tmp_path: Path) -> None:
     """As `serve` does not: rules under another name would protect nothing."""
     (tmp_path / "notes.py").write_text(SERVER.replace('scopes=["notes:read"]', 'task="optional"'))
     (tmp_path / "access.toml").write_text('[[rules]]\ntool = "notes.*"\ndeny = true\n')
@@ -62,7 +62,7 @@ def test_a_worker_takes_no_file_that_says_what_is_not_read(portico: Portico, tmp
     assert done.returncode == 2 and "rules" in done.stderr
 
 
-def test_a_token_is_made_listed_and_taken_back(forks: Forks, portico: Portico, tmp_path: Path) -> None:
+def test_token_is_added_listed_and_removed(fork_server: ForkServer, portico: Portico, tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     made = portico("tokens", "add", "ci", "--scope", "notes:read", "--expires-in-days", "30", "--file", file)
     token = made.stdout.strip()
@@ -75,18 +75,18 @@ def test_a_token_is_made_listed_and_taken_back(forks: Forks, portico: Portico, t
     (tmp_path / "notes.py").write_text(SERVER)
     (tmp_path / "access.toml").write_text('[auth]\ntoken_file = "tokens.toml"\n')
     for words in (("notes.py", "--token-file", "tokens.toml"), ("notes.py", "--config", "access.toml")):
-        with serving(forks, tmp_path, *words) as url:
+        with serving(fork_server, tmp_path, *words) as url:
             assert "read by ci" in portico("call", url, "read", PORTICO_TOKEN=token).stdout
             assert "401" in portico("call", url, "read").stderr
     assert portico("tokens", "remove", "ci", "--file", file).returncode == 0
     assert "ci" not in portico("tokens", "list", "--file", file).stdout
 
 
-def test_a_gateways_own_file_says_who_comes_in(forks: Forks, portico: Portico, tmp_path: Path) -> None:
+def test_gateway_file_configures_authentication(fork_server: ForkServer, portico: Portico, tmp_path: Path) -> None:
     (tmp_path / "notes.py").write_text(SERVER)
     (tmp_path / "gateway.toml").write_text(GATEWAY)
     token = portico("tokens", "add", "ci", "--all-scopes", "--file", tmp_path / "tokens.toml").stdout.strip()
-    with serving(forks, tmp_path, "gateway.toml") as url:
+    with serving(fork_server, tmp_path, "gateway.toml") as url:
         assert "read by ci" in portico("call", url, "notes_read", PORTICO_TOKEN=token).stdout
         assert "401" in portico("call", url, "notes_read").stderr
 

@@ -95,7 +95,7 @@ def test_a_server_of_ones_own_is_explained_too(tmp_path: Path, capsys: pytest.Ca
     assert said(["explain", str(path), "--principal", "bob", "--tool", "own.x"], capsys)[0] == 1
 
 
-def test_expectations_stand_in_the_file_or_beside_it(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_tests_are_read_from_the_file_or_next_to_it(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(["test", str(rules)], capsys)[0] == 2
     beside = rules.with_suffix(".tests.toml")
     beside.write_text(EXPECTED)
@@ -124,7 +124,7 @@ def test_a_bad_file_is_a_clear_mistake(
     assert status == 2 and all(word in err for word in ("access.toml", *words)), err
 
 
-def test_the_example_says_what_it_should(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_policy_passes_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
     example = ROOT / "examples" / "access.toml"
     status, out, err = said(["test", str(example)], capsys)
     assert (status, err) == (0, "") and "4 of 4" in out

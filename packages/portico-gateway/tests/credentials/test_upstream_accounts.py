@@ -31,7 +31,7 @@ from support.access_desk import REDIRECT_URI, free_port, oauth_for, served, visi
 from support.node import NotInstalled
 
 Stand = Callable[..., Any]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ class Place:
             yield client
 
 
-def connect(browser: oidc.Browser, link: str) -> oidc.Seen:
+def connect(browser: oidc.Browser, link: str) -> oidc.PageResponse:
     """Open a link, and do what the pages want, to the end."""
     seen = browser.request("GET", link)
     for _ in range(oidc.MOST_STEPS):
@@ -119,7 +119,7 @@ def place(stand: Stand, upstream_issuer: str) -> Any:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_each_person_is_asked_to_connect_and_uses_their_own_account(place: Any, revision: Any) -> None:
+async def test_each_user_connects_and_uses_their_own_account(place: Any, revision: Any) -> None:
     async with place() as at, at.client("anna", protocol_version=revision) as anna, at.client("ben") as ben:
         tools = [tool.name for tool in await anna.list_tools()]
         assert tools == ["notes_connect_account"]
@@ -155,7 +155,7 @@ async def test_client_without_url_elicitation_gets_a_connect_link(place: Any) ->
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
 
 
-async def test_the_page_says_who_and_what(place: Any) -> None:
+async def test_connect_page_shows_user_and_upstream(place: Any) -> None:
     async with place() as at:
         connector = at.standing.server.account_connector
         async with at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
@@ -205,7 +205,7 @@ async def test_consent_and_return_are_tied_to_the_browser(place: Any) -> None:
         assert (await asyncio.to_thread(mallory.request, "GET", back)).status == 400
 
 
-def until_question(browser: oidc.Browser, link: str) -> oidc.Seen:
+def until_question(browser: oidc.Browser, link: str) -> oidc.PageResponse:
     seen = browser.request("GET", link)
     for _ in range(oidc.MOST_STEPS):
         if 'name="flow"' in seen.text:
@@ -268,7 +268,7 @@ async def test_a_configured_client_is_bound_to_its_first_issuer() -> None:
         (await vault._client_credentials(moved)).bind_issuer(moved.url, "desk", "https://other.example")
 
 
-async def test_people_of_another_issuer_log_in_there_at_our_pages(login_issuer: str, upstream_issuer: str) -> None:
+async def test_users_of_another_issuer_log_in_at_connect_pages(login_issuer: str, upstream_issuer: str) -> None:
     """Tokens come from the company's own issuer; `[auth.login]` says that this is where our pages send people too."""
     port, home = free_port(), f"http://127.0.0.1:{free_port()}"
     url = f"http://127.0.0.1:{port}/mcp"
@@ -306,7 +306,7 @@ async def test_a_link_of_one_process_can_be_opened_at_another(
         other = vaults.TokenVault(vault.base_url, store, vault._keyring)
         async with other.lifespan():
             waiting = asyncio.create_task(
-                other.wait_until_connected(at.standing.server.connected_accounts["notes"], slot, PATIENCE)
+                other.wait_until_connected(at.standing.server.connected_accounts["notes"], slot, TIMEOUT_SECONDS)
             )
             seen = await asyncio.to_thread(connect, at.browser("anna"), link)
             assert "is connected" in seen.text
@@ -314,7 +314,7 @@ async def test_a_link_of_one_process_can_be_opened_at_another(
             assert (await other.get_token(at.standing.server.connected_accounts["notes"], slot)) is not None
 
 
-async def test_a_refused_refresh_asks_the_person_again(place: Any) -> None:
+async def test_rejected_refresh_requests_a_new_connection(place: Any) -> None:
     async with place() as at, at.client("anna") as anna:
         await anna.call_tool("notes_connect_account")
         vault = at.standing.server.account_connector.vault
@@ -349,7 +349,7 @@ async def test_stored_token_cannot_be_moved_to_another_principal(place: Any, tmp
         assert await vault.get_token(account, CredentialKey(stolen.principal, "notes")) is None
 
 
-async def test_a_person_takes_back_their_own_account_and_nobody_elses(place: Any) -> None:
+async def test_user_disconnects_only_their_own_account(place: Any) -> None:
     async with place() as at, at.client("anna") as anna, at.client("ben") as ben:
         for client in (anna, ben):
             await client.call_tool("notes_connect_account")
@@ -374,7 +374,7 @@ async def test_a_person_takes_back_their_own_account_and_nobody_elses(place: Any
         assert len(at.links) == asked + 1
 
 
-async def test_an_operator_takes_back_all_that_a_person_has(place: Any, tmp_path: Any) -> None:
+async def test_operator_revokes_all_credentials_of_a_user(place: Any, tmp_path: Any) -> None:
     store = str(tmp_path / "desk.db")
     async with place(store=store) as at, at.client("anna") as anna, at.client("ben") as ben:
         for client in (anna, ben):
@@ -392,7 +392,7 @@ async def test_an_operator_takes_back_all_that_a_person_has(place: Any, tmp_path
         name = f"{face.issuer}#anna"
         said = await asyncio.to_thread(portico_tokens, "revoke-user", name, "--store", store)
         assert said == f"2 programs can no longer act for {name}.\nThe account at notes is disconnected.\n"
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while (await face.post("/mcp", body=ping, **bearer))[0] != 401:
             assert time.monotonic() < until
         assert (await login.refresh(given["refresh_token"]))[1]["error"] == "invalid_grant"

@@ -137,7 +137,7 @@ async def test_a_token_for_ourselves(service: TokenService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_exchange", "id_jag"])
-async def test_each_callers_token_is_exchanged_and_none_is_used_for_another(service: TokenService, kind: str) -> None:
+async def test_token_exchange_is_separate_per_caller(service: TokenService, kind: str) -> None:
     more = {"upstream_client_id": "them", "upstream_client_secret": "secret"} if kind == "id_jag" else {}
     auth = {"type": kind, "issuer": service.issuer, "client_id": "us", "client_secret": "secret", **more}
     async with between(service, **auth) as (url, upstream):
@@ -216,7 +216,7 @@ async def test_a_token_is_passed_on_only_where_its_audience_names_the_upstream(s
 
 
 @pytest.mark.parametrize("first", ["anna", "ben"])
-async def test_each_person_is_shown_what_the_upstream_lists_to_them(service: TokenService, first: str) -> None:
+async def test_each_user_sees_the_upstream_list_of_their_account(service: TokenService, first: str) -> None:
     async with between(service, type="token_exchange", issuer=service.issuer, client_id="g", client_secret="s") as (
         url,
         _,
@@ -234,7 +234,7 @@ async def test_each_person_is_shown_what_the_upstream_lists_to_them(service: Tok
 
 
 @pytest.mark.parametrize("kind", ["token_exchange", "token_passthrough"])
-async def test_a_personal_credential_never_goes_by_the_shared_short_way(
+async def test_per_user_credentials_bypass_the_fast_path(
     service: TokenService, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls that are like one before them go by a way without ceremony, on a connection that all share."""
@@ -264,7 +264,7 @@ async def test_a_personal_credential_never_goes_by_the_shared_short_way(
     assert not any(ways)
 
 
-async def test_nothing_of_the_client_is_passed_on_without_being_told_to(service: TokenService) -> None:
+async def test_client_headers_are_not_forwarded_by_default(service: TokenService) -> None:
     async with between(service, type="none") as (url, _), Client(url, auth="anna:1") as client:
         assert [tool.name for tool in await client.list_tools()] == []
 

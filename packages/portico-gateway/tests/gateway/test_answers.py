@@ -79,7 +79,7 @@ async def test_client_handler_errors_are_not_revealed(folder: Path) -> None:
     assert "secret reason" not in str(told.value)
 
 
-async def test_a_handler_in_this_process_is_answered_too() -> None:
+async def test_in_process_handler_receives_responses() -> None:
     server = Server("here")
 
     @server.tool

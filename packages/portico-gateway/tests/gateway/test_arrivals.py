@@ -18,7 +18,7 @@ from portico_gateway import Gateway
 from portico_gateway.gateway import accounting, gateway as gateways
 
 TOOLS = SubscriptionFilter(tools_list_changed=True)
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 LATE = """
 from pathlib import Path
 
@@ -53,7 +53,7 @@ async def names(client: Client) -> set[str]:
 
 async def until_there(client: Client, listening: Any, name: str) -> None:
     """Ask again after each change, as clients do."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async for _ in listening:
             if name in await names(client):
                 return
@@ -111,7 +111,7 @@ async def test_recovered_upstream_is_notified(tmp_path: Path, monkeypatch: pytes
             await until_there(client, listening, "late_work")
 
 
-async def test_one_that_gives_no_list_is_not_asked_again_and_again(
+async def test_upstream_without_list_is_not_queried_repeatedly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "gateway.toml"
@@ -145,7 +145,7 @@ async def test_cached_catalog_survives_a_settings_change_while_unavailable(tmp_p
         (tmp_path / "ready").unlink()
         gateway.remove_upstream("late")
         gateway.add_upstream("late", command, timeout=5)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.gather(*gateway._background_tasks)
             assert await names(client) == {"late_work"}
         said = await client.call_tool("late_work", raise_on_error=False)

@@ -62,7 +62,7 @@ async def shown(gateway: Any, principal: Principal | None, method: str = "tools/
     "order", [(LOCAL, ADMIN, ANN, BOB, None), (None, BOB, ANN, ADMIN, LOCAL)], ids=["admin first", "admin last"]
 )
 @pytest.mark.parametrize("method", LISTS)
-async def test_each_caller_is_shown_what_they_may_have(method: str, order: Any) -> None:
+async def test_callers_see_only_their_components(method: str, order: Any) -> None:
     gateway = Gateway({"n": guarded()})
     async with gateway.lifespan():
         for _ in range(2):
@@ -180,7 +180,7 @@ async def test_newly_authorized_tool_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_change_is_reported_and_seen_by_those_whom_it_is_for(revision: Any) -> None:
+async def test_changes_are_notified_to_permitted_callers(revision: Any) -> None:
     server = guarded()
     gateway = Gateway({"n": server})
 
@@ -199,7 +199,7 @@ async def test_a_change_is_reported_and_seen_by_those_whom_it_is_for(revision: A
             assert {one.name for one in await client.list_tools(refresh=True)} == {"n_read", "n_erase", "n_more"}
 
 
-async def test_a_caller_for_whom_an_upstream_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_upstream_does_not_delay_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handler(call: Call) -> Any:
         if call.principal == BOB and call.method == "tools/list":
             await asyncio.Event().wait()
@@ -293,7 +293,7 @@ async def test_a_private_list_that_fails_is_not_shown_to_all_with_the_public_one
         assert await shown(gateway, BOB, "resources/list") == []
 
 
-async def test_nothing_is_read_any_more_for_those_who_are_given_what_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shared_lists_are_not_fetched_per_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = asyncio.Event()
 
     async def handler(call: Call) -> Any:
@@ -316,7 +316,7 @@ async def test_nothing_is_read_any_more_for_those_who_are_given_what_all_are(mon
         await ended.wait()
 
 
-async def test_one_that_fails_is_listed_as_soon_as_it_does_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_upstream_is_listed_after_recovery(caplog: pytest.LogCaptureFixture) -> None:
     broken = True
 
     async def handler(call: Call) -> Any:
@@ -341,7 +341,7 @@ async def test_private_catalog_is_not_stored_for_other_users(tmp_path: Path) -> 
             assert len(await shown(gateway, principal)) == tools
 
 
-async def test_a_face_finds_for_each_caller_what_is_theirs() -> None:
+async def test_tool_search_results_are_per_caller() -> None:
     gateway = Gateway({"n": guarded()})
     gateway.add_view("all")
     async with gateway.lifespan():

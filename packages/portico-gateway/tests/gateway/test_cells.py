@@ -65,7 +65,7 @@ async def test_everything_goes_through(above: str, below: str) -> None:
 
 
 @pytest.mark.parametrize("above, below", [("2025-11-25", one) for one in ERAS] + [("2024-11-05", "2026-07-28")])
-async def test_the_model_is_informed_that_its_client_cannot_be_asked(above: Any, below: str) -> None:
+async def test_model_is_informed_if_client_has_no_elicitation(above: Any, below: str) -> None:
     """The code for that is of 2026-07-28; older clients get a result, whatever the upstream speaks."""
     async with Client(gateway_to(below), protocol_version=above) as client:
         said = await client.call_tool("one_greet", raise_on_error=False)

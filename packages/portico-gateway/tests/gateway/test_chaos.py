@@ -190,7 +190,7 @@ async def test_a_session_that_is_forgotten_is_opened_again_and_the_call_sent_onc
         assert chaotic.heard == {"lost": 1, "work": 2}
 
 
-async def test_one_that_says_when_to_come_back_is_asked_then() -> None:
+async def test_retry_after_header_is_respected() -> None:
     async with surrounded() as (chaotic, gateway), Client(gateway) as client:
         chaotic.mode = "busy"
         for _ in range(2):
@@ -209,7 +209,7 @@ async def test_ten_megabytes_in_one_line_are_a_result() -> None:
 
 
 @pytest.mark.parametrize("above", [REVISION, "2026-07-28"])
-async def test_a_question_on_the_stream_of_a_call_belongs_to_it(above: Any) -> None:
+async def test_server_request_on_a_call_stream_belongs_to_the_call(above: Any) -> None:
     """However many are under way: each client is asked about its own."""
 
     def answering(name: str) -> Any:

@@ -158,7 +158,7 @@ async def test_call_without_the_header_that_an_upstream_needs_does_not_affect_ot
         assert await works(gateway)
 
 
-async def test_many_headers_of_one_caller_are_not_many_callers() -> None:
+async def test_different_headers_do_not_create_different_callers() -> None:
     async with tenants() as (server, gateway):
         assert await works(gateway)
         for number in range(12):
@@ -322,7 +322,7 @@ def caller(who: str) -> Call:
     return Call(method="tools/call", id=1, principal=who)
 
 
-async def test_one_caller_cannot_take_all_places_or_the_whole_queue() -> None:
+async def test_one_caller_cannot_occupy_all_slots_or_the_queue() -> None:
     room = ConcurrencyLimit(8, 8, 20.0)
     taken = []
     while (owner := room.take(caller("ada"))) is not None:
@@ -343,7 +343,7 @@ async def test_one_caller_cannot_take_all_places_or_the_whole_queue() -> None:
     assert not room.busy
 
 
-async def test_places_go_to_callers_in_turn_and_none_is_lost() -> None:
+async def test_slots_are_granted_round_robin_and_never_lost() -> None:
     room = ConcurrencyLimit(1, 100, 20.0)
     first = room.take(caller("eve"))
     assert first is not None

@@ -15,7 +15,7 @@ from portico.server.http import serve_http
 from portico_gateway import Gateway
 from portico_gateway.gateway.upstream import UpstreamProvider
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 FORM: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
@@ -54,7 +54,7 @@ async def running(server: Server, port: int = 0) -> AsyncIterator[str]:
         serve_http(server, on_ready=ready.set_result, stop=stop, host="127.0.0.1", port=port, shutdown_timeout=0.1)
     )
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield await ready
     finally:
         stop.set()
@@ -82,11 +82,11 @@ async def say_ada(params: Any) -> ElicitResult:
 
 
 async def called(client: Client, how: str = "", **options: Any) -> Any:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return await client.call_tool("one_work", {"how": how}, **options)
 
 
-async def test_the_second_call_goes_straight_and_gives_the_same(ways: list[bool]) -> None:
+async def test_second_call_uses_the_fast_path_with_equal_result(ways: list[bool]) -> None:
     async with running(make()) as url, Client(Gateway({"one": url})) as client:
         assert [(await called(client)).text for _ in range(3)] == ["done"] * 3
         assert len((await called(client, "long")).text) == 600_000

@@ -96,7 +96,7 @@ async def test_a_result_of_an_older_server_lacks_only_what_is_new(folder: Path) 
     assert through == text[:-1].encode() + b',"resultType":"complete"}'
 
 
-async def test_a_result_of_a_newer_server_keeps_what_nobody_here_knows(folder: Path) -> None:
+async def test_unknown_members_of_newer_results_are_preserved(folder: Path) -> None:
     (folder / "x").write_text(
         '{"content":[],"structuredContent":1.50,"isError":false,"x-unknown":1.0,"resultType":"complete"}'
     )

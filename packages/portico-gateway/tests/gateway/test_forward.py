@@ -45,7 +45,7 @@ def upstream(seen: list[dict[str, str]]) -> Server:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_only_what_is_named_goes_on(revision: Any) -> None:
+async def test_only_configured_headers_are_forwarded(revision: Any) -> None:
     seen: list[dict[str, str]] = []
     async with served(upstream(seen)) as below:
         gateway = Gateway()
@@ -68,7 +68,7 @@ async def test_only_what_is_named_goes_on(revision: Any) -> None:
     assert "gateway-secret" not in str(seen)
 
 
-async def test_nothing_goes_on_unless_it_is_named() -> None:
+async def test_no_header_is_forwarded_by_default() -> None:
     seen: list[dict[str, str]] = []
     async with (
         served(upstream(seen)) as below,

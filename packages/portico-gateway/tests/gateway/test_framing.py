@@ -29,7 +29,7 @@ from support.paths import PROGRAMS
 from support.programs.echo_upstream_layout import lay_out
 
 UPSTREAM = PROGRAMS / "echo_upstream.py"
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 MODERN = "2026-07-28"
 UPSTREAMS = [f"{kind}-{version}" for kind in ("stdio", "json", "events") for version in SUPPORTED_PROTOCOL_VERSIONS]
 
@@ -73,7 +73,7 @@ class StdioClient:
 
     def read(self) -> str:
         assert self.child.stdout is not None
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while True:
             lines = self._rest.decode(errors="ignore").splitlines(keepends=True)
             if lines and (len(lines) > 1 or self._rest.endswith((b"\n", b"\r"))):
@@ -85,7 +85,7 @@ class StdioClient:
             self._rest += data
 
     def close(self) -> None:
-        self.child.communicate(timeout=PATIENCE)
+        self.child.communicate(timeout=TIMEOUT_SECONDS)
 
 
 class HttpClient:
@@ -96,7 +96,7 @@ class HttpClient:
     def __init__(self, url: str, accept: str) -> None:
         parts = urlsplit(url)
         self.path, self.accept = parts.path, accept
-        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
         self.session: dict[str, str] = {}
         self._answer = ""
 
@@ -131,7 +131,7 @@ class OldSseClient:
 
     def __init__(self, url: str) -> None:
         self.parts = urlsplit(url)
-        self.stream = http.client.HTTPConnection(self.parts.hostname or "", self.parts.port, timeout=PATIENCE)
+        self.stream = http.client.HTTPConnection(self.parts.hostname or "", self.parts.port, timeout=TIMEOUT_SECONDS)
         self.stream.request("GET", "/sse", headers={"accept": "text/event-stream"})
         self.response = self.stream.getresponse()
         assert self.response.status == 200, self.response.read()
@@ -139,7 +139,7 @@ class OldSseClient:
         self.path = self.read()
 
     def send(self, text: str, about: dict[str, Any]) -> None:
-        post = http.client.HTTPConnection(self.parts.hostname or "", self.parts.port, timeout=PATIENCE)
+        post = http.client.HTTPConnection(self.parts.hostname or "", self.parts.port, timeout=TIMEOUT_SECONDS)
         post.request("POST", self.path, text.encode(), {"content-type": "application/json"})
         with post.getresponse() as response:
             assert response.status in (200, 202), response.read()
@@ -221,7 +221,7 @@ def gateway_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 lines.append(f"command = {json.dumps(command)}")
             else:
                 child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-                stack.callback(child.wait, PATIENCE)
+                stack.callback(child.wait, TIMEOUT_SECONDS)
                 stack.callback(child.terminate)
                 assert child.stdout is not None
                 stack.callback(child.stdout.close)
@@ -251,7 +251,7 @@ PAIRS = [(kind, version) for kind in ("stdio", "http", "http-events") for versio
 def conversation(request: pytest.FixtureRequest, connects: dict[str, Connect]) -> Iterator[Conversation]:
     kind, version = request.param
     talk = Conversation(connects[kind], version)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while len(talk.request("tools/list", {})["tools"]) < len(UPSTREAMS):
         assert time.monotonic() < end, "some upstreams did not start"
     yield talk

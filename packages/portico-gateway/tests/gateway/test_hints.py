@@ -58,7 +58,7 @@ async def test_cache_hint_includes_own_components_of_the_gateway() -> None:
     assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
 
 
-async def test_an_upstream_is_not_asked_again_while_its_list_is_good() -> None:
+async def test_fresh_list_is_not_fetched_again() -> None:
     asked: list[str] = []
 
     def watch(inner: Any) -> Any:

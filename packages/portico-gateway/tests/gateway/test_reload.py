@@ -63,7 +63,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.parametrize("depth", [300, 5_000, 100_000])
-async def test_rule_added_beside_an_upstream_with_a_deep_schema_takes_effect(
+async def test_rule_added_with_a_deep_schema_upstream_takes_effect(
     tmp_path: Path, depth: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "gateway.toml"

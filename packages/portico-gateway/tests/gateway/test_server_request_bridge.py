@@ -35,7 +35,7 @@ async def say_ada(params: Any) -> ElicitResult:
 
 
 @pytest.mark.parametrize("above", ERAS)
-async def test_a_server_in_this_process_asks_too(above: Any) -> None:
+async def test_in_process_server_can_send_requests(above: Any) -> None:
     from support.programs.asking_server import server
 
     async with Client(Gateway({"one": server}), protocol_version=above, elicitation_handler=say_ada) as client:
@@ -63,7 +63,7 @@ async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
         assert deadlines() == []
 
 
-async def test_whose_a_question_is_can_be_told_of_calls_that_wait() -> None:
+async def test_owner_of_a_server_request_is_known_for_waiting_calls() -> None:
     """Once it is known that an upstream asks, two calls that wait for their clients never share a connection."""
     gateway = gateway_to("2025-11-25")
     async with Client(gateway, elicitation_handler=say_ada) as client:

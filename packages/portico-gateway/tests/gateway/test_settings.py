@@ -219,7 +219,7 @@ def _one() -> str:
     return "1"
 
 
-async def test_rules_that_mean_nothing_are_found() -> None:
+async def test_rules_without_effect_are_reported() -> None:
     server = Server("inner")
     server.tool("one")(_one)
     gateway = Gateway({"hub": server})

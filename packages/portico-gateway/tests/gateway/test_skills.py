@@ -52,7 +52,7 @@ async def test_skills_of_the_gateway_itself_come_first(tmp_path: Path) -> None:
         assert "maps" in await read_skill(client, skills["maps"])
 
 
-async def test_without_skills_nothing_is_said_of_them() -> None:
+async def test_skills_are_not_declared_without_skills() -> None:
     async with Client(Gateway({"one": Server("one")})) as client:
         with pytest.raises(UsageError, match="does not serve skills"):
             await list_skills(client)

@@ -81,7 +81,7 @@ async def test_the_status_is_for_the_operator_alone() -> None:
         assert b["since"] and b["retry_after"] > 0
 
 
-async def test_without_any_token_there_is_no_status() -> None:
+async def test_status_requires_a_token() -> None:
     async with Served(broken()) as served:
         assert (await served.get("/gateway/status"))[0] == 403
 
@@ -105,7 +105,7 @@ async def test_a_probe_without_a_token_learns_only_whether_it_is_ready() -> None
         assert (await served.get("/readyz", "secret"))[1].startswith("not ready\nb: unavailable")
 
 
-async def test_a_token_that_is_still_to_be_verified_tells_a_probe_nothing() -> None:
+async def test_unverified_token_reveals_nothing_to_probes() -> None:
     async def verify(credentials: Any) -> Principal:
         await asyncio.sleep(0)
         if credentials.token != "good":
@@ -176,7 +176,7 @@ async def until_ready(url: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_the_command_finds_the_token_of_its_user(
+def test_command_finds_the_token_of_its_user(
     served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PORTICO_OPERATOR_TOKEN", raising=False)

@@ -50,7 +50,7 @@ server.run()
 
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
-async def test_a_resource_can_be_subscribed_before_its_upstream_is_there(tmp_path: Path, below: Any) -> None:
+async def test_resource_can_be_subscribed_before_its_upstream_is_up(tmp_path: Path, below: Any) -> None:
     script = tmp_path / "telling.py"
     script.write_text(TELLING)
     gateway = Gateway()

@@ -17,7 +17,7 @@ from support.paths import PROGRAMS
 SERVER = [sys.executable, str(PROGRAMS / "tasking_server.py")]
 ERAS = ["2025-11-25", "2026-07-28"]
 EXTENSION = "io.modelcontextprotocol/tasks"
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def gateway_to(revision: str, **options: Any) -> Gateway:
@@ -43,12 +43,12 @@ async def test_a_task_goes_through(above: str, below: str) -> None:
     async with client_of(gateway, above, principal="ada") as client:
         await gateway.wait_until_listed(20)
         plain = await client.start_task("one_add", {"a": 1, "b": 2})
-        assert (await plain.result(timeout=PATIENCE)).text == "3"
+        assert (await plain.result(timeout=TIMEOUT_SECONDS)).text == "3"
         must = await client.start_task("one_must", {"text": "it"})
-        assert (await must.result(timeout=PATIENCE)).text == "did it"
+        assert (await must.result(timeout=TIMEOUT_SECONDS)).text == "did it"
         assert must.id.startswith("one."), "its upstream, and that upstream's own id"
         asks = await client.start_task("one_greet")
-        assert (await asks.result(timeout=PATIENCE)).text == "Hello, Ada!"
+        assert (await asks.result(timeout=TIMEOUT_SECONDS)).text == "Hello, Ada!"
         again = client.task(must.id, "one_must")
         assert await again.refresh() == "completed"
         endless = await client.start_task("one_endless")
@@ -56,7 +56,7 @@ async def test_a_task_goes_through(above: str, below: str) -> None:
         assert endless.status == "cancelled"
         await endless.cancel()
         with pytest.raises(ProtocolError):
-            await endless.result(timeout=PATIENCE)
+            await endless.result(timeout=TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize("below", ERAS)
@@ -77,7 +77,7 @@ async def test_the_task_of_another_principal_is_unknown(above: str, below: str) 
         assert set(refusals) == {"Unknown task: "}
         with pytest.raises(InvalidParams, match="Unknown task"):
             await bob.task(task.id).cancel()
-        assert (await task.result(timeout=PATIENCE)).text == "did it"
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "did it"
 
 
 @pytest.mark.parametrize("below", ERAS)
@@ -93,7 +93,7 @@ async def test_a_client_without_tasks_calls_what_has_to_be_one(below: str) -> No
             await client.request("tools/call", {"name": "one_must", "arguments": {"text": "it"}})
 
 
-async def test_a_call_that_asks_is_a_task_for_a_client_that_has_them() -> None:
+async def test_call_with_elicitation_becomes_a_task() -> None:
     """In place of being parked."""
     gateway = gateway_to("2025-11-25")
     async with client_of(gateway, "2026-07-28", principal="ada") as client:
@@ -104,7 +104,7 @@ async def test_a_call_that_asks_is_a_task_for_a_client_that_has_them() -> None:
         async with client_of(gateway, "2026-07-28", principal="bob") as bob:
             with pytest.raises(InvalidParams, match="Unknown task"):
                 await bob.task(task.id).refresh()
-        assert (await task.result(timeout=PATIENCE)).text == "Plainly, Ada!"
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "Plainly, Ada!"
         # A client that has none is asked in rounds.
         assert (await client.call_tool("one_plainly")).text == "Plainly, Ada!"
 
@@ -114,7 +114,7 @@ async def test_plain_upstream_tool_can_run_as_a_gateway_task() -> None:
     async with client_of(gateway, "2025-11-25", principal="ada") as client:
         await gateway.wait_until_listed(20)
         task = await client.start_task("one_plainly")
-        assert (await task.result(timeout=PATIENCE)).text == "Plainly, Ada!"
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "Plainly, Ada!"
         assert task.id
 
 
@@ -127,7 +127,7 @@ async def test_tasks_are_listed_to_their_own_principal(below: str) -> None:
     ):
         await gateway.wait_until_listed(20)
         task = await ada.start_task("one_must", {"text": "it"})
-        await task.result(timeout=PATIENCE)
+        await task.result(timeout=TIMEOUT_SECONDS)
         said = await ada.request("tasks/list", {})
         assert task.id in bytes(said).decode()
         assert bytes(await bob.request("tasks/list", {})) == b'{"tasks":[]}'
@@ -154,7 +154,7 @@ async def test_a_listener_hears_of_a_task(below: str) -> None:
 
         async with client.listen(SubscriptionFilter(task_ids=[task.id])) as changes:
             assert changes.accepted_filter is not None and changes.accepted_filter.task_ids == [task.id]
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await heard.wait()
                 heard.clear()
                 await task.cancel()

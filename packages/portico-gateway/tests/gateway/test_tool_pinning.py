@@ -195,9 +195,7 @@ def test_a_changed_definition_is_explained(kind: str, was: dict[str, Any], chang
     assert shown[1].startswith(line)
 
 
-async def test_pins_of_an_older_version_do_not_approve_what_they_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_older_pins_do_not_approve_members_they_omit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
     (tmp_path / "server.py").write_text(EXTRA_SERVER)
     place.say("{}")
@@ -263,7 +261,7 @@ async def test_pins_under_the_old_name_are_read(tmp_path: Path, caplog: pytest.L
     assert await place.names() == {"a_look"}
 
 
-async def test_a_contracts_lock_beside_a_gateway_is_left_alone(tmp_path: Path) -> None:
+async def test_contracts_lock_next_to_a_gateway_is_ignored(tmp_path: Path) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
     (tmp_path / "contracts.lock").write_text(CONTRACTS_LOCK)
     assert await place.names() == {"a_look", "a_greet"}
@@ -278,7 +276,7 @@ async def test_an_unreadable_file_with_the_old_name_is_an_error(tmp_path: Path) 
         Gateway.load(place.file)
 
 
-async def test_one_that_is_away_keeps_no_other_from_being_approved(
+async def test_unreachable_upstream_does_not_block_approval_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
@@ -298,7 +296,7 @@ async def test_one_that_is_away_keeps_no_other_from_being_approved(
     assert "all other definitions match the approved ones" in capsys.readouterr().out
 
 
-async def test_a_name_that_is_not_there_is_no_approval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_unknown_name_is_not_approved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
     await place.names()
     assert await asyncio.to_thread(place.run, "approve", "--upstream", "b", "--yes") == 2

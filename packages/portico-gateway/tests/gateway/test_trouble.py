@@ -148,7 +148,7 @@ async def test_a_list_that_is_refused_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize("below", [SUPPORTED_PROTOCOL_VERSIONS[-2], SUPPORTED_PROTOCOL_VERSIONS[-1]])
-async def test_a_client_that_can_be_asked_is_informed_why_too(tmp_path: Path, below: Any) -> None:
+async def test_client_with_elicitation_also_gets_the_reason(tmp_path: Path, below: Any) -> None:
     flag = tmp_path / "dead"
     gateway = Gateway()
     gateway.add_upstream("mortal", [sys.executable, str(mortal(tmp_path)), str(flag)], protocol_version=below)
@@ -207,7 +207,7 @@ async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_tool_of_one_that_was_never_there_is_not_said_to_be_unknown(revision: Any) -> None:
+async def test_tool_of_unreachable_upstream_is_not_reported_unknown(revision: Any) -> None:
     """A client may know it from before; it is told who is away, and when to try again."""
     gateway = Gateway({"away": ["/nowhere/server"]})
     gateway.add_upstream("plain", ["/nowhere/server"], prefix="", exclude=["secret"])

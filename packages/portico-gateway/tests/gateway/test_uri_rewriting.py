@@ -107,7 +107,7 @@ def test_the_address_of_a_page(meta: str, known: str | None) -> None:
         ),
     ),
 )
-def test_whatever_a_result_looks_like_it_comes_through(method: str, said: Any) -> None:
+def test_any_result_is_forwarded_unchanged(method: str, said: Any) -> None:
     raw = Raw(json.dumps(said).encode())
     assert bytes(rewrite_result_uris(method, raw, lambda uri: uri)) == bytes(raw)
     rewrite_result_uris(method, raw, lambda uri: f"x:{uri}")

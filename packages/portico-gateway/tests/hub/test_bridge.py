@@ -20,7 +20,7 @@ import pytest
 from portico_gateway.cli.hub import send_command
 from portico_gateway.hub import bridge, location
 from portico_gateway.hub.location import HubError
-from support.hub_hosts import ALL_CAPABILITIES, PATIENCE, SERVER
+from support.hub_hosts import ALL_CAPABILITIES, SERVER, TIMEOUT_SECONDS
 
 PORTICO = [sys.executable, "-m", "portico"]
 
@@ -66,7 +66,7 @@ class BridgedHost:
     def read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         while b"\n" not in self._buffer:
-            assert select.select([self.process.stdout], [], [], PATIENCE)[0], "no message"
+            assert select.select([self.process.stdout], [], [], TIMEOUT_SECONDS)[0], "no message"
             data = os.read(self.process.stdout.fileno(), 1 << 20)
             assert data, self.process.stderr and self.process.stderr.read().decode()
             self._buffer += data
@@ -89,7 +89,7 @@ class BridgedHost:
         assert self.process.stdin is not None
         OPEN.remove(self)
         self.process.stdin.close()
-        status = self.process.wait(PATIENCE)
+        status = self.process.wait(TIMEOUT_SECONDS)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
@@ -106,7 +106,7 @@ def daemon(hub_directory: Path) -> Iterator[Path]:
         directory = location.open_directory()
         try:
             send_command(directory, "stop", [])
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + TIMEOUT_SECONDS
             while location.is_running(directory):
                 assert time.monotonic() < end
                 time.sleep(0.01)
@@ -128,7 +128,7 @@ def test_bridges_that_start_together_use_one_hub(daemon: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     assert [host.call("echo", text="hi") for host in hosts] == ["hi"] * 4
     assert hub_status()["sessions"] == 4
     for name in (location.SOCKET_NAME, location.LOG_NAME, location.STORE_NAME):
@@ -170,7 +170,7 @@ def test_stopped_hub_is_started_by_the_next_message(daemon: Path) -> None:
     directory = location.open_directory()
     try:
         send_command(directory, "stop", [])
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while location.is_running(directory):
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -210,7 +210,7 @@ def test_killed_bridge_ends_its_server(daemon: Path) -> None:
     server = host.call("about")["pid"]
     host.process.kill()
     host.close()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     with pytest.raises(ProcessLookupError):
         while time.monotonic() < end:
             os.kill(server, 0)
@@ -225,13 +225,13 @@ def test_hub_works_with_a_full_disk(daemon: Path, monkeypatch: pytest.MonkeyPatc
 
     # Started by a process that cannot write to any file; the limit is inherited.
     code = "from portico_gateway.hub import location; d=location.open_directory(); location.connect_or_start(d)"
-    subprocess.run([sys.executable, "-c", code], preexec_fn=limit, check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, "-c", code], preexec_fn=limit, check=True, timeout=TIMEOUT_SECONDS)
     host = BridgedHost()
     host.initialize()
     assert host.call("echo", text="hi") == "hi"
     server = host.call("about")["pid"]
     os.kill(server, signal.SIGKILL)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     # A call that is written before the hub notices the end of the server is lost.
     while server in hub_status()["servers"][0]["processes"]:
         assert time.monotonic() < end
@@ -263,7 +263,7 @@ def test_bridge_loads_nothing_of_the_sdk(daemon: Path) -> None:
         "print(' '.join(sorted(name for name in sys.modules if name.startswith('portico'))))\n"
         "print(any(name in sys.modules for name in ('json', 'asyncio', 'msgspec', 'argparse', 'subprocess')))"
     )
-    result = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    result = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     modules, heavy = result.stdout.splitlines()
     assert set(modules.split()) <= {
         "portico",
@@ -347,7 +347,7 @@ def test_process_of_another_user_cannot_connect(daemon: Path, tmp_path: Path) ->
         "s.connect(sys.argv[1]); s.sendall(b'{}\\n'); print(s.recv(100))"
     )
     words = [sys.executable, "-c", code, str(daemon / location.SOCKET_NAME)]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    result = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert "ok" not in result.stdout
     assert result.stdout.strip() in ("b''", "") and "protocol" not in result.stdout
     daemon.chmod(0o700)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from portico_gateway.hub.daemon import ControlRequest, Hub
-from support.hub_hosts import PATIENCE, SERVER, Host, attached_host, connect, greeting, parse
+from support.hub_hosts import SERVER, TIMEOUT_SECONDS, Host, attached_host, connect, greeting, parse
 
 SHARED = "[server.server]\nshared = true\n"
 
@@ -38,7 +38,7 @@ async def test_initialize_returns_the_servers_name_and_instructions(hub: Hub) ->
     assert await reader.readline() == b"ok\n"
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     writer.write(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params}).encode() + b"\n")
-    line = await asyncio.wait_for(reader.readline(), PATIENCE)
+    line = await asyncio.wait_for(reader.readline(), TIMEOUT_SECONDS)
     head, _, body = line.partition(b" ")
     # The line belongs to the state of the session: a bridge sends it again to another hub.
     assert head == b"1!"
@@ -80,7 +80,7 @@ async def test_hosts_share_a_stateless_server(hub: Hub, hub_directory: Path) -> 
     ],
     ids=["environment", "directory", "name"],
 )
-async def test_hosts_with_other_settings_share_nothing(
+async def test_hosts_with_different_settings_share_no_process(
     hub: Hub, hub_directory: Path, difference: dict[str, Any]
 ) -> None:
     (hub_directory / "hub.toml").write_text(SHARED + "[server.other]\nshared = true\n")
@@ -124,7 +124,7 @@ async def test_concurrent_questions_need_no_second_process(hub: Hub) -> None:
         await wait_until(lambda: len(host.asked) == 4)
         host.answering.set()
         for call in calls:
-            assert parse(await asyncio.wait_for(call, PATIENCE))["content"] == {"by": "one"}
+            assert parse(await asyncio.wait_for(call, TIMEOUT_SECONDS))["content"] == {"by": "one"}
         assert (await host.call("about"))["pid"] == pid
 
 
@@ -136,7 +136,7 @@ async def test_calls_that_start_the_server_do_not_wait_for_each_other(hub: Hub, 
         long = host.start_call("wait", file=str(gate))
         assert await host.call("echo", text="short") == "short"
         gate.touch()
-        await asyncio.wait_for(long, PATIENCE)
+        await asyncio.wait_for(long, TIMEOUT_SECONDS)
 
 
 async def test_cancelled_call_is_reported_as_done(hub: Hub, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_killed_server_is_restarted_and_only_its_calls_are_lost(hub: Hub, 
         await host.call("echo", text="they have started")
         os.kill(pid, signal.SIGKILL)
         for call in lost:
-            assert parse(await asyncio.wait_for(call, PATIENCE)).startswith("error")
+            assert parse(await asyncio.wait_for(call, TIMEOUT_SECONDS)).startswith("error")
         # Twenty lost calls are one failure: the next call is not rejected.
         about = await host.call("about")
         assert about["pid"] != pid
@@ -235,7 +235,7 @@ async def test_upgrade_moves_new_calls_and_lets_running_calls_end(hub: Hub, tmp_
         assert (await host.call("about"))["pid"] != pid
         assert is_running(pid)
         gate.touch()
-        assert parse(await asyncio.wait_for(running, PATIENCE)) == pid
+        assert parse(await asyncio.wait_for(running, TIMEOUT_SECONDS)) == pid
         await wait_until(lambda: not is_running(pid))
 
 
@@ -290,7 +290,7 @@ async def test_server_that_does_not_start_fails_the_handshake(hub: Hub) -> None:
 
 
 async def wait_until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             result = condition()
             if await result if asyncio.iscoroutine(result) else result:
@@ -328,7 +328,7 @@ def is_running(pid: int) -> bool:
 async def test_invalid_greeting_is_refused(hub: Hub, line: bytes) -> None:
     reader, writer = await connect()
     writer.write(line)
-    answer = await asyncio.wait_for(reader.read(), PATIENCE)
+    answer = await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS)
     assert not answer.startswith(b"ok")
     assert answer.count(b"\n") <= 1
     writer.close()
@@ -344,7 +344,7 @@ async def test_invalid_messages_of_a_host_affect_only_itself(hub: Hub) -> None:
         assert await reader.readline() == b"ok\n"
         writer.write(b'garbage\n{"jsonrpc":"2.0","id":{},"method":"x"}\n' + b"[" * 5000 + b"\n\x00\xff\n")
         for _ in range(4):
-            head, _, body = (await asyncio.wait_for(reader.readline(), PATIENCE)).partition(b" ")
+            head, _, body = (await asyncio.wait_for(reader.readline(), TIMEOUT_SECONDS)).partition(b" ")
             assert int(head) > 0
             assert json.loads(body)["error"]
         writer.close()

@@ -82,7 +82,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("way", ["from_tool", "transform"])
-async def test_a_hidden_argument_cannot_be_given_though_it_has_its_own_default(way: str) -> None:
+async def test_hidden_argument_cannot_be_set_by_clients(way: str) -> None:
     server = FastMCP("s")
     changes = {"admin": ArgTransform(hide=True)}
     if way == "from_tool":
@@ -103,7 +103,7 @@ async def test_a_tool_that_is_not_listed_is_not_had_without_its_shape() -> None:
         await text(server, "search", {"q": "x", "admin": True})
 
 
-async def test_a_tool_that_cannot_have_its_shape_is_left_out_and_the_others_are_there() -> None:
+async def test_invalid_transform_removes_only_its_tool() -> None:
     server = FastMCP("s")
     server.tool(search)
     server.tool("other")(search)
@@ -184,7 +184,7 @@ async def test_params_that_are_no_text_are_refused() -> None:
         await functions()(Call(method="tools/call", params=params, id=1, protocol_version="2026-07-28"))
 
 
-async def test_a_function_knows_whose_token_it_is() -> None:
+async def test_function_receives_the_access_token() -> None:
     assert "bob" in await text(functions(), "a", principal=BOB)
 
 
@@ -240,7 +240,7 @@ def reads(name: str) -> str:
     return name
 
 
-async def test_values_that_lead_out_of_a_folder_reach_no_function_wherever_it_comes_from(tmp_path: Path) -> None:
+async def test_path_values_outside_the_folder_never_reach_the_function(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
         "from portico import resource\n\n@resource('file://{name}')\ndef read(name: str) -> str:\n    return name\n"
     )
@@ -254,7 +254,7 @@ async def test_values_that_lead_out_of_a_folder_reach_no_function_wherever_it_co
                 await ask(server, "resources/read", {"uri": f"{scheme}://{value}"})
 
 
-async def test_a_file_that_ends_the_process_is_left_out_and_what_is_disabled_stays_so(tmp_path: Path) -> None:
+async def test_file_that_exits_is_skipped_and_disabled_tools_stay_disabled(tmp_path: Path) -> None:
     source = "from portico import tool\n\n@tool\ndef wipe() -> str:\n    return 'one'\n"
     (tmp_path / "a.py").write_text(source)
     server = FastMCP("s", providers=[FileSystemProvider(tmp_path, reload=True)])
@@ -306,7 +306,7 @@ async def test_calls_to_session_enabled_tools_are_audited() -> None:
     assert "quiet" in seen.names
 
 
-async def test_a_body_does_not_lend_what_its_caller_may_not_do() -> None:
+async def test_request_body_does_not_grant_permissions() -> None:
     server = FastMCP("s")
     server.tool("admin", scopes=["admin"])(search)
     server.tool("checked", auth=require_scopes("admin"))(search)
@@ -321,7 +321,7 @@ async def test_a_body_does_not_lend_what_its_caller_may_not_do() -> None:
     assert "x False" in await text(server, "relay", {"name": "admin"})
 
 
-async def test_a_kept_result_is_for_those_who_would_get_the_same() -> None:
+async def test_cached_result_is_shared_only_between_equal_callers() -> None:
     server = FastMCP(
         "s", request_headers=["x-tenant"], middleware=[ResponseCachingMiddleware(tools=["whose", "checked"])]
     )
@@ -386,7 +386,7 @@ def test_scopes_that_a_verifier_requires_are_required(auth: Any, verifier: Any) 
     assert resource.required_scopes == {"read"}
 
 
-async def test_each_of_several_verifiers_has_its_own_tokens_and_requires_its_own_scopes() -> None:
+async def test_each_verifier_has_its_own_tokens_and_scopes() -> None:
     resource = FastMCP("s", auth=MultiAuth(verifiers=[tokens(a=["read"]), tokens(b=["read"], c=[])])).auth
     assert resource is not None
     for token in ("a", "b"):
@@ -398,7 +398,7 @@ async def test_each_of_several_verifiers_has_its_own_tokens_and_requires_its_own
             await resource.verifier(RequestCredentials("bearer", token))
 
 
-def test_a_page_is_at_one_path_and_alone_there() -> None:
+def test_custom_route_is_served_at_one_path_only() -> None:
     server = FastMCP("s")
     server.custom_route("/health")(lambda request: "well")
     with pytest.raises(UsageError, match="/health is already registered"):

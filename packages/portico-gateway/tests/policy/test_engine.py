@@ -103,7 +103,7 @@ async def test_the_first_rule_that_matches_decides_and_none_denies() -> None:
 
 
 @pytest.mark.parametrize("name", ["rm_repo", "delete_repo", "DELETE_REPO", "ｄelete_repo", "delete_repo\u200b"])
-async def test_no_other_name_leads_to_what_is_denied(name: str) -> None:
+async def test_aliases_do_not_bypass_a_deny_rule(name: str) -> None:
     server = said(forge(), rule=[{"tool": "*.delete_*", "deny": True}, {"tool": "*"}])
     async with Client(server, principal=GUEST) as client:
         for _ in range(2):
@@ -207,7 +207,7 @@ async def test_completions_and_prompts_follow_the_same_rules() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_subscription_tells_only_of_what_may_be_seen(revision: str) -> None:
+async def test_subscription_notifies_only_about_visible_components(revision: str) -> None:
     server = said(forge(), rule=[{"resource": "forge.repo://open*"}])
     told: list[str] = []
     async with Client(server, principal=GUEST, protocol_version=revision) as client:
@@ -251,7 +251,7 @@ def test_rules_match_principals_by_id_group_scope_and_issuer() -> None:
     assert not may("read_repo", Principal("group:dev"))
 
 
-async def test_a_shadow_rule_only_says_what_it_would_do(caplog: pytest.LogCaptureFixture) -> None:
+async def test_dry_run_rule_only_logs_its_decision(caplog: pytest.LogCaptureFixture) -> None:
     server = said(
         forge(), rule=[{"name": "strict", "tool": "*.delete_*", "deny": True, "dry_run": True}, {"tool": "*"}]
     )
@@ -278,7 +278,7 @@ ASK = [{"tool": "*.delete_*", "confirm": "Delete {arguments.repo}?"}, {"tool": "
 
 @pytest.mark.parametrize("revision", [one for one in SUPPORTED_PROTOCOL_VERSIONS if one >= "2025-06-18"])
 @pytest.mark.parametrize("nested", ["", "mount", "gateway"])
-async def test_a_person_is_asked_first_on_every_revision(revision: str, nested: str) -> None:
+async def test_confirmation_is_requested_on_every_version(revision: str, nested: str) -> None:
     server, asked, answer = forge(), list[str](), "accept"
     name = "hub_delete_repo" if nested else "delete_repo"
     if nested == "mount":
@@ -402,7 +402,7 @@ def test_a_template_meets_the_rules_that_may_mean_some_of_it() -> None:
     assert "repo://a" in uri_variants("repo://x/../a")
 
 
-def test_a_condition_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_condition_without_cel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from portico_gateway.policy import conditions
 
     monkeypatch.setattr(conditions, "_environments", [])
@@ -411,7 +411,7 @@ def test_a_condition_without_the_extra_says_what_to_install(monkeypatch: pytest.
         access_settings.read({"rule": [{"when": "true"}]})
 
 
-async def test_conditions_look_at_who_asks_and_with_what() -> None:
+async def test_conditions_use_caller_and_arguments() -> None:
     pytest.importorskip("cel_expr_python", reason="conditions need portico-gateway[cel]")
     server = said(
         forge(),
@@ -481,7 +481,7 @@ async def test_no_middleware_leads_around_a_rule() -> None:
             await client.call_tool("read_repo", {"repo": "x"})
 
 
-def test_a_login_that_is_other_now_takes_a_restart_and_changes_nothing() -> None:
+def test_changed_login_settings_require_a_restart() -> None:
     before = access_settings.read({"auth": {"issuers": ["https://a.example"]}, "rule": [{"principal": "*"}]})
     server = forge()
     access_settings.apply(server, before)

@@ -36,7 +36,7 @@ def house() -> Server:
     return server
 
 
-async def test_a_task_is_no_way_to_become_someone_else() -> None:
+async def test_task_runs_with_the_permissions_of_its_caller() -> None:
     """Who is a stranger outside is one in a task as well."""
     server = house()
     configure_access(server, {"rule": [{"principal": "local", "tool": "*"}, {"tool": "house.work"}]})
@@ -85,7 +85,7 @@ async def test_skills_are_resources_to_a_rule(tmp_path: Path) -> None:
         await server(call("resources/read", uri="skill://closed/SKILL.md"))
 
 
-async def test_headers_that_a_hidden_tool_wants_are_not_asked_for() -> None:
+async def test_headers_of_hidden_tools_are_not_required() -> None:
     server = house()
     schema = {
         "type": "object",

@@ -99,7 +99,7 @@ def test_never_more_than_the_rate_and_the_burst(interval: float, burst: int, ask
     "text, interval, burst",
     [("30/min", 2.0, 30), ("5/s", 0.2, 5), ("1000/day", 86.4, 1000), ("6 / 10 seconds", 10 / 6, 6), ("0.5/s", 2.0, 1)],
 )
-def test_rates_are_written_as_people_say_them(text: str, interval: float, burst: float) -> None:
+def test_rates_accept_common_notations(text: str, interval: float, burst: float) -> None:
     assert parse_rate("", text, None) == RateLimit(pytest.approx(interval), burst)
 
 
@@ -387,7 +387,7 @@ async def test_no_more_at_once_than_allowed_in_all_processes_together(url: str) 
         assert not await begun(one, 1)
 
 
-async def test_a_client_that_makes_one_call_after_the_other_is_never_refused(url: str) -> None:
+async def test_sequential_calls_are_never_rejected(url: str) -> None:
     one, two = processes(url, 2, 1)
     async with one.lifespan(), two.lifespan():
         for meter in (one, two) * 5:
@@ -395,7 +395,7 @@ async def test_a_client_that_makes_one_call_after_the_other_is_never_refused(url
             meter.on_response(passage)
 
 
-async def test_the_slots_of_a_process_that_is_gone_come_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slots_of_an_exited_process_are_released(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_limit_store, "SLOT_LEASE_SECONDS", 1.0)
     monkeypatch.setattr(concurrency_leases, "SLOT_LEASE_SECONDS", 1.0)
     one, two = processes(url, 2, 2)
@@ -443,7 +443,7 @@ async def test_the_store_is_not_asked_for_each_call_where_the_limit_is_far(url: 
         assert asked <= 3
 
 
-async def test_a_call_that_is_given_up_while_the_store_is_asked_holds_nothing(url: str) -> None:
+async def test_cancelled_call_releases_its_lease(url: str) -> None:
     one, two = processes(url, 2, 1)
     async with one.lifespan(), two.lifespan():
         waiting = one.on_component(a_passage())

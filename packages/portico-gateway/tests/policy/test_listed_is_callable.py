@@ -179,7 +179,7 @@ async def test_listed_components_are_exactly_the_callable_ones(build: Any) -> No
             await check(tables, principal, address)
 
 
-async def test_an_alias_is_had_by_those_who_have_what_it_stands_for() -> None:
+async def test_alias_is_visible_with_its_target() -> None:
     server = mounting()
     async with Client(server):
         for who, allowed in (("ann", True), ("bob", False)):

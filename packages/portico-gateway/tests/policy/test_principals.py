@@ -37,7 +37,7 @@ def desk(tables: dict[str, Any]) -> Server:
     return server
 
 
-def test_an_id_alone_lets_nobody_in_where_two_may_give_it(tmp_path: Path) -> None:
+def test_bare_id_is_rejected_with_several_issuers(tmp_path: Path) -> None:
     (tmp_path / "tokens.toml").write_text("")
     rule = [{"principal": "alice", "tool": "desk.look"}]
     with pytest.raises(
@@ -56,14 +56,14 @@ def test_an_id_alone_lets_nobody_in_where_two_may_give_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("who", [f"{A}#alice", f"alice and issuer:{A}"])
-def test_a_rule_names_who_says_so(who: str) -> None:
+def test_rule_names_the_issuer(who: str) -> None:
     server = desk({"auth": {"issuers": [A, B]}, "rule": [{"principal": who, "tool": "desk.look"}]})
     assert may(server, Principal("alice", issuer=A, qualify_by_issuer=True))
     assert not may(server, Principal("alice", issuer=B, qualify_by_issuer=True))
     assert not may(server, Principal("bob", issuer=A, qualify_by_issuer=True))
 
 
-def test_rules_that_came_before_the_issuers_let_nobody_in_by_an_id_alone() -> None:
+def test_bare_id_rules_do_not_match_after_issuers_are_added() -> None:
     server = desk({"rule": [{"principal": "alice", "tool": "desk.look"}]})
     assert not may(server, Principal("alice", issuer=B, qualify_by_issuer=True))
     assert may(server, Principal("alice", issuer=B))
@@ -91,7 +91,7 @@ async def test_display_name_includes_the_issuer_if_there_are_several() -> None:
     assert alone.identity == among.identity
 
 
-async def test_a_login_and_another_verifier_are_two_who_may_give_an_id() -> None:
+async def test_login_and_verifier_are_different_issuers() -> None:
     login = RemoteAuthProvider(Issuer(A), [A], "https://desk.example")
     both = Server("desk", auth=MultiAuth(server=login, verifiers=[Issuer(B)])).auth
     assert both is not None

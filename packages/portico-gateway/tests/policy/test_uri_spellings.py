@@ -397,7 +397,7 @@ async def test_a_resource_that_is_not_shown_is_not_read_by_any_address(tmp_path:
         assert "report" in await read(client, "file://files//srv/share/report")
 
 
-async def test_an_excluded_template_excludes_its_resources_by_alias_too(tmp_path: Path) -> None:
+async def test_excluded_template_excludes_resources_by_alias(tmp_path: Path) -> None:
     gateway = Gateway(name="gw")
     command = upstream(tmp_path, "repo://{owner}/{name}", "note://{id}")
     gateway.add_upstream("files", command, exclude=["repo://{owner}/{name}"])
@@ -420,7 +420,9 @@ async def test_an_included_template_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("template", ["{+all}", "{scheme}://{+rest}", "f{+rest}", "file:{+rest}", "file://{+rest}"])
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_template_captures_nothing_of_another_upstream(tmp_path: Path, template: str, first: bool) -> None:
+async def test_template_does_not_match_resources_of_another_upstream(
+    tmp_path: Path, template: str, first: bool
+) -> None:
     gateway = Gateway(name="gw")
     both = {"evil": upstream(tmp_path, template, name="FORGED"), "files": upstream(tmp_path, "file:///srv/{+path}")}
     for alias in both if first else reversed(both):
@@ -433,7 +435,7 @@ async def test_a_template_captures_nothing_of_another_upstream(tmp_path: Path, t
         assert (await read(client, "other://x")).startswith("FORGED") is False
 
 
-async def test_an_upstream_cannot_list_what_looks_like_the_resource_of_another(tmp_path: Path) -> None:
+async def test_upstream_cannot_list_a_resource_of_another_upstream(tmp_path: Path) -> None:
     gateway = Gateway(name="gw")
     gateway.add_upstream("evil", upstream(tmp_path, "file://files//srv/{+path}", name="FORGED"))
     gateway.add_upstream("files", upstream(tmp_path, "file:///srv/{+path}"))
@@ -453,7 +455,7 @@ async def test_of_equal_templates_the_first_in_the_file_decides(tmp_path: Path) 
 
 @pytest.mark.parametrize("template", ["{+all}", "{scheme}://{+rest}", "file:{+rest}"])
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_template_captures_nothing_of_another_mount(tmp_path: Path, template: str, first: bool) -> None:
+async def test_template_does_not_match_resources_of_another_mount(tmp_path: Path, template: str, first: bool) -> None:
     evil, files = upstream(tmp_path, template, name="FORGED"), upstream(tmp_path, "file:///srv/{+path}")
     server = Server("outer")
     for command in (evil, files) if first else (files, evil):

@@ -45,7 +45,7 @@ async def told(server: Server, name: str, principal: Any = None) -> str | None:
     return str(result.content[0].text)
 
 
-async def test_every_version_of_a_tool_is_gone_with_it() -> None:
+async def test_removing_a_tool_removes_every_version() -> None:
     server = several_versions()
     assert [await told(server, name) for name in NAMES] == ["3.0", "3.0", "1.0", "2.0", "3.0"]
     server.disable(names=["add"])
@@ -59,7 +59,7 @@ async def test_every_version_of_a_tool_is_gone_with_it() -> None:
     assert [await told(server, name) for name in NAMES] == [None] * 5
 
 
-async def test_a_version_takes_no_name_that_is_another_tools() -> None:
+async def test_version_cannot_use_the_name_of_another_tool() -> None:
     server = several_versions()
     server.add_tool(_says("other"), name="other")
     for more in ({"version": "4.0", "aliases": ["other"]}, {"version": "2.0"}):
@@ -74,7 +74,7 @@ async def test_a_rule_is_about_all_versions_of_a_tool() -> None:
     assert [await told(server, name, ANN) for name in NAMES] == [None] * 5
 
 
-async def test_versions_ask_for_the_headers_that_they_stand_for() -> None:
+async def test_versions_require_their_own_headers() -> None:
     schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
     server = Server("house")
     for version in ("1.0", "2.0"):
@@ -124,7 +124,7 @@ async def test_cached_results_are_not_returned_without_the_scope() -> None:
             await server(call("tools/call", principal, name="ask"))
 
 
-async def test_a_cache_is_no_way_around_rules_and_limits() -> None:
+async def test_response_cache_does_not_bypass_rules_and_limits() -> None:
     server = Server("house", middleware=[ResponseCachingMiddleware(["ask"])])
     server.add_tool(_says("the answer"), name="ask")
     configure_access(server, {"limit": [{"by": "principal", "tool": "house.ask", "rate": "2/hour"}]})
@@ -134,7 +134,7 @@ async def test_a_cache_is_no_way_around_rules_and_limits() -> None:
         await told(server, "ask", ANN)
 
 
-async def test_a_body_lends_its_client_nothing() -> None:
+async def test_request_body_cannot_change_the_client_identity() -> None:
     server = Server("house")
     server.add_tool(_says("the secret"), name="secret")
 

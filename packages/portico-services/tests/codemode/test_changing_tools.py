@@ -15,7 +15,7 @@ from portico.errors import MethodNotFound
 from portico.extend import Call
 from portico_gateway import Gateway
 from portico_services.codemode import CodeMode, CodeModeServer
-from support.shop import PATIENCE, READS, jail_only, run
+from support.shop import READS, TIMEOUT_SECONDS, jail_only, run
 
 pytestmark = jail_only
 WRITES = {"readOnlyHint": False, "destructiveHint": True}
@@ -93,7 +93,7 @@ async def test_a_tool_that_begins_to_write_is_asked_about(place: str, revision: 
     turning = Turning()
     server = PLACES[place](turning)
     client = Client(server, protocol_version=revision, elicitation_handler=turning.answer)
-    async with asyncio.timeout(PATIENCE), client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
         said = await run(client, script(place))
     assert said.structured["value"] == ["looked", "looked"]
     assert turning.calls == ["look", "turn", "look"]
@@ -104,7 +104,7 @@ async def test_a_tool_that_begins_to_write_is_asked_about(place: str, revision: 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_tool_that_begins_to_write_is_refused_where_scripts_only_read(place: str) -> None:
     turning = Turning()
-    async with asyncio.timeout(PATIENCE), Client(PLACES[place](turning, writes="deny")) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(PLACES[place](turning, writes="deny")) as client:
         said = await run(client, script(place))
     assert "scripts on this server may only read" in said.text
     assert turning.calls == ["look", "turn"]
@@ -117,7 +117,7 @@ async def test_a_tool_that_is_gone_is_not_called() -> None:
         turning.look_is = None
 
     turning.turn = vanish  # type: ignore[method-assign]
-    async with asyncio.timeout(PATIENCE), Client(CodeModeServer(turning)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(CodeModeServer(turning)) as client:
         said = await run(client, script("elsewhere"))
     assert "Unknown tool: look" in said.text
     assert turning.calls == ["look"]
@@ -128,7 +128,7 @@ async def test_approval_does_not_cover_a_tool_that_became_destructive() -> None:
     turning = Turning()
     turning.server.remove("look")
     turning.server.tool(turning.look)
-    async with asyncio.timeout(PATIENCE), Client(own(turning), elicitation_handler=turning.answer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(own(turning), elicitation_handler=turning.answer) as client:
         assert (await run(client, script("own"))).structured["value"] == ["looked", "looked"]
     assert ["destructive" in one for one in turning.asked] == [False, True]
     assert turning.calls == ["look", "turn", "look"]
@@ -151,6 +151,6 @@ async def test_current_upstream_annotations_apply() -> None:
             await asyncio.sleep(0.01)
 
     call = Call(method="tools/list", params=Raw(b"{}"), id=1)
-    async with asyncio.timeout(PATIENCE), Client(gateway, elicitation_handler=turning.answer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(gateway, elicitation_handler=turning.answer) as client:
         assert (await run(client, code)).structured["value"] == ["looked", "looked"]
     assert len(turning.asked) == 1

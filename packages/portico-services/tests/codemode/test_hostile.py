@@ -19,7 +19,7 @@ from portico.auth import Principal
 from portico.extend import FIRST_MODERN_VERSION, Call, Decision, Visibility, dispatch_in_process
 from portico.types import ClientCapabilities
 from portico_services.codemode import CodeMode, CodeModeServer
-from support.shop import READS, Shop, jail_only, run
+from support.shop import READS, ToolShop, jail_only, run
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 
@@ -38,15 +38,15 @@ class Rules:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def open_shop() -> AsyncIterator[Shop]:
-    shop = Shop(max_calls=20, max_concurrent_calls=4, timeout=20.0, max_output_bytes=2000)
+async def open_shop() -> AsyncIterator[ToolShop]:
+    shop = ToolShop(max_calls=20, max_concurrent_calls=4, timeout=20.0, max_output_bytes=2000)
     shop.server.set_policy(access_policy=Rules())
     async with shop.server.lifespan():
         yield shop
 
 
 @pytest.fixture
-def shop(open_shop: Shop) -> Shop:
+def shop(open_shop: ToolShop) -> ToolShop:
     open_shop.orders.clear()
     open_shop.asked.clear()
     open_shop.agrees, open_shop.most_running = True, 0
@@ -54,7 +54,7 @@ def shop(open_shop: Shop) -> Shop:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(shop: Shop) -> AsyncIterator[Client]:
+async def client(shop: ToolShop) -> AsyncIterator[Client]:
     async with shop.client() as client:
         yield client
 
@@ -171,8 +171,8 @@ ENDLESS = {
 }
 
 
-async def test_a_script_that_never_ends_is_ended(shop: Shop) -> None:
-    hasty = Shop(timeout=0.3)
+async def test_a_script_that_never_ends_is_ended(shop: ToolShop) -> None:
+    hasty = ToolShop(timeout=0.3)
     async with hasty.client() as client:
         for what, script in ENDLESS.items():
             said = await run(client, "import tools\n" + script)
@@ -181,7 +181,7 @@ async def test_a_script_that_never_ends_is_ended(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_a_script_that_does_harm_is_refused(shop: Shop, client: Client, what: str) -> None:
+async def test_a_script_that_does_harm_is_refused(shop: ToolShop, client: Client, what: str) -> None:
     script, words = REFUSED[what]
     said = await run(client, HEAD + script)
     assert said.is_error, said.text
@@ -226,7 +226,7 @@ ODD: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-async def test_a_script_that_is_odd_comes_to_its_value(client: Client, what: str) -> None:
+async def test_unusual_scripts_return_their_value(client: Client, what: str) -> None:
     script, words = ODD[what]
     said = await run(client, script if "__future__" in script else HEAD + script)
     assert not said.is_error, said.text
@@ -256,7 +256,7 @@ os.read(3, 10000).decode(errors="replace")
         (r"""b'{"item":"\xff"}'""", "not requested"),
     ],
 )
-async def test_forged_arguments_reach_no_tool(shop: Shop, client: Client, arguments: str, words: str) -> None:
+async def test_forged_arguments_reach_no_tool(shop: ToolShop, client: Client, arguments: str, words: str) -> None:
     said = await run(client, FORGED_CALL % arguments)
     assert words in said.text
     assert shop.most_running == 0
@@ -266,19 +266,19 @@ async def test_after_all_that_a_script_runs_as_ever(client: Client) -> None:
     assert (await run(client, HEAD + "await price('abc')")).structured["value"] == 3
 
 
-async def test_concurrent_calls_are_bounded(shop: Shop, client: Client) -> None:
+async def test_concurrent_calls_are_bounded(shop: ToolShop, client: Client) -> None:
     await run(client, HEAD + "await asyncio.gather(*[price('a') for _ in range(20)])")
     assert 1 < shop.most_running <= 4
 
 
-async def test_a_denied_tool_is_refused_and_a_hidden_one_is_not_there(shop: Shop, client: Client) -> None:
+async def test_a_denied_tool_is_refused_and_a_hidden_one_is_not_there(shop: ToolShop, client: Client) -> None:
     shop.orders.append("pen")
     said = await run(client, HEAD + "try:\n    await tools.cancel('pen')\nexcept ToolError as e:\n    print(e.kind, e)")
     assert shop.orders == ["pen"]
     assert "cancel" in said.text
 
 
-async def test_a_write_that_hides_in_a_loop_is_asked_about(shop: Shop, client: Client) -> None:
+async def test_a_write_that_hides_in_a_loop_is_asked_about(shop: ToolShop, client: Client) -> None:
     """Its name stands nowhere in the script."""
     shop.agrees = False
     code = HEAD + "for name in dir(tools):\n    if name == 'or' + 'der':\n        await getattr(tools, name)('pen')"
@@ -288,7 +288,7 @@ async def test_a_write_that_hides_in_a_loop_is_asked_about(shop: Shop, client: C
     assert shop.orders == []
 
 
-async def test_approval_of_one_tool_does_not_cover_another(shop: Shop, client: Client) -> None:
+async def test_approval_of_one_tool_does_not_cover_another(shop: ToolShop, client: Client) -> None:
     """Only the first is in the list that the person agrees to; the other one is asked about when it comes."""
     code = "import tools\nfrom tools import price\nawait tools.order('a')\nawait getattr(tools, 'wri' + 'te_off')('b')"
 
@@ -308,7 +308,7 @@ async def test_approval_of_one_tool_does_not_cover_another(shop: Shop, client: C
     assert "write_off" not in shop.asked[0] and "write_off" in shop.asked[1]
 
 
-async def test_rules_that_ask_apply_within_a_script(shop: Shop, client: Client) -> None:
+async def test_rules_that_ask_apply_within_a_script(shop: ToolShop, client: Client) -> None:
     said = await run(client, HEAD + "[await price('a'), await price('expensive'), await order('b')]")
     assert not said.is_error, said.text
     assert said.structured["value"] == [1, 9, "ordered b"]
@@ -319,7 +319,7 @@ async def test_rules_that_ask_apply_within_a_script(shop: Shop, client: Client) 
     assert shop.orders == ["b"]
 
 
-async def test_a_module_that_was_changed_changes_nothing_but_the_script(shop: Shop, client: Client) -> None:
+async def test_a_module_that_was_changed_changes_nothing_but_the_script(shop: ToolShop, client: Client) -> None:
     code = (
         HEAD + "tools.price = tools.order = lambda *a: 0\ntools.ToolError = None\nfrom tools import price\nprice('a')"
     )
@@ -332,7 +332,7 @@ async def test_a_forged_result_is_only_the_scripts_own(client: Client) -> None:
     assert (await run(client, code)).structured["value"] == [1, 2]
 
 
-async def test_large_result_is_readable_only_by_the_caller(shop: Shop, client: Client) -> None:
+async def test_large_result_is_readable_only_by_the_caller(shop: ToolShop, client: Client) -> None:
     said = await run(client, "print('x' * 5000)\n'y' * 5000")
     assert len(said.content[0].text) < 2500
     uri = said.structured["rest"]
@@ -352,7 +352,7 @@ async def test_exceptions_have_the_tools_words(client: Client) -> None:
     assert said.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]
 
 
-async def test_a_journal_is_for_its_principal_and_its_script_alone(shop: Shop) -> None:
+async def test_journal_is_bound_to_principal_and_script(shop: ToolShop) -> None:
     """2026-07-28: what a client carries from round to round is worth nothing to another, or with another script."""
 
     async def call(name: str, code: str, **more: Any) -> Any:
@@ -471,7 +471,7 @@ async def test_data_and_arguments_are_as_deep_as_every_python_reads(levels: int,
     )
 
 
-async def test_tool_that_changed_during_the_confirmation_is_confirmed_again(shop: Shop) -> None:
+async def test_tool_that_changed_during_the_confirmation_is_confirmed_again(shop: ToolShop) -> None:
     """2026-07-28: between the two rounds a tool of the same name has come to mean something else."""
 
     async def call(**more: Any) -> Any:

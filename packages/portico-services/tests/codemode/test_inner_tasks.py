@@ -16,7 +16,7 @@ from portico.types import EmbeddedResource, ResourceLink, TextResourceContents
 from portico_gateway import Gateway
 from portico_services.codemode import CodeMode, CodeModeServer, script_run, service
 from support.paths import PROGRAMS
-from support.shop import PATIENCE, READS, jail_only, run
+from support.shop import READS, TIMEOUT_SECONDS, jail_only, run
 
 pytestmark = jail_only
 REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -89,12 +89,10 @@ def bakery() -> Bakery:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_tool_that_runs_only_as_a_task_is_waited_for_and_tells_how_far_it_is(
-    bakery: Bakery, revision: str
-) -> None:
+async def test_task_only_tool_is_awaited_with_progress(bakery: Bakery, revision: str) -> None:
     heard: list[str] = []
     bakery.server.add(CodeMode(writes="allow"))
-    async with asyncio.timeout(PATIENCE), Client(bakery.server, protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server, protocol_version=revision) as client:
         code = "from tools import bake\nawait asyncio.gather(bake('pie'), bake('tart'))"
         said = await client.call_tool(
             "run", {"code": code}, progress_handler=lambda _far, _of, words: heard.append(words or "")
@@ -111,7 +109,7 @@ async def test_elicitation_of_a_task_reaches_the_client(bakery: Bakery, revision
     code = "from tools import decorate, burn\ncolour = await decorate()\ntry:\n    await burn()\n"
     code += "except ToolError as failure:\n    return [colour, str(failure)]"
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(face, protocol_version=revision, elicitation_handler=bakery.answer) as client,
     ):
         said = await run(client, code)
@@ -129,7 +127,7 @@ async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> No
     code += "await asyncio.sleep(0.1)\nsold = await sell('pie')\nreturn [sold, await cake]"
     rules = {"rule": [{"tool": "*"}], "require": [{"tool": "bakery.sell", "confirm": "Sell?"}]}
     access_settings.apply(bakery.server, access_settings.read(rules))
-    async with asyncio.timeout(PATIENCE), Client(bakery.server, elicitation_handler=bakery.answer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server, elicitation_handler=bakery.answer) as client:
         said = await run(client, code)
     assert said.structured["value"] == ["sold pie", "in red"]
     assert bakery.begun == ["decorate"]
@@ -140,9 +138,9 @@ async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> No
 async def test_a_task_ends_with_its_run(
     bakery: Bakery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
-    monkeypatch.setattr(service, "INTERRUPTED_RUN_RETENTION_SECONDS", 0.05 if lasts else PATIENCE)
+    monkeypatch.setattr(service, "INTERRUPTED_RUN_RETENTION_SECONDS", 0.05 if lasts else TIMEOUT_SECONDS)
     bakery.server.add(CodeMode(store=tmp_path / "runs.db" if lasts else None))
-    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server) as client:
         running = asyncio.create_task(run(client, "from tools import watch\nawait watch()"))
         await bakery.begins.wait()
         running.cancel()
@@ -169,7 +167,7 @@ async def test_a_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task
         return "delivered"
 
     bakery.server.add(CodeMode(writes="allow"))
-    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server) as client:
         task = await client.start_task("run", {"code": "from tools import deliver\nreturn await deliver()"})
         assert begun.is_set() and task.id
         said = (await task.result()).structured
@@ -181,7 +179,7 @@ async def test_runs_that_are_tasks_leave_room_for_the_tasks_they_wait_for(bakery
     bakery.server.add(CodeMode(writes="allow"))
     assert bakery.server.tasks is not None
     bakery.server.tasks.concurrency = 1
-    async with asyncio.timeout(PATIENCE), Client(bakery.server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server) as client:
         # After two seconds a run is a task, and has the only place.
         code = "from tools import bake\nawait asyncio.sleep(2.2)\nawait bake('pie')"
         task = await client.start_task("run", {"code": code})
@@ -200,7 +198,7 @@ async def test_through_a_gateway(below: Any) -> None:
     async with gateway.lifespan():
         for revision in REVISIONS[1:]:
             client = Client(gateway, protocol_version=revision, elicitation_handler=answer)
-            async with asyncio.timeout(PATIENCE), client:
+            async with asyncio.timeout(TIMEOUT_SECONDS), client:
                 said = await run(client, "from tools import b\nreturn [await b.must('it'), await b.greet()]")
             assert said.text == '["did it","Hello, Ada!"]', revision
 
@@ -215,7 +213,7 @@ async def test_a_run_that_was_killed_or_stopped_takes_up_the_same_task(tmp_path:
         return {}
 
     async def once() -> Any:
-        async with asyncio.timeout(PATIENCE), Client(command, elicitation_handler=answer) as client:
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(command, elicitation_handler=answer) as client:
             return await run(client, "from tools import post\nawait post(7)")
 
     with pytest.raises(TransportError):
@@ -237,7 +235,7 @@ async def test_of_a_mounted_server(bakery: Bakery, revision: str, prefix: str | 
     listed = [one if prefix is None else f"{prefix}_{one}" for one in names]
     get = "import tools\nbake, decorate, watch, until_begun = [getattr(tools, one.replace('.', '_')) for one in data]\n"
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(face, protocol_version=revision, elicitation_handler=bakery.answer) as client,
     ):
         said = await run(client, f"{get}return [await bake('pie'), await decorate()]", data=listed)
@@ -259,7 +257,7 @@ async def test_addresses_in_the_result_of_a_task_lead_to_the_mounted_server(bake
     village.mount(bakery.server, "b")
     county.mount(village, "v")
     code = "import tools\nreturn [await tools.v_b_plain(), await tools.v_b_slow()]"
-    async with asyncio.timeout(PATIENCE), Client(CodeModeServer(county)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(CodeModeServer(county)) as client:
         [plain], [first, second] = (await run(client, code)).structured["value"]
     assert plain["uri"] == first["uri"] == "cake://v/b/pie"
     assert second["resource"]["uri"] == "cake://v/b/tart"
@@ -271,12 +269,12 @@ async def test_of_a_mounted_server_a_run_that_is_paused_takes_up_the_same_task(b
     host.add(CodeMode())
     code = "from tools import decorate, sell\ncake = asyncio.create_task(decorate())\n"
     code += "await asyncio.sleep(0.1)\nsold = await sell('pie')\nreturn [sold, await cake]"
-    async with asyncio.timeout(PATIENCE), Client(host, elicitation_handler=bakery.answer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(host, elicitation_handler=bakery.answer) as client:
         assert (await run(client, code)).structured["value"] == ["sold pie", "in red"]
     assert bakery.begun == ["decorate"]
 
 
-async def test_the_task_of_a_mounted_server_is_its_callers_alone(bakery: Bakery) -> None:
+async def test_task_of_a_mounted_server_belongs_to_its_caller(bakery: Bakery) -> None:
     """Its id says whose it is, and is no way in: a client that asks for it itself is told of no such task."""
     host = Server("village")
     host.mount(bakery.server, "b")
@@ -292,7 +290,7 @@ async def test_the_task_of_a_mounted_server_is_its_callers_alone(bakery: Bakery)
         return task
 
     inner._create = remember  # type: ignore[method-assign]
-    async with asyncio.timeout(PATIENCE), Client(host) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(host) as client:
         assert (await run(client, "from tools import b\nawait b.bake('pie')")).structured["value"] == "baked pie"
         for id in (seen[0], f"b.{seen[0]}"):
             with pytest.raises(ProtocolError, match=r"Unknown task|Missing required client capability"):

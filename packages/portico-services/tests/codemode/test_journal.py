@@ -63,7 +63,7 @@ async def test_only_a_dead_process_leaves_its_run_behind(store: RunStore, monkey
     await found.pause()
 
 
-def test_a_process_is_known_by_when_it_began() -> None:
+def test_process_is_identified_by_its_start_time() -> None:
     machine, pid, begun = process_lease.current_holder().split(" ")
     assert process_lease.is_alive(process_lease.current_holder(), 0.0)
     assert not process_lease.is_alive(f"{machine} {pid} 1", 0.0)

@@ -15,7 +15,7 @@ import pytest
 from portico import Client
 from portico.errors import TransportError
 from support.paths import PROGRAMS
-from support.shop import PATIENCE, jail_only
+from support.shop import TIMEOUT_SECONDS, jail_only
 
 pytestmark = jail_only
 LEDGER = PROGRAMS / "ledger.py"
@@ -47,7 +47,7 @@ class Person:
 async def call(person: Person, revision: str, file: Path, data: int, code: str = CODE) -> Any:
     command = [sys.executable, str(LEDGER), str(file), str(file.with_suffix(".db"))]
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(command, protocol_version=revision, elicitation_handler=person.answer) as client,
     ):
         return await client.call_tool("run", {"code": code, "data": data}, raise_on_error=False)
@@ -80,7 +80,7 @@ async def test_no_write_is_lost_or_made_twice(
     assert person.asked == 1
 
 
-async def test_write_interrupted_before_it_was_made_has_an_unknown_outcome(tmp_path: Path) -> None:
+async def test_interrupted_write_has_an_unknown_outcome(tmp_path: Path) -> None:
     """From outside it cannot be told from one that was made: it is not made again, and the script may decide."""
     file, person = tmp_path / "ledger", Person()
     file.with_suffix(".fate").write_text("before 5")

@@ -19,7 +19,7 @@ from portico.extend import Call
 from portico.search import ToolSearchServer
 from portico_services.codemode import CodeMode, CodeModeServer, service
 from portico_services.livepython.sandbox.worker import PythonWorker
-from support.shop import PATIENCE, READS, Shop, jail_only, run
+from support.shop import READS, TIMEOUT_SECONDS, ToolShop, jail_only, run
 
 pytestmark = jail_only
 DISCOVERED = b"""{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},
@@ -76,7 +76,7 @@ async def test_results_of_all_kinds_come_to_a_value_or_to_an_error() -> None:
     code += "    try:\n        found[name] = str(await getattr(tools, name)())\n"
     code += "    except ToolError as failure:\n        found[name] = failure.kind\nreturn found"
     face = CodeModeServer(Oddity({name: result for name, (result, _) in RESULTS.items()}), timeout=10.0)
-    async with asyncio.timeout(PATIENCE), Client(face) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(face) as client:
         said = await run(client, code, data=list(RESULTS))
     assert said.structured["value"] == {name: wanted for name, (_, wanted) in RESULTS.items()}
 
@@ -92,7 +92,7 @@ NAMES = [
 async def test_a_tool_of_any_name_can_be_called_and_described() -> None:
     code = "import tools\nreturn [await one() for one in vars(tools).values() if type(one).__name__ == 'ToolFunction']"
     face = CodeModeServer(Oddity({one: structured(json.dumps(one).encode()) for one in NAMES}))
-    async with asyncio.timeout(PATIENCE), Client(face) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(face) as client:
         found = (await run(client, code)).structured["value"]
         stubs = (await client.call_tool("describe_tools", {"tools": NAMES})).text
     assert set(found) == set(NAMES)
@@ -116,7 +116,7 @@ async def test_a_tool_and_a_server_may_have_one_name() -> None:
     host.add(CodeMode())
     code = "from tools import github\nreturn [await github(), await github.issue(), await github.github(), "
     code += "await github.tool()]"
-    async with asyncio.timeout(PATIENCE), Client(host) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(host) as client:
         said = await run(client, code)
         assert said.structured["value"] == [
             "the tool",
@@ -144,7 +144,7 @@ async def test_error_that_json_cannot_represent_is_still_a_tool_error(what: str)
         raise ODD_REFUSALS[what]
 
     server.add(CodeMode(timeout=5.0))
-    async with asyncio.timeout(PATIENCE), Client(server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
         said = await run(client, "from tools import refuse\nawait refuse()")
     assert "ToolError: no" in said.text
     assert "Traceback" not in said.text
@@ -165,7 +165,7 @@ async def test_code_mode_and_tool_search_wrap_a_low_level_server(face: Any) -> N
         return [{"type": "text", "text": f"{name}: {arguments['text']}"}]
 
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(face(server, **({"writes": "allow"} if face is CodeModeServer else {}))) as client,
     ):
         assert "echo(text: str" in (await client.call_tool("find_tools", {"queries": "echo"})).text
@@ -185,7 +185,7 @@ UNCAUGHT = {
 @pytest.mark.parametrize("what", UNCAUGHT)
 async def test_uncaught_error_in_a_script_is_reported_without_internal_paths(what: str) -> None:
     code, words = UNCAUGHT[what]
-    async with Shop().client() as client:
+    async with ToolShop().client() as client:
         said = await run(client, f"import gc\nfrom tools import price, refuse\n{code}\n1")
     assert said.structured["value"] == 1
     assert words in said.text
@@ -202,12 +202,12 @@ def kept_runs(store: Path) -> list[tuple[str]]:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("state", ["in a write", "after a write", "while a person is asked"])
-async def test_a_run_that_its_client_cancels_is_forgotten(
+async def test_cancelled_run_is_discarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str, state: str
 ) -> None:
     monkeypatch.setattr(service, "INTERRUPTED_RUN_RETENTION_SECONDS", 0.05)
     store, reached = tmp_path / "runs.db", asyncio.Event()
-    shop = Shop(store=store, allow_tasks=False)
+    shop = ToolShop(store=store, allow_tasks=False)
 
     @shop.server.tool
     async def build(item: str) -> str:
@@ -228,7 +228,7 @@ async def test_a_run_that_its_client_cancels_is_forgotten(
     code = {"in a write": "await build('a')", "after a write": "await order('a')\nawait look_on()"}
     script = "from tools import build, order, look_on\n" + code.get(state, "await order('a')")
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(shop.server, protocol_version=revision, elicitation_handler=answer) as client,
     ):
         running = asyncio.create_task(run(client, script))
@@ -251,7 +251,7 @@ async def test_calls_side_by_side_are_answered_in_one_message(monkeypatch: pytes
     told: list[int] = []
     tell = PythonWorker.send
     monkeypatch.setattr(PythonWorker, "send", lambda self, said: (told.append(said.count(b'"n":')), tell(self, said)))
-    shop = Shop(max_concurrent_calls=50)
+    shop = ToolShop(max_concurrent_calls=50)
     async with shop.client() as client:
         code = "from tools import price\nawait asyncio.gather(*[price('a') for _ in range(50)])\nawait price('b')\nNone"
         await run(client, code)

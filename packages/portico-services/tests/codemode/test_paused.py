@@ -15,7 +15,7 @@ from portico.extend import Call
 from portico.types import ClientCapabilities
 from portico_services.codemode import answer_replay, journal as journals
 from portico_services.codemode.journal import RunJournal, RunStore, read_output, store_output
-from support.shop import PATIENCE, READS, Shop, jail_only, run
+from support.shop import READS, TIMEOUT_SECONDS, ToolShop, jail_only, run
 
 ELICITS = ClientCapabilities(elicitation={"form": {}})
 MIB = 2**20
@@ -81,7 +81,7 @@ async def test_resuming_an_evicted_run_reports_that_it_expired(
     monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(journals, "MAX_BYTES_PER_CALLER", 2 * MIB)
-    shop = Shop(allow_tasks=False)
+    shop = ToolShop(allow_tasks=False)
 
     async def ask(n: int, **more: Any) -> Any:
         arguments = {"code": f"from tools import order\nawait order('{n}')"}
@@ -91,7 +91,7 @@ async def test_resuming_an_evicted_run_reports_that_it_expired(
         )
         return await shop.server(call)
 
-    async with asyncio.timeout(PATIENCE), shop.server.lifespan():
+    async with asyncio.timeout(TIMEOUT_SECONDS), shop.server.lifespan():
         asked = [await ask(n) for n in range(3)]
         carried = [
             {
@@ -110,7 +110,7 @@ async def test_resuming_an_evicted_run_reports_that_it_expired(
 @jail_only
 async def test_concurrent_results_do_not_exceed_the_journal_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_replay, "MAX_JOURNAL_BYTES", 100_000)
-    shop = Shop()
+    shop = ToolShop()
 
     @shop.server.tool(annotations=READS)
     def long() -> str:

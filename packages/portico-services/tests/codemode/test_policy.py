@@ -235,7 +235,7 @@ async def test_a_script_with_the_name_of_a_hidden_tool_is_called_as_it_is_listed
 
 
 @jail_only
-async def test_a_tool_that_came_later_has_its_name_alone(server: Server) -> None:
+async def test_later_tool_keeps_its_listed_name(server: Server) -> None:
     async with Client(CodeModeServer(server, pinned_tools=["late"]), principal=ANN) as ann:
         await run(ann, "'mine'", save="late")
 
@@ -339,7 +339,7 @@ async def test_one_invalid_tool_does_not_affect_the_others() -> None:
 # Several processes, and much that changes at once
 
 
-async def test_a_process_that_has_listed_nothing_yet_answers_as_the_one_that_has() -> None:
+async def test_process_without_cached_list_answers_equally() -> None:
     server = Server("many", version="1")
     for n in range(50):
         server.tool(name=f"tool_{n}", annotations=READS)(lambda: "answer")
@@ -471,9 +471,7 @@ async def test_code_mode_over_a_view_finds_and_runs_only_its_tools(gateway: Gate
 
 
 @jail_only
-async def test_a_run_that_was_begun_in_one_view_is_not_gone_on_with_in_another(
-    gateway: Gateway, tmp_path: Path
-) -> None:
+async def test_run_cannot_be_resumed_in_another_view(gateway: Gateway, tmp_path: Path) -> None:
     gateway.add_view("rest", upstreams=["other"])
     store = str(tmp_path / "runs.db")
     rest, ops = (CodeModeServer(gateway.views[name], store=store) for name in ("rest", "ops"))

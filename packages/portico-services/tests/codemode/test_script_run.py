@@ -10,21 +10,21 @@ import pytest_asyncio
 
 from portico import Client
 from portico_services.codemode import script_run, service
-from support.shop import Shop, jail_only, run
+from support.shop import ToolShop, jail_only, run
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def open_shop() -> AsyncIterator[Shop]:
-    shop = Shop()
+async def open_shop() -> AsyncIterator[ToolShop]:
+    shop = ToolShop()
     async with shop.server.lifespan():
         yield shop
 
 
 @pytest.fixture
-def shop(open_shop: Shop) -> Shop:
+def shop(open_shop: ToolShop) -> ToolShop:
     open_shop.orders.clear()
     open_shop.asked.clear()
     open_shop.agrees = True
@@ -33,13 +33,13 @@ def shop(open_shop: Shop) -> Shop:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(shop: Shop) -> AsyncIterator[Client]:
+async def client(shop: ToolShop) -> AsyncIterator[Client]:
     async with shop.client() as client:
         yield client
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_script_calls_tools_side_by_side(shop: Shop, revision: str) -> None:
+async def test_a_script_calls_tools_side_by_side(shop: ToolShop, revision: str) -> None:
     code = "from tools import price\nfound = await asyncio.gather(*[price(i) for i in data])\nprint('done')\nsum(found)"
     async with shop.client(revision) as client:
         said = await run(client, code, data=["a", "bb", "ccc"])
@@ -49,7 +49,7 @@ async def test_a_script_calls_tools_side_by_side(shop: Shop, revision: str) -> N
 
 
 @pytest.mark.parametrize("revision", REVISIONS[2:])
-async def test_the_first_write_asks_once_and_then_goes_on(shop: Shop, revision: str) -> None:
+async def test_first_write_requires_one_confirmation(shop: ToolShop, revision: str) -> None:
     code = "from tools import order, price\nawait price('a')\nreturn [await order(one) for one in ('pen', 'ink')]"
     async with shop.client(revision) as client:
         said = await run(client, code)
@@ -60,7 +60,7 @@ async def test_the_first_write_asks_once_and_then_goes_on(shop: Shop, revision: 
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_writes_are_refused_without_elicitation(shop: Shop, revision: str) -> None:
+async def test_writes_are_refused_without_elicitation(shop: ToolShop, revision: str) -> None:
     async with shop.client(revision, asks=False) as client:
         said = await run(client, "from tools import order\nawait order('pen')")
     assert said.is_error
@@ -68,7 +68,7 @@ async def test_writes_are_refused_without_elicitation(shop: Shop, revision: str)
     assert shop.orders == []
 
 
-async def test_declined_confirmation_is_not_repeated(shop: Shop, client: Client) -> None:
+async def test_declined_confirmation_is_not_repeated(shop: ToolShop, client: Client) -> None:
     shop.agrees = False
     code = (
         "from tools import order, ToolError\nsaid = []\nfor item in 'abc':\n    try:\n        await order(item)\n"
@@ -79,7 +79,7 @@ async def test_declined_confirmation_is_not_repeated(shop: Shop, client: Client)
     assert len(shop.asked) == 1
 
 
-async def test_writes_side_by_side_are_one_list(shop: Shop, client: Client) -> None:
+async def test_writes_side_by_side_are_one_list(shop: ToolShop, client: Client) -> None:
     code = "from tools import order, cancel\nawait asyncio.gather(*[order(f'pen {n}') for n in range(12)])"
     assert len((await run(client, code)).structured["value"]) == 12
     assert sorted(shop.orders) == sorted(f"pen {n}" for n in range(12))
@@ -89,7 +89,7 @@ async def test_writes_side_by_side_are_one_list(shop: Shop, client: Client) -> N
 
 
 @pytest.mark.parametrize("revision", REVISIONS[2:])
-async def test_time_and_chance_are_the_same_when_a_run_goes_on(shop: Shop, revision: str) -> None:
+async def test_time_and_chance_are_the_same_when_a_run_goes_on(shop: ToolShop, revision: str) -> None:
     code = (
         "import random, time, uuid, secrets, datetime, os\nfrom tools import order\n"
         "found = [random.random(), random.Random().random(), time.time(), str(uuid.uuid4()), secrets.token_hex(4),\n"
@@ -101,7 +101,7 @@ async def test_time_and_chance_are_the_same_when_a_run_goes_on(shop: Shop, revis
     assert shop.orders == [said.structured["value"]]
 
 
-async def test_a_script_that_does_something_else_when_it_goes_on_is_stopped(shop: Shop, client: Client) -> None:
+async def test_script_that_diverges_on_resume_is_stopped(shop: ToolShop, client: Client) -> None:
     code = "import os\nfrom tools import price, order\nawait price('x' * os.getpid())\nawait order('pen')"
     said = await run(client, code)
     assert said.is_error
@@ -121,7 +121,7 @@ async def test_common_script_styles_run(client: Client) -> None:
     assert (await run(client, limited + "except TimeoutError:\n    done = True\ndone")).structured["value"] is True
 
 
-async def test_unawaited_writes_finish_before_the_response(shop: Shop, client: Client) -> None:
+async def test_unawaited_writes_finish_before_the_response(shop: ToolShop, client: Client) -> None:
     """A write that was begun is made, whether or not the script waited for it."""
     code = "from tools import order\nasyncio.create_task(order('pen'))\nawait asyncio.sleep(0)\nawait order('ink')"
     said = await run(client, code)
@@ -129,9 +129,7 @@ async def test_unawaited_writes_finish_before_the_response(shop: Shop, client: C
     assert sorted(shop.orders) == ["ink", "pen"]
 
 
-async def test_a_run_whose_question_is_not_answered_ends_with_its_sandbox(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unanswered_run_ends_with_its_sandbox(shop: ToolShop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_run, "MAX_ASKING_SECONDS", 0.3)
 
     async def never(*_: object, **__: object) -> object:
@@ -147,7 +145,7 @@ async def test_a_run_whose_question_is_not_answered_ends_with_its_sandbox(
     assert shop.orders == [] and shop.code._places._held == {}
 
 
-async def test_runs_of_one_caller_wait_for_each_other(shop: Shop) -> None:
+async def test_runs_of_one_caller_wait_for_each_other(shop: ToolShop) -> None:
     most = 0
 
     async def watch() -> None:

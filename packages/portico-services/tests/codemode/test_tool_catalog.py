@@ -13,7 +13,7 @@ from portico import Client, Server
 from portico.auth import Principal
 from portico_services.codemode import CodeModeServer
 from portico_services.codemode.tool_catalog import ScriptTool, ToolCatalog
-from support.shop import READS, Shop, jail_only, run
+from support.shop import READS, ToolShop, jail_only, run
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 
@@ -24,8 +24,8 @@ class Line(TypedDict, total=False):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shop() -> AsyncIterator[Shop]:
-    shop = Shop()
+async def shop() -> AsyncIterator[ToolShop]:
+    shop = ToolShop()
     store = Server("store", version="1")
 
     @store.tool(annotations=READS)
@@ -44,7 +44,7 @@ def client_of(shop: Any, name: str = "", revision: str = "2026-07-28") -> Client
     return Client(shop.face, principal=principal, protocol_version=revision, elicitation_handler=shop.answer)
 
 
-async def test_code_mode_lists_three_tools(shop: Shop) -> None:
+async def test_code_mode_lists_three_tools(shop: ToolShop) -> None:
     async with client_of(shop) as client:
         assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
         found = await client.call_tool("find_tools", {"queries": "what something costs"})
@@ -52,7 +52,7 @@ async def test_code_mode_lists_three_tools(shop: Shop) -> None:
         assert (await run(client, "from tools import price\nawait price('abc')")).structured["value"] == 3
 
 
-async def test_a_mounted_server_is_a_module(shop: Shop) -> None:
+async def test_a_mounted_server_is_a_module(shop: ToolShop) -> None:
     code = "from tools import store\nfrom tools.store import find_line\nfrom tools import store_find_line\n" + (
         "[(await f('red', size=1))['parts'] for f in (store.find_line, find_line, store_find_line)]"
     )
@@ -75,7 +75,7 @@ async def test_names_that_python_can_write() -> None:
     ]
 
 
-async def test_tools_are_described_as_python(shop: Shop) -> None:
+async def test_tools_are_described_as_python(shop: ToolShop) -> None:
     async with client_of(shop) as client:
         said = (await client.call_tool("describe_tools", {"tools": ["store.find_line", "order"]})).text
     assert 'async def store.find_line(color: Literal["red", "blue"], size: int = ...) -> FindLineResult:' in said
@@ -88,7 +88,7 @@ async def test_tools_are_described_as_python(shop: Shop) -> None:
             await client.call_tool("describe_tools", {"tools": ["prise"]})
 
 
-async def test_saved_script_is_listed_and_callable_only_for_its_owner(shop: Shop) -> None:
+async def test_saved_script_is_listed_and_callable_only_for_its_owner(shop: ToolShop) -> None:
     async with client_of(shop, "ann") as ann, client_of(shop, "eve") as eve:
         said = await run(
             ann, "# All prices.\nfrom tools import price\n[await price(i) for i in data or []]", save="prices"
@@ -104,7 +104,7 @@ async def test_saved_script_is_listed_and_callable_only_for_its_owner(shop: Shop
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_saved_scripts_are_listed_at_every_revision(shop: Shop, revision: str) -> None:
+async def test_saved_scripts_are_listed_at_every_revision(shop: ToolShop, revision: str) -> None:
     async with client_of(shop, "bob", revision) as bob:
         await run(bob, "'hello'", save="greet")
         assert "greet" in [one.name for one in await bob.list_tools(refresh=True)]
@@ -113,7 +113,7 @@ async def test_saved_scripts_are_listed_at_every_revision(shop: Shop, revision: 
         assert "greet" not in [one.name for one in await bob.list_tools(refresh=True)]
 
 
-async def test_a_script_whose_tool_has_changed_is_not_run(shop: Shop) -> None:
+async def test_a_script_whose_tool_has_changed_is_not_run(shop: ToolShop) -> None:
     def weigh(item: str) -> int:
         """What something weighs."""
         return 1
@@ -135,7 +135,7 @@ async def test_a_script_whose_tool_has_changed_is_not_run(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("name", ["order", "run", "Big", "a b", "../x", ""])
-async def test_names_that_cannot_be_saved(shop: Shop, name: str) -> None:
+async def test_names_that_cannot_be_saved(shop: ToolShop, name: str) -> None:
     async with client_of(shop, "ann") as ann:
         said = await run(ann, "1", save=name)
     assert said.is_error

@@ -19,7 +19,7 @@ from portico.cli import tool_search
 from portico.extend import Call, Handler, serve_http
 from portico_gateway import Gateway
 from portico_services.codemode import CodeMode, CodeModeServer
-from support.shop import PATIENCE, READS, Shop, jail_only, run
+from support.shop import READS, TIMEOUT_SECONDS, ToolShop, jail_only, run
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
@@ -30,20 +30,20 @@ SCRIPT = "from tools import price, order\nawait price('abc')\nawait order('pen')
 class Served:
     """A shop, and where it is served over HTTP: as it is, and with its face beside it."""
 
-    def __init__(self, shop: Shop, url: str) -> None:
+    def __init__(self, shop: ToolShop, url: str) -> None:
         self.shop, self.url = shop, url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[Served]:
-    shop = Shop()
+    shop = ToolShop()
     tool_search._add_endpoint(shop.server, "code", "/mcp/code", lambda: CodeModeServer(shop.server))
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve_http(shop.server, port=0, on_ready=ready.set_result, stop=stop))
-    yield Served(shop, await asyncio.wait_for(ready, PATIENCE))
+    yield Served(shop, await asyncio.wait_for(ready, TIMEOUT_SECONDS))
     stop.set()
-    await asyncio.wait_for(serving, PATIENCE)
+    await asyncio.wait_for(serving, TIMEOUT_SECONDS)
 
 
 def expected(revision: str) -> tuple[list[str], str]:
@@ -57,7 +57,7 @@ async def test_over_http_at_every_revision(served: Served, revision: str, path: 
     served.shop.orders.clear()
     url = served.url.replace("/mcp", path)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(url, protocol_version=revision, elicitation_handler=served.shop.answer) as client,
     ):
         said = await run(client, SCRIPT)
@@ -82,7 +82,7 @@ async def test_over_stdio_at_every_revision(tmp_path: Path, revision: str) -> No
 
     code = "from tools import look, write\nawait write(1)\nreturn await look()"
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(command, protocol_version=revision, elicitation_handler=agree) as client,
     ):
         assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
@@ -96,7 +96,7 @@ async def test_a_client_with_tasks_is_asked_in_a_task(served: Served) -> None:
     """2026-07-28 with the tasks extension: the run goes on as a task when it has to wait for a person."""
     served.shop.orders.clear()
     served.shop.asked.clear()
-    async with asyncio.timeout(PATIENCE), Client(served.url, elicitation_handler=served.shop.answer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(served.url, elicitation_handler=served.shop.answer) as client:
         task = await client.start_task("run", {"code": SCRIPT})
         said = await task.result()
     assert said.structured["value"] == "done"
@@ -123,7 +123,7 @@ class Recorder:
 
 
 async def test_every_inner_call_is_recorded_under_its_own_name(served: Served) -> None:
-    recorder, shop = Recorder(), Shop()
+    recorder, shop = Recorder(), ToolShop()
     shop.server.set_policy(audit_hook=recorder)
     async with shop.client() as client:
         await run(client, "from tools import price\nawait asyncio.gather(price('a'), price('b'))")
@@ -150,7 +150,7 @@ async def test_an_inner_call_carries_the_trace_and_the_caller() -> None:
     server.add_middleware(watching)
     meta = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     asked = {"name": "run", "arguments": {"code": "from tools import look\nawait look()"}, "_meta": meta}
-    async with asyncio.timeout(PATIENCE), Client(server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
         await client.request("tools/call", asked)
     outer, inner = (one for one in seen if one.method == "tools/call")
     assert b'"look"' in bytes(inner.params)
@@ -172,6 +172,6 @@ async def test_through_a_gateway_each_upstream_is_a_module() -> None:
     gateway = Gateway({"east": upstream("east"), "west": upstream("west")})
     face = CodeModeServer(gateway)
     code = "from tools import east, west\nawait asyncio.gather(east.who(), west.who('hi'))"
-    async with asyncio.timeout(PATIENCE), gateway.lifespan(), face.own_tools.lifespan(), Client(face) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), gateway.lifespan(), face.own_tools.lifespan(), Client(face) as client:
         said = await run(client, code)
     assert said.structured["value"] == ["hello from east", "hi from west"]

@@ -136,7 +136,7 @@ def test_without_breaking_changes_nothing_has_to_be_done(tool: Make) -> None:
 # A tool as a whole
 
 
-def test_a_tool_that_is_gone_breaks_and_one_that_is_new_does_not(tool: Make) -> None:
+def test_removed_tool_is_breaking_and_added_tool_is_not(tool: Make) -> None:
     one, none = tool(), contract_from_tools([], server="s", version="1.0.0")
     assert diff_contracts(one, none).level == "breaking"
     assert diff_contracts(none, one).level == "minor"
@@ -276,7 +276,7 @@ def test_a_schema_has_not_changed_from_itself(schema: Schema) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(SCHEMAS, SCHEMAS)
-def test_a_way_back_is_as_long_as_the_way_there(old: Schema, new: Schema) -> None:
+def test_migration_guide_is_symmetric(old: Schema, new: Schema) -> None:
     assert bool(compare_schemas(old, new)) == bool(compare_schemas(new, old))
 
 

@@ -70,7 +70,7 @@ def passing(following: Handler) -> Handler:
 
 @pytest.mark.parametrize("name, arguments", QUESTIONS)
 @pytest.mark.parametrize("is_wrapped", [False, True], ids=["plain", "wrapped"])
-async def test_a_question_costs_the_same_however_many_tools_there_are(
+async def test_batch_overhead_is_independent_of_catalog_size(
     name: str, arguments: dict[str, Any], is_wrapped: bool
 ) -> None:
     counts: list[int] = []
@@ -134,7 +134,7 @@ async def test_spec_list_shows_each_caller_its_visible_tools() -> None:
             assert {one["description"] for one in listed if one["name"] == "tool_1"} == {words}
 
 
-def test_a_name_is_found_among_many() -> None:
+def test_name_is_found_in_a_large_catalog() -> None:
     names = FuzzyNames(f"s.tool_number_{at}" for at in range(3000))
     assert names.nearest("s.tool_numbr_2999")[0] == "s.tool_number_2999"
     assert FuzzyNames(["a.b", "weather.rain"]).nearest("weather.rian") == ["weather.rain"]

@@ -48,7 +48,7 @@ async def test_non_object_result_is_wrapped_in_an_object(shop: Server) -> None:
     assert (await call(shop, request("shop.count"))).data == {"result": 3}
 
 
-async def test_words_are_the_data_of_a_tool_that_promises_nothing(shop: Server) -> None:
+async def test_text_is_the_data_of_a_tool_without_output_schema(shop: Server) -> None:
     assert (await call(shop, request("shop.advice", about="less"))).data == {"text": "Buy less."}
 
 
@@ -106,7 +106,7 @@ class _Noting:
         self._notes.append("out")
 
 
-async def test_a_result_in_the_words_of_the_contract_is_taken_as_one() -> None:
+async def test_result_in_contract_form_is_accepted() -> None:
     server = Server("words")
 
     @server.tool
@@ -153,14 +153,14 @@ async def test_missing_argument_is_named(shop: Server) -> None:
     assert (kind, details) == ("ValidationError", {"parameter": "product", "constraint": "is required"})
 
 
-async def test_an_unknown_tool_is_not_found_and_the_nearest_is_named(shop: Server) -> None:
+async def test_unknown_tool_error_names_the_nearest(shop: Server) -> None:
     kind, details = await error_of(shop, "shop.buyy")
     assert kind == "ResourceNotFound"
     assert details["code"] == "MCP-ToolNotFound"
     assert "shop.buy" in details["suggestions"]
 
 
-async def test_a_refusal_keeps_its_type_and_details(shop: Server) -> None:
+async def test_tool_error_preserves_type_and_details(shop: Server) -> None:
     assert await error_of(shop, "shop.read_file", path="/x") == ("FileNotFoundError", {"path": "/x"})
     async with Client(shop) as client:
         assert await error_of(client, "shop.read_file", path="/x") == ("FileNotFoundError", {"path": "/x"})
@@ -297,7 +297,7 @@ async def test_transport_failures_have_an_error_type(
 # What is known of a server may be out of date
 
 
-async def test_a_tool_that_has_come_since_is_found() -> None:
+async def test_tool_added_later_is_found() -> None:
     server = Server("s")
     server.tool(_one)
     async with Client(server) as client:

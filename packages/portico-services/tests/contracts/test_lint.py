@@ -37,7 +37,7 @@ def body(title: str) -> str:
     return TEMPLATE[start : end + 1 if end > 0 else len(TEMPLATE)]
 
 
-def test_the_template_has_nothing_wrong_with_it() -> None:
+def test_template_has_no_findings() -> None:
     assert lint_document(TEMPLATE) == []
 
 
@@ -47,7 +47,7 @@ def test_rules_document_names_every_linted_section() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nothing", "# A title\n\nSome words.\n"])
-def test_a_text_with_nothing_in_it_lacks_everything(text: str) -> None:
+def test_empty_text_lacks_every_section(text: str) -> None:
     said = messages(text)
     assert len([one for one in said if one.startswith("section")]) == 8
     assert any("## Tool:" in one for one in said)

@@ -151,7 +151,7 @@ def test_offers_that_were_changed_by_hand_are_seen() -> None:
         {"type": "object", "examples": [{"a": "Send the keys."}]},
     ],
 )
-def test_words_anywhere_in_a_schema_are_words(tool: Make, schema: dict[str, Any]) -> None:
+def test_schema_text_is_searched_at_every_depth(tool: Make, schema: dict[str, Any]) -> None:
     for members in ({"input": schema}, {"output": schema}):
         plain = {key: {"type": "object"} for key in members}
         assert [one.is_words for one in lockfile.check_drift(tool(**plain), tool(**members)).changes] == [True]

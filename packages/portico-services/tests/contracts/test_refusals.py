@@ -94,7 +94,7 @@ async def test_malformed_call_is_a_validation_error(given: Any, parameter: str) 
     assert (kind, details["parameter"]) == ("ValidationError", parameter)
 
 
-async def test_a_call_may_be_given_as_json_has_it() -> None:
+async def test_call_accepts_json_input() -> None:
     given: Any = {"tool_name": "s.take", "arguments": {"x": 1}}
     assert (await call(plain(), given)).status == "success"
 
@@ -115,7 +115,7 @@ async def test_invalid_spec_tool_arguments_are_a_validation_error(tool: str, arg
     assert error(await call(server, request(f"contracts.{tool}", **arguments)))[0] == "ValidationError"
 
 
-async def test_a_specification_is_found_by_the_last_part_of_a_name_that_one_tool_has() -> None:
+async def test_specification_is_found_by_a_unique_name_suffix() -> None:
     server = Server("s")
     server.add(Contracts())
     for name in ("mine.first", "mine.twice", "yours.twice"):

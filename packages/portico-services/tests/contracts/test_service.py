@@ -21,7 +21,7 @@ from portico_services.contracts.definitions import contract_from_tools
 from portico_services.contracts.lint import lint_document
 from portico_services.rate_limit import ToolRateLimiter
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 OWN = [
     "spec_list",
     "spec_get",
@@ -155,7 +155,7 @@ async def test_specifications_lists_and_text_can_be_compared(server: Server) -> 
     assert (await asked(server, "spec_diff", old="count", new="advice"))["level"] == "breaking"
 
 
-async def test_nothing_has_changed_since_a_lock_that_was_just_made(server: Server) -> None:
+async def test_new_lock_has_no_drift(server: Server) -> None:
     async with Client(server) as client:
         tools = [msgspec.to_builtins(tool) for tool in await client.list_tools()]
         assert client.instructions
@@ -233,7 +233,7 @@ async def test_prompts_contain_the_required_sections(server: Server) -> None:
 # Batches
 
 
-async def test_each_call_has_its_result_in_its_place(server: Server) -> None:
+async def test_batch_results_are_in_call_order(server: Server) -> None:
     calls = [
         {"tool_name": "shop.count"},
         {"tool_name": "buy", "arguments": {"product": "sock"}},
@@ -272,7 +272,7 @@ async def test_batch_runs_in_parallel_up_to_the_limit() -> None:
         await full.wait()
         running -= 1
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asked(server, "tools_batch", calls=[{"tool_name": "wait"}] * 20, parallel=True)
     assert most == background_calls.MAX_PARALLEL_CALLS
 
@@ -348,7 +348,7 @@ async def test_progress_and_logs_of_a_batch_are_heard(server: Server) -> None:
     assert said == ["did 1", "did 2"]
 
 
-async def test_too_many_calls_of_a_tool_that_reaches_outside_are_refused(shop: Server) -> None:
+async def test_open_world_calls_are_limited(shop: Server) -> None:
     shop.add(Contracts(rate_limit=0.001, rate_burst=2))
     inside = {"tool_name": "buy", "arguments": {"product": "x"}}
     found = await asked(shop, "tools_batch", calls=[{"tool_name": "count"}] * 3 + [inside] * 3)
@@ -391,7 +391,7 @@ async def ended(client: Client, job: str) -> Any:
     return (await client.call_tool("tool_result", {"job_id": job, "wait": 10})).structured
 
 
-async def test_a_call_is_started_asked_about_and_come_back_for(server: Server) -> None:
+async def test_background_call_is_started_polled_and_fetched(server: Server) -> None:
     async with Client(server) as client:
         job = await started(client, "shop.work", steps=3)
         assert await ended(client, job) == {
@@ -424,7 +424,7 @@ async def test_a_call_can_be_stopped(server: Server) -> None:
         assert (await ended(client, job))["status"] == "cancelled"
 
 
-async def test_a_call_that_takes_too_long_ends(shop: Server) -> None:
+async def test_slow_call_is_ended(shop: Server) -> None:
     shop.add(Contracts(call_timeout=0.01))
     async with Client(shop) as client:
         found = await ended(client, await started(client, "hang"))
@@ -462,7 +462,7 @@ async def test_running_calls_are_cancelled_when_the_server_stops() -> None:
         finally:
             stopped.set()
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with Client(server) as client:
             await started(client, "hang")
             await began.wait()
@@ -498,7 +498,7 @@ async def test_finished_call_is_dropped_after_the_retention_period() -> None:
 
     job = kept.start("t", "", work)
     assert job.task is not None
-    await asyncio.wait([job.task], timeout=PATIENCE)
+    await asyncio.wait([job.task], timeout=TIMEOUT_SECONDS)
     assert kept.find(job.id, "") is job
     now = 11.0
     assert kept.find(job.id, "") is None

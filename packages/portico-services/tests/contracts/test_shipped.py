@@ -45,7 +45,7 @@ def test_shipped_files_are_up_to_date(service: Shipped) -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make specifications"
 
 
-def test_the_specification_has_nothing_wrong_with_it(service: Shipped) -> None:
+def test_specification_has_no_findings(service: Shipped) -> None:
     """As `portico contracts lint --strict` has it: no warning either."""
     text = (shipped.HERE / service.name / spec_parser.SPEC_FILE_NAME).read_text(encoding="utf-8")
     found = [*lint_document(text), *lint_tools(service.contract, service.contract.tools)]

@@ -47,11 +47,11 @@ def test_the_best_one_comes_first(query: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "zzz", "?!", "\x00"])
-def test_query_without_matching_words_finds_nothing(query: str) -> None:
+def test_query_without_matches_returns_nothing(query: str) -> None:
     assert search_tools(TOOLS, query) == []
 
 
-def test_at_most_as_many_as_were_asked_for() -> None:
+def test_limit_is_respected() -> None:
     assert len(search_tools(TOOLS, "a file log task topic", 2)) == 2
 
 

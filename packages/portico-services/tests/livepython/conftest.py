@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Server
 from portico.transports.event_loop import new_event_loop
 from portico_services.livepython import LivePython
-from support.prison import REVISION, Talk
+from support.prison import REVISION, WorkerDialog
 
 ON_BOTH_LOOPS = frozenset(
     {"test_code_runs_and_names_stay", "test_names_survive_a_timeout", "test_timeout_is_reported_in_the_error_metadata"}
@@ -24,11 +24,11 @@ async def talk() -> AsyncIterator[Callable[..., Any]]:
     """`await talk(timeout=…)` gives a Talk with a service of these settings."""
     clients: list[Client] = []
 
-    async def begin(**settings: Any) -> Talk:
+    async def begin(**settings: Any) -> WorkerDialog:
         server, live = Server("live", version="1"), LivePython(**settings)
         server.add(live)
         clients.append(await Client(server, protocol_version=REVISION).__aenter__())
-        return Talk(clients[-1], live)
+        return WorkerDialog(clients[-1], live)
 
     yield begin
     for client in clients:

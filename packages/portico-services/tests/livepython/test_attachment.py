@@ -15,7 +15,7 @@ import pytest
 from portico import Client, Server, ToolError, UsageError
 from portico_services.livepython import attach, attachment as attached
 from portico_services.livepython.attachment import AttachedPython
-from support.prison import REVISION, Talk, until
+from support.prison import REVISION, WorkerDialog, wait_until
 
 
 class Account:
@@ -118,7 +118,7 @@ async def test_nothing_is_run(application: dict[str, Any], expression: str, word
     assert application["accounts"]["ada"].balance == 5
 
 
-async def test_classes_are_found_and_nothing_is_imported(application: dict[str, Any]) -> None:
+async def test_classes_are_listed_without_importing(application: dict[str, Any]) -> None:
     async with await talk_to(AttachedPython(application)) as client:
         found = await client.call_tool("class_details", {"className": "Account"})
         assert found.structured["instanceVariables"] == ["balance", "owner"]
@@ -136,7 +136,7 @@ async def test_code_changes_the_application_if_that_is_switched_on(
 ) -> None:
     service = AttachedPython(application, evaluate=True)
     async with await talk_to(service) as client:
-        live = Talk(client, service)
+        live = WorkerDialog(client, service)
         await live.run("accounts['ada'].pay(2)")
         assert application["accounts"]["ada"].balance == 3
         assert await live.text("await __import__('asyncio').sleep(0, 7)") == "7"
@@ -149,11 +149,11 @@ async def test_code_changes_the_application_if_that_is_switched_on(
         assert "It keeps running" in await live.text("go.wait(30)", timeout=0.05)
         assert "still busy" in await live.text("1")
         go.set()
-        await until(lambda: not service._client.interpreters.sessions(None)[0].busy)
+        await wait_until(lambda: not service._client.interpreters.sessions(None)[0].busy)
         assert await live.text("1") == "1"
 
 
-def test_it_is_served_to_this_machine_alone() -> None:
+def test_attached_interpreter_is_local_only() -> None:
     with pytest.raises(UsageError, match="must be a loopback address"):
         attach({}, host="0.0.0.0")
     assert AttachedPython({}).local_only

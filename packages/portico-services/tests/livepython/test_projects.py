@@ -86,7 +86,7 @@ def test_symlink_out_of_the_project_is_not_a_project_package(tmp_path: Path, fla
 
 
 @jail_only
-async def test_they_can_be_imported_and_read_and_nothing_else_can(talk: Begin, in_src: Path, flat: Path) -> None:
+async def test_project_packages_are_importable_and_readable_only(talk: Begin, in_src: Path, flat: Path) -> None:
     live = await talk(project_dirs=[in_src, flat], tools="all")
     assert await live.text(
         "import shop.sub, spread.part, alone, booth, single; shop.sub.x, spread.part.y, alone.z"

@@ -19,7 +19,7 @@ from portico_services.livepython import LivePython, attach, service
 from portico_services.livepython.sandbox.forked_worker import ForkedWorkerFactory
 from portico_services.livepython.sandbox.limits import MIB, SandboxLimits
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
-from support.prison import REVISION, jail_only, until
+from support.prison import REVISION, jail_only, wait_until
 
 Begin = Callable[..., Any]
 
@@ -160,7 +160,7 @@ async def test_killed_worker_is_replaced_and_the_session_reports_it(talk: Begin)
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)
-    await until(lambda: live.live._client.interpreters._sessions[None, "main"].worker.has_ended)
+    await wait_until(lambda: live.live._client.interpreters._sessions[None, "main"].worker.has_ended)
     result = await live.run("3 + 4")
     note, value = (block.text for block in result.content)
     assert note.startswith("Session 'main' was restarted and lost its names: the system killed it")
@@ -173,7 +173,7 @@ async def test_the_loss_of_a_worker_is_reported_with_the_next_evaluation(talk: B
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)
-    await until(lambda: live.live._client.interpreters._sessions[None, "main"].worker.has_ended)
+    await wait_until(lambda: live.live._client.interpreters._sessions[None, "main"].worker.has_ended)
     assert not (await live.call("list_classes", package="__main__")).is_error
     assert "was restarted and lost its names" in (await live.run("1")).content[0].text
 
@@ -183,7 +183,7 @@ async def test_calls_waiting_for_a_reset_session_run_in_the_next_one(talk: Begin
     live = await talk()
     pids = []
     running = asyncio.ensure_future(live.run("x = 1\nwhile True: pass", timeout=30))
-    await until(lambda: any(one.busy for one in live.live._client.interpreters.sessions(None)))
+    await wait_until(lambda: any(one.busy for one in live.live._client.interpreters.sessions(None)))
     waiting = [asyncio.ensure_future(live.run("import os; os.getpid()")) for _ in range(3)]
     await live.client.ping()
     await live.call("reset_session")
@@ -194,7 +194,7 @@ async def test_calls_waiting_for_a_reset_session_run_in_the_next_one(talk: Begin
 
 
 @jail_only
-async def test_calls_to_one_session_wait_for_each_other_and_to_others_do_not(talk: Begin) -> None:
+async def test_calls_are_serialized_per_session(talk: Begin) -> None:
     live = await talk()
     await live.run("x = 0")
     slow = asyncio.ensure_future(live.run("import time; time.sleep(0.3); x += 1; x"))
@@ -383,7 +383,7 @@ async def test_names_are_completed(connect: Callable[..., Any]) -> None:
         # Nobody who types waits for what is running.
         slow = {"name": "evaluate", "arguments": {"expression": "import time; time.sleep(0.3)"}}
         wire.send({"jsonrpc": "2.0", "id": "slow", "method": "tools/call", "params": slow})
-        await until(lambda: any(one.busy for one in live._client.interpreters.sessions(None)))
+        await wait_until(lambda: any(one.busy for one in live._client.interpreters.sessions(None)))
         assert await complete(review, "className", "Acc") == []
         assert "result" in await wire.response("slow")
 
@@ -453,7 +453,7 @@ async def test_unsandboxed_session_is_reported_as_unsafe_and_ends_its_children(t
     child = (await live.run(code)).structured["value"]
     assert str(child) in os.listdir("/proc")
     await live.call("reset_session")
-    await until(lambda: str(child) not in os.listdir("/proc"))
+    await wait_until(lambda: str(child) not in os.listdir("/proc"))
 
 
 @jail_only
@@ -467,7 +467,7 @@ async def test_nothing_is_left_when_the_server_ends() -> None:
             pid, parent, home = result.structured["value"]
     left = set(os.listdir("/proc"))
     assert not {str(pid), str(parent)} & left
-    await until(lambda: not os.access(os.path.dirname(home), os.F_OK))
+    await wait_until(lambda: not os.access(os.path.dirname(home), os.F_OK))
 
 
 @jail_only

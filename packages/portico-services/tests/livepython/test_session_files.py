@@ -13,7 +13,7 @@ from portico import Client, Server
 from portico.auth import Principal
 from portico_services.livepython import LivePython, session_files, session_tools
 from portico_services.livepython.attachment import AttachedPython
-from support.prison import REVISION, Talk, jail_only
+from support.prison import REVISION, WorkerDialog, jail_only
 
 Begin = Callable[..., Any]
 pytestmark = jail_only
@@ -21,8 +21,8 @@ pytestmark = jail_only
 
 @pytest.fixture
 def kept(talk: Begin, tmp_path: Path) -> Begin:
-    async def begin(**more: Any) -> Talk:
-        begun: Talk = await talk(tools="all", saved_sessions_dir=tmp_path / "saved", **more)
+    async def begin(**more: Any) -> WorkerDialog:
+        begun: WorkerDialog = await talk(tools="all", saved_sessions_dir=tmp_path / "saved", **more)
         return begun
 
     return begin
@@ -78,7 +78,7 @@ async def test_a_session_that_was_saved_is_restored_by_another_server(kept: Begi
     assert "NameError" in await again.text("a")
 
 
-async def test_names_that_are_not_there_odd_or_too_many_are_refused(kept: Begin) -> None:
+async def test_invalid_session_names_are_rejected(kept: Begin) -> None:
     live = await kept(max_saved_sessions=2)
     for name in ("../x", "a/b", "", "x" * 65, "\0"):
         for tool in ("save_session", "restore_session", "delete_saved_session"):
@@ -151,7 +151,7 @@ async def test_saved_sessions_are_private_to_their_principal(tmp_path: Path) -> 
         Client(server, protocol_version=REVISION, principal=Principal("ada")) as hers,
         Client(server, protocol_version=REVISION, principal=Principal("bob")) as his,
     ):
-        ada, bob = Talk(hers, live), Talk(his, live)
+        ada, bob = WorkerDialog(hers, live), WorkerDialog(his, live)
         await ada.run("x = 1")
         assert not (await ada.call("save_session", name="mine")).is_error
         assert "Unknown saved session" in (await bob.call("restore_session", name="mine")).text

@@ -29,8 +29,12 @@ class Listener:
         for _ in range(20):
             await asyncio.sleep(0)
         await self.wire.request("ping")
-        told = [one["params"]["uri"] for one in self.wire.aside if one.get("method", "").endswith("resources/updated")]
-        self.wire.aside.clear()
+        told = [
+            one["params"]["uri"]
+            for one in self.wire.other_messages
+            if one.get("method", "").endswith("resources/updated")
+        ]
+        self.wire.other_messages.clear()
         return set(told)
 
 
@@ -64,7 +68,7 @@ async def test_class_changes_are_notified(listener: Listener) -> None:
     assert await listener.heard("reset_session") == set()
 
 
-async def test_a_class_that_is_gone_with_its_session_is_reported(listener: Listener) -> None:
+async def test_class_of_an_ended_session_is_reported_removed(listener: Listener) -> None:
     await listener.heard("evaluate", expression="class A: ...")
     answer = await listener.wire.request(
         "tools/call", {"name": "evaluate", "arguments": {"expression": "import os; os._exit(1)"}}

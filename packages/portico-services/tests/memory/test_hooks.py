@@ -20,7 +20,7 @@ from support.overrides import override_constants
 from support.remembering import KEY
 
 Shell = Callable[..., Any]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def context(said: list[Any]) -> str:
@@ -155,7 +155,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("given", BROKEN, ids=lambda one: repr(one)[:30])
 @pytest.mark.parametrize("name", HOOKS)
-def test_input_that_makes_no_sense_is_answered_with_nothing(shell: Shell, name: str, given: bytes) -> None:
+def test_invalid_hook_input_has_no_output(shell: Shell, name: str, given: bytes) -> None:
     assert shell("hook", name, stdin=given) == []
 
 
@@ -217,7 +217,7 @@ def test_a_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
     )
     child = process(code=code, env={**os.environ, "PORTICO_DATA": str(tmp_path)})
     # Standard input stays open, and says nothing.
-    assert child.wait(PATIENCE) == 0
+    assert child.wait(TIMEOUT_SECONDS) == 0
     assert child.communicate() == (b"", b"")
 
 
@@ -238,10 +238,10 @@ def test_hooks_load_no_heavy_modules(tmp_path: Path) -> None:
     )
     surroundings = {**os.environ, "PORTICO_DATA": str(tmp_path)}
     kept = process("capture", "The deploy script needs a key", code=code, env=surroundings)
-    assert kept.communicate(timeout=PATIENCE)[0] and kept.returncode == 0
+    assert kept.communicate(timeout=TIMEOUT_SECONDS)[0] and kept.returncode == 0
     for name in ("session-start", "post-tool-use", "stop"):
         child = process("hook", name, code=code, env=surroundings)
-        out, loaded = child.communicate(b'{"tool_input": {"file_path": "x.py"}}', timeout=PATIENCE)
+        out, loaded = child.communicate(b'{"tool_input": {"file_path": "x.py"}}', timeout=TIMEOUT_SECONDS)
         assert (child.returncode, loaded) == (0, b""), name
         assert (b"deploy script" in out) == (name == "session-start")
 

@@ -16,9 +16,9 @@ from portico_services import git_project
 from portico_services.memory.service import Memory
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.sync.engine import sync_memories
-from support.clones import Clone, state
+from support.clones import Clone, read_state
 from support.engines import sqlite_engine  # noqa: F401
-from support.remembering import CAPTURE, said
+from support.remembering import CAPTURE, call_tool
 
 Serving = Callable[..., Any]
 
@@ -30,7 +30,7 @@ def app(folder: Path) -> Path:
 
 
 async def contents(client: Client) -> list[str]:
-    return [one["content"] for one in (await said(client, "memory_recall"))["memories"]]
+    return [one["content"] for one in (await call_tool(client, "memory_recall"))["memories"]]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -41,13 +41,13 @@ async def test_two_folders_of_one_name_share_nothing(tmp_path: Path, revision: s
     async with server.lifespan():
         for folder in folders:
             async with Client(server, protocol_version=revision, roots=[folder]) as client:
-                await said(client, "memory_capture", content=f"This is known in {folder}.", namespace="context")
+                await call_tool(client, "memory_capture", content=f"This is known in {folder}.", namespace="context")
         for folder in folders:
             async with Client(server, protocol_version=revision, roots=[folder]) as client:
                 assert await contents(client) == [f"This is known in {folder}."]
-                found = (await said(client, "memory_recall", query="what is known in this app"))["memories"]
+                found = (await call_tool(client, "memory_recall", query="what is known in this app"))["memories"]
                 assert [one["content"] for one in found] == [f"This is known in {folder}."]
-                assert (await said(client, "memory_status"))["project"] == f"path{folder}"
+                assert (await call_tool(client, "memory_status"))["project"] == f"path{folder}"
                 listed = (await client.read_resource("memory://project/context"))[0].text
                 assert str(folder) in listed and listed.count("This is known") == 1
 
@@ -55,36 +55,36 @@ async def test_two_folders_of_one_name_share_nothing(tmp_path: Path, revision: s
 async def test_capitals_of_a_remote_make_no_other_project(serving: Serving, tmp_path: Path) -> None:
     """And what was stored when they did is found."""
     before = await serving(project="github.com/Owner/App")
-    await said(before, "memory_capture", **CAPTURE)
+    await call_tool(before, "memory_capture", **CAPTURE)
     clones = []
     for name, remote in (("x", "https://github.com/Owner/App.git"), ("y", "git@github.com:owner/app")):
         folder = app(tmp_path / name / "app")
         (folder / ".git" / "config").write_text(f'[remote "origin"]\n\turl = {remote}\n')
         clones.append(await serving(project=None, project_dir=folder))
     assert await contents(clones[0]) == [CAPTURE["content"]]
-    await said(clones[1], "memory_capture", content="This is known in the other clone.", namespace="context")
+    await call_tool(clones[1], "memory_capture", content="This is known in the other clone.", namespace="context")
     assert "This is known in the other clone." in await contents(clones[0])
     for name in ("github.com/Owner/App", "GitHub.com/owner/app"):
-        found = await said(clones[1], "memory_recall", filter=f"project:{name}")
+        found = await call_tool(clones[1], "memory_recall", filter=f"project:{name}")
         assert len(found["memories"]) == 2, name
     assert git_project.detect_project(tmp_path / "x" / "app").former == "github.com/Owner/App"
 
 
 async def test_memories_stored_under_the_former_project_name_are_found(serving: Serving, tmp_path: Path) -> None:
     before = await serving(project="folder/app")
-    await said(before, "memory_capture", **CAPTURE)
-    await said(before, "memory_prompts", action="save", name="old", content="As before.")
+    await call_tool(before, "memory_capture", **CAPTURE)
+    await call_tool(before, "memory_prompts", action="save", name="old", content="As before.")
     for name in ("x", "y"):
         client = await serving(project=None, project_dir=app(tmp_path / name / "app"))
         assert await contents(client) == [CAPTURE["content"]]
-        found = await said(client, "memory_recall", query="storage")
+        found = await call_tool(client, "memory_recall", query="storage")
         assert [one["content"] for one in found["memories"]] == [CAPTURE["content"]]
-        assert (await said(client, "memory_prompts", action="run", name="old"))["text"] == "As before."
+        assert (await call_tool(client, "memory_prompts", action="run", name="old"))["text"] == "As before."
     fresh = await serving(project=None, project_dir=app(tmp_path / "x" / "other"))
     assert await contents(fresh) == []
 
 
-async def test_a_sync_goes_on_where_it_was_under_the_former_name(clone: Clone, tmp_path: Path) -> None:
+async def test_sync_continues_after_project_rename(clone: Clone, tmp_path: Path) -> None:
     """As a version wrote it that knew folders by their last name alone."""
     ann, bob = await clone("ann"), await clone("bob")
     for one in (ann, bob):
@@ -101,7 +101,7 @@ async def test_a_sync_goes_on_where_it_was_under_the_former_name(clone: Clone, t
     assert (await sync_memories(later)).sent == 1
     today = ann.for_project(git_project.detect_project(tmp_path / "ann"))
     assert (await sync_memories(today)).updated == 1
-    assert (await state(today))[kept.id].content == "Use PostgreSQL 17 for storage"
+    assert (await read_state(today))[kept.id].content == "Use PostgreSQL 17 for storage"
 
 
 def test_hooks_tell_folders_of_one_name_apart(
@@ -137,9 +137,9 @@ def replace_text(path: Path, text: str) -> None:
 
 async def captured_by(client: Client, **arguments: Any) -> tuple[str | None, str | None]:
     """The author, and whom the history names."""
-    id = (await said(client, "memory_capture", **CAPTURE, **arguments))["id"]
-    history = await said(client, "memory_history", memory_id=id)
-    return (await said(client, "memory_get", memory_id=id)).get("author"), history["changes"][-1].get("who")
+    id = (await call_tool(client, "memory_capture", **CAPTURE, **arguments))["id"]
+    history = await call_tool(client, "memory_history", memory_id=id)
+    return (await call_tool(client, "memory_get", memory_id=id)).get("author"), history["changes"][-1].get("who")
 
 
 async def test_the_author_of_a_capture_in_a_repository_is_that_of_git(

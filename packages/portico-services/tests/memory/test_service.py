@@ -11,20 +11,20 @@ import pytest
 from portico import Client, Server, UsageError
 from portico.protocol.errors import ProtocolError
 from portico_services.memory.service import Memory
-from support.remembering import CAPTURE, KEY, refused, said, template
+from support.remembering import CAPTURE, KEY, call_failing_tool, call_tool, template
 
 Serving = Callable[..., Any]
 
 
 async def test_capture_answers_with_an_id_and_a_urn(serving: Serving) -> None:
     client = await serving()
-    captured = await said(client, "memory_capture", **CAPTURE, tags=["db"])
+    captured = await call_tool(client, "memory_capture", **CAPTURE, tags=["db"])
     assert captured["urn"] == f"memory://project/decisions/{captured['id']}"
     assert (captured["namespace"], captured["domain"], captured["tags"]) == ("decisions", "project", ["db"])
     assert (captured["stored"], captured["redacted"]) == (True, False)
-    recalled = await said(client, "memory_recall", query="which storage?")
+    recalled = await call_tool(client, "memory_recall", query="which storage?")
     assert [one["content"] for one in recalled["memories"]] == ["Use PostgreSQL for storage"]
-    assert (await said(client, "memory_get", memory_id=captured["urn"]))["content"] == CAPTURE["content"]
+    assert (await call_tool(client, "memory_get", memory_id=captured["urn"]))["content"] == CAPTURE["content"]
 
 
 async def test_fewer_than_twenty_tools_are_listed(serving: Serving) -> None:
@@ -42,9 +42,9 @@ async def test_fewer_than_twenty_tools_are_listed(serving: Serving) -> None:
 
 async def test_other_names_are_understood_and_not_listed(serving: Serving) -> None:
     client = await serving()
-    captured = await said(client, "subcog_capture", **CAPTURE)
-    assert (await said(client, "memory.get", memory_id=captured["id"]))["id"] == captured["id"]
-    assert (await said(client, "subcog_list", filter="ns:decisions"))["count"] == 1
+    captured = await call_tool(client, "subcog_capture", **CAPTURE)
+    assert (await call_tool(client, "memory.get", memory_id=captured["id"]))["id"] == captured["id"]
+    assert (await call_tool(client, "subcog_list", filter="ns:decisions"))["count"] == 1
 
 
 async def test_a_misspelt_argument_is_refused(serving: Serving) -> None:
@@ -63,7 +63,7 @@ async def test_an_unknown_namespace_is_invalid_params_on_older_revisions(serving
 
 
 async def test_unknown_namespace_is_a_tool_error_in_newer_protocol_versions(serving: Serving) -> None:
-    text, error = await refused(await serving(), "memory_capture", content="x", namespace="unknown")
+    text, error = await call_failing_tool(await serving(), "memory_capture", content="x", namespace="unknown")
     assert text.startswith("Invalid namespace: unknown. Use one of decisions, ")
     assert error["number"] == -32608
 
@@ -72,7 +72,7 @@ async def test_missing_memory_error_has_its_number_in_the_metadata(serving: Serv
     client = await serving()
     for tool in ("memory_get", "memory_update", "memory_delete", "memory_restore", "memory_history"):
         more = {"content": "x"} if tool == "memory_update" else {}
-        text, error = await refused(client, tool, memory_id="0123456789ab", **more)
+        text, error = await call_failing_tool(client, tool, memory_id="0123456789ab", **more)
         assert "0123456789ab" in text
         assert (error["number"], error["code"], error["retryable"]) == (-32604, "memory_not_found", False)
 
@@ -83,10 +83,10 @@ async def test_error_numbers_are_jsonrpc_codes_with_that_error_style(serving: Se
         await client.call_tool("subcog_get", {"memory_id": "0123456789ab"})
     assert missing.value.code == -32604
     newer = await serving(revision="2025-06-18", error_style="jsonrpc", tool_prefix="other")
-    assert (await refused(newer, "other_get", memory_id="0123456789ab"))[1]["number"] == -32604
+    assert (await call_failing_tool(newer, "other_get", memory_id="0123456789ab"))[1]["number"] == -32604
 
 
-async def test_another_naming_lists_its_own_names(serving: Serving) -> None:
+async def test_alternative_naming_lists_its_own_names(serving: Serving) -> None:
     client = await serving(revision="2024-11-05", tool_prefix="subcog")
     assert {one.name for one in await client.list_tools()} >= {"subcog_capture", "subcog_recall"}
     result = await client.call_tool("subcog_capture", CAPTURE)
@@ -111,9 +111,9 @@ async def test_another_naming_lists_its_own_names(serving: Serving) -> None:
 
 async def test_detail_level_determines_the_shown_fields(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", content="word " * 500, namespace="context", author="ann")
+    await call_tool(client, "memory_capture", content="word " * 500, namespace="context", author="ann")
     shown = {
-        detail: (await said(client, "memory_recall", detail=detail))["memories"][0]
+        detail: (await call_tool(client, "memory_recall", detail=detail))["memories"][0]
         for detail in ("light", "medium", "everything")
     }
     assert len(shown["light"]["content"]) < len(shown["medium"]["content"]) < len(shown["everything"]["content"])
@@ -124,53 +124,53 @@ async def test_detail_level_determines_the_shown_fields(serving: Serving) -> Non
 async def test_cursor_returns_the_next_page(serving: Serving) -> None:
     client = await serving()
     for number in range(5):
-        await said(client, "memory_capture", content=f"thing {number}", namespace="context", on_duplicate="keep")
-    first = await said(client, "memory_recall", limit=3)
-    rest = await said(client, "memory_recall", limit=3, cursor=first["nextCursor"])
+        await call_tool(client, "memory_capture", content=f"thing {number}", namespace="context", on_duplicate="keep")
+    first = await call_tool(client, "memory_recall", limit=3)
+    rest = await call_tool(client, "memory_recall", limit=3, cursor=first["nextCursor"])
     assert "nextCursor" not in rest
     assert len({one["id"] for one in first["memories"] + rest["memories"]}) == 5
-    assert "cursor" in (await refused(client, "memory_recall", cursor="not ours"))[0]
+    assert "cursor" in (await call_failing_tool(client, "memory_recall", cursor="not ours"))[0]
 
 
 async def test_update_delete_restore_and_history(serving: Serving) -> None:
     client = await serving()
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    changed = await said(client, "memory_update", memory_id=id, content="Use SQLite", expected_version=1)
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    changed = await call_tool(client, "memory_update", memory_id=id, content="Use SQLite", expected_version=1)
     assert (changed["version"], changed["content"]) == (2, "Use SQLite")
-    text, error = await refused(client, "memory_update", memory_id=id, content="x", expected_version=1)
+    text, error = await call_failing_tool(client, "memory_update", memory_id=id, content="x", expected_version=1)
     assert error["code"] == "version_conflict" and "got 2" in text
-    assert (await said(client, "memory_delete", memory_id=id))["hard"] is False
-    assert (await said(client, "memory_recall", query="SQLite"))["count"] == 0
-    assert (await said(client, "memory_restore", memory_id=id))["status"] == "active"
-    changes = (await said(client, "memory_history", memory_id=id))["changes"]
+    assert (await call_tool(client, "memory_delete", memory_id=id))["hard"] is False
+    assert (await call_tool(client, "memory_recall", query="SQLite"))["count"] == 0
+    assert (await call_tool(client, "memory_restore", memory_id=id))["status"] == "active"
+    changes = (await call_tool(client, "memory_history", memory_id=id))["changes"]
     assert [one["change"] for one in changes] == ["restored", "deleted", "updated", "captured"]
     assert changes[2]["content"] == CAPTURE["content"]
 
 
 async def test_delete_all_needs_two_calls(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", **CAPTURE)
-    assert (await said(client, "memory_delete_all", filter="ns:decisions"))["count"] == 1
-    assert (await said(client, "memory_status"))["total"] == 1
-    await said(client, "memory_delete_all", filter="ns:decisions", dry_run=False)
-    assert (await said(client, "memory_status"))["total"] == 0
+    await call_tool(client, "memory_capture", **CAPTURE)
+    assert (await call_tool(client, "memory_delete_all", filter="ns:decisions"))["count"] == 1
+    assert (await call_tool(client, "memory_status"))["total"] == 1
+    await call_tool(client, "memory_delete_all", filter="ns:decisions", dry_run=False)
+    assert (await call_tool(client, "memory_status"))["total"] == 0
 
 
 async def test_status_and_namespaces_count(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", **CAPTURE, tags=["db"])
-    status = await said(client, "memory_status")
+    await call_tool(client, "memory_capture", **CAPTURE, tags=["db"])
+    status = await call_tool(client, "memory_status")
     assert (status["total"], status["by_namespace"], status["tags"]) == (1, {"decisions": 1}, {"db": 1})
     assert (status["project"], status["secrets"]) == ("here/project", "block")
-    names = {one["name"]: one for one in (await said(client, "memory_namespaces"))["namespaces"]}
+    names = {one["name"]: one for one in (await call_tool(client, "memory_namespaces"))["namespaces"]}
     assert len(names) == 14
     assert names["decisions"]["count"] == 1 and names["help"]["writable"] is False
 
 
 async def test_resources_show_help_listings_memories_searches_and_topics(serving: Serving) -> None:
     client = await serving()
-    id = (await said(client, "memory_capture", **CAPTURE, tags=["db"]))["id"]
-    await said(client, "memory_capture", content="Mine alone", namespace="context", domain="user")
+    id = (await call_tool(client, "memory_capture", **CAPTURE, tags=["db"]))["id"]
+    await call_tool(client, "memory_capture", content="Mine alone", namespace="context", domain="user")
 
     async def read(uri: str) -> Any:
         content = (await client.read_resource(uri))[0]
@@ -197,7 +197,7 @@ async def test_resources_show_help_listings_memories_searches_and_topics(serving
 async def test_namespace_subscription_reports_captured_memories(serving: Serving) -> None:
     client = await serving()
     async with client.listen(uris=["memory://project/decisions"]) as changes:
-        captured = await said(client, "memory_capture", **CAPTURE)
+        captured = await call_tool(client, "memory_capture", **CAPTURE)
         change = await anext(aiter(changes))
     assert change.uri == captured["urn"]
 
@@ -206,7 +206,7 @@ async def test_the_first_memory_of_a_namespace_changes_the_list_of_resources(ser
     client = await serving()
     assert "memory://project/decisions" not in {one.uri for one in await client.list_resources()}
     async with client.listen(resources=True) as changes:
-        await said(client, "memory_capture", **CAPTURE)
+        await call_tool(client, "memory_capture", **CAPTURE)
         await anext(aiter(changes))
     assert "memory://project/decisions" in {one.uri for one in await client.list_resources()}
 
@@ -214,7 +214,7 @@ async def test_the_first_memory_of_a_namespace_changes_the_list_of_resources(ser
 async def test_capture_is_logged_to_a_client_that_wants_to_know(serving: Serving) -> None:
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "debug"})
-    captured = await said(client, "memory_capture", **CAPTURE)
+    captured = await call_tool(client, "memory_capture", **CAPTURE)
     told = [(one.level, one.logger, one.data) for one in heard]
     assert told[1] == ("info", "memory", f"Captured memory {captured['id']}")
     assert told[0] == ("debug", "memory", "memory_capture called with content, namespace")
@@ -222,8 +222,8 @@ async def test_capture_is_logged_to_a_client_that_wants_to_know(serving: Serving
 
 async def test_global_is_the_user_everywhere(serving: Serving) -> None:
     client = await serving()
-    assert (await said(client, "memory_capture", **CAPTURE | {"domain": "global"}))["domain"] == "user"
-    saved = await said(client, "memory_prompts", action="save", name="one", content="As always.", domain="global")
+    assert (await call_tool(client, "memory_capture", **CAPTURE | {"domain": "global"}))["domain"] == "user"
+    saved = await call_tool(client, "memory_prompts", action="save", name="one", content="As always.", domain="global")
     assert saved["prompts"][0]["domain"] == "user"
     assert CAPTURE["content"] in (await client.read_resource("memory://global/decisions"))[0].text
 
@@ -231,7 +231,7 @@ async def test_global_is_the_user_everywhere(serving: Serving) -> None:
 async def test_the_log_names_tools_as_they_are_listed(serving: Serving) -> None:
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append}, tool_prefix="subcog")
-    await refused(client, "subcog_get", memory_id="nowhere")
+    await call_failing_tool(client, "subcog_get", memory_id="nowhere")
     assert [one.data for one in heard] == [
         "subcog_get rejected: Memory 'nowhere' not found. Use subcog_recall to search by content."
     ]
@@ -239,7 +239,7 @@ async def test_the_log_names_tools_as_they_are_listed(serving: Serving) -> None:
 
 async def test_completion_knows_namespaces_and_topics(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", **CAPTURE, tags=["database"])
+    await call_tool(client, "memory_capture", **CAPTURE, tags=["database"])
     assert (await client.complete(template("memory://{domain}/{namespace}"), "namespace", "dec")).values == [
         "decisions"
     ]
@@ -251,16 +251,16 @@ async def test_completion_knows_namespaces_and_topics(serving: Serving) -> None:
 
 
 async def test_a_read_only_memory_can_be_searched(serving: Serving) -> None:
-    await said(await serving(tool_prefix="first"), "first_capture", **CAPTURE)
+    await call_tool(await serving(tool_prefix="first"), "first_capture", **CAPTURE)
     client = await serving(read_only=True)
-    assert (await said(client, "memory_recall", query="storage"))["count"] == 1
+    assert (await call_tool(client, "memory_recall", query="storage"))["count"] == 1
     for tool, arguments in (("capture", CAPTURE), ("delete", {"memory_id": "abcd"})):
-        assert "read-only" in (await refused(client, f"memory_{tool}", **arguments))[0]
+        assert "read-only" in (await call_failing_tool(client, f"memory_{tool}", **arguments))[0]
 
 
 async def test_prompts_start_with_stored_memories(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", **CAPTURE)
+    await call_tool(client, "memory_capture", **CAPTURE)
     for name, arguments in {
         "memory_session_start": {},
         "memory_recall": {"query": "storage"},
@@ -299,30 +299,30 @@ async def test_it_can_be_added_while_the_server_runs(tmp_path: Any) -> None:
     async with server.lifespan(), Client(server) as client:
         memory = Memory(tmp_path / "memory.db", project="here/project")
         server.add(memory)
-        assert (await said(client, "memory_capture", **CAPTURE))["stored"]
+        assert (await call_tool(client, "memory_capture", **CAPTURE))["stored"]
 
 
 async def test_a_secret_is_blocked_and_not_repeated(serving: Serving) -> None:
     client = await serving()
-    text, error = await refused(client, "memory_capture", content=f"The key is {KEY}", namespace="config")
+    text, error = await call_failing_tool(client, "memory_capture", content=f"The key is {KEY}", namespace="config")
     assert error["number"] == -32605 and error["code"] == "content_blocked"
     assert KEY not in text and KEY not in json.dumps(error)
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    await refused(client, "memory_update", memory_id=id, content=f"The key is {KEY}")
-    await refused(client, "memory_capture", content="x", namespace="config", source=f"aws {KEY}")
-    await refused(client, "memory_capture", content="x", namespace="config", tags=[KEY])
-    assert (await said(client, "memory_status"))["total"] == 1
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    await call_failing_tool(client, "memory_update", memory_id=id, content=f"The key is {KEY}")
+    await call_failing_tool(client, "memory_capture", content="x", namespace="config", source=f"aws {KEY}")
+    await call_failing_tool(client, "memory_capture", content="x", namespace="config", tags=[KEY])
+    assert (await call_tool(client, "memory_status"))["total"] == 1
 
 
 async def test_secret_is_redacted_by_setting(serving: Serving) -> None:
     client = await serving(secrets="redact")
-    captured = await said(client, "memory_capture", content=f"The key is {KEY}, for S3", namespace="config")
+    captured = await call_tool(client, "memory_capture", content=f"The key is {KEY}, for S3", namespace="config")
     assert captured["redacted"] and captured["notes"]
-    content = (await said(client, "memory_get", memory_id=captured["id"]))["content"]
+    content = (await call_tool(client, "memory_get", memory_id=captured["id"]))["content"]
     assert KEY not in content and content.endswith(", for S3")
 
 
-async def test_a_blocked_secret_has_its_code_on_the_revision_it_was_made_for(serving: Serving) -> None:
+async def test_blocked_secret_error_code_depends_on_version(serving: Serving) -> None:
     client = await serving(revision="2024-11-05", error_style="jsonrpc")
     with pytest.raises(ProtocolError) as refusal:
         await client.call_tool("memory_capture", {"content": f"The key is {KEY}", "namespace": "config"})

@@ -25,14 +25,14 @@ def hidden(value: Any, level: Any = "anonymize", **options: Any) -> Any:
     return Anonymizer(level, KEY, **options).anonymize(value)
 
 
-def test_a_name_is_learned_from_its_field_and_found_in_the_text() -> None:
+def test_anonymizer_learns_names_from_fields() -> None:
     shown = hidden({"TargetUserName": "Alice", "message": "alice logged in; ALICE's session, not malice"})
     token = shown["TargetUserName"]
     assert re.fullmatch(r"user-[0-9a-f]{12}", token)
     assert shown["message"] == f"{token} logged in; {token}'s session, not malice"
 
 
-def test_a_token_is_the_same_everywhere_and_another_under_another_key() -> None:
+def test_anonymization_token_depends_on_the_key() -> None:
     one = hidden({"user": "alice"})["user"]
     assert hidden({"SubjectUserName": "ALICE"})["SubjectUserName"] == one
     assert Anonymizer("anonymize", b"x" * 32).anonymize({"user": "alice"})["user"] != one
@@ -110,7 +110,7 @@ def test_names_learned_from_a_page_do_not_apply_to_the_next() -> None:
     assert anonymizer.anonymize({"level": "ERROR", "message": "an error"}) == {"level": "ERROR", "message": "an error"}
 
 
-def test_fields_of_ours_are_left_alone() -> None:
+def test_own_fields_are_not_anonymized() -> None:
     shown = hidden({"user": "error", "level": "ERROR", "nextCursor": "error", "logName": "error", "timestamp": "error"})
     assert shown["level"] == "ERROR"
     assert shown["nextCursor"] == shown["logName"] == shown["timestamp"] == "error"
@@ -120,7 +120,7 @@ def test_the_names_of_this_machine_are_always_known() -> None:
     assert "bertha" not in hidden("bertha did it on maschine", known_names=[("user", "bertha"), ("host", "maschine")])
 
 
-def test_a_token_that_is_given_back_means_the_name() -> None:
+def test_anonymization_token_is_resolved_in_arguments() -> None:
     anonymizer = Anonymizer("anonymize", KEY)
     shown = anonymizer.anonymize({"path": "/home/alice/notes.txt"})["path"]
     assert "alice" not in shown
@@ -179,7 +179,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("level", ["anonymize", "strict"])
 @pytest.mark.usefixtures("_children")
-def test_none_of_those_named_in_the_corpus_appears(evtx_files: list[Path], level: str, tmp_path: Path) -> None:
+def test_no_name_of_the_corpus_is_disclosed(evtx_files: list[Path], level: str, tmp_path: Path) -> None:
     pytest.importorskip("evtx")
     logs = {path.stem: path for path in evtx_files}
     machine = Machine(logs=logs, platform_logs=False, access_levels=resolve_levels({}), privacy=resolve_privacy(level))

@@ -76,7 +76,7 @@ async def test_declined_elicitation_is_not_repeated(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
-async def test_a_client_that_cannot_ask_its_user_is_informed_how(folder: Path, revision: Any) -> None:
+async def test_client_without_elicitation_gets_instructions(folder: Path, revision: Any) -> None:
     async with Client(serving(), roots=[(folder / "mine").as_uri()], protocol_version=revision) as client:
         with pytest.raises(ToolError, match=r"cannot ask its user.*portico serve --allow-path PATH"):
             await read(client, folder / "mine" / "plan.txt")
@@ -99,7 +99,7 @@ async def test_the_answer_is_recorded(folder: Path) -> None:
     assert '"roots"' in str(trail) and str(folder / "mine") in str(trail)
 
 
-async def test_where_the_operator_has_named_folders_the_client_names_none(folder: Path) -> None:
+async def test_client_roots_are_ignored_with_configured_paths(folder: Path) -> None:
     """As `portico serve` puts it together."""
     user = User("yes")
     for roots, over_http, is_asked in (((), False, True), ((str(folder / "other"),), False, False), ((), True, False)):

@@ -218,7 +218,7 @@ async def test_refusal_repeats_the_requested_path(shown: Shown) -> None:
         assert change["path"] == f"HKEY_CURRENT_USER\\{user}"
 
 
-async def test_a_name_is_found_by_its_token_and_not_letter_by_letter(shown: Shown) -> None:
+async def test_name_is_found_by_token_but_not_by_prefix(shown: Shown) -> None:
     home = str(shown.folder / "data")
     async with Client(shown.server) as client:
         user, _ = await tokens_of(client, shown)

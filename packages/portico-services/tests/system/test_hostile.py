@@ -130,7 +130,7 @@ def test_an_entry_cannot_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> 
     assert file.problems
 
 
-def test_an_entry_of_too_many_fields_is_damaged() -> None:
+def test_entry_with_too_many_fields_is_corrupt() -> None:
     file = JournalFile(forgery.journal([[(f"F{n}", "x") for n in range(journal_file.MAX_FIELDS + 1)]]))
     [offset] = file.entries.backwards(1)
     with pytest.raises(CorruptData, match="claims 1,025 fields"):

@@ -24,7 +24,7 @@ from portico_services.system.logs.text_log import TextLog, find_rotated_files
 from portico_services.system.path_access import AllowedPaths
 from support import system_forgery as forgery
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def line(n: int) -> str:
@@ -76,7 +76,7 @@ def test_only_new_entries_are_reported_and_only_once(tmp_path: Path) -> None:
     assert follower.told(limit=7) == messages(*range(53, 100))
 
 
-def test_a_line_is_reported_when_it_is_whole(tmp_path: Path) -> None:
+def test_line_is_reported_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "log"
     add(path, 0)
     follower = Follower(path)
@@ -200,7 +200,7 @@ def test_filters_apply_to_followed_entries(tmp_path: Path) -> None:
     assert follower.told(limit=3) == ["it broke"]
 
 
-def test_a_folder_is_followed_with_the_files_that_come_to_it(tmp_path: Path) -> None:
+def test_follow_includes_new_files(tmp_path: Path) -> None:
     add(tmp_path / "a.log", 1, 2)
     follower = Follower(tmp_path)
     add(tmp_path / "a.log", 5)
@@ -243,7 +243,7 @@ async def serving(log: Path, **options: Any) -> AsyncIterator[Client]:
 
 async def follow_log(client: Client, **arguments: Any) -> Any:
     call = client.call_tool("eventlog_follow", {"logName": "log", **arguments})
-    return (await asyncio.wait_for(call, PATIENCE)).structured
+    return (await asyncio.wait_for(call, TIMEOUT_SECONDS)).structured
 
 
 async def test_a_call_waits_for_the_next_entry(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ async def test_without_a_cursor_it_waits_from_now_on(tmp_path: Path) -> None:
         assert [entry["message"] for entry in (await waiting)["entries"]] == ["message 2"]
 
 
-async def test_when_the_time_is_up_there_is_a_cursor_and_nothing_else(tmp_path: Path) -> None:
+async def test_follow_returns_a_cursor_at_timeout(tmp_path: Path) -> None:
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
         told = await follow_log(client, waitSeconds=0.2)

@@ -171,7 +171,7 @@ def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, mon
     assert sum(part.stat().st_size for part in audit_log.log_files(file)) < 100_000
 
 
-def test_where_nothing_can_be_recorded_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_is_refused_without_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "MAX_LOG_BYTES", 1000)
     service = System(
         allowed_paths=[tmp_path], data_dir=tmp_path / "data", platform_logs=False, file_index=False, privacy="off"

@@ -19,7 +19,7 @@ from portico import Client, ProtocolError, Server, ToolError, UsageError
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico_services.system import System
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 TOOLS = [
     "eventlog_list_logs",
     "eventlog_query",
@@ -224,7 +224,7 @@ async def test_errors_are_anonymized(folder: Path) -> None:
         assert "alice" not in await refused(client, "fs_read", path="/nowhere")
 
 
-async def test_a_name_can_be_asked_for_by_its_token(folder: Path) -> None:
+async def test_process_name_is_searchable_by_token(folder: Path) -> None:
     async with serving(system(folder)) as client:
         page = await ask(client, "eventlog_query", logName="app", limit=1, source="sshd")
         token = page["entries"][0]["message"].split(" for ")[1].split()[0]
@@ -408,7 +408,9 @@ async def test_the_names_of_logs_are_completed(folder: Path, connect: Callable[.
     server.add(system(folder))
     wire = connect(server)
     ref = {"type": "ref/prompt", "name": "diagnose-errors"}
-    said = await wire.modern("completion/complete", {"ref": ref, "argument": {"name": "logName", "value": "A"}})
+    said = await wire.request_stateless(
+        "completion/complete", {"ref": ref, "argument": {"name": "logName", "value": "A"}}
+    )
     assert said["result"]["completion"]["values"] == ["app"]
 
 
@@ -457,7 +459,7 @@ async def test_logs_are_checked_by_themselves(folder: Path) -> None:
     service.machine.logs.change_stamps = lambda: looked.set() or {}  # type: ignore[method-assign,func-returns-value]
     async with serving(service) as client:
         await ask(client, "eventlog_list_logs")
-        assert await asyncio.to_thread(looked.wait, PATIENCE)
+        assert await asyncio.to_thread(looked.wait, TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -468,15 +470,15 @@ async def test_it_is_the_same_on_every_revision(folder: Path, connect: Callable[
     if revision != SUPPORTED_PROTOCOL_VERSIONS[-1]:
         await wire.initialize(revision)
     asked = {"name": "eventlog_query", "arguments": {"logName": "app", "limit": 1}}
-    said = await wire.ask(revision, "tools/call", asked)
+    said = await wire.request_as(revision, "tools/call", asked)
     assert json.loads(said["result"]["content"][0]["text"])["totalCount"] == 61
 
 
-async def test_the_index_answers_once_it_is_there(folder: Path) -> None:
+async def test_index_answers_when_complete(folder: Path) -> None:
     service = system(folder, file_index=True, data_dir=folder / "data")
     async with serving(service) as client:
         assert service.machine.index is not None
-        assert await asyncio.to_thread(service.machine.index.wait, 1, PATIENCE)
+        assert await asyncio.to_thread(service.machine.index.wait, 1, TIMEOUT_SECONDS)
         found = await ask(client, "fs_search", searchText="notes")
         assert found["usedIndex"]
         assert found["count"] == 1

@@ -14,11 +14,11 @@ from portico import Client, Server
 from portico.store.database import Database
 from portico_services.workitems.item_store import MIGRATION_HISTORY, MIGRATIONS, WorkItemStore
 from portico_services.workitems.service import Tasks
-from support.forks import Awaited, Forks
+from support.forks import AsyncCommand, ForkServer
 from support.paths import PROGRAMS
 from support.workbench import Clock
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -59,19 +59,19 @@ async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-async def spawn(forks: Forks) -> AsyncIterator[Callable[..., Any]]:
+async def spawn(fork_server: ForkServer) -> AsyncIterator[Callable[..., Any]]:
     """`await spawn("agent", url, "ann")`: workitems_child.py in a process of its own."""
-    children: list[Awaited] = []
+    children: list[AsyncCommand] = []
 
-    async def start(*words: str) -> Awaited:
-        children.append(await Awaited.of(forks.start(*words, program=PROGRAMS / "workitems_child.py")))
+    async def start(*words: str) -> AsyncCommand:
+        children.append(await AsyncCommand.of(fork_server.start(*words, program=PROGRAMS / "workitems_child.py")))
         return children[-1]
 
     yield start
     for child in children:
         child.kill()
         child.stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await child.stdout.read()
             await child.stderr.read()
             await child.wait()

@@ -15,9 +15,9 @@ from portico_services.workitems.edits import WorkItemChanges, WorkItemDraft
 from portico_services.workitems.errors import InvalidWorkItem, WorkItemConflict
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
-from support.workbench import Clock, check, make, set_to
+from support.workbench import Clock, check_counts, create_item, set_status
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 AGENTS = 20
 
 
@@ -27,27 +27,27 @@ async def taken(items: WorkItemStore, worker: str = "ann", **more: Any) -> str |
 
 
 async def test_the_most_urgent_comes_first_and_of_these_the_oldest(items: WorkItemStore) -> None:
-    ids = [await make(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
+    ids = [await create_item(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
     assert [one.id for one in await items.list_ready()] == [ids[1], ids[4], ids[0], ids[2], ids[3]]
     assert [await taken(items) for _ in range(6)] == [ids[1], ids[4], ids[0], ids[2], ids[3], None]
-    await check(items)
+    await check_counts(items)
 
 
 async def test_blocked_items_and_waiting_parents_are_not_handed_out(items: WorkItemStore) -> None:
-    parent = await make(items, priority=1)
-    first = await make(items, parent_id=parent, priority=5)
-    second = await make(items, parent_id=parent, priority=1, blocked_by=[first])
+    parent = await create_item(items, priority=1)
+    first = await create_item(items, parent_id=parent, priority=5)
+    second = await create_item(items, parent_id=parent, priority=1, blocked_by=[first])
     assert await taken(items) == first
     assert await taken(items) is None
     await items.complete(first)
     assert await taken(items) == second
     # A child that failed is for whoever has the parent to look at.
-    await set_to(items, second, "failed")
+    await set_status(items, second, "failed")
     assert await taken(items) == parent
 
 
 async def test_claim_records_worker_and_time(items: WorkItemStore, clock: Clock) -> None:
-    id = await make(items)
+    id = await create_item(items)
     claimed = await items.next("ann", lease=60, who="client")
     assert claimed is not None
     assert (claimed.status, claimed.worker, claimed.version) == ("in_progress", "ann", 2)
@@ -57,7 +57,7 @@ async def test_claim_records_worker_and_time(items: WorkItemStore, clock: Clock)
 
 
 async def test_a_claim_that_is_not_finished_in_time_goes_back(items: WorkItemStore, clock: Clock) -> None:
-    id = await make(items)
+    id = await create_item(items)
     await taken(items, "ann", lease=60)
     assert await taken(items, "ben") is None
     clock.wait(61)
@@ -66,11 +66,11 @@ async def test_a_claim_that_is_not_finished_in_time_goes_back(items: WorkItemSto
         await items.complete(id, "too late", worker="ann")
     changes = [(one.change, one.who) for one in (await items.history(id)).events]
     assert changes == [("claimed", "ben"), ("lease ended", ""), ("claimed", "ann")]
-    await check(items)
+    await check_counts(items)
 
 
 async def test_late_worker_may_complete_an_item_that_was_not_reassigned(items: WorkItemStore, clock: Clock) -> None:
-    id = await make(items)
+    id = await create_item(items)
     await taken(items, "ann", lease=60)
     clock.wait(61)
     assert [one.id for one in await items.take_back()] == [id]
@@ -78,7 +78,7 @@ async def test_late_worker_may_complete_an_item_that_was_not_reassigned(items: W
 
 
 async def test_a_claim_is_renewed_by_its_worker(items: WorkItemStore, clock: Clock) -> None:
-    id = await make(items)
+    id = await create_item(items)
     await taken(items, "ann", lease=60)
     clock.wait(50)
     await items.update(id, WorkItemChanges(), worker="ann", lease=60)
@@ -91,11 +91,11 @@ async def test_a_claim_is_renewed_by_its_worker(items: WorkItemStore, clock: Clo
 
 
 async def test_without_a_lease_a_claim_lasts(items: WorkItemStore, clock: Clock) -> None:
-    id = await make(items)
+    id = await create_item(items)
     await taken(items)
     clock.wait(10_000_000)
     assert await taken(items, "ben") is None
-    assert (await set_to(items, id, "pending")).worker is None
+    assert (await set_status(items, id, "pending")).worker is None
     assert await taken(items, "ben") == id
 
 
@@ -108,7 +108,7 @@ async def test_a_lease_has_bounds(items: WorkItemStore, lease: float) -> None:
 
 
 async def test_lease_requires_an_item_in_progress(items: WorkItemStore) -> None:
-    id = await make(items)
+    id = await create_item(items)
     with pytest.raises(InvalidWorkItem, match="in progress"):
         await items.update(id, WorkItemChanges(), worker="ann", lease=60)
 
@@ -126,7 +126,7 @@ async def test_twenty_processes_never_get_the_same_task(
 ) -> None:
     made = await items.create_batch([WorkItemDraft(description=f"{n}", priority=n % 5 + 1) for n in range(200)])
     agents = await asyncio.gather(*(spawn("agent", url, f"agent{n}") for n in range(AGENTS)))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         for agent in agents:
             assert await agent.stdout.readline() == b"ready\n"
         for agent in agents:
@@ -144,9 +144,9 @@ async def test_twenty_processes_never_get_the_same_task(
 async def test_item_of_a_killed_process_is_reassigned_after_its_lease(
     url: str, items: WorkItemStore, spawn: Callable[..., Any]
 ) -> None:
-    id = await make(items)
+    id = await create_item(items)
     child = await spawn("take", url, "crashing")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert (await child.stdout.readline()).decode().strip() == id
         child.kill()
         await child.wait()

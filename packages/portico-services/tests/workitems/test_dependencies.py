@@ -17,10 +17,10 @@ from portico_services.workitems.errors import DependencyCycle, InvalidWorkItem, 
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
 from support.engines import sqlite_engine  # noqa: F401
-from support.workbench import check, make
+from support.workbench import check_counts, create_item
 
 Serving = Callable[..., Awaitable[Any]]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 PLAN: list[dict[str, Any]] = [
     {"ref": "roof", "description": "Put up the roof", "parent_id": "hut", "blocked_by": ["walls"], "priority": 1},
@@ -45,7 +45,7 @@ async def test_a_plan_is_made_in_one_call(serving: Serving, revision: str) -> No
 
 
 async def test_batch_may_refer_to_existing_tasks(items: WorkItemStore) -> None:
-    there = await make(items, "there")
+    there = await create_item(items, "there")
     first, second = await items.create_batch(
         [
             WorkItemDraft(description="second", blocked_by=["a", there]),
@@ -54,7 +54,7 @@ async def test_batch_may_refer_to_existing_tasks(items: WorkItemStore) -> None:
     )
     assert (first.description, second.parent_id) == ("second", there)
     assert sorted((await items.get_context(first.id)).blocked_by) == sorted([second.id, there])
-    await check(items)
+    await check_counts(items)
 
 
 async def test_a_thousand_tasks_are_one_plan_all_or_none(serving: Serving) -> None:
@@ -67,15 +67,13 @@ async def test_a_thousand_tasks_are_one_plan_all_or_none(serving: Serving) -> No
     assert done.data["count"] == 1000
 
 
-async def test_circles_are_searched_once_a_task_however_much_it_waits_for(
-    items: WorkItemStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cycle_check_visits_each_task_once(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Mock(wraps=cycles.find_path)
     monkeypatch.setattr(cycles, "find_path", path)
     first = [draft(f"Task {at}", ref=f"r{at}") for at in range(50)]
     await items.create_batch([*first, draft("Last", blocked_by=[f"r{at}" for at in range(50)])])
     path.assert_called_once()
-    await check(items)
+    await check_counts(items)
 
 
 def draft(description: str, **more: Any) -> WorkItemDraft:
@@ -99,15 +97,15 @@ async def test_all_of_a_plan_or_nothing(
     with pytest.raises(refusal):
         await items.create_batch(drafts)
     assert (await items.list_page(ListQuery())).items == []
-    await check(items)
+    await check_counts(items)
 
 
 async def test_work_is_given_out_by_scope(items: WorkItemStore) -> None:
-    house, garden = await make(items, "House"), await make(items, "Garden")
-    await make(items, "Urgent elsewhere", priority=1)
-    room = await make(items, "Room", parent_id=house)
-    paint = await make(items, "Paint the wall", parent_id=room)
-    dig = await make(items, "Dig a hole for the wall", parent_id=garden)
+    house, garden = await create_item(items, "House"), await create_item(items, "Garden")
+    await create_item(items, "Urgent elsewhere", priority=1)
+    room = await create_item(items, "Room", parent_id=house)
+    paint = await create_item(items, "Paint the wall", parent_id=room)
+    dig = await create_item(items, "Dig a hole for the wall", parent_id=garden)
     assert await items.next("ann", parent_id=house, query="dig") is None
     first = await items.next("ann", parent_id=house)
     second = await items.next("bob", query="WALL")
@@ -116,7 +114,7 @@ async def test_work_is_given_out_by_scope(items: WorkItemStore) -> None:
     assert await items.next("ann", parent_id=house) is None
     with pytest.raises(WorkItemNotFound):
         await items.next("ann", parent_id="task_00000000000000000")
-    await check(items)
+    await check_counts(items)
 
 
 @pytest.mark.parametrize("what", ["made", "unblocked", "given back"])
@@ -126,7 +124,7 @@ async def test_a_worker_waits_for_something_to_do(serving: Serving, what: str) -
     await client.call_tool("next_task", {"worker": "zoe"})
     if what == "unblocked":
         await client.call_tool("create_task", {"description": "second", "blocked_by": [first]})
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         waiting = asyncio.create_task(client.call_tool("next_task", {"worker": "ann", "wait": 50}, result_type=dict))
         await asyncio.sleep(0)
         if what == "made":
@@ -142,7 +140,7 @@ async def test_a_worker_waits_for_something_to_do(serving: Serving, what: str) -
 
 async def test_each_of_many_that_wait_gets_one(serving: Serving) -> None:
     client, other = await serving(), await serving()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         waiting = [
             asyncio.create_task(client.call_tool("next_task", {"worker": f"w{n}", "wait": 50}, result_type=dict))
             for n in range(5)
@@ -162,7 +160,7 @@ async def test_a_wait_has_an_end(serving: Serving) -> None:
 
 
 async def test_a_circle_in_a_plan_is_reported_in_the_names_of_the_plan(items: WorkItemStore) -> None:
-    there = await make(items)
+    there = await create_item(items)
     for plan, path in (
         ([WorkItemDraft(description="x", ref="a", blocked_by=["a"])], ["a", "a"]),
         (
@@ -180,7 +178,7 @@ async def test_a_circle_in_a_plan_is_reported_in_the_names_of_the_plan(items: Wo
     assert await items.count(ListQuery()) == 1
 
 
-async def test_a_worker_that_asks_for_some_is_reported_that_there_are_others(serving: Serving) -> None:
+async def test_filtered_worker_is_informed_about_other_tasks(serving: Serving) -> None:
     client = await serving()
     await client.call_tool("create_task", {"description": "Cut some trees"})
     answer = (await client.call_tool("next_task", {"worker": "ann", "query": "roof"}, result_type=dict)).data
@@ -204,7 +202,7 @@ async def test_item_taken_by_a_cancelled_call_is_pending_again(
         return await told(*asked)
 
     monkeypatch.setattr(results, "load_detail", slowly)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         call = asyncio.create_task(client.call_tool("next_task", {"worker": "ann"}))
         await taken.wait()
         call.cancel()

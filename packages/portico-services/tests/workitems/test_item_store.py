@@ -15,7 +15,7 @@ from portico_services.workitems.errors import (
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
 from portico_services.workitems.states import STATUSES, TRANSITIONS
-from support.workbench import HOSTILE, Clock, check, everything, make, move, set_to
+from support.workbench import HOSTILE, Clock, check_counts, create_item, move_item, read_all_rows, set_status
 
 # How to bring a fresh task into each state.
 WAYS = {"pending": [], "in_progress": ["in_progress"], "completed": ["completed"], "failed": ["failed"]}
@@ -27,31 +27,31 @@ WAYS = {"pending": [], "in_progress": ["in_progress"], "completed": ["completed"
 @pytest.mark.parametrize("before", STATUSES)
 @pytest.mark.parametrize("after", STATUSES)
 async def test_a_transition_is_legal_or_changes_nothing(items: WorkItemStore, before: str, after: str) -> None:
-    id = await make(items)
+    id = await create_item(items)
     for status in WAYS[before]:
-        await set_to(items, id, status)
-    was = await everything(items)
+        await set_status(items, id, status)
+    was = await read_all_rows(items)
     if after == before:
-        assert (await set_to(items, id, after)).version == was[0][0].version
-        assert await everything(items) == was
+        assert (await set_status(items, id, after)).version == was[0][0].version
+        assert await read_all_rows(items) == was
     elif after in TRANSITIONS[before]:
-        assert (await set_to(items, id, after)).status == after
-        await check(items)
+        assert (await set_status(items, id, after)).status == after
+        await check_counts(items)
     else:
         with pytest.raises(WorkItemConflict) as refusal:
-            await set_to(items, id, after)
+            await set_status(items, id, after)
         for legal in TRANSITIONS[before]:
             assert legal in str(refusal.value)
-        assert await everything(items) == was
+        assert await read_all_rows(items) == was
 
 
-async def test_times_are_set_on_the_way_and_taken_off_when_it_begins_again(items: WorkItemStore, clock: Clock) -> None:
-    id = await make(items)
-    begun = await set_to(items, id, "in_progress", worker="ann")
+async def test_timestamps_follow_status_transitions(items: WorkItemStore, clock: Clock) -> None:
+    id = await create_item(items)
+    begun = await set_status(items, id, "in_progress", worker="ann")
     assert (begun.started_at, begun.completed_at, begun.worker) == (clock.now, None, "ann")
     done = await items.complete(id, "fine")
     assert (done.started_at, done.completed_at, done.worker) == (begun.started_at, clock.now, "ann")
-    again = await set_to(items, id, "pending")
+    again = await set_status(items, id, "pending")
     assert (again.started_at, again.completed_at, again.worker, again.result) == (None, None, None, "")
     failed = await items.update(id, WorkItemChanges(status="failed", result="no"))
     assert (failed.started_at, failed.completed_at, failed.result) == (None, clock.now, "no")
@@ -61,7 +61,7 @@ async def test_times_are_set_on_the_way_and_taken_off_when_it_begins_again(items
 
 
 async def test_completing_again_is_idempotent_unless_the_result_differs(items: WorkItemStore) -> None:
-    id = await make(items)
+    id = await create_item(items)
     first = await items.complete(id, "fine")
     assert await items.complete(id, "fine") == first
     assert await items.complete(id) == first
@@ -71,10 +71,10 @@ async def test_completing_again_is_idempotent_unless_the_result_differs(items: W
 
 
 async def test_version_mismatch_is_a_conflict(items: WorkItemStore) -> None:
-    id = await make(items)
+    id = await create_item(items)
     first = await items.update(id, WorkItemChanges(priority=1), expected_version=1)
     assert first.version == 2
-    was = await everything(items)
+    was = await read_all_rows(items)
     for change in (
         items.update(id, WorkItemChanges(priority=2), expected_version=1),
         items.complete(id, expected_version=1),
@@ -82,7 +82,7 @@ async def test_version_mismatch_is_a_conflict(items: WorkItemStore) -> None:
     ):
         with pytest.raises(WorkItemConflict, match="version 2"):
             await change
-    assert await everything(items) == was
+    assert await read_all_rows(items) == was
 
 
 async def test_history_records_the_actor_and_outlives_the_task(items: WorkItemStore) -> None:
@@ -106,69 +106,69 @@ async def test_history_records_the_actor_and_outlives_the_task(items: WorkItemSt
 
 
 async def test_a_parent_is_not_over_before_its_children(items: WorkItemStore) -> None:
-    parent = await make(items)
-    child = await make(items, parent_id=parent)
+    parent = await create_item(items)
+    child = await create_item(items, parent_id=parent)
     for status in ("completed", "failed"):
         with pytest.raises(WorkItemConflict, match=child):
-            await set_to(items, parent, status)
-    await set_to(items, child, "failed")
+            await set_status(items, parent, status)
+    await set_status(items, child, "failed")
     assert (await items.complete(parent)).status == "completed"
-    await check(items)
+    await check_counts(items)
 
 
 async def test_open_tasks_cannot_be_placed_below_a_closed_one(items: WorkItemStore) -> None:
-    parent = await make(items)
-    child = await make(items, parent_id=parent)
-    other = await make(items)
+    parent = await create_item(items)
+    child = await create_item(items, parent_id=parent)
+    other = await create_item(items)
     await items.complete(child)
     await items.complete(parent)
     for attempt in (
         items.create(WorkItemDraft(description="late", parent_id=parent)),
-        set_to(items, child, "pending"),
-        move(items, other, parent),
+        set_status(items, child, "pending"),
+        move_item(items, other, parent),
     ):
         with pytest.raises(WorkItemConflict, match=parent):
             await attempt
-    await set_to(items, parent, "pending")
-    assert (await set_to(items, child, "pending")).is_open
-    await check(items)
+    await set_status(items, parent, "pending")
+    assert (await set_status(items, child, "pending")).is_open
+    await check_counts(items)
 
 
 async def test_a_task_moves_to_another_parent_and_away(items: WorkItemStore) -> None:
-    first, second = await make(items), await make(items)
-    child = await make(items, parent_id=first)
-    assert (await move(items, child, second)).parent_id == second
-    await check(items)
-    assert (await move(items, child, "")).parent_id is None
-    await check(items)
+    first, second = await create_item(items), await create_item(items)
+    child = await create_item(items, parent_id=first)
+    assert (await move_item(items, child, second)).parent_id == second
+    await check_counts(items)
+    assert (await move_item(items, child, "")).parent_id is None
+    await check_counts(items)
     assert [one.change for one in (await items.history(child)).events] == ["moved", "moved"]
     with pytest.raises(WorkItemNotFound):
-        await move(items, child, "task_nowhere")
+        await move_item(items, child, "task_nowhere")
 
 
 async def test_a_task_is_never_below_itself(items: WorkItemStore) -> None:
-    top = await make(items)
-    middle = await make(items, parent_id=top)
-    leaf = await make(items, parent_id=middle)
-    was = await everything(items)
+    top = await create_item(items)
+    middle = await create_item(items, parent_id=top)
+    leaf = await create_item(items, parent_id=middle)
+    was = await read_all_rows(items)
     for id, parent in ((top, top), (top, middle), (top, leaf), (middle, leaf)):
         with pytest.raises(DependencyCycle):
-            await move(items, id, parent)
-    assert await everything(items) == was
+            await move_item(items, id, parent)
+    assert await read_all_rows(items) == was
 
 
 async def test_a_tree_is_only_so_deep(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.dependencies.MAX_DEPTH", 4)
-    ids = [await make(items)]
+    ids = [await create_item(items)]
     for _ in range(3):
-        ids.append(await make(items, parent_id=ids[-1]))
+        ids.append(await create_item(items, parent_id=ids[-1]))
     with pytest.raises(InvalidWorkItem, match="5 levels"):
-        await make(items, parent_id=ids[-1])
-    other = await make(items)
-    below = await make(items, parent_id=other)
+        await create_item(items, parent_id=ids[-1])
+    other = await create_item(items)
+    below = await create_item(items, parent_id=other)
     with pytest.raises(InvalidWorkItem, match="levels"):
-        await move(items, other, ids[2])
-    assert (await move(items, below, ids[2])).parent_id == ids[2]
+        await move_item(items, other, ids[2])
+    assert (await move_item(items, below, ids[2])).parent_id == ids[2]
 
 
 # Deleting
@@ -177,39 +177,39 @@ async def test_a_tree_is_only_so_deep(items: WorkItemStore, monkeypatch: pytest.
 async def test_deleting_a_task_with_children_requires_the_children_option(
     items: WorkItemStore,
 ) -> None:
-    top = await make(items)
-    middle = await make(items, parent_id=top)
-    leaves = [await make(items, parent_id=middle) for _ in range(3)]
-    was = await everything(items)
+    top = await create_item(items)
+    middle = await create_item(items, parent_id=top)
+    leaves = [await create_item(items, parent_id=middle) for _ in range(3)]
+    was = await read_all_rows(items)
     with pytest.raises(WorkItemConflict, match="children=keep"):
         await items.delete(middle)
     dry = await items.delete(middle, children="delete", dry_run=True)
     assert dry.dry_run and set(dry.deleted) == {middle, *leaves}
-    assert await everything(items) == was
+    assert await read_all_rows(items) == was
     kept = await items.delete(middle, children="keep")
     assert (kept.deleted, kept.kept) == ([middle], leaves)
     assert {(await items.get(one)).parent_id for one in leaves} == {top}
-    await check(items)
+    await check_counts(items)
     gone = await items.delete(top, children="delete")
     assert set(gone.deleted) == {top, *leaves}
-    assert (await everything(items))[0] == []
+    assert (await read_all_rows(items))[0] == []
 
 
 async def test_deleting_a_blocker_unblocks_its_dependents(items: WorkItemStore) -> None:
-    blocker, done = await make(items), await make(items)
+    blocker, done = await create_item(items), await create_item(items)
     await items.complete(done)
-    waiting = await make(items, blocked_by=[blocker, done])
-    child = await make(items, parent_id=waiting)
+    waiting = await create_item(items, blocked_by=[blocker, done])
+    child = await create_item(items, parent_id=waiting)
     gone = await items.delete(blocker)
     assert gone.unblocked == [waiting]
     assert not (await items.get(waiting)).blocked and not (await items.get(child)).blocked
     await items.delete(done)
-    await check(items)
+    await check_counts(items)
 
 
 async def test_a_deletion_is_bounded(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.edits.MAX_DELETED_ITEMS", 3)
-    top = await make(items)
+    top = await create_item(items)
     await items.create_batch([WorkItemDraft(description="x", parent_id=top) for _ in range(5)])
     with pytest.raises(InvalidWorkItem, match="more than 3"):
         await items.delete(top, children="delete")
@@ -219,13 +219,13 @@ async def test_a_deletion_is_bounded(items: WorkItemStore, monkeypatch: pytest.M
 
 
 async def test_a_list_is_ordered_by_urgency_and_then_the_newest(items: WorkItemStore) -> None:
-    ids = [await make(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
+    ids = [await create_item(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
     page = await items.list_page(ListQuery())
     assert [one.id for one in page.items] == [ids[4], ids[1], ids[2], ids[0], ids[3]]
     assert page.cursor is None
 
 
-async def test_pages_show_each_task_once_while_others_come_and_go(items: WorkItemStore) -> None:
+async def test_pages_are_stable_under_concurrent_changes(items: WorkItemStore) -> None:
     ids = {
         one.id
         for one in await items.create_batch([WorkItemDraft(description="x", priority=n % 5 + 1) for n in range(40)])
@@ -238,8 +238,8 @@ async def test_pages_show_each_task_once_while_others_come_and_go(items: WorkIte
         cursor = page.cursor
         if cursor is None:
             break
-        await make(items, priority=1)
-        await make(items, priority=5)
+        await create_item(items, priority=1)
+        await create_item(items, priority=5)
         await items.delete(seen[-1])
     assert len(seen) == len(set(seen))
     assert ids <= set(seen)
@@ -261,10 +261,10 @@ async def test_a_cursor_belongs_to_its_list(items: WorkItemStore) -> None:
 
 
 async def test_filters_narrow_a_list(items: WorkItemStore) -> None:
-    parent = await make(items, "Plan the ÄNDERUNG")
-    child = await make(items, "first part", parent_id=parent, context="see src/parser.py")
-    blocked = await make(items, "second part", parent_id=parent, blocked_by=[child])
-    done = await make(items, "done part")
+    parent = await create_item(items, "Plan the ÄNDERUNG")
+    child = await create_item(items, "first part", parent_id=parent, context="see src/parser.py")
+    blocked = await create_item(items, "second part", parent_id=parent, blocked_by=[child])
+    done = await create_item(items, "done part")
     await items.complete(done)
 
     async def ids(**wanted: object) -> set[str]:
@@ -286,8 +286,8 @@ async def test_filters_narrow_a_list(items: WorkItemStore) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_a_query_is_data(items: WorkItemStore, text: str) -> None:
-    id = await make(items, text, context=text)
-    await make(items, "harmless")
+    id = await create_item(items, text, context=text)
+    await create_item(items, "harmless")
     found = await items.list_page(ListQuery(query=text))
     assert [one.id for one in found.items] == [id]
     assert found.items[0].description == text
@@ -296,11 +296,11 @@ async def test_a_query_is_data(items: WorkItemStore, text: str) -> None:
 
 
 async def test_a_tree_has_each_task_before_its_parts(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    top = await make(items, "top")
-    late = await make(items, "late", parent_id=top, priority=5)
-    early = await make(items, "early", parent_id=top, blocked_by=[late])
-    leaf = await make(items, "leaf", parent_id=early)
-    other = await make(items, "other")
+    top = await create_item(items, "top")
+    late = await create_item(items, "late", parent_id=top, priority=5)
+    early = await create_item(items, "early", parent_id=top, blocked_by=[late])
+    leaf = await create_item(items, "leaf", parent_id=early)
+    other = await create_item(items, "other")
     await items.complete(late)
     whole = await items.tree()
     assert [(one.item.id, one.depth) for one in whole.nodes] == [(top, 0), (early, 1), (leaf, 2), (late, 1), (other, 0)]
@@ -315,15 +315,15 @@ async def test_a_tree_has_each_task_before_its_parts(items: WorkItemStore, monke
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_hostile_text_comes_back_as_it_was(items: WorkItemStore, text: str) -> None:
-    id = await make(items, text, context=text)
+async def test_hostile_text_round_trips(items: WorkItemStore, text: str) -> None:
+    id = await create_item(items, text, context=text)
     done = await items.complete(id, text, who=text)
     assert (done.description, done.context, done.result) == (text, text, text)
     assert (await items.history(id)).events[0].who == text
 
 
 async def test_unstorable_characters_are_replaced(items: WorkItemStore) -> None:
-    id = await make(items, "a\0b\ud800c")
+    id = await create_item(items, "a\0b\ud800c")
     assert (await items.get(id)).description == "a\ufffdb\ufffdc"
 
 
@@ -344,11 +344,11 @@ async def test_unstorable_characters_are_replaced(items: WorkItemStore) -> None:
 async def test_invalid_draft_is_refused_and_changes_nothing(items: WorkItemStore, draft: WorkItemDraft) -> None:
     with pytest.raises((InvalidWorkItem, WorkItemNotFound)):
         await items.create(draft)
-    assert await everything(items) == ([], [], 0)
+    assert await read_all_rows(items) == ([], [], 0)
 
 
 async def test_an_id_may_be_cut_short(items: WorkItemStore) -> None:
-    first, second = await make(items), await make(items)
+    first, second = await create_item(items), await create_item(items)
     for part in (first, first[5:], first[-6:], f"tasks://{first}", first.upper()[5:]):
         assert await items.resolve_id(part) == first
     with pytest.raises(InvalidWorkItem, match="More than one"):
@@ -361,7 +361,7 @@ async def test_an_id_may_be_cut_short(items: WorkItemStore) -> None:
 
 
 async def test_another_worker_cannot_complete_a_claimed_task(items: WorkItemStore) -> None:
-    id = await make(items)
+    id = await create_item(items)
     await items.next("ann")
     for attempt in (items.complete(id, worker="ben"), items.update(id, WorkItemChanges(status="failed"), worker="ben")):
         with pytest.raises(WorkItemConflict, match="ann"):

@@ -19,9 +19,9 @@ from portico_services.workitems.listing import ListQuery
 from portico_services.workitems.query_plan import TextFilter
 from portico_services.workitems.text_index import MAX_SUFFIX_CHARS, MAX_TERM_CHARS, MAX_TERMS
 from portico_services.workitems.validation import casefold_text
-from support.workbench import HOSTILE, make, said
+from support.workbench import HOSTILE, call_tool, create_item
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 PIECES = [
     "pars",
     "er",
@@ -88,18 +88,18 @@ def test_whatever_is_in_a_run_is_the_beginning_of_an_end() -> None:
                 assert any(one.startswith(run[start:end]) for one in ends)
 
 
-async def test_the_last_word_of_a_very_long_text_is_found(items: WorkItemStore) -> None:
+async def test_last_word_of_a_long_text_is_found(items: WorkItemStore) -> None:
     long = " ".join(f"w{number}" for number in range(2 * MAX_TERMS))
-    id = await make(items, "long", context=f"{long} thelastofall")
-    await make(items, "other", context=long)
+    id = await create_item(items, "long", context=f"{long} thelastofall")
+    await create_item(items, "other", context=long)
     await items.index_pending()
     assert await listed(items, query="lastofall") == [id]
     taken = await items.next("ann", query="lastofall")
     assert taken is not None and taken.id == id
 
 
-async def test_a_changed_text_is_found_by_its_new_words_only(items: WorkItemStore) -> None:
-    id = await make(items, "first words", context="some background")
+async def test_changed_text_is_found_by_new_terms_only(items: WorkItemStore) -> None:
+    id = await create_item(items, "first words", context="some background")
     await items.index_pending()
     await items.update(id, WorkItemChanges(description="other words"))
     assert await listed(items, query="first") == []
@@ -110,8 +110,8 @@ async def test_a_changed_text_is_found_by_its_new_words_only(items: WorkItemStor
 
 
 async def test_pages_of_a_query_follow_one_another(items: WorkItemStore) -> None:
-    made = [await make(items, f"needle {number}", priority=number % 5 + 1) for number in range(12)]
-    await make(items, "hay")
+    made = [await create_item(items, f"needle {number}", priority=number % 5 + 1) for number in range(12)]
+    await create_item(items, "hay")
     await items.index_pending()
     found: list[str] = []
     cursor = None
@@ -152,7 +152,7 @@ async def test_older_store_is_indexed_and_searchable_in_between(bare_url: str, t
         assert await listed(items, query="w300x") == [f"task_{300:017d}"]
         await items.index_pending()
         assert await unindexed(items) == 0
-        fresh = await make(items, "fresh")
+        fresh = await create_item(items, "fresh")
         await items.update(f"task_{400:017d}", WorkItemChanges(description="changed meanwhile"))
         assert await unindexed(items) == 2
         for _ in range(2):
@@ -168,7 +168,7 @@ async def test_concurrent_indexing_leaves_nothing_out(url: str) -> None:
         items, others = WorkItemStore(one), WorkItemStore(two)
         await items.open()
         await asyncio.gather(
-            *(make(items if n % 2 else others, f"w{n}x of {n % 3}") for n in range(120)),
+            *(create_item(items if n % 2 else others, f"w{n}x of {n % 3}") for n in range(120)),
             *(each.index_pending() for each in (items, others) * 5),
         )
         await asyncio.gather(items.index_pending(), others.index_pending())
@@ -182,8 +182,8 @@ async def test_server_indexes_new_tasks_in_the_background(
 ) -> None:
     monkeypatch.setattr(maintenance, "INDEX_INTERVAL_SECONDS", 0.01)
     client = await serving()
-    await said(client, "create_task", description="Fix the parser")
-    async with Database(url) as database, asyncio.timeout(PATIENCE):
+    await call_tool(client, "create_task", description="Fix the parser")
+    async with Database(url) as database, asyncio.timeout(TIMEOUT_SECONDS):
         items = WorkItemStore(database)
         while await unindexed(items):
             pass
@@ -218,7 +218,7 @@ async def test_selective_queries_do_not_scan_the_table(
 ) -> None:
     await items.database.write(lambda tx: older(tx, 2000))
     await items.database.write(lambda tx: tx.execute("insert into work_item_unindexed (item) select id from work_item"))
-    await make(items, "labelled", labels=["rare"])
+    await create_item(items, "labelled", labels=["rare"])
     await items.index_pending()
     if items.database.engine == "postgresql":
         await items.database.write(lambda tx: tx.execute_script("analyze"))

@@ -18,10 +18,10 @@ from portico.store.database import Database
 from portico_services.workitems import records
 from portico_services.workitems.errors import WorkItemError
 from portico_services.workitems.item_store import WorkItemStore
-from support.workbench import check, make, refused, said
+from support.workbench import call_failing_tool, call_tool, check_counts, create_item
 
 Serving = Callable[..., Any]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 KILLS = 6
 
 
@@ -43,7 +43,7 @@ async def test_a_failing_storage_is_explained_without_its_address(
         raise failure("/secret/path/tasks.db failed")
 
     monkeypatch.setattr(Database, "write", fail)
-    text, error = await refused(client, "create_task", description="x")
+    text, error = await call_failing_tool(client, "create_task", description="x")
     assert "/secret" not in text
     assert (error["code"], error["retryable"]) == ("storage_error", retryable)
 
@@ -59,16 +59,16 @@ async def test_closed_storage_is_reported(url: str) -> None:
 
 async def test_a_service_is_started_again_on_the_same_store(serving: Serving) -> None:
     first = await serving()
-    made = await said(first, "create_task", description="kept")
+    made = await call_tool(first, "create_task", description="kept")
     second = await serving()
-    assert (await said(second, "get_task", id=made["id"]))["description"] == "kept"
+    assert (await call_tool(second, "get_task", id=made["id"]))["description"] == "kept"
 
 
 async def test_every_task_that_was_acknowledged_survives_a_kill(url: str, spawn: Callable[..., Any]) -> None:
     kept: list[str] = []
     for round in range(KILLS):
         children = [await spawn("create", url, f"round {round}") for _ in range(2)]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             for child in children:
                 for _ in range(round + 1):
                     kept.append((await child.stdout.readline()).decode().strip())
@@ -83,7 +83,7 @@ async def test_every_task_that_was_acknowledged_survives_a_kill(url: str, spawn:
         await items.open()
         there = await items.read(lambda tx: records.fetch(tx, kept))
         assert set(there) == set(kept)
-        await check(items)
+        await check_counts(items)
 
 
 @pytest.fixture
@@ -107,13 +107,13 @@ async def test_full_disk_is_reported_and_acknowledged_tasks_are_stored(small_dis
         kept = []
         with pytest.raises(WorkItemError, match="the disk is full") as refusal:
             for _ in range(1000):
-                kept.append(await make(items, context=os.urandom(5000).hex()))
+                kept.append(await create_item(items, context=os.urandom(5000).hex()))
         assert refusal.value.retryable
         assert str(small_disk) not in str(refusal.value)
         ballast.unlink()
-        kept.append(await make(items, "there is room again"))
+        kept.append(await create_item(items, "there is room again"))
         assert set(await items.read(lambda tx: records.fetch(tx, kept))) == set(kept)
-        await check(items)
+        await check_counts(items)
 
 
 @contextmanager
@@ -133,11 +133,11 @@ async def test_read_only_database_can_be_read(tmp_path: Path) -> None:
     async with Database(path) as database:
         items = WorkItemStore(database)
         await items.open()
-        id = await make(items, "kept")
+        id = await create_item(items, "kept")
     with unwritable(path):
         async with Database(path) as database:
             items = WorkItemStore(database)
             await items.open()
             assert (await items.get(id)).description == "kept"
             with pytest.raises(WorkItemError, match="read-only"):
-                await make(items)
+                await create_item(items)

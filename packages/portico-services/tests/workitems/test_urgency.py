@@ -11,7 +11,7 @@ from portico.store.transaction import Transaction
 from portico_services.workitems.edits import WorkItemChanges
 from portico_services.workitems.item_store import MIGRATIONS, WorkItemStore
 from support.engines import sqlite_engine  # noqa: F401
-from support.workbench import check, make, move, set_to
+from support.workbench import check_counts, create_item, move_item, set_status
 
 
 async def order(items: WorkItemStore) -> list[str]:
@@ -19,36 +19,36 @@ async def order(items: WorkItemStore) -> list[str]:
 
 
 async def test_blocker_of_an_urgent_item_comes_first(items: WorkItemStore) -> None:
-    usual = await make(items, priority=2)
-    deep = await make(items, priority=5)
-    blocker = await make(items, priority=5, blocked_by=[deep])
-    await make(items, priority=1, blocked_by=[blocker])
+    usual = await create_item(items, priority=2)
+    deep = await create_item(items, priority=5)
+    blocker = await create_item(items, priority=5, blocked_by=[deep])
+    await create_item(items, priority=1, blocked_by=[blocker])
     assert await order(items) == [deep, usual]
     taken = await items.next("ann")
     assert taken is not None and (taken.id, taken.urgency, taken.priority) == (deep, 1, 5)
     await items.complete(deep)
     assert await order(items) == [blocker, usual]
-    await check(items)
+    await check_counts(items)
 
 
 async def test_parts_of_an_urgent_task_come_first(items: WorkItemStore) -> None:
-    usual = await make(items, priority=2)
-    plan = await make(items, priority=1)
-    part = await make(items, priority=4, parent_id=plan)
+    usual = await create_item(items, priority=2)
+    plan = await create_item(items, priority=1)
+    part = await create_item(items, priority=4, parent_id=plan)
     assert await order(items) == [part, usual]
-    await move(items, part, "")
+    await move_item(items, part, "")
     assert await order(items) == [plan, usual, part]
-    await move(items, part, plan)
+    await move_item(items, part, plan)
     await items.update(plan, WorkItemChanges(priority=5))
     assert await order(items) == [usual, part]
-    await check(items)
+    await check_counts(items)
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "unblocked", "deleted", "lowered"])
 async def test_urgency_ends_with_its_reason(items: WorkItemStore, end: str) -> None:
-    low = await make(items, priority=5)
-    usual = await make(items, priority=3)
-    urgent = await make(items, priority=1)
+    low = await create_item(items, priority=5)
+    usual = await create_item(items, priority=3)
+    urgent = await create_item(items, priority=1)
     await items.block(urgent, low)
     assert await order(items) == [low, usual]
     if end == "deleted":
@@ -56,17 +56,17 @@ async def test_urgency_ends_with_its_reason(items: WorkItemStore, end: str) -> N
     elif end == "lowered":
         await items.update(urgent, WorkItemChanges(priority=5))
     elif end == "failed":
-        await set_to(items, urgent, "failed")
+        await set_status(items, urgent, "failed")
     else:
         await items.unblock(urgent, low)
     if end == "completed":
         await items.complete(urgent)
     assert [one for one in await order(items) if one != urgent] == [usual, low]
-    await check(items)
+    await check_counts(items)
     if end == "failed":
-        await set_to(items, urgent, "pending")
+        await set_status(items, urgent, "pending")
         assert await order(items) == [low, usual]
-        await check(items)
+        await check_counts(items)
 
 
 async def test_migration_keeps_items_and_computes_urgency(bare_url: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from portico.cli.completion import complete
 from portico.cli.specs import COMMAND_SPECS
 from support.paths import ROOT
 
-PATIENCE = 30
+TIMEOUT_SECONDS = 30
 TARGET = "examples/orders.py"
 
 Portico = Callable[..., Any]
@@ -211,7 +211,7 @@ def test_bash_is_offered_what_fits_its_words(
         env=surroundings,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
     )
     assert done.stderr == ""
     *words, said = done.stdout.splitlines()
@@ -272,7 +272,7 @@ def test_files_are_completed_where_a_target_stands(
 @pytest.mark.parametrize("name", list(SHELLS))
 def test_a_script_is_one_that_its_shell_understands(portico: Portico, shell: Any, name: str) -> None:
     script = portico("completion", name).stdout
-    done = subprocess.run([shell(name), "-n"], input=script, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([shell(name), "-n"], input=script, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
 
 

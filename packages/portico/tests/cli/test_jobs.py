@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from portico import SyncClient
-from support.forks import Forks
+from support.forks import ForkServer
 from support.paths import ROOT
 
 REPORTS = str(ROOT / "examples" / "reports.py")
@@ -41,8 +41,8 @@ def client(store: str) -> Iterator[SyncClient]:
 
 
 @pytest.fixture
-def jobs(forks: Forks) -> Jobs:
-    return lambda store, *words: forks.run("tasks", *words, "--store", store)
+def jobs(fork_server: ForkServer) -> Jobs:
+    return lambda store, *words: fork_server.run("tasks", *words, "--store", store)
 
 
 @pytest.fixture
@@ -113,20 +113,22 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(jobs: Jobs, client: Sy
     assert task.refresh() == "working"
 
 
-def test_missing_tasks_and_stores_are_reported(forks: Forks, jobs: Jobs, store: str, tmp_path: Path) -> None:
+def test_missing_tasks_and_stores_are_reported(fork_server: ForkServer, jobs: Jobs, store: str, tmp_path: Path) -> None:
     Path(store).parent.mkdir()
     with closing(sqlite3.connect(store)) as made, made:
         made.execute("create table other (one integer)")
     assert jobs(store, "list", "--format", "table").stderr == "no tasks\n"
     assert jobs(store, "show", "nothing").returncode == 2
     assert jobs(store, "cancel").returncode == 2
-    done = forks.run("tasks", "list", env={**os.environ, "PORTICO_DATA": str(tmp_path / "empty"), "PORTICO_STORE": ""})
+    done = fork_server.run(
+        "tasks", "list", env={**os.environ, "PORTICO_DATA": str(tmp_path / "empty"), "PORTICO_STORE": ""}
+    )
     assert done.returncode == 2
     assert "--store is required: the data directory contains none" in done.stderr
 
 
-def test_a_server_without_tasks_gives_nothing_to_work_on(forks: Forks) -> None:
-    done = forks.run("worker", Path(REPORTS).parent / "hello.py")
+def test_a_server_without_tasks_gives_nothing_to_work_on(fork_server: ForkServer) -> None:
+    done = fork_server.run("worker", Path(REPORTS).parent / "hello.py")
     assert done.returncode == 2
     assert "has no tools that can run as tasks" in done.stderr
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from portico.cli import local_token
-from support.forks import Forks, Piped
+from support.forks import ForkServer, PipedCommand
 
 Start = Callable[..., tuple[str, str]]
 Listed = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -32,12 +32,12 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def start(forks: Forks, env: dict[str, str]) -> Iterator[Start]:
+def start(fork_server: ForkServer, env: dict[str, str]) -> Iterator[Start]:
     """Serves the built-in services; returns the URL and the lines after it."""
-    children: list[Piped] = []
+    children: list[PipedCommand] = []
 
     def begin(*options: str, lines: int = 2, **more: str) -> tuple[str, str]:
-        child = forks.start("serve", "--services", "tasks", "--transport", "http", *options, env=env | more)
+        child = fork_server.start("serve", "--services", "tasks", "--transport", "http", *options, env=env | more)
         children.append(child)
         url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
         return url, "".join(child.stderr.readline() for _ in range(lines))
@@ -59,8 +59,8 @@ def status(url: str, token: str | None = None) -> int:
 
 
 @pytest.fixture
-def listed(forks: Forks, env: dict[str, str]) -> Listed:
-    return lambda url, **more: forks.run("list", "tools", url, env=env | more)
+def listed(fork_server: ForkServer, env: dict[str, str]) -> Listed:
+    return lambda url, **more: fork_server.run("list", "tools", url, env=env | more)
 
 
 def test_there_is_a_token_that_commands_of_the_same_user_find(
@@ -82,14 +82,14 @@ def test_there_is_a_token_that_commands_of_the_same_user_find(
     "options", [[], ["--service-admin"], ["--log-format", "json"], ["--log-level", "debug"]], ids=str
 )
 def test_secrets_are_not_written_to_a_pipe(
-    forks: Forks, env: dict[str, str], tmp_path: Path, options: list[str]
+    fork_server: ForkServer, env: dict[str, str], tmp_path: Path, options: list[str]
 ) -> None:
     """Neither the first start nor the second: a log has readers who must not become the owner."""
     said = ""
     port = "0"
     for _ in range(2):
         command = ["serve", "--services", "tasks", "--transport", "http", "--port", port, *options]
-        child = forks.start(*command, env=env)
+        child = fork_server.start(*command, env=env)
         for line in child.stderr:
             said += line
             if "Console: " in line:
@@ -97,7 +97,7 @@ def test_secrets_are_not_written_to_a_pipe(
         url = re.search(r"Serving on (\S+)", said)[1]  # type: ignore[index]
         port = url.split(":")[2].split("/")[0]
         command = ["console", url.removesuffix("/mcp")]
-        link = forks.run(*command, env=env).stdout.strip()
+        link = fork_server.run(*command, env=env).stdout.strip()
         # A request with secrets in all places, for the lines of the request log.
         status(f"{url}?token=in-the-query", "in-the-header")
         child.terminate()
@@ -246,7 +246,7 @@ def test_a_port_is_a_port(env: dict[str, str]) -> None:
 
 
 def test_operator_token_is_stored_in_a_separate_file(
-    forks: Forks, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
+    fork_server: ForkServer, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
     url, said = start("--port", "0", "--service-admin", lines=3)
     port = int(url.split(":")[2].split("/")[0])
@@ -256,7 +256,7 @@ def test_operator_token_is_stored_in_a_separate_file(
 
     def call(token: str | None, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         given = env | ({} if token is None else {"PORTICO_TOKEN": token})
-        return forks.run("call", url, tool, *arguments, env=given)
+        return fork_server.run("call", url, tool, *arguments, env=given)
 
     refused = call(None, "service_disable", "name=tasks")
     assert refused.returncode == 1 and "for the operator of this server" in refused.stdout + refused.stderr
@@ -274,20 +274,20 @@ def gateway(tmp_path: Path) -> Path:
 
 
 def test_a_gateway_requires_the_token_that_its_user_has(
-    forks: Forks, env: dict[str, str], gateway: Path, tmp_path: Path
+    fork_server: ForkServer, env: dict[str, str], gateway: Path, tmp_path: Path
 ) -> None:
     """Its upstreams have keys and files that other users of the machine must not reach."""
-    child = forks.start("serve", str(gateway), "--port", "0", env=env)
+    child = fork_server.start("serve", str(gateway), "--port", "0", env=env)
     try:
         url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
         assert "A token is required." in child.stderr.readline()
         port = url.split(":")[2].split("/")[0]
         token = (tmp_path / "data" / f"http-{port}.token").read_text().strip()
         assert (status(url), status(url, token)) == (401, 200)
-        assert forks.run("read", url, "nothing://x", env=env).returncode == 1
-        refused = forks.run("read", url, "nothing://x", env=env | {"PORTICO_DATA": str(tmp_path / "other")})
+        assert fork_server.run("read", url, "nothing://x", env=env).returncode == 1
+        refused = fork_server.run("read", url, "nothing://x", env=env | {"PORTICO_DATA": str(tmp_path / "other")})
         assert refused.returncode == 3
-        found = forks.run(
+        found = fork_server.run(
             "read", url, "nothing://x", "--data", env["PORTICO_DATA"], env=env | {"PORTICO_DATA": "/nowhere"}
         )
         assert found.returncode == 1
@@ -296,8 +296,8 @@ def test_a_gateway_requires_the_token_that_its_user_has(
         child.communicate()
 
 
-def test_an_open_gateway_requires_none(forks: Forks, env: dict[str, str], gateway: Path) -> None:
-    child = forks.start("serve", str(gateway), "--port", "0", "--no-auth", env=env)
+def test_an_open_gateway_requires_none(fork_server: ForkServer, env: dict[str, str], gateway: Path) -> None:
+    child = fork_server.start("serve", str(gateway), "--port", "0", "--no-auth", env=env)
     try:
         url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
         assert "No token is required (--no-auth)" in child.stderr.readline()

@@ -15,7 +15,7 @@ import pytest
 from portico import Client, ProtocolError, UsageError
 from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS, V2025_06_18
 from portico.testing.recording.replay import ReplayHandler
-from support.forks import Forks
+from support.forks import ForkServer
 
 PORTICO = [sys.executable, "-m", "portico"]
 SHOP = '''
@@ -111,29 +111,31 @@ async def test_a_recording_is_played_to_a_client_of_another_revision(
     assert await use(ReplayHandler.load(tape), played) == then
 
 
-async def test_a_server_over_http_is_recorded_and_played_over_http(forks: Forks, shop: Path, tmp_path: Path) -> None:
+async def test_a_server_over_http_is_recorded_and_played_over_http(
+    fork_server: ForkServer, shop: Path, tmp_path: Path
+) -> None:
     tape = tmp_path / "tape.jsonl"
-    with served(forks, "serve", str(shop)) as url:
+    with served(fork_server, "serve", str(shop)) as url:
         then = await use([*PORTICO, "record", url, "-o", str(tape)], FIRST_MODERN_VERSION)
-    with served(forks, "replay", str(tape)) as url:
+    with served(fork_server, "replay", str(tape)) as url:
         assert await use(url, FIRST_MODERN_VERSION) == then
-    with served(forks, "replay", str(tape)) as url:
+    with served(fork_server, "replay", str(tape)) as url:
         assert await use(url, V2025_06_18) == then
 
 
-async def test_clients_over_http_are_recorded_too(forks: Forks, shop: Path, tmp_path: Path) -> None:
+async def test_clients_over_http_are_recorded_too(fork_server: ForkServer, shop: Path, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
-    with served(forks, "record", str(shop), "-o", str(tape)) as url:
+    with served(fork_server, "record", str(shop), "-o", str(tape)) as url:
         then = await use(url, FIRST_MODERN_VERSION)
         older = await use(url, V2025_06_18)
-    with served(forks, "replay", str(tape)) as url:
+    with served(fork_server, "replay", str(tape)) as url:
         assert await use(url, FIRST_MODERN_VERSION) == then
         assert await use(url, V2025_06_18) == older
 
 
 @contextmanager
-def served(forks: Forks, *words: str) -> Iterator[str]:
-    child = forks.start(*words, "--port", "0")
+def served(fork_server: ForkServer, *words: str) -> Iterator[str]:
+    child = fork_server.start(*words, "--port", "0")
     try:
         yield child.stderr.readline().removeprefix("Serving on ").strip()
     finally:

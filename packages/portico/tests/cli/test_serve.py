@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import portico
-from support.forks import Forks
+from support.forks import ForkServer
 from support.paths import ROOT
 
 Spawn = Callable[..., Any]
@@ -41,11 +41,11 @@ def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> sub
 
 
 @pytest.fixture
-def run(forks: Forks) -> Run:
+def run(fork_server: ForkServer) -> Run:
     """Run the command to its end, with nothing to read."""
 
     def ended(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return forks.run(*arguments, cwd=cwd, env={**os.environ, **(env or {})})
+        return fork_server.run(*arguments, cwd=cwd, env={**os.environ, **(env or {})})
 
     return ended
 

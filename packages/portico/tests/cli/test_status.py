@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 Portico = Callable[..., Any]
 
-PATIENCE = 30
+TIMEOUT_SECONDS = 30
 
 
 def said(done: Any, status: int) -> str:
@@ -198,7 +198,7 @@ def test_a_signal_ends_the_command_and_the_server_with_it(
     )
     pid = int((tmp_path / "waiting").read_text())
     child.send_signal(number)
-    out, err = child.communicate(timeout=PATIENCE)
+    out, err = child.communicate(timeout=TIMEOUT_SECONDS)
     assert (child.returncode, out, err) == (status, b"", b"")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -207,7 +207,7 @@ def test_a_signal_ends_the_command_and_the_server_with_it(
 def test_a_reader_that_has_seen_enough_is_no_mistake(surroundings: dict[str, str]) -> None:
     line = f"{sys.executable} -m portico list tools examples/everything.py | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", line], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=PATIENCE
+        ["bash", "-c", line], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
     )
     first, status = done.stdout.splitlines()
     assert json.loads(first)["name"] == "test_simple_text"
@@ -227,14 +227,16 @@ def test_a_full_disk_is_reported(surroundings: dict[str, str], words: list[str])
             cwd=ROOT,
             env=surroundings,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_SECONDS,
         )
     assert said(done, 1) == "portico: cannot write to standard output: No space left on device\n"
 
 
 def test_a_closed_output_is_no_mistake(surroundings: dict[str, str]) -> None:
     line = f"{sys.executable} -m portico list tools examples/hello.py >&-"
-    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=surroundings, stderr=subprocess.PIPE, timeout=PATIENCE)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=ROOT, env=surroundings, stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -266,6 +268,11 @@ def test_fast_commands_do_not_import_heavy_modules(
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
     )
     assert not set(absent) & set(done.stderr.split())

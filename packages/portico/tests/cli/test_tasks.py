@@ -14,7 +14,7 @@ import pytest
 
 from portico.cli.completion import complete
 from portico.cli.main import main
-from support.forks import Forks
+from support.forks import ForkServer
 
 Shell = Callable[..., Any]
 
@@ -213,12 +213,14 @@ def test_the_id_of_a_new_task_is_all_that_a_shell_gets(portico: Callable[..., An
     assert "water the plants" in shown.stdout and "{" not in shown.stdout
 
 
-def test_next_waits_until_there_is_something_to_do(forks: Forks, surroundings: dict[str, str], tmp_path: Path) -> None:
+def test_next_waits_until_there_is_something_to_do(
+    fork_server: ForkServer, surroundings: dict[str, str], tmp_path: Path
+) -> None:
     env = {**surroundings, "PORTICO_DATA": str(tmp_path)}
-    assert forks.run("items", "list", env=env).returncode == 0
-    waiting = forks.start("items", "next", "--wait", "--format", "jsonl", env=env)
+    assert fork_server.run("items", "list", env=env).returncode == 0
+    waiting = fork_server.start("items", "next", "--wait", "--format", "jsonl", env=env)
     try:
-        assert forks.run("items", "add", "at last", env=env).returncode == 0
+        assert fork_server.run("items", "add", "at last", env=env).returncode == 0
     finally:
         said, _ = waiting.communicate()
     assert json.loads(said)["description"] == "at last"

@@ -19,7 +19,7 @@ from portico.rpc.call import Call
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 HINTS = {"ttlMs": 60_000, "cacheScope": "public"}
 
 
@@ -191,7 +191,7 @@ async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, s
         before = len(server.asked)
         assert server.emit is not None
         server.emit(notice, params)
-        await heard.until(notice)
+        await heard.wait_for(notice)
         for ask in LISTS.values():
             await ask(client)
     assert server.asked[before:] == stale

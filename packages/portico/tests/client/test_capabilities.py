@@ -23,7 +23,7 @@ from portico.protocol.versions import (
 )
 from support.scripted import Endpoint, Peer, Request
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 Serve = Callable[..., Any]
 
 REQUESTS: dict[str, tuple[str, Callable[[Client], Any]]] = {
@@ -67,12 +67,12 @@ async def test_undeclared_server_capabilities_are_not_requested(
     if needed in capabilities:
         pytest.skip("declared")
     there = await serve(endpoint(revision, capabilities))
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=revision) as client:
         with pytest.raises(
             MethodNotFound, match=rf"does not declare {needed}, which {method} requires; pass ignore_capabilities=True"
         ):
             await ask(client)
-    assert there.asked(method) == []
+    assert there.requests_for(method) == []
 
 
 @pytest.mark.parametrize("revision, method", CASES)
@@ -81,7 +81,7 @@ async def test_it_is_asked_for_all_the_same_if_the_caller_insists(serve: Serve, 
     _, ask = {**REQUESTS, **SESSION_REQUESTS}[method]
     there.rules[method] = lambda peer, request: peer.error(request, -32000, "it was asked")
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(there.url, protocol_version=revision, ignore_capabilities=True) as client,
     ):
         with pytest.raises(ProtocolError, match="it was asked"):
@@ -91,7 +91,7 @@ async def test_it_is_asked_for_all_the_same_if_the_caller_insists(serve: Serve, 
 async def test_completions_cannot_be_declared_in_2024_11_05(serve: Serve) -> None:
     there = await serve(endpoint(V2024_11_05, {}))
     there.rules["completion/complete"] = lambda peer, request: peer.result(request, {"completion": {"values": ["x"]}})
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=V2024_11_05) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=V2024_11_05) as client:
         assert (await client.complete({"type": "ref/prompt", "name": "p"}, "a", "")).values == ["x"]
 
 
@@ -100,10 +100,10 @@ async def test_a_mounted_server_is_not_asked_for_more_either(serve: Serve, revis
     there = await serve(endpoint(revision, {"tools": {}}))
     server = Server("outer")
     server.mount(Client(there.url, protocol_version=revision), namespace="inner")
-    async with asyncio.timeout(PATIENCE), Client(server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
         assert await client.list_tools() == await client.list_prompts() == await client.list_resources() == []
-    assert len(there.asked("tools/list")) == 1
-    assert there.asked("prompts/list") == there.asked("resources/list") == []
+    assert len(there.requests_for("tools/list")) == 1
+    assert there.requests_for("prompts/list") == there.requests_for("resources/list") == []
 
 
 # Tasks of 2025-11-25
@@ -145,31 +145,31 @@ async def test_a_task_is_asked_for_where_server_and_tool_have_them(
     serve: Serve, support: str | None, capabilities: dict[str, Any], as_task: bool
 ) -> None:
     there = await serve(tasking(support, capabilities))
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=V2025_11_25) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=V2025_11_25) as client:
         task = await client.start_task("t")
         assert (await task.result()).text == "done"
-    [call] = there.asked("tools/call")
+    [call] = there.requests_for("tools/call")
     assert ("task" in call.json["params"]) is as_task
-    assert len(there.asked("tasks/result")) == as_task
+    assert len(there.requests_for("tasks/result")) == as_task
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS[:-1])
 async def test_before_2025_11_25_there_are_no_tasks(serve: Serve, revision: str) -> None:
     there = await serve(tasking("required", TASKS, revision))
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=revision) as client:
         assert (await (await client.start_task("t")).result()).text == "done"
-    assert "task" not in there.asked("tools/call")[0].json["params"]
+    assert "task" not in there.requests_for("tools/call")[0].json["params"]
 
 
 @pytest.mark.requirement("tasks.client")
 @pytest.mark.parametrize("support, as_task", [("required", True), ("optional", False), ("forbidden", False)])
 async def test_a_tool_that_only_runs_as_a_task_is_called_as_one(serve: Serve, support: str, as_task: bool) -> None:
     there = await serve(tasking(support, TASKS))
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=V2025_11_25) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=V2025_11_25) as client:
         for _ in range(2):
             assert (await client.call_tool("t")).text == "done"
-    assert [("task" in one.json["params"]) for one in there.asked("tools/call")] == [as_task] * 2
-    assert len(there.asked("tools/list")) == 1
+    assert [("task" in one.json["params"]) for one in there.requests_for("tools/call")] == [as_task] * 2
+    assert len(there.requests_for("tools/list")) == 1
 
 
 # What we declared
@@ -229,7 +229,7 @@ async def asked(serve: Serve, revision: str, question: dict[str, Any], **options
         peer.answer(202)
 
     there.rules["tools/call"], there.rules["answer"] = call, take
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=revision, **options) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=revision, **options) as client:
         if revision == FIRST_MODERN_VERSION:
             try:
                 await client.call_tool("t")
@@ -237,7 +237,7 @@ async def asked(serve: Serve, revision: str, question: dict[str, Any], **options
                 return {"raised": failure}
             return {"result": there.seen[-1].json["params"]["inputResponses"]["q"]}
         calling = asyncio.ensure_future(client.call_tool("t"))
-        answer = (await there.until_asked("answer")).json
+        answer = (await there.wait_for_request("answer")).json
         calling.cancel()
         await asyncio.wait({calling})
         return answer  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ from portico.types import LogMessage
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def weather() -> Server:
@@ -141,7 +141,7 @@ async def test_closing_the_client_fails_pending_calls() -> None:
         call = asyncio.ensure_future(client.call_tool("forever"))
         await client.list_tools()
     with pytest.raises(ConnectionClosed):
-        await asyncio.wait_for(call, PATIENCE)
+        await asyncio.wait_for(call, TIMEOUT_SECONDS)
 
 
 async def test_a_server_that_cannot_be_opened_leaves_nothing_open() -> None:
@@ -325,7 +325,7 @@ async def test_any_request_can_be_made() -> None:
 @pytest.mark.parametrize("said", [b"{}", b'{"tools":5}', b'{"tools":[{"name":"t"}]}', b"[]", b'"text"', b"null"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_result_of_the_wrong_shape_is_said_to_be_so(revision: str, said: bytes) -> None:
-    async with Client(handler_of(lambda call: Raw(said)), protocol_version=revision, timeout=PATIENCE) as client:
+    async with Client(handler_of(lambda call: Raw(said)), protocol_version=revision, timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ProtocolError, match="tools/list"):
             await client.list_tools()
 
@@ -361,7 +361,7 @@ async def test_a_question_that_nobody_can_answer_ends_the_call(monkeypatch: pyte
     # The server is another's: ours would not ask it.
     monkeypatch.setattr(client_requests, "validate_input_requests", lambda call, asked: None)
     asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
-    async with Client(handler_of(lambda call: Raw(asked)), timeout=PATIENCE) as client:
+    async with Client(handler_of(lambda call: Raw(asked)), timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ProtocolError, match="sampling/createMessage"):
             await client.call_tool("t")
 
@@ -394,7 +394,7 @@ async def test_a_call_that_is_given_up_is_stopped_on_the_other_side(revision: st
             ended.set()
         return ""
 
-    async with Client(server, protocol_version=revision) as client, asyncio.timeout(PATIENCE):
+    async with Client(server, protocol_version=revision) as client, asyncio.timeout(TIMEOUT_SECONDS):
         if how == "timeout":
             with pytest.raises(RequestTimeout):
                 await client.call_tool("wait", timeout=0.01)
@@ -505,7 +505,7 @@ async def test_subscribing_is_a_request_of_the_handshake_revisions(heard: Any, r
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
         await client.subscribe("weather://Rome/today")
         server.notify_resource_updated("weather://Rome/today")
-        await heard.until("notifications/resources/updated")
+        await heard.wait_for("notifications/resources/updated")
         await client.unsubscribe("weather://Rome/today")
         await client.unsubscribe("weather://never/subscribed")
 
@@ -519,7 +519,7 @@ async def test_2026_07_28_listens_instead(heard: Any) -> None:
             await client.unsubscribe("weather://Rome/today")
         async with client.listen(SubscriptionFilter(resource_subscriptions=["weather://Rome/today"])):
             server.notify_resource_updated("weather://Rome/today")
-            await heard.until("notifications/resources/updated")
+            await heard.wait_for("notifications/resources/updated")
     assert heard.methods[0] == "notifications/subscriptions/acknowledged"
 
 
@@ -533,13 +533,13 @@ async def test_one_may_listen_twice_and_leave_in_any_order(heard: Any) -> None:
         await first.__aexit__(None, None, None)
         server.tool("t")(lambda: "")
         server.prompt("p")(lambda: "")
-        await heard.until("notifications/prompts/list_changed")
+        await heard.wait_for("notifications/prompts/list_changed")
         await second.__aexit__(None, None, None)
     assert "notifications/tools/list_changed" not in heard.methods
 
 
 async def test_a_server_that_does_not_listen_says_so() -> None:
-    async with Client(handler_of(lambda call: None)) as client, asyncio.timeout(PATIENCE):
+    async with Client(handler_of(lambda call: None)) as client, asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(ProtocolError):
             async with client.listen(SubscriptionFilter(tools_list_changed=True)):
                 pass

@@ -31,7 +31,7 @@ from support.scripted import Endpoint, Peer, Request
 
 Serve = Callable[..., Any]
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 MODERN, OLD = "2026-07-28", "2025-11-25"
 
 # A server whose answer to tools/call is whatever its argument does.
@@ -102,9 +102,9 @@ LIES: dict[str, str] = {
 @pytest.mark.parametrize("revision", [MODERN, OLD])
 async def test_a_lie_over_stdio_is_an_error_that_names_both(revision: str, answer: str) -> None:
     complaint = LIES[answer]
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=revision, roots=[]) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=revision, roots=[]) as client:
         client._upstream.transport._lines.max_line_bytes = 100_000  # type: ignore[attr-defined]
-        timeout = 0.3 if "0.3 s" in complaint else PATIENCE
+        timeout = 0.3 if "0.3 s" in complaint else TIMEOUT_SECONDS
         with pytest.raises((ProtocolError, RequestTimeout)) as raised:
             await client.call_tool("t", timeout=timeout)
         said = str(raised.value)
@@ -118,7 +118,7 @@ async def test_a_lie_over_stdio_is_an_error_that_names_both(revision: str, answe
 async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
     """The next question has an answer of its own."""
     answer = "say({'id': said['id'] + 1, 'result': {'prompts': 5}})"
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=MODERN) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=MODERN) as client:
         with pytest.raises(RequestTimeout, match=r"python: tools/call .* it sent a response with the unknown id '3'"):
             await client.call_tool("t", timeout=0.3)
         await still_works(client)
@@ -127,14 +127,14 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
 async def test_the_right_answer_may_come_after_a_wrong_one() -> None:
     """JSON-RPC: an answer has the id of its request. One with another id is nobody's, and no reason to give up."""
     answer = "result({'content': []}, id=77); result({'content': [{'type': 'text', 'text': 'right'}]})"
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=MODERN) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=MODERN) as client:
         assert (await client.call_tool("t")).text == "right"
 
 
 @pytest.mark.requirement("jsonrpc.late-response")
 async def test_a_second_answer_is_ignored() -> None:
     answer = "[result({'content': [{'type': 'text', 'text': str(n)}]}) for n in range(3)]"
-    async with asyncio.timeout(PATIENCE), Client(child(answer)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer)) as client:
         for _ in range(3):
             assert (await client.call_tool("t")).text == "0"
         await still_works(client)
@@ -147,7 +147,7 @@ async def test_only_the_call_that_was_lied_to_fails() -> None:
         "if number == 0: result({'content': []}, id='nobody')\n"
         "else: time.sleep(0.01); result({'content': []})"
     )
-    async with asyncio.timeout(PATIENCE), Client(child(answer)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer)) as client:
         first = asyncio.ensure_future(client.call_tool("t", {"n": 0}, timeout=0.5))
         rest = await asyncio.gather(*(client.call_tool("t", {"n": n}) for n in range(1, 5)))
         assert len(rest) == 4
@@ -166,7 +166,7 @@ async def test_notifications_without_end_do_not_stand_in_the_way() -> None:
         nonlocal heard
         heard += 1
 
-    async with asyncio.timeout(PATIENCE), Client(child(answer), message_handler=count) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), message_handler=count) as client:
         await client.call_tool("t")
         await still_works(client)
     assert heard == 50_000
@@ -194,7 +194,7 @@ async def test_a_notification_of_the_wrong_shape_is_ignored(
 ) -> None:
     answer = f"say({notice!r}); result({{'content': []}})"
     options: Any = {"log_handler": print, "progress_handler": print}
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=revision, **options) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=revision, **options) as client:
         if revision == OLD:
             async with client.listen(tools=True):
                 await client.call_tool("t")
@@ -217,7 +217,7 @@ async def test_questions_on_2026_07_28_are_not_answered_over_stdio_either(caplog
     asked: list[Any] = []
     trace = lambda way, said: sent.append(json.loads(said)) if way == "sent" else None  # noqa: E731
     options: Any = {"elicitation_handler": asked.append, "on_message_bytes": trace, "protocol_version": MODERN}
-    async with asyncio.timeout(PATIENCE), Client(child(answer), **options) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), **options) as client:
         await client.call_tool("t")
         await still_works(client)
     assert [one["method"] for one in sent] == ["server/discover", "tools/call", "prompts/list"]
@@ -234,7 +234,7 @@ async def test_questions_of_the_handshake_are_answered_and_nonsense_is_not() -> 
         "say({'id': 'r', 'method': 'x/y'}); assert json.loads(sys.stdin.readline())['error']['code'] == -32601\n"
         "result({'content': []})"
     )
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=OLD) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=OLD) as client:
         await client.call_tool("t")
 
 
@@ -243,7 +243,7 @@ async def test_a_server_that_asks_and_does_not_read_is_left(monkeypatch: pytest.
     monkeypatch.setattr(process, "MAX_WRITE_BUFFER_BYTES", 100_000)
     monkeypatch.setattr(process, "SHUTDOWN_TIMEOUT_SECONDS", 0.2)
     answer = 'while True: raw(b\'{"jsonrpc":"2.0","id":1,"method":"ping"}\')'
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=OLD) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=OLD) as client:
         with pytest.raises(ConnectionClosed, match="keeps sending requests but does not read the responses"):
             await client.call_tool("t")
         await still_works(client)
@@ -251,7 +251,7 @@ async def test_a_server_that_asks_and_does_not_read_is_left(monkeypatch: pytest.
 
 async def test_calls_to_a_server_that_does_not_read_time_out() -> None:
     answer = "time.sleep(60)"
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         client = Client(child(answer))
         await client.connect()
         calls = [client.call_tool("t", {"x": "y" * 50_000}, timeout=0.3) for _ in range(100)]
@@ -266,7 +266,7 @@ async def test_calls_to_a_server_that_does_not_read_time_out() -> None:
 @pytest.mark.requirement("stdio.stderr")
 async def test_whatever_is_reported_on_standard_error_has_a_bound() -> None:
     answer = "sys.stderr.write(('x' * 1000 + '\\n') * 5000 + 'y' * 10_000_000); sys.stderr.flush(); os._exit(1)"
-    async with asyncio.timeout(PATIENCE), Client(child(answer)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer)) as client:
         with pytest.raises(ConnectionClosed) as raised:
             await client.call_tool("t")
         assert len(str(raised.value)) < 100_000
@@ -297,7 +297,7 @@ async def test_an_answer_beyond_the_bound_is_not_read(serve: Serve, form: str, m
             await peer.drained()
 
     there.rules["tools/call"] = rule
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         client._upstream.transport._max_response_bytes = 100_000  # type: ignore[attr-defined]
         with pytest.raises(ProtocolError, match=rf"{there.site.port}/mcp, tools/call: .* longer than 100000 bytes"):
             await client.call_tool("t")
@@ -317,10 +317,10 @@ async def test_questions_without_end_over_http_have_one(serve: Serve) -> None:
             await asyncio.sleep(0)
 
     there.rules |= {"tools/call": rule, "answer": lambda peer, request: peer.gone()}
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=OLD) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=OLD) as client:
         with pytest.raises(ConnectionClosed, match=r"tools/call .*was closed before it ended"):
             await client.call_tool("t")
-        assert len(there.asked("answer")) <= 300
+        assert len(there.requests_for("answer")) <= 300
         assert await client.list_tools() == []
 
 
@@ -333,10 +333,10 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
         peer.end()
 
     there.rules["GET"] = rule
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=OLD) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=OLD) as client:
         for _ in range(20):
             await client.list_tools()
-        assert len(there.asked("GET")) < 10
+        assert len(there.requests_for("GET")) < 10
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -357,7 +357,7 @@ async def test_events_before_a_response_are_bounded(
             await asyncio.sleep(0)
 
     there.rules["tools/call"] = rule
-    async with asyncio.timeout(PATIENCE), Client(there.url, timeout=None) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, timeout=None) as client:
         client._upstream.transport._max_response_bytes = 100_000  # type: ignore[attr-defined]
         with pytest.raises(ProtocolError, match=r"tools/call: no response within \d+ events and \d+ bytes"):
             await client.call_tool("t")
@@ -373,11 +373,11 @@ async def test_a_server_that_breaks_off_its_answer_again_and_again_is_not_hammer
         peer.end()
 
     there.rules |= {"tools/call": rule, "GET": rule}
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version=OLD) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=OLD) as client:
         with pytest.raises(RequestTimeout):
             await client.call_tool("t", timeout=0.5)
         # For the answer, and for what is said unasked.
-        assert len(there.asked("GET")) < 20
+        assert len(there.requests_for("GET")) < 20
 
 
 # Lists without end: a Handler in this process lies as well as any
@@ -440,7 +440,10 @@ async def test_a_list_without_end_has_one(
     monkeypatch.setattr(pagination, "MAX_ITEMS", 5000)
     monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", 500_000)
     monkeypatch.setattr(pagination, "MAX_LIST_BYTES", 1_000_000)
-    async with asyncio.timeout(PATIENCE), Client(handler_of(endless(habit)), protocol_version=revision) as client:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        Client(handler_of(endless(habit)), protocol_version=revision) as client,
+    ):
         with pytest.raises(ProtocolError, match=complaint) as raised:
             await client.list_tools()
         assert "tools/list" in str(raised.value)
@@ -449,7 +452,7 @@ async def test_a_list_without_end_has_one(
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("habit", ["the same cursor", "a circle", "empty pages"])
 async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(handler_of(endless(habit))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler_of(endless(habit))) as client:
         with pytest.raises(ProtocolError, match="tools/list"):
             async for _ in client.iter_tools():
                 pass
@@ -459,7 +462,7 @@ async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
 async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagination, "MAX_PAGES", 5)
     monkeypatch.setattr(pagination, "MAX_ITEMS", 5)
-    async with asyncio.timeout(PATIENCE), Client(handler_of(endless("small pages"))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler_of(endless("small pages"))) as client:
         seen = 0
         async for _ in client.iter_tools():
             seen += 1
@@ -673,7 +676,7 @@ async def test_a_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:
     """2026-07-28, server/tools: bound depth, number and time. It is used, or refused, or left aside; at once."""
     structured, schema = BOMBS[bomb]
     handler = giving(structured, schema)
-    async with asyncio.timeout(PATIENCE), Client(handler) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler) as client:
         for _ in range(2):
             complaint = ": t, output schema"
             try:
@@ -706,7 +709,7 @@ async def test_listing_output_schemas_does_not_outlast_the_call_timeout(monkeypa
             return page(1, str(number))
         return Raw(b'{"resultType":"complete","content":[],"structuredContent":{"a":1}}')
 
-    async with asyncio.timeout(PATIENCE), Client(slowly) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(slowly) as client:
         assert (await client.call_tool("t", timeout=0.2)).data == {"a": 1}
         assert (await client.call_tool("t", timeout=0.2)).data == {"a": 1}
 
@@ -718,12 +721,12 @@ async def test_listing_output_schemas_does_not_outlast_the_call_timeout(monkeypa
 async def test_a_long_array_is_not_read(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2025-03-26 and after it there are no batches, so that nothing is made of one."""
     answer = "raw(b'[' + b'1,' * 8_000_000 + b'1]')"
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=revision) as client:
         read = lengths_read(monkeypatch)
         with pytest.raises(
             ProtocolError, match="tools/call: it sent a batch, which this protocol version does not support"
         ):
-            await client.call_tool("t", timeout=PATIENCE)
+            await client.call_tool("t", timeout=TIMEOUT_SECONDS)
         assert max(read, default=0) < 1000
         await still_works(client)
 
@@ -744,12 +747,12 @@ async def test_a_long_array_is_not_read_over_http(
             peer.answer(200, array)
 
     there.rules["tools/call"] = answer
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         read = lengths_read(monkeypatch)
         with pytest.raises(
             ProtocolError, match=r"a batch, which this protocol version does not support|instead of a message"
         ):
-            await client.call_tool("t", timeout=PATIENCE)
+            await client.call_tool("t", timeout=TIMEOUT_SECONDS)
         assert max(read, default=0) < 1000
         assert await client.list_tools() == []
 
@@ -779,7 +782,7 @@ async def test_progress_after_the_answer_is_too_late(revision: str) -> None:
         "raw(b'\\n'.join(json.dumps(one).encode() for one in (progress(1), answer, progress(2))))"
     )
     heard: list[float] = []
-    async with asyncio.timeout(PATIENCE), Client(child(answer), protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=revision) as client:
         await client.call_tool("t", progress_handler=lambda progress, total, message: heard.append(progress))
         await still_works(client)
     assert heard == [1.0]

@@ -23,7 +23,7 @@ from portico.rpc.call import Call
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def asking(*rounds: Any) -> Any:
@@ -109,7 +109,7 @@ async def test_a_question_of_the_wrong_shape_is_an_error_of_the_servers(
     monkeypatch.setattr(client_requests, "validate_input_requests", lambda call, asked: None)
     handler, _ = asking({"inputRequests": {"a": asked}})
     options: Any = {"elicitation_handler": lambda asked: {}, "sampling_handler": lambda asked: ""}
-    async with asyncio.timeout(PATIENCE), Client(handler, **options) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler, **options) as client:
         with pytest.raises(ProtocolError, match=complaint) as raised:
             await client.call_tool("t")
     assert "tools/call" in str(raised.value)
@@ -233,7 +233,7 @@ async def test_sampling_and_roots(revision: str, waiting: bool) -> None:
     handler = later if waiting else (lambda asked: answer)
     roots = ["file:///a", Root("file:///b", "B")]
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(server, protocol_version=revision, sampling_handler=handler, roots=roots) as client,
     ):
         assert (await client.call_tool("ask")).text == "This. ['file:///a', 'file:///b']"
@@ -267,7 +267,7 @@ async def test_handlers_may_wait(revision: str) -> None:
         heard["message"].set()
 
     options: Any = {"log_handler": log, "log_level": "debug", "message_handler": message}
-    async with asyncio.timeout(PATIENCE), Client(server, protocol_version=revision, **options) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server, protocol_version=revision, **options) as client:
         assert (await client.call_tool("work", progress_handler=progress)).text == "done"
         for event in heard.values():
             await event.wait()
@@ -293,7 +293,7 @@ async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.M
             call.reply.notify("notifications/x", {})
         return Raw(b'{"resultType":"complete","content":[]}')
 
-    async with asyncio.timeout(PATIENCE), Client(handler, message_handler=slowly) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler, message_handler=slowly) as client:
         await client.call_tool("t")
         for _ in range(10):
             await asyncio.sleep(0)
@@ -314,7 +314,7 @@ async def test_a_handler_that_fails_is_our_own_affair(revision: str, caplog: pyt
     def fail(*said: Any) -> None:
         raise LookupError("oops")
 
-    async with asyncio.timeout(PATIENCE), Client(server, protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server, protocol_version=revision) as client:
         assert (await client.call_tool("work", progress_handler=fail)).text == "done"
         assert (await client.call_tool("work")).text == "done"
     assert [one.levelno for one in caplog.records if "error in notifications/progress" in one.message] == [

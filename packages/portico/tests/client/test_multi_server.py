@@ -29,7 +29,7 @@ from portico.transports.http_server.listener import Listener
 from portico.transports.targets import CommandTarget, UrlTarget
 
 # Far longer than the start of some processes takes on a busy machine.
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 LONG = "a_tool_with_a_name_that_is_longer_than_the_names_that_models_accept"
 
 SERVER = f"""
@@ -152,7 +152,7 @@ async def test_names_and_uris_have_the_name_of_their_server(
     script: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(configuration(**two(script, inner)), protocol_version=revision) as client,
     ):
         assert client.protocol_version == revision and client.missing_servers == {}
@@ -174,7 +174,7 @@ async def test_names_and_uris_have_the_name_of_their_server(
 
 
 async def test_resource_can_be_read_by_its_own_uri(script: Path) -> None:
-    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script), dead=DEAD)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script), dead=DEAD)) as client:
         [content] = await client.read_resource("only://two")
         assert (content.uri, content.text) == ("only://two/two", "two")  # type: ignore[union-attr]
         with pytest.raises(ResourceNotFound, match="only://three"):
@@ -182,7 +182,7 @@ async def test_resource_can_be_read_by_its_own_uri(script: Path) -> None:
 
 
 async def test_unknown_tool_suggests_the_names_of_the_client(script: Path) -> None:
-    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script), dead=DEAD)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script), dead=DEAD)) as client:
         with pytest.raises(ComponentNotFound, match="Unknown tool: one_whoareyou") as raised:
             await client.call_tool("one_whoareyou")
         assert "one_whoami" in raised.value.data["suggestions"]
@@ -192,7 +192,7 @@ async def test_unknown_tool_suggests_the_names_of_the_client(script: Path) -> No
 
 @pytest.mark.parametrize("inner", [None, V2025_11_25])
 async def test_completion_comes_from_the_server_of_the_prompt(script: Path, inner: ProtocolVersion | None) -> None:
-    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script, inner))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script, inner))) as client:
         found = await client.complete({"type": "ref/prompt", "name": "two_advise"}, "topic", "t")
         assert found.values == ["two"]
 
@@ -205,12 +205,12 @@ async def test_tool_that_runs_as_a_task(script: Path) -> None:
         return {"value": 7}
 
     servers = configuration(**two(script), dead=DEAD)
-    async with asyncio.timeout(PATIENCE), Client(servers, elicitation_handler=answer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(servers, elicitation_handler=answer) as client:
         assert (await client.call_tool("two_long_work")).data == "7"
         task = await client.start_task("two_long_work")
         assert task.id.startswith("two.")
         # Found again by its id.
-        assert (await client.task(task.id, "two_long_work").result(timeout=PATIENCE)).data == "7"
+        assert (await client.task(task.id, "two_long_work").result(timeout=TIMEOUT_SECONDS)).data == "7"
         assert set(asked) == {"[two] How many?"}
         with pytest.raises(ProtocolError):
             await client.task("two.none").refresh()
@@ -224,7 +224,7 @@ async def test_tool_that_runs_only_as_a_task_is_refused_with_a_remedy(
     script: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(configuration(**two(script, inner)), protocol_version=revision) as client,
     ):
         with pytest.raises(ToolError, match=r"of one runs only as a task, which needs a gateway"):
@@ -232,7 +232,7 @@ async def test_tool_that_runs_only_as_a_task_is_refused_with_a_remedy(
 
 
 async def test_long_names_are_shortened(script: Path) -> None:
-    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script))) as client:
         names = [tool.name for tool in await client.list_tools()]
         assert max(map(len, names)) <= 64
         [name] = [name for name in names if name.startswith("two_a_tool")]
@@ -255,7 +255,7 @@ async def test_elicitation_names_the_server(script: Path, revision: ProtocolVers
 
     servers = configuration(**two(script, inner))
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(servers, protocol_version=revision, elicitation_handler=answer) as client,
     ):
         assert (await client.call_tool("two_ask")).data == "7"
@@ -275,7 +275,7 @@ async def test_sampling_and_roots(
 
     servers = configuration(**two(script, inner))
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(servers, protocol_version=revision, sampling_handler=answer, roots=[tmp_path]) as client,
     ):
         assert (await client.call_tool("one_sample")).data == "words"
@@ -289,7 +289,7 @@ async def test_missing_handler_is_an_error_of_the_call(
     script: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(configuration(**two(script, inner)), protocol_version=revision) as client,
     ):
         with pytest.raises((ToolError, ProtocolError), match="elicitation"):
@@ -304,7 +304,7 @@ async def test_progress_and_log_messages_arrive_once(
     progress: list[float] = []
     messages: list[tuple[str, Any]] = []
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(
             configuration(**two(script, inner)),
             protocol_version=revision,
@@ -323,7 +323,7 @@ async def test_progress_and_log_messages_arrive_once(
 @pytest.mark.parametrize("inner", [FIRST_MODERN_VERSION, V2025_11_25])
 async def test_cancelled_call_is_cancelled_at_its_server(script: Path, tmp_path: Path, inner: ProtocolVersion) -> None:
     state = tmp_path / "state"
-    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script, inner))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script, inner))) as client:
         call = asyncio.ensure_future(client.call_tool("one_wait", {"path": str(state)}))
         await _until(lambda: state.exists() and state.read_text() == "started")
         call.cancel()
@@ -337,7 +337,7 @@ async def test_changes_are_reported_with_the_uris_of_the_client(
     script: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(configuration(**two(script, inner)), protocol_version=revision) as client,
     ):
         async with client.listen(tools=True, uris=["note://two/hello"]) as changes:
@@ -372,7 +372,7 @@ async def test_servers_at_urls(script: Path, inner: ProtocolVersion) -> None:
     try:
         servers = configuration(remote=url, one=entry(script, "one"))
         async with (
-            asyncio.timeout(PATIENCE),
+            asyncio.timeout(TIMEOUT_SECONDS),
             Client(servers, elicitation_handler=lambda params: {"value": 7}) as client,
         ):
             assert {"remote_ask", "one_ask"} <= {tool.name for tool in await client.list_tools()}
@@ -410,7 +410,7 @@ async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(tmp_path:
     file.write_text(ASKING)
     target = {"target": f"{file}:server", "portico": {"timeout": 1.0, "protocol_version": inner}}
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(configuration(one=target, dead=DEAD), elicitation_handler=think) as client,
     ):
         assert (await client.call_tool("one_ask")).data == "7"
@@ -423,7 +423,7 @@ async def test_timeout_of_an_entry_does_not_count_the_time_of_the_user(tmp_path:
 
 async def test_missing_servers_do_not_hide_the_others(script: Path, caplog: pytest.LogCaptureFixture) -> None:
     servers = configuration(dead=DEAD, **two(script), hangs=HANGS)
-    async with asyncio.timeout(PATIENCE), Client(servers, timeout=10.0) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(servers, timeout=10.0) as client:
         assert list(client.missing_servers) == ["dead", "hangs"]
         assert "cannot start '/there/is/no/such/program'" in client.missing_servers["dead"]
         assert client.missing_servers["hangs"] == "no answer within 10 s"
@@ -440,7 +440,7 @@ async def test_missing_servers_do_not_hide_the_others(script: Path, caplog: pyte
 async def test_only_the_servers_of_awaited_names_are_waited_for(script: Path) -> None:
     client = Client(configuration(hangs=HANGS, **two(script)), timeout=600.0)
     client.awaited = ["two_whoami"]
-    async with asyncio.timeout(PATIENCE), client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
         assert client.missing_servers == {}
         assert (await client.call_tool("two_whoami")).data == "two"
         # A call waits for its server, whatever was waited for when the client was opened.
@@ -452,13 +452,13 @@ async def test_no_server_is_started_if_none_is_awaited(tmp_path: Path) -> None:
     writes = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')"]}
     client = Client(configuration(one=writes, two=writes))
     client.awaited = ()
-    async with asyncio.timeout(PATIENCE), client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
         assert client.protocol_version == FIRST_MODERN_VERSION
     assert not started.exists()
 
 
 async def test_process_that_ended_is_started_again(script: Path) -> None:
-    async with asyncio.timeout(PATIENCE), Client(configuration(**two(script))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script))) as client:
         with pytest.raises(ToolError, match="one does not answer"):
             await client.call_tool("one_leave")
         assert (await client.call_tool("two_whoami")).data == "two"
@@ -468,7 +468,7 @@ async def test_process_that_ended_is_started_again(script: Path) -> None:
 async def test_call_connects_to_a_server_that_starts_later(script: Path, tmp_path: Path) -> None:
     late = tmp_path / "late.py"
     servers = configuration(late=entry(late, "late"), one=entry(script, "one"))
-    async with asyncio.timeout(PATIENCE), Client(servers, timeout=4.0) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(servers, timeout=4.0) as client:
         assert list(client.missing_servers) == ["late"]
         # Longer than an attempt may take.
         await asyncio.sleep(4.1)
@@ -478,15 +478,18 @@ async def test_call_connects_to_a_server_that_starts_later(script: Path, tmp_pat
 
 
 async def test_servers_that_never_answered_are_ended_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SHUTDOWN_TIMEOUT_SECONDS", 10 * PATIENCE)
-    async with asyncio.timeout(PATIENCE), Client(configuration(a=HANGS, b=HANGS, c=HANGS), timeout=0.5) as client:
+    monkeypatch.setattr(process, "SHUTDOWN_TIMEOUT_SECONDS", 10 * TIMEOUT_SECONDS)
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        Client(configuration(a=HANGS, b=HANGS, c=HANGS), timeout=0.5) as client,
+    ):
         assert list(client.missing_servers) == ["a", "b", "c"]
 
 
 async def test_server_that_starts_later_is_announced(script: Path, tmp_path: Path) -> None:
     late = tmp_path / "late.py"
     servers = configuration(late=entry(late, "late"), **two(script))
-    async with asyncio.timeout(PATIENCE), Client(servers) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(servers) as client:
         assert list(client.missing_servers) == ["late"]
         async with client.listen(tools=True) as changes:
             late.write_text(SERVER)
@@ -518,7 +521,10 @@ for line in sys.stdin:
 async def test_server_that_fails_to_list_is_missing(script: Path, mode: str, reason: str) -> None:
     program = FAILS_TO_LIST.replace("MODE", repr(mode))
     broken = {"command": sys.executable, "args": ["-c", program]}
-    async with asyncio.timeout(PATIENCE), Client(configuration(broken=broken, **two(script)), timeout=8.0) as client:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        Client(configuration(broken=broken, **two(script)), timeout=8.0) as client,
+    ):
         assert client.missing_servers == {}
         assert {"one_whoami", "two_whoami"} <= {tool.name for tool in await client.list_tools()}
         assert reason in client.missing_servers["broken"]
@@ -527,7 +533,7 @@ async def test_server_that_fails_to_list_is_missing(script: Path, mode: str, rea
 async def test_client_can_be_opened_again(script: Path) -> None:
     client = Client(configuration(**two(script), dead=DEAD))
     for _ in range(2):
-        async with asyncio.timeout(PATIENCE), client:
+        async with asyncio.timeout(TIMEOUT_SECONDS), client:
             assert (await client.call_tool("one_whoami")).data == "one"
             assert list(client.missing_servers) == ["dead"]
 
@@ -535,7 +541,7 @@ async def test_client_can_be_opened_again(script: Path) -> None:
 async def test_client_of_several_servers_can_be_mounted(script: Path) -> None:
     server = Server("outer")
     server.mount(Client(configuration(**two(script))), "all")
-    async with asyncio.timeout(PATIENCE), Client(server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
         assert (await client.call_tool("all_two_whoami")).data == "two"
 
 
@@ -565,7 +571,7 @@ async def test_file_with_options(script: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("GONE", raising=False)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps(configuration(**servers)))
-    async with asyncio.timeout(PATIENCE), Client(str(file)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(str(file)) as client:
         assert client.server_info is not None and client.server_info.name == "mcp"
         assert client.missing_servers == {"incomplete": "the environment variable GONE is not set"}
         values = [(await client.call_tool("my-server_environment", {"name": name})).data for name in "ABCD"]
@@ -637,7 +643,7 @@ def gateway_file(tmp_path: Path, script: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", ["gateway.toml", "gateway.json"])
 async def test_gateway_file_is_a_target(script: Path, tmp_path: Path, name: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(str(gateway_file(tmp_path, script, name))) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(str(gateway_file(tmp_path, script, name))) as client:
         assert [tool.name for tool in await client.list_tools()] == ["one_whoami"]
         assert (await client.call_tool("one_whoami")).data == "one"
         assert "cannot start" in client.missing_servers["dead"]
@@ -662,7 +668,7 @@ def test_gateway_is_not_loaded_for_several_servers(script: Path) -> None:
         "asyncio.run(main())\n"
         "assert not [name for name in sys.modules if name.startswith(('portico_gateway', 'portico_services'))]"
     )
-    subprocess.run([sys.executable, "-c", program], env={**os.environ}, check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, "-c", program], env={**os.environ}, check=True, timeout=TIMEOUT_SECONDS)
 
 
 async def _until(condition: Any) -> None:

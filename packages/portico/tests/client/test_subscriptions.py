@@ -24,7 +24,7 @@ from support.scripted import Endpoint
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 ID = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -43,7 +43,7 @@ async def test_a_loop_hears_of_everything_it_asked_for(revision: str) -> None:
     server = notes()
     heard: list[Change] = []
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(server, protocol_version=revision) as client,
         client.listen(tools=True, prompts=True, resources=True, uris=["note://a"]) as changes,
     ):
@@ -64,7 +64,7 @@ async def test_a_loop_needs_no_block(revision: str) -> None:
     server = notes()
     begun = asyncio.Event()
     heard: list[Change] = []
-    async with asyncio.timeout(PATIENCE), Client(server, protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server, protocol_version=revision) as client:
         changes = client.listen(tools=True)
 
         async def loop() -> None:
@@ -88,7 +88,7 @@ async def test_a_loop_needs_no_block(revision: str) -> None:
 async def test_subscriptions_deliver_only_requested_changes(revision: str) -> None:
     server = notes()
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(server, protocol_version=revision) as client,
         client.listen(prompts=True) as changes,
         client.listen(uris=["note://a"]) as others,
@@ -106,16 +106,16 @@ async def test_repeated_changes_are_coalesced(revision: str, heard: Any) -> None
     """A loop that is slow finds one entry for each thing, not one for each time."""
     server = notes()
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(server, protocol_version=revision, message_handler=heard) as client,
         client.listen(tools=True, uris=["note://a", "note://b"]) as changes,
     ):
         for number in range(20):
             server.tool(f"t{number}")(lambda: "")
             server.notify_resource_updated("note://a")
-            await heard.until("notifications/resources/updated", number + 1)
+            await heard.wait_for("notifications/resources/updated", number + 1)
         server.notify_resource_updated("note://b")
-        await heard.until("notifications/resources/updated", 21)
+        await heard.wait_for("notifications/resources/updated", 21)
         assert set(changes._pending) == {
             Change("tools"),
             Change("resource", "note://a"),
@@ -125,7 +125,7 @@ async def test_repeated_changes_are_coalesced(revision: str, heard: Any) -> None
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_the_end_of_the_client_is_the_end_of_the_loop(revision: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         client = Client(notes(), protocol_version=revision)
         await client.connect()
         changes = client.listen(tools=True)
@@ -142,7 +142,7 @@ async def test_the_end_of_the_client_is_the_end_of_the_loop(revision: str) -> No
 
 async def test_a_client_that_is_not_open_does_not_listen() -> None:
     with pytest.raises(UsageError):
-        async with asyncio.timeout(PATIENCE), Client(notes()).listen(tools=True):
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(notes()).listen(tools=True):
             pass
 
 
@@ -191,7 +191,7 @@ async def test_the_server_may_end_it() -> None:
         change(call, "tools/list_changed")
         return END
 
-    async with asyncio.timeout(PATIENCE), Client(Pleasing(listen)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
         assert [one async for one in client.listen(tools=True)] == [Change("tools")]
 
 
@@ -203,7 +203,7 @@ async def test_accepted_filter_is_exposed() -> None:
         await asyncio.Event().wait()
 
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(Pleasing(listen)) as client,
         client.listen(tools=True, prompts=True) as changes,
     ):
@@ -215,7 +215,7 @@ async def test_a_server_that_never_says_yes_is_not_waited_for_without_end() -> N
     async def listen(call: Call) -> Any:
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(PATIENCE), Client(Pleasing(listen), timeout=0.05) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen), timeout=0.05) as client:
         with pytest.raises(RequestTimeout, match=r"acknowledged within 0\.05 s"):
             async with client.listen(tools=True):
                 pass
@@ -236,7 +236,7 @@ async def test_a_server_that_does_not_say_yes_is_reported_not_to(how: str) -> No
         return END
 
     server = Pleasing(listen)
-    async with asyncio.timeout(PATIENCE), Client(server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
         with pytest.raises(ProtocolError):
             async with client.listen(tools=True):
                 pass
@@ -260,7 +260,7 @@ async def test_changes_of_others_are_not_ours() -> None:
         change(call, "resources/updated", uri="a://b")
         return END
 
-    async with asyncio.timeout(PATIENCE), Client(Pleasing(listen)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
         assert [one async for one in client.listen(tools=True, uris=["a://b"])] == [Change("resource", "a://b")]
 
 
@@ -272,7 +272,7 @@ async def test_two_who_listen_hear_their_own() -> None:
         change(call, "resources/updated", uri=f"a://{call.id}")
         return END
 
-    async with asyncio.timeout(PATIENCE), Client(Pleasing(listen)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
         one, other = client.listen(tools=True), client.listen(tools=True)
         first, second = [each async for each in one], [each async for each in other]
     assert len(first) == len(second) == 1
@@ -297,7 +297,7 @@ async def test_changes_that_nobody_fetches_have_a_bound(habit: str, monkeypatch:
         await asyncio.Event().wait()
 
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(Pleasing(listen)) as client,
         client.listen(tools=True, uris=["a://"]) as changes,
     ):
@@ -314,7 +314,7 @@ async def test_a_failure_in_the_middle_is_raised_in_the_loop() -> None:
         raise ProtocolError("enough", code=-32603)
 
     heard = []
-    async with asyncio.timeout(PATIENCE), Client(Pleasing(listen)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
         with pytest.raises(ProtocolError, match="enough"):
             async for one in client.listen(tools=True):
                 heard.append(one)
@@ -324,7 +324,7 @@ async def test_a_failure_in_the_middle_is_raised_in_the_loop() -> None:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_many_may_listen_to_the_same_resource(revision: str) -> None:
     server = notes()
-    async with asyncio.timeout(PATIENCE), Client(server, protocol_version=revision) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server, protocol_version=revision) as client:
         async with client.listen(uris=["note://a"]) as one:
             async with client.listen(uris=["note://a"]) as other:
                 server.notify_resource_updated("note://a")
@@ -366,7 +366,7 @@ async def test_a_subscription_that_the_server_cancels_is_made_again_over_stdio()
     """2026-07-28, basic/patterns/cancellation: that is how a server says it, and there may be no result."""
     command = [sys.executable, "-S", "-c", CANCELLING]
     heard: list[Change] = []
-    async with asyncio.timeout(PATIENCE), Client(command) as client, client.listen(tools=True) as changes:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(command) as client, client.listen(tools=True) as changes:
         async for change in changes:
             heard.append(change)
             if change == Change("tools"):
@@ -388,18 +388,18 @@ async def test_a_subscription_that_the_server_cancels_is_made_again_over_http(se
             "params": {**params, "notifications": wanted},
         }
         peer.event({"jsonrpc": "2.0", **acknowledged})
-        if len(there.asked("subscriptions/listen")) == 1:
+        if len(there.requests_for("subscriptions/listen")) == 1:
             cancelled = {"requestId": request.json["id"]}
             peer.event({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
         else:
             peer.event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": params})
 
     there.rules["subscriptions/listen"] = listen
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client, client.listen(tools=True) as changes:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client, client.listen(tools=True) as changes:
         async for change in changes:
             if change == Change("tools"):
                 break
-    assert len(there.asked("subscriptions/listen")) == 2
+    assert len(there.requests_for("subscriptions/listen")) == 2
 
 
 async def test_to_be_acknowledged_does_not_shorten_the_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,7 @@ async def test_to_be_acknowledged_does_not_shorten_the_pauses(monkeypatch: pytes
         await sleep(0)
 
     server = Pleasing(listen)
-    async with asyncio.timeout(PATIENCE), Client(server) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
         monkeypatch.setattr(client._upstream, "should_retry", _always)
         monkeypatch.setattr(listening.random, "uniform", lambda low, high: 1.0)
         monkeypatch.setattr(listening.asyncio, "sleep", pause)

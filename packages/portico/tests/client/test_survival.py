@@ -28,10 +28,10 @@ from portico.server.http import build_application
 from portico.transports import upstream as upstreams
 from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import Listener
-from support.scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request, text, until
+from support.scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request, text, wait_until
 
 Serve = Callable[..., Any]
-PATIENCE = 15.0
+TIMEOUT_SECONDS = 15.0
 
 # A server that writes down what happens to it. Its tools do what their names say.
 CHILD = """
@@ -140,26 +140,26 @@ ERAS = pytest.mark.parametrize("era", ["modern", "handshake"])
 @pytest.mark.requirement("stdio.restart")
 @ERAS
 async def test_a_server_that_died_between_two_calls_is_started_again(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         for number in range(1, 4):
             assert (await client.call_tool("do")).text == "done"
             assert len(book.starts) == number
             os.kill(book.starts[-1], signal.SIGKILL)
-            await until(lambda: client._upstream.transport.closed)
+            await wait_until(lambda: client._upstream.transport.closed)
     # Nobody asked anything after the third death.
     assert len(book.starts) == 3
 
 
 @ERAS
 async def test_a_question_that_does_no_harm_is_asked_again(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         assert await client.list_prompts() == []
     assert (len(book.starts), book.count("prompts/list")) == (2, 2)
 
 
 @ERAS
 async def test_a_tool_that_may_have_run_is_not_called_again(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         with pytest.raises(
             ConnectionClosed, match=r"exited with status 3; last lines on stderr:\nI am dying"
         ) as raised:
@@ -177,7 +177,7 @@ async def test_a_tool_that_may_have_run_is_not_called_again(book: Book, era: str
 @pytest.mark.parametrize("tool", ["reads", "again"])
 async def test_trusted_annotations_allow_retries(book: Book, era: str, tool: str) -> None:
     """server/tools, Security: annotations are untrusted unless they come from trusted servers."""
-    async with asyncio.timeout(PATIENCE), Client(book.command(era), trust_annotations=True) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era), trust_annotations=True) as client:
         await client.list_tools()
         assert (await client.call_tool(tool)).text == "done"
     assert book.count(f"tools/call {tool}") == 2
@@ -187,7 +187,7 @@ async def test_trusted_annotations_allow_retries(book: Book, era: str, tool: str
 @ERAS
 @pytest.mark.parametrize("tool", ["reads", "again"])
 async def test_untrusted_annotations_do_not_allow_retries(book: Book, era: str, tool: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         await client.list_tools()
         with pytest.raises(ConnectionClosed, match="was not retried"):
             await client.call_tool(tool)
@@ -198,7 +198,7 @@ async def test_untrusted_annotations_do_not_allow_retries(book: Book, era: str, 
 async def test_the_caller_knows_best_what_may_be_repeated(
     book: Book, tool: str, repeatable: bool | None, runs: int
 ) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern")) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern")) as client:
         await client.list_tools()
         if runs == 2:
             assert (await client.call_tool(tool, idempotent=repeatable)).text == "done"
@@ -210,9 +210,9 @@ async def test_the_caller_knows_best_what_may_be_repeated(
 
 @ERAS
 async def test_many_who_wait_start_it_once(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         said = await asyncio.gather(*(client.call_tool("do") for _ in range(50)))
         assert [one.text for one in said] == ["done"] * 50
     assert len(book.starts) == 2
@@ -222,7 +222,7 @@ async def test_a_server_that_dies_each_time_is_not_started_without_end(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern"), max_retries=2) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern"), max_retries=2) as client:
         with pytest.raises(ConnectionClosed, match="exited with status 3"):
             await client.list_resources()
         assert book.count("resources/list") == 3
@@ -232,10 +232,10 @@ async def test_a_server_that_dies_each_time_is_not_started_without_end(
 async def test_a_server_that_does_not_come_back_is_reported_not_to(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     once = "if len(open(book).read().splitlines()) > 1: print('no more', file=sys.stderr); os._exit(4)"
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern", once), max_retries=1) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern", once), max_retries=1) as client:
         await client.list_tools()
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         for _ in range(2):
             with pytest.raises(ConnectionClosed, match=r"exited with status 4; last lines on stderr:\nno more"):
                 await client.list_tools()
@@ -244,16 +244,16 @@ async def test_a_server_that_does_not_come_back_is_reported_not_to(book: Book, m
 async def test_trying_again_takes_no_longer_than_the_call_may(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.05)
     monkeypatch.setattr(upstreams, "MAX_BACKOFF_SECONDS", 0.05)
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern"), max_retries=10_000) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern"), max_retries=10_000) as client:
         with pytest.raises((ConnectionClosed, RequestTimeout)):
             await client.request("resources/list", {}, timeout=0.3)
 
 
 async def test_a_server_that_hangs_when_it_is_started_again_takes_no_longer_either(book: Book) -> None:
     hang = "if len(open(book).read().splitlines()) > 1: sys.stdin.read()"
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern", hang)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern", hang)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         with pytest.raises(RequestTimeout, match="prompts/list"):
             await client.request("prompts/list", {}, timeout=0.5)
 
@@ -261,11 +261,11 @@ async def test_a_server_that_hangs_when_it_is_started_again_takes_no_longer_eith
 async def test_timed_out_reconnect_does_not_fail_other_calls(book: Book) -> None:
     """One starts it again, and others wait for that; when the one gives up, another one tries."""
     hang = "if open(book).read().count('start') == 2: sys.stdin.read()"
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern", hang)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern", hang)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         first = asyncio.ensure_future(client.request("prompts/list", {}, timeout=0.5))
-        await until(lambda: len(book.starts) == 2)
+        await wait_until(lambda: len(book.starts) == 2)
         others = [asyncio.ensure_future(client.call_tool("do")) for _ in range(3)]
         with pytest.raises(RequestTimeout):
             await first
@@ -274,14 +274,14 @@ async def test_timed_out_reconnect_does_not_fail_other_calls(book: Book) -> None
 
 
 async def test_subscriptions_and_log_level_are_restored_after_a_restart(book: Book) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command("handshake"), log_level="error") as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("handshake"), log_level="error") as client:
         await client.subscribe("a://b")
         await client.subscribe("a://c")
         await client.unsubscribe("a://c")
         await client.set_log_level("alert")
         before = len(book.lines)
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         await client.ping()
         told = book.lines[before:]
     assert "logging/setLevel alert" in told
@@ -292,7 +292,7 @@ async def test_subscriptions_and_log_level_are_restored_after_a_restart(book: Bo
 @pytest.mark.requirement("subscriptions.renewed")
 @ERAS
 async def test_listeners_learn_that_they_may_have_missed_something(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         async with client.listen(tools=True, uris=["a://b"]) as changes:
             os.kill(book.starts[0], signal.SIGKILL)
             # Nobody asks for anything: whoever only listens is not forgotten.
@@ -304,7 +304,7 @@ async def test_listeners_learn_that_they_may_have_missed_something(book: Book, e
 
 
 async def test_leaving_a_listener_of_a_server_that_died_takes_no_time(book: Book) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command("handshake")) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("handshake")) as client:
         async with client.listen(uris=["a://b"]):
             os.kill(book.starts[0], signal.SIGKILL)
         assert client._subscribed == {}
@@ -312,7 +312,7 @@ async def test_leaving_a_listener_of_a_server_that_died_takes_no_time(book: Book
 
 
 async def test_leaving_a_listener_is_informed(book: Book) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command("handshake")) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("handshake")) as client:
         async with client.listen(uris=["a://b"]), client.listen(uris=["a://b"]):
             pass
         assert (book.count("resources/subscribe a://b"), book.count("resources/unsubscribe a://b")) == (1, 1)
@@ -329,11 +329,11 @@ async def test_leaving_a_listener_is_informed(book: Book) -> None:
 @pytest.mark.parametrize("call", ["repeatable", "not repeatable"])
 async def test_closing_the_client_fails_pending_calls_immediately(book: Book, era: str, call: str) -> None:
     client = Client(book.command(era))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await client.connect()
         ask = client.call_tool("wait", idempotent=call == "repeatable")
         waiting = asyncio.ensure_future(ask)
-        await until(lambda: book.count("tools/call wait"))
+        await wait_until(lambda: book.count("tools/call wait"))
         await client.close()
         with pytest.raises(ConnectionClosed, match="the client was closed"):
             await waiting
@@ -346,10 +346,10 @@ async def test_closing_the_client_interrupts_the_retry_backoff(book: Book, monke
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 60.0)
     monkeypatch.setattr(upstreams, "MAX_BACKOFF_SECONDS", 60.0)
     client = Client(book.command("modern"), timeout=None)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await client.connect()
         call = asyncio.ensure_future(client.list_resources())
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         for _ in range(10):
             await asyncio.sleep(0)
         await client.close()
@@ -360,23 +360,23 @@ async def test_closing_the_client_interrupts_the_retry_backoff(book: Book, monke
 @ERAS
 async def test_closing_while_it_is_started_again_leaves_nothing(book: Book, era: str) -> None:
     """At every moment of the start."""
-    async with asyncio.timeout(PATIENCE * 3):
+    async with asyncio.timeout(TIMEOUT_SECONDS * 3):
         for turns in (0, 1, 2, 3, 5, 8, 13, 21, 50, 100):
             client = Client(book.command(era))
             await client.connect()
             os.kill(book.starts[-1], signal.SIGKILL)
-            await until(lambda client=client: client._upstream._link.closed)  # type: ignore[misc]
+            await wait_until(lambda client=client: client._upstream._link.closed)  # type: ignore[misc]
             call = asyncio.ensure_future(client.list_tools())
             for _ in range(turns):
                 await asyncio.sleep(0)
             await client.close()
             await asyncio.wait({call})
             assert isinstance(call.exception(), ConnectionClosed | UsageError) or call.result()
-    await until(lambda: not any(is_running(pid) for pid in book.starts))
+    await wait_until(lambda: not any(is_running(pid) for pid in book.starts))
 
 
 async def test_opening_that_is_cancelled_leaves_nothing(book: Book) -> None:
-    async with asyncio.timeout(PATIENCE * 3):
+    async with asyncio.timeout(TIMEOUT_SECONDS * 3):
         for turns in (0, 1, 2, 3, 5, 8, 13, 21, 50):
             client = Client(book.command("modern"))
             opening = asyncio.ensure_future(client.connect())
@@ -385,11 +385,11 @@ async def test_opening_that_is_cancelled_leaves_nothing(book: Book) -> None:
             opening.cancel()
             await asyncio.wait({opening})
             await client.close()
-    await until(lambda: not any(is_running(pid) for pid in book.starts))
+    await wait_until(lambda: not any(is_running(pid) for pid in book.starts))
 
 
 async def test_a_client_that_is_open_is_not_opened_again(book: Book) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command("modern")) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern")) as client:
         with pytest.raises(UsageError, match="already open"):
             await client.connect()
         assert (await client.call_tool("do")).text == "done"
@@ -397,7 +397,7 @@ async def test_a_client_that_is_open_is_not_opened_again(book: Book) -> None:
 
 @ERAS
 async def test_opened_here_and_closed_there(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         client = Client(book.command(era))
         await asyncio.create_task(client.connect())
         assert (await asyncio.create_task(client.call_tool("do"))).text == "done"
@@ -408,13 +408,13 @@ async def test_opened_here_and_closed_there(book: Book, era: str) -> None:
 @pytest.mark.requirement("cancellation.client-tells")
 @ERAS
 async def test_cancelled_call_sends_a_cancelled_notification(book: Book, era: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         call = asyncio.ensure_future(client.call_tool("wait"))
-        await until(lambda: book.count("tools/call wait"))
+        await wait_until(lambda: book.count("tools/call wait"))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await until(lambda: any(line.startswith("notifications/cancelled ") for line in book.lines))
+        await wait_until(lambda: any(line.startswith("notifications/cancelled ") for line in book.lines))
 
 
 # Servers at a URL
@@ -464,7 +464,7 @@ REVISIONS = pytest.mark.parametrize("revision", [MODERN, NEWEST_HANDSHAKE])
 @REVISIONS
 async def test_a_server_that_was_restarted_is_spoken_to_again(revision: str) -> None:
     server, calls = counting()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with listening(server) as port:
             client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision)
             await client.connect()
@@ -482,7 +482,7 @@ async def test_a_server_that_was_restarted_is_spoken_to_again(revision: str) -> 
 async def test_a_server_that_is_down_is_waited_for(revision: str, call: str) -> None:
     """What could not be sent has not been heard, so anything may be sent again."""
     server, _ = counting()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with listening(server) as port:
             client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision, max_retries=100)
             await client.connect()
@@ -505,7 +505,7 @@ async def _refused(port: int) -> None:
 async def test_a_server_that_stays_down_is_reported_to(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     server, _ = counting()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with listening(server) as port:
             client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision, max_retries=2)
             await client.connect()
@@ -520,18 +520,18 @@ async def test_a_server_that_stays_down_is_reported_to(revision: str, monkeypatc
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_cancelled_or_closed_call_is_cancelled_on_the_server(revision: str, how: str) -> None:
     server, calls = counting()
-    async with asyncio.timeout(PATIENCE), listening(server) as port:
+    async with asyncio.timeout(TIMEOUT_SECONDS), listening(server) as port:
         client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision)
         await client.connect()
         call = asyncio.ensure_future(client.call_tool("hold"))
-        await until(lambda: "hold" in calls)
+        await wait_until(lambda: "hold" in calls)
         if how == "cancel":
             call.cancel()
         else:
             await client.close()
         with pytest.raises((asyncio.CancelledError, ConnectionClosed)):
             await call
-        await until(lambda: "let go" in calls)
+        await wait_until(lambda: "let go" in calls)
         await client.close()
 
 
@@ -539,7 +539,7 @@ async def test_cancelled_or_closed_call_is_cancelled_on_the_server(revision: str
 @REVISIONS
 async def test_listeners_come_back_with_the_server(revision: str) -> None:
     server, _ = counting()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with listening(server, crash=True) as port:
             client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision)
             await client.connect()
@@ -568,7 +568,7 @@ async def test_a_gap_on_the_other_stream_is_reported(serve: Serve) -> None:
     async def get(peer: Peer, request: Request) -> None:
         peer.stream()
         peer.chunk("retry: 0\n\n")
-        if len(there.asked("GET")) == 1:
+        if len(there.requests_for("GET")) == 1:
             await let_go.wait()
             peer.end()
         else:
@@ -576,10 +576,10 @@ async def test_a_gap_on_the_other_stream_is_reported(serve: Serve) -> None:
 
     let_go = asyncio.Event()
     there.rules["GET"] = get
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client, client.listen(tools=True) as changes:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client, client.listen(tools=True) as changes:
         let_go.set()
         assert await anext(aiter(changes)) == Change("tools", missed=True)
-    assert len(there.asked("initialize")) == 1
+    assert len(there.requests_for("initialize")) == 1
 
 
 # Sessions that are lost
@@ -610,24 +610,24 @@ async def test_a_session_that_is_lost_is_begun_again(serve: Serve, status: int, 
             forgotten(peer, request, status, code)
 
     there.rules |= {"tools/list": rule, "tools/call": rule}
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         await client.list_tools()
         there.session = "s-2"
         await (client.list_tools() if method == "tools/list" else client.call_tool("t"))
-    assert len(there.asked("initialize")) == 2
+    assert len(there.requests_for("initialize")) == 2
     # The new session is begun without the old one's id.
-    assert "mcp-session-id" not in there.asked("initialize")[1].headers
-    assert there.asked("DELETE")[-1].headers["mcp-session-id"] == "s-2"
+    assert "mcp-session-id" not in there.requests_for("initialize")[1].headers
+    assert there.requests_for("DELETE")[-1].headers["mcp-session-id"] == "s-2"
 
 
 async def test_an_error_about_sessions_is_no_lost_session(serve: Serve) -> None:
     """A tool may have sessions of its own."""
     there = await serve(Endpoint(modern=False))
     there.rules["tools/call"] = lambda peer, request: peer.error(request, -32602, "no such session", 400)
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         with pytest.raises(ProtocolError, match="no such session"):
             await client.call_tool("t")
-    assert len(there.asked("initialize")) == 1
+    assert len(there.requests_for("initialize")) == 1
 
 
 async def test_a_session_that_is_lost_each_time_is_not_begun_without_end(
@@ -636,10 +636,10 @@ async def test_a_session_that_is_lost_each_time_is_not_begun_without_end(
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     there = await serve(Endpoint(modern=False))
     there.rules["tools/list"] = lambda peer, request: peer.answer(404)
-    async with asyncio.timeout(PATIENCE), Client(there.url, max_retries=3) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, max_retries=3) as client:
         with pytest.raises(SessionExpired, match="tools/list"):
             await client.list_tools()
-    assert len(there.asked("initialize")) <= 5
+    assert len(there.requests_for("initialize")) <= 5
 
 
 async def test_a_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
@@ -657,10 +657,10 @@ async def test_a_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
 
     there.rules["GET"] = get
     there.rules["tools/call"] = lambda peer, request: peer.result(request, text(request.headers["mcp-session-id"]))
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         there.session = "s-2"
         streams[0].abort()
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         assert (await client.call_tool("t")).text == "s-2"
 
 
@@ -672,17 +672,17 @@ async def test_a_server_that_is_busy_is_asked_again_where_that_does_no_harm(
     there = await serve()
 
     def rule(peer: Peer, request: Request) -> None:
-        if len(there.asked(request.says)) < 3:
+        if len(there.requests_for(request.says)) < 3:
             peer.answer(status)
         else:
             peer.result(request, {"resultType": "complete", "tools": []})
 
     there.rules |= {"tools/list": rule, "tools/call": rule}
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         assert await client.list_tools() == []
         with pytest.raises(TransportError, match=f"tools/call.*{status}"):
             await client.call_tool("t")
-    assert (len(there.asked("tools/list")), len(there.asked("tools/call"))) == (3, 1)
+    assert (len(there.requests_for("tools/list")), len(there.requests_for("tools/call"))) == (3, 1)
 
 
 # Becoming something else, and back
@@ -722,7 +722,7 @@ async def test_listeners_follow_a_server_from_era_to_era(serve: Serve) -> None:
 
     there.rules |= {"subscriptions/listen": listen, "GET": get, "tools/list": tools}
     changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client, client.listen(tools=True) as changes:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client, client.listen(tools=True) as changes:
         heard = aiter(changes)
         there.modern = False
         streams["listen"][0].abort()

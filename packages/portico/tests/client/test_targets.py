@@ -21,7 +21,7 @@ from support.paths import ROOT
 from support.scripted import Endpoint
 
 Serve = Callable[..., Any]
-PATIENCE = 15.0
+TIMEOUT_SECONDS = 15.0
 HELLO = ROOT / "examples" / "hello.py"
 
 # A server whose tool says where it is and what it was given.
@@ -46,7 +46,7 @@ def where(tmp_path: Path) -> Path:
 
 
 async def asked(target: Any, **options: Any) -> Any:
-    async with asyncio.timeout(PATIENCE), Client(target, **options) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(target, **options) as client:
         return json.loads((await client.call_tool("where")).text)
 
 
@@ -347,7 +347,7 @@ async def test_fastmcp_json_deployment_is_applied_in_a_child_process(tmp_path: P
     deployment |= {"transport": "http", "port": 1}
     config.write_text(json.dumps({"source": {"path": "s.py"}, "deployment": deployment}))
     before = os.getcwd()
-    async with asyncio.timeout(PATIENCE), Client(str(config)) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(str(config)) as client:
         result = await client.call_tool("probe")
     assert result.data == [f"hello ${{UNSET_NAME}} {os.environ['HOME']}", "inner", "--x"]
     assert os.getcwd() == before and "GREETING" not in os.environ

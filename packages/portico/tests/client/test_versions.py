@@ -15,7 +15,7 @@ from portico.transports import version_discovery
 from support.scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request
 
 Serve = Callable[..., Any]
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 PAGE = "<html>no</html>"
 
 
@@ -99,16 +99,16 @@ async def test_over_http(serve: Serve, habit: str) -> None:
     rule, verdict = HTTP[habit]
     there = await serve(Endpoint(modern=False))
     there.rules["server/discover"] = rule
-    timeout = 0.2 if habit == "silence" else PATIENCE
+    timeout = 0.2 if habit == "silence" else TIMEOUT_SECONDS
     client = Client(there.url, timeout=timeout, max_retries=0)
     if verdict == "neither":
         with pytest.raises(PorticoError):
             await client.connect()
-        assert there.asked("initialize") == []
+        assert there.requests_for("initialize") == []
         return
     async with client:
         assert client.protocol_version == (MODERN if verdict == "modern" else NEWEST_HANDSHAKE)
-        assert bool(there.asked("initialize")) == (verdict == "handshake")
+        assert bool(there.requests_for("initialize")) == (verdict == "handshake")
         # Nothing but the question itself is ever sent on a guess.
         assert there.seen[0].says == "server/discover"
 
@@ -177,12 +177,12 @@ async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = STDIO[habit]
     if habit == "pass":
         monkeypatch.setattr(version_discovery, "DISCOVER_TIMEOUT_SECONDS", 0.3)
-    client = Client([sys.executable, "-S", "-c", CHILD, habit], timeout=PATIENCE)
+    client = Client([sys.executable, "-S", "-c", CHILD, habit], timeout=TIMEOUT_SECONDS)
     if verdict == "neither":
         with pytest.raises(ProtocolError):
             await client.connect()
         return
-    async with asyncio.timeout(PATIENCE), client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
         assert client.protocol_version == (MODERN if verdict == "modern" else NEWEST_HANDSHAKE)
         assert await client.list_tools() == []
 
@@ -202,8 +202,8 @@ for line in sys.stdin:""",
 
 async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_discovery, "DISCOVER_TIMEOUT_SECONDS", 0.2)
-    client = Client([sys.executable, "-S", "-c", LATE], timeout=PATIENCE)
-    async with asyncio.timeout(PATIENCE), client:
+    client = Client([sys.executable, "-S", "-c", LATE], timeout=TIMEOUT_SECONDS)
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
         assert client.protocol_version == MODERN
         assert await client.list_tools() == []
 
@@ -213,7 +213,10 @@ async def test_a_slow_program_that_knows_both_ways_is_spoken_to_in_the_newest_re
 ) -> None:
     monkeypatch.setattr(version_discovery, "DISCOVER_TIMEOUT_SECONDS", 0.2)
     server = "import time; time.sleep(1)\nfrom portico import Server\nServer('slow').run()"
-    async with asyncio.timeout(6 * PATIENCE), Client([sys.executable, "-c", server], timeout=PATIENCE * 6) as client:
+    async with (
+        asyncio.timeout(6 * TIMEOUT_SECONDS),
+        Client([sys.executable, "-c", server], timeout=TIMEOUT_SECONDS * 6) as client,
+    ):
         assert client.protocol_version == MODERN
         assert await client.list_tools() == []
 
@@ -228,8 +231,8 @@ async def test_an_older_server_is_asked_once(serve: Serve) -> None:
     for _ in range(3):
         async with Client(there.url) as client:
             assert client.protocol_version == NEWEST_HANDSHAKE
-    assert len(there.asked("server/discover")) == 1
-    assert len(there.asked("initialize")) == 3
+    assert len(there.requests_for("server/discover")) == 1
+    assert len(there.requests_for("initialize")) == 3
 
 
 async def test_version_cache_is_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +262,7 @@ async def test_an_older_server_that_became_newer_is_asked_again(serve: Serve, re
         pass
     there.modern = True
     there.rules["initialize"] = refusal
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         assert client.protocol_version == MODERN
         assert await client.list_tools() == []
 
@@ -290,7 +293,7 @@ async def test_a_server_may_become_older_under_our_hands(serve: Serve, refusal: 
         else:
             peer.result(request, {"tools": [], "content": []})
 
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         assert await client.list_tools() == []
         there.modern = False
         there.rules[method] = rule
@@ -314,7 +317,7 @@ async def test_a_server_may_become_newer_under_our_hands(serve: Serve, refusal: 
         else:
             peer.result(request, {"resultType": "complete", "content": [], "tools": []})
 
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         await client.list_tools()
         there.modern = True
         there.rules |= {"initialize": refusal, "tools/call": rule, "tools/list": rule}
@@ -335,14 +338,14 @@ async def test_a_page_in_the_way_is_no_reason_to_leave_the_others_alone(serve: S
             peer.result(request, {"resultType": "complete", "content": []})
 
     there.rules["tools/call"] = rule
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         other = asyncio.ensure_future(client.call_tool("liked"))
-        await there.until_asked("tools/call")
+        await there.wait_for_request("tools/call")
         with pytest.raises(HttpStatusError):
             await client.call_tool("disliked")
         go_on.set()
         assert (await other).content == []
-    assert there.asked("initialize") == []
+    assert there.requests_for("initialize") == []
 
 
 @pytest.mark.requirement("discover.pinned")
@@ -351,14 +354,14 @@ async def test_a_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
     with pytest.raises(ProtocolError, match=f"does not support the protocol version {MODERN}"):
         async with Client(there.url, protocol_version=MODERN):
             pass
-    assert there.asked("initialize") == []
+    assert there.requests_for("initialize") == []
     modern = await serve()
     with pytest.raises((ProtocolError, HttpStatusError)):
         async with Client(modern.url, protocol_version=NEWEST_HANDSHAKE):
             pass
-    assert modern.asked("server/discover") == []
+    assert modern.requests_for("server/discover") == []
     # 404 with -32601 is a modern server's answer, so it is of no transport before.
-    assert modern.asked("GET") == []
+    assert modern.requests_for("GET") == []
 
 
 @pytest.mark.requirement("lifecycle.client-refuses")

@@ -18,7 +18,7 @@ from portico import Client, Context, PorticoError, Server, ToolError, UsageError
 from portico.compat.base import HTTP_UNSUPPORTED, CompatServer
 from portico.compat.fastmcp import FastMCP
 from portico.compat.mcp_sdk import LowLevelServer, MCPServer
-from portico.compat.unsupported import Unsupported
+from portico.compat.unsupported import UnsupportedFeature
 from portico_gateway.authserver import fastmcp_providers
 
 UNKNOWN = "no_such_option"
@@ -95,14 +95,14 @@ def test_a_method_refuses_an_unknown_keyword(kind: type[CompatServer], method: s
         fn(**given, **{UNKNOWN: 1})
 
 
-def _tables() -> Iterator[tuple[str, Mapping[str, Unsupported]]]:
+def _tables() -> Iterator[tuple[str, Mapping[str, UnsupportedFeature]]]:
     """Every table of unsupported options in the modules of `portico.compat`."""
     modules = [
         importlib.import_module(one.name) for one in pkgutil.walk_packages(portico.compat.__path__, "portico.compat.")
     ]
     for module in [*modules, fastmcp_providers]:
         for name, value in vars(module).items():
-            if isinstance(value, dict) and value and all(isinstance(one, Unsupported) for one in value.values()):
+            if isinstance(value, dict) and value and all(isinstance(one, UnsupportedFeature) for one in value.values()):
                 yield f"{module.__name__}.{name}", value
 
 
@@ -125,7 +125,7 @@ def _unsupported() -> Iterator[Any]:
     providers = importlib.import_module("portico.compat.fastmcp.providers")
     server = importlib.import_module("portico.compat.fastmcp.server")
     lowlevel = importlib.import_module("portico.compat.mcp_sdk.lowlevel")
-    rows: list[tuple[Any, Mapping[str, Unsupported]]] = [
+    rows: list[tuple[Any, Mapping[str, UnsupportedFeature]]] = [
         (FastMCP, FastMCP.unsupported),
         (MCPServer, MCPServer.unsupported),
         (FastMCP("s").http_app, {k: v for k, v in HTTP_UNSUPPORTED.items() if k != "middleware"}),
@@ -167,7 +167,7 @@ def _unsupported() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("fn", "name", "option"), list(_unsupported()))
 def test_an_unsupported_option_raises_with_the_alternative(
-    fn: Callable[..., Any], name: str, option: Unsupported
+    fn: Callable[..., Any], name: str, option: UnsupportedFeature
 ) -> None:
     given = {key: value for key, value in _required(fn).items() if key != name}
     with pytest.raises(UsageError) as raised:

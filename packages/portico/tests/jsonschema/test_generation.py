@@ -281,7 +281,7 @@ def test_not_required_is_seen_in_string_annotations() -> None:
     assert schema_for_type(Late)["required"] == ["b"]
 
 
-def test_named_tuples_are_arrays_as_msgspec_writes_them() -> None:
+def test_named_tuples_are_arrays_like_in_msgspec() -> None:
     assert schema_for_type(Pair) == {
         "type": "array",
         "prefixItems": [{"type": "integer"}, {"type": "string", "default": "b"}],
@@ -447,12 +447,12 @@ def test_object_schema_describes_parameters() -> None:
     assert schema_for_fields([]) == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_words_at_the_parameter_win_over_those_of_the_class() -> None:
+def test_parameter_description_overrides_the_class() -> None:
     described = schema_for_fields([Field("thing", Documented, description="The one to paint.")])
     assert described["properties"]["thing"]["description"] == "The one to paint."
 
 
-def test_a_type_that_cannot_be_described_is_named_with_its_place() -> None:
+def test_undescribable_type_error_names_its_location() -> None:
     @dataclasses.dataclass
     class Connection:
         wires: list[socket.socket]
@@ -565,7 +565,7 @@ def test_sphinx_docstrings() -> None:
     )
 
 
-def test_no_docstring_says_nothing() -> None:
+def test_missing_docstring_has_no_description() -> None:
     assert parse_docstring(None) == parse_docstring("") == Docstring()
 
 

@@ -69,12 +69,12 @@ def test_a_message_without_an_id_is_a_notification() -> None:
     assert found.params is EMPTY_RAW
 
 
-def test_whitespace_between_tokens_means_nothing() -> None:
+def test_whitespace_between_json_tokens_is_ignored() -> None:
     found = frame(b' {\t"jsonrpc" : "2.0" ,\r "id" : 1 , "method":"x", "params" :   { } } ')
     assert bytes(found.params) == b"{ }"
 
 
-def test_members_nobody_knows_are_let_pass() -> None:
+def test_unknown_members_are_accepted() -> None:
     assert frame(message('"id":1', '"method":"x"', '"extra":{"deep":[1]}')).method == "x"
 
 
@@ -104,7 +104,7 @@ def test_escapes_in_names_and_methods_are_read() -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_an_id_is_kept_in_its_exact_type_and_said_again_so(written: str, id: int | str) -> None:
+def test_request_id_type_is_preserved(written: str, id: int | str) -> None:
     """All revisions, basic, Requests: "Requests MUST include a string or integer ID"; responses repeat it."""
     found = frame(message(f'"id":{written}', '"method":"x"')).id
     assert (type(found), found) == (type(id), id)
@@ -175,7 +175,7 @@ def test_the_version_must_be_exactly_the_text_2_0(version: str) -> None:
     assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
 
 
-def test_a_missing_version_is_an_invalid_request_that_keeps_its_id() -> None:
+def test_missing_jsonrpc_version_is_an_invalid_request_with_its_id() -> None:
     found = malformed(b'{"id":"a","method":"x"}')
     assert (found.error.code, found.id) == (INVALID_REQUEST, "a")
     assert malformed(b"{}").error.code == INVALID_REQUEST
@@ -195,7 +195,7 @@ def test_params_are_an_object(params: str) -> None:
 
 
 @pytest.mark.parametrize("members", [[], ['"id":7'], ['"id":7', '"params":{}']])
-def test_a_message_that_neither_asks_nor_answers_is_an_invalid_request(members: list[str]) -> None:
+def test_message_without_method_or_result_is_an_invalid_request(members: list[str]) -> None:
     assert malformed(message(*members)).error.code == INVALID_REQUEST
 
 
@@ -402,7 +402,7 @@ def test_a_whole_surrogate_pair_is_one_character() -> None:
         b"%s",
     ],
 )
-def test_bytes_that_are_not_utf_8_are_a_parse_error_wherever_they_hide(bad: bytes, around: bytes) -> None:
+def test_invalid_utf_8_is_a_parse_error_anywhere(bad: bytes, around: bytes) -> None:
     """basic, Messages: "MUST be UTF-8 encoded". A decoder that skips what it is not asked for would not look."""
     found = malformed(around % bad)
     assert (found.error.code, found.id) == (PARSE_ERROR, None)
@@ -472,7 +472,7 @@ def test_depth_is_limited_exactly_whatever_the_brackets(place: str, other: str) 
 # Batches
 
 
-def test_an_array_is_its_members_each_read_alone() -> None:
+def test_batch_members_are_parsed_separately() -> None:
     """2025-03-26, basic, Batching."""
     found = jsonrpc.decode_message(
         b"[" + b",".join([message('"id":1', '"method":"ping"'), b"1", b"{}", message('"method":"n"')]) + b"]"
@@ -559,7 +559,7 @@ def test_an_argument_that_stands_twice_is_refused(method: str, arguments: str) -
 @pytest.mark.parametrize(
     "arguments", ["{}", "{ }", '{"a":"1","b":"1"}', '{ "a" : "1" , "b" : "a" }', '{"\\u0061":"1","b":"a"}', "null"]
 )
-def test_arguments_that_stand_once_are_let_in(method: str, arguments: str) -> None:
+def test_unique_arguments_are_accepted(method: str, arguments: str) -> None:
     assert methods.decode_params(method, msgspec.Raw(f'{{"name":"n","arguments":{arguments}}}'.encode()))[0] is not None
 
 
@@ -591,7 +591,7 @@ def test_an_id_that_could_not_be_read_is_null_up_to_2025_06_18_and_left_out_afte
         assert said == {"jsonrpc": "2.0", "error": {"code": PARSE_ERROR, "message": "no"}}
 
 
-def test_an_error_without_data_says_nothing_about_data() -> None:
+def test_error_without_data_omits_data() -> None:
     assert "data" not in json.loads(jsonrpc.encode_error(1, InvalidParams("no")))["error"]
     assert json.loads(jsonrpc.encode_error(1, InvalidParams("no", {"a": 1})))["error"]["data"] == {"a": 1}
 
@@ -604,7 +604,7 @@ def test_a_missing_resource_has_its_own_code_until_2025_11_25(revision: str) -> 
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-def test_the_codes_of_2026_07_28_are_not_said_before_it(revision: str) -> None:
+def test_error_codes_of_2026_07_28_are_not_sent_to_older_versions(revision: str) -> None:
     code = json.loads(jsonrpc.encode_error(1, MissingClientCapability({"roots": {}}), revision))["error"]["code"]
     assert (code == -32021) == (revision not in HANDSHAKE_VERSIONS)
 
@@ -675,7 +675,7 @@ def test_json_that_must_be_accepted_is_accepted_in_params(path: Path) -> None:
 
 @absent
 @pytest.mark.parametrize("path", _files("y"))
-def test_json_that_must_be_accepted_is_no_parse_error_as_a_whole_message(path: Path) -> None:
+def test_valid_json_is_never_a_parse_error(path: Path) -> None:
     """None of them is a message, so each is an invalid request, or a batch of such."""
     found = jsonrpc.decode_message(path.read_bytes())
     for one in found if isinstance(found, list) else [found]:
@@ -741,7 +741,7 @@ def test_an_honest_message_is_not_read_again(separators: tuple[str, str], monkey
         ("{ }", False),
     ],
 )
-def test_a_member_that_stands_twice_is_found_whatever_the_space(text: str, twice: bool) -> None:
+def test_duplicate_member_is_found_with_any_whitespace(text: str, twice: bool) -> None:
     assert jsonrpc.has_duplicate_keys(msgspec.Raw(text.encode())) is twice
 
 
@@ -841,7 +841,7 @@ def test_a_plain_tools_call_is_read_at_once(data: bytes) -> None:
         PLAIN.replace(b'{"a":1', b'{"c":[%s1],"a":1' % (b"1," * 200_000)),
     ],
 )
-def test_any_other_is_left_to_the_longer_way(data: bytes) -> None:
+def test_unusual_request_uses_the_full_parser(data: bytes) -> None:
     """So what is refused there is refused, and in the same words."""
     assert methods.decode_tool_call(data) is None
 

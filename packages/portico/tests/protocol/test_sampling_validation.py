@@ -68,7 +68,7 @@ def test_a_conversation_out_of_balance_is_invalid_params(messages, why):
         validate_tool_messages(messages)
 
 
-def test_tools_are_seen_wherever_they_stand():
+def test_tools_member_is_found_in_any_order():
     assert not uses_tools([user(said("hello"))])
     assert uses_tools([assistant(said("so"), use("a"))])
     assert uses_tools([user(result("a"))])

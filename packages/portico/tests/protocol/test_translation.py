@@ -84,7 +84,7 @@ STRUCTS = [one for one in translation.FIELD_VERSIONS if one is not client_featur
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason="the official schemas are not here: ../shared/data/schema is absent")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
-def test_the_table_of_members_says_what_the_schemas_say(struct: type[msgspec.Struct], revision: str) -> None:
+def test_member_table_matches_the_schemas(struct: type[msgspec.Struct], revision: str) -> None:
     official = listed(struct, revision)
     if official is None:
         pytest.skip(f"{revision} has no {struct.__name__}")
@@ -106,7 +106,7 @@ def test_the_table_of_members_says_what_the_schemas_say(struct: type[msgspec.Str
 @pytest.mark.parametrize(
     "kind,since", translation.CONTENT_TYPE_VERSIONS.items(), ids=lambda value: getattr(value, "__name__", value)
 )
-def test_the_table_of_kinds_says_what_the_schemas_say(kind: type[msgspec.Struct], since: str) -> None:
+def test_kind_table_matches_the_schemas(kind: type[msgspec.Struct], since: str) -> None:
     for revision in SUPPORTED_PROTOCOL_VERSIONS:
         assert (kind.__name__ in definitions(revision)) == (revision >= since)
 
@@ -125,7 +125,7 @@ def test_the_table_of_kinds_says_what_the_schemas_say(kind: type[msgspec.Struct]
         (V2026_07_28, {"name", "inputSchema", "annotations", "title", "_meta", "outputSchema", "icons"}),
     ],
 )
-def test_a_tool_has_the_members_its_revision_knows(revision: str, members: set[str]) -> None:
+def test_tool_members_depend_on_the_protocol_version(revision: str, members: set[str]) -> None:
     """`execution` is in 2025-11-25 alone."""
     whole = tools.Tool(
         name="t",
@@ -349,7 +349,7 @@ def test_non_object_output_schema_is_wrapped_until_2025_11_25(schema: dict[str, 
     assert said.output_schema["required"] == ["result"]
 
 
-def test_definitions_stay_where_the_references_look_for_them() -> None:
+def test_schema_definitions_remain_at_referenced_paths() -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/Node"}, "$defs": {"Node": {"type": "integer"}}}
     wrapped = translation.wrap_output_schema(schema)
     assert wrapped["$defs"] == {"Node": {"type": "integer"}}
@@ -361,7 +361,7 @@ def test_definitions_stay_where_the_references_look_for_them() -> None:
 
 @pytest.mark.requirement("sampling.messages-by-revision")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-def test_a_question_to_the_model_is_stripped_to_its_last_message(revision: str) -> None:
+def test_sampling_request_is_reduced_to_its_last_message(revision: str) -> None:
     """CreateMessageRequest: `tools` and `toolChoice`, and `_meta` on a message, since 2025-11-25; `_meta` on a content
     block since 2025-06-18."""
     block = content.TextContent(text="t", meta=OWN, annotations=NOTES)

@@ -198,7 +198,7 @@ def match(template: str, uri: str) -> Any:
 
 
 @pytest.mark.parametrize(("template", "uri"), EXAMPLES, ids=lambda text: str(text))
-def test_every_example_of_rfc_6570_expands_as_it_says(template: str, uri: str) -> None:
+def test_rfc_6570_examples_expand_as_specified(template: str, uri: str) -> None:
     assert UriTemplate(template).expand(VALUES) == uri
 
 
@@ -264,7 +264,7 @@ def test_a_malformed_template_says_where_and_why(text: str, position: int, reaso
     assert reason in str(caught.value)
 
 
-def test_a_template_knows_its_text_and_its_names_in_order() -> None:
+def test_template_has_text_and_variable_names_in_order() -> None:
     template = UriTemplate("x://{b}/{a.c:3}{?b,d_1*}")
     assert template.text == "x://{b}/{a.c:3}{?b,d_1*}"
     assert template.variable_names == ("b", "a.c", "d_1")
@@ -436,7 +436,7 @@ def test_reserved_values_come_back(a: str, path: str) -> None:
 
 
 @given(path=NOT_A_TRIPLET.filter(lambda text: not set(text) & set("?#")), q=TEXT, f=NOT_A_TRIPLET)
-def test_a_whole_uri_comes_back(path: str, q: str, f: str) -> None:
+def test_complete_uri_round_trips(path: str, q: str, f: str) -> None:
     template = UriTemplate("x://{+path}{?q}{#f}")
     values = {"path": path, "q": q, "f": f}
     assert template.match(template.expand(values)) == values
@@ -467,7 +467,7 @@ def test_exploded_mappings_come_back(keys: dict[str, str], text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x://{a}/{b:3}", "{+a}{b}{+c}", "{a}{.b*}{;c}{?d*}{#e,f}", "{/a*,b}", "{a*,b*}{&c}"])
 @given(uri=st.text() | st.text(alphabet="x:/abc%2F.;?&=#,") | st.text(alphabet=st.characters()))
-def test_matching_any_text_gives_values_or_none(text: str, uri: str) -> None:
+def test_matching_any_text_returns_values_or_none(text: str, uri: str) -> None:
     for candidate in (uri, "x://" + uri):
         values = UriTemplate(text).match(candidate)
         assert values is None or set(values) <= set(UriTemplate(text).variable_names)
@@ -575,7 +575,7 @@ def test_templates_can_be_added_and_removed() -> None:
     assert len(templates) == 0 and templates.match("x://1/info") is None
 
 
-def test_an_equal_template_keeps_the_first_place() -> None:
+def test_equal_template_preserves_the_first() -> None:
     templates = UriTemplateIndex([UriTemplate("x://{b}"), UriTemplate("x://{a}"), UriTemplate("x://{b}")])
     found = templates.match("x://1")
     assert found is not None and found[0].text == "x://{b}"

@@ -35,7 +35,7 @@ from support.knock import knock
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 UNSUPPORTED_VERSION = -32022
-PATIENCE = 5.0
+TIMEOUT_SECONDS = 5.0
 
 META = {PROTOCOL_VERSION_META_KEY: V2026_07_28, CLIENT_CAPABILITIES_META_KEY: {}}
 
@@ -51,11 +51,11 @@ class Gate:
 
     async def pass_through(self) -> None:
         self.reached.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.opened.wait()
 
     async def wait(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.reached.wait()
 
 
@@ -166,7 +166,7 @@ def modern(method: str, params: dict[str, Any] | None = None, id: Any = 1, **met
 
 
 async def replied(data: bytes, handler: Any, **options: Any) -> Any:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         reply = await knock(data, handler, **options)
     return None if reply is None else json.loads(reply)
 
@@ -186,7 +186,7 @@ async def turns() -> None:
 # Which era
 
 
-async def test_a_request_with_a_version_in_its_meta_stands_alone(server: Server) -> None:
+async def test_request_with_version_in_meta_is_stateless(server: Server) -> None:
     """2026-07-28, basic/lifecycle: every request carries what it needs; nothing has to come before it."""
     reply = await replied(modern("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}), server)
     assert reply["id"] == 1
@@ -273,7 +273,7 @@ async def test_an_escaped_meta_is_a_meta_all_the_same(server: Server) -> None:
 
 
 @pytest.mark.parametrize("version", ["1900-01-01", "2099-01-01", "v999", "", *HANDSHAKE_VERSIONS])
-async def test_a_version_we_do_not_serve_is_named_with_those_we_do(version: str, server: Server) -> None:
+async def test_unsupported_version_error_lists_supported_versions(version: str, server: Server) -> None:
     """2026-07-28, basic/versioning: -32022 with `supported` and `requested`; and the same list as in discover."""
     reply = await replied(modern("tools/list", **{PROTOCOL_VERSION_META_KEY: version}), server)
     assert reply["error"]["code"] == UNSUPPORTED_VERSION
@@ -315,17 +315,17 @@ async def test_methods_removed_in_2026_07_28_are_not_found(
     The era is decided first, so also in a session the envelope makes them unknown."""
     assert await code(modern(method, params), server) == METHOD_NOT_FOUND
     wire = connect(server)
-    assert (await wire.modern(method, params))["error"]["code"] == METHOD_NOT_FOUND
+    assert (await wire.request_stateless(method, params))["error"]["code"] == METHOD_NOT_FOUND
     await wire.initialize(V2025_11_25)
-    assert (await wire.modern(method, params))["error"]["code"] == METHOD_NOT_FOUND
+    assert (await wire.request_stateless(method, params))["error"]["code"] == METHOD_NOT_FOUND
 
 
 async def test_both_eras_are_served_on_one_stream(server: Server, connect: Connect) -> None:
     """2026-07-28, basic/versioning: a server MAY serve both concurrently."""
     wire = connect(server)
-    before = await wire.modern("tools/list")
+    before = await wire.request_stateless("tools/list")
     await wire.initialize(V2025_06_18)
-    legacy, after = await wire.request("tools/list"), await wire.modern("tools/list")
+    legacy, after = await wire.request("tools/list"), await wire.request_stateless("tools/list")
     assert [one["result"].get("resultType") for one in (before, legacy, after)] == ["complete", None, "complete"]
 
 
@@ -360,7 +360,7 @@ async def test_an_error_result_of_2026_07_28_is_signed_like_any_other(server: Se
 
 
 @pytest.mark.parametrize("tool", ["breaks", "breaks_in_a_thread", "breaks_inline"])
-async def test_an_unexpected_exception_gives_an_id_that_finds_it_in_the_log_and_never_its_text(
+async def test_unexpected_exception_returns_an_error_id_without_its_text(
     tool: str, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await replied(modern("tools/call", {"name": tool}), server)
@@ -393,7 +393,7 @@ async def test_outside_of_tools_an_unexpected_exception_is_an_internal_error(
     assert "swordfish" not in json.dumps(reply)
 
 
-async def test_a_tool_that_says_no_is_a_result_in_its_own_words(server: Server) -> None:
+async def test_tool_error_is_a_result_with_its_text(server: Server) -> None:
     """server/tools, Error Handling: tool execution errors are results with `isError: true`."""
     result = (await replied(modern("tools/call", {"name": "refuses"}), server))["result"]
     assert (result["isError"], result["content"]) == (True, [{"type": "text", "text": "Not on a Sunday."}])
@@ -409,7 +409,7 @@ async def test_params_that_do_not_fit_the_method_are_invalid_params(params: dict
     "tool", ["refuses_unspeakably", "refuses_by_protocol", "unspeakable", "ends_itself", "ends_itself_inline", "exits"]
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_whatever_a_body_does_its_caller_is_answered(tool: str, server: Server) -> None:
+async def test_caller_gets_a_response_to_any_exception(tool: str, server: Server) -> None:
     """JSON-RPC 2.0, 5: "When a rpc call is made, the Server MUST reply with a Response".
 
     A refusal that quotes a file name which is no UTF-8, an error with data that is no JSON, text that cannot be
@@ -425,7 +425,7 @@ async def test_whatever_a_body_does_its_caller_is_answered(tool: str, server: Se
 
 
 @pytest.mark.parametrize("tool", ["refuses_unspeakably", "refuses_by_protocol", "ends_itself", "ends_itself_inline"])
-async def test_whatever_a_body_does_its_caller_on_a_stream_is_answered(
+async def test_caller_on_a_stream_gets_a_response_to_any_exception(
     tool: str, server: Server, connect: Connect, recwarn: pytest.WarningsRecorder
 ) -> None:
     wire = connect(server)
@@ -451,7 +451,7 @@ async def test_a_progress_token_of_any_size_is_no_trouble(revision: str, server:
         "_meta": {**(META if revision not in HANDSHAKE_VERSIONS else {}), "progressToken": 2**63 - 1},
     }
     assert (await wire.request("tools/call", params))["result"]["isError"] is False
-    assert wire.aside[0]["params"] == {"progressToken": 2**63 - 1, "progress": 1}
+    assert wire.other_messages[0]["params"] == {"progressToken": 2**63 - 1, "progress": 1}
 
 
 # Notifications
@@ -492,7 +492,7 @@ async def test_a_notification_is_never_answered_not_even_a_wrong_one(
             await wire.initialize(revision)
         wire.send_bytes(data)
         assert (await wire.request("ping", id="after")) == {"jsonrpc": "2.0", "id": "after", "result": {}}
-        assert wire.aside == []
+        assert wire.other_messages == []
         assert wire.is_silent
 
 
@@ -521,7 +521,7 @@ async def test_a_notification_that_comes_with_an_id_is_an_unknown_request(
 @pytest.mark.parametrize(
     "data", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":9,"error":{"code":-1,"message":"no"}}']
 )
-async def test_a_response_to_nothing_is_not_answered(data: bytes, server: Server, connect: Connect) -> None:
+async def test_unmatched_response_is_ignored(data: bytes, server: Server, connect: Connect) -> None:
     assert await knock(data, server) is None
     wire = connect(server)
     wire.send_bytes(data)
@@ -529,9 +529,7 @@ async def test_a_response_to_nothing_is_not_answered(data: bytes, server: Server
 
 
 @pytest.mark.parametrize("error", [{"code": "x", "message": "no"}, {"message": "no"}, "no", None])
-async def test_an_unreadable_answer_to_our_question_ends_the_question_and_is_not_answered_under_its_id(
-    error: Any, server: Server, connect: Connect
-) -> None:
+async def test_invalid_response_ends_its_server_request(error: Any, server: Server, connect: Connect) -> None:
     """The id in a response is one of ours; said back, it would answer some request of the client's. And whoever waits
     for that response must not wait for ever (JSON-RPC 2.0, 5: the caller of the tool is owed an answer)."""
     wire = connect(server)
@@ -556,7 +554,7 @@ async def test_an_unreadable_answer_to_our_question_ends_the_question_and_is_not
     "data,expected",
     [(b"{", PARSE_ERROR), (b"1", INVALID_REQUEST), (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', INVALID_REQUEST)],
 )
-async def test_an_unreadable_message_is_answered_in_the_words_of_the_stream(
+async def test_unreadable_message_error_uses_the_stream_version(
     data: bytes, expected: int, revision: str | None, server: Server, connect: Connect
 ) -> None:
     """`id: null` until 2025-06-18, no id from 2025-11-25 on."""
@@ -573,9 +571,7 @@ async def test_an_unreadable_message_is_answered_in_the_words_of_the_stream(
 # Two calls at once
 
 
-async def test_an_id_in_flight_cannot_be_used_again_until_it_is_answered(
-    server: Server, gate: Gate, connect: Connect
-) -> None:
+async def test_id_in_flight_cannot_be_reused(server: Server, gate: Gate, connect: Connect) -> None:
     """basic, Requests: "The request ID MUST NOT have been previously used by the requestor within the same session"."""
     wire = connect(server)
     slow = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "slow", "_meta": META}}
@@ -584,10 +580,10 @@ async def test_an_id_in_flight_cannot_be_used_again_until_it_is_answered(
     wire.send(slow)
     refused = await wire.receive()
     assert (refused["id"], "error" in refused) == (5, True)
-    assert "result" in await wire.modern("tools/list", id="5")
+    assert "result" in await wire.request_stateless("tools/list", id="5")
     gate.opened.set()
     assert (await wire.response(5))["result"]["content"][0]["text"] == "done"
-    assert "result" in await wire.modern("tools/list", id=5)
+    assert "result" in await wire.request_stateless("tools/list", id=5)
 
 
 async def test_calls_without_an_id_count_against_the_bound_as_well(connect: Connect) -> None:
@@ -624,11 +620,11 @@ async def test_a_cancelled_call_is_not_answered(server: Server, gate: Gate, conn
     assert wire.channel.in_flight == 0
     gate.opened.set()
     assert (await wire.request("ping"))["result"] == {}
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 @pytest.mark.parametrize("meta", [{}, {PROTOCOL_VERSION_META_KEY: V2026_07_28}, META, {"com.example/x": 1}])
-async def test_a_cancellation_is_heeded_whatever_its_meta_leaves_out(
+async def test_cancellation_without_meta_is_applied(
     meta: dict[str, Any], server: Server, gate: Gate, connect: Connect
 ) -> None:
     """2026-07-28, basic, `_meta`: the required keys are required on requests; a notification has none."""
@@ -694,14 +690,12 @@ async def test_each_invalid_batch_member_gets_its_own_error(
 
 
 @pytest.mark.parametrize("revision", BATCHING)
-async def test_a_batch_of_notifications_and_responses_is_answered_by_nothing(
-    revision: str | None, server: Server, connect: Connect
-) -> None:
+async def test_batch_of_notifications_has_no_response(revision: str | None, server: Server, connect: Connect) -> None:
     """JSON-RPC 2.0, 6: "If there are no Response objects ... the server MUST NOT return an empty Array"."""
     wire = await opened(connect, server, revision)
     wire.send([NOTICE, NOTICE, {"jsonrpc": "2.0", "id": 3, "result": {}}])
     assert (await wire.request("ping"))["result"] == {}
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 async def test_notifications_have_no_entry_and_ids_keep_their_types(server: Server, connect: Connect) -> None:
@@ -722,7 +716,7 @@ async def test_initialize_inside_a_batch_is_refused_and_the_rest_is_served(serve
 
 
 @pytest.mark.parametrize("batch", [[], [PING], [OPENING], [NOTICE], [1] * 2000])
-async def test_before_a_session_there_are_no_batches(batch: list[Any], server: Server, connect: Connect) -> None:
+async def test_batches_require_a_session(batch: list[Any], server: Server, connect: Connect) -> None:
     """A session begins with `initialize`, which cannot be in a batch."""
     wire = connect(server)
     wire.send(batch)
@@ -745,7 +739,7 @@ async def test_from_2025_06_18_on_an_array_is_an_invalid_request(
     assert wire.is_silent
 
 
-async def test_a_batch_is_answered_at_once_when_its_last_member_is_done(
+async def test_batch_response_is_sent_when_its_last_member_completes(
     server: Server, gate: Gate, connect: Connect
 ) -> None:
     wire = await opened(connect, server, V2025_03_26)
@@ -765,9 +759,7 @@ async def test_a_cancelled_member_is_left_out_of_the_array(server: Server, gate:
     assert [reply["id"] for reply in await wire.receive()] == [1]
 
 
-async def test_a_batch_whose_only_member_is_cancelled_is_answered_by_nothing(
-    server: Server, gate: Gate, connect: Connect
-) -> None:
+async def test_batch_with_only_a_cancelled_member_has_no_response(server: Server, gate: Gate, connect: Connect) -> None:
     wire = await opened(connect, server, V2025_03_26)
     wire.send([{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "slow"}}])
     await gate.wait()
@@ -775,7 +767,7 @@ async def test_a_batch_whose_only_member_is_cancelled_is_answered_by_nothing(
     await turns()
     assert wire.channel.in_flight == 0
     assert (await wire.request("ping"))["result"] == {}
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 async def test_a_batch_does_not_wait_for_a_call_that_is_not_in_it(server: Server, gate: Gate, connect: Connect) -> None:
@@ -788,7 +780,7 @@ async def test_a_batch_does_not_wait_for_a_call_that_is_not_in_it(server: Server
     assert [reply["id"] for reply in await wire.receive()] == [1]
 
 
-async def test_the_answer_to_a_batch_of_nonsense_is_not_many_times_its_size(server: Server, connect: Connect) -> None:
+async def test_response_to_an_invalid_batch_is_bounded(server: Server, connect: Connect) -> None:
     """Each member of two bytes would get an error of a hundred; a line of 4 MB would be answered by 200."""
     wire = await opened(connect, server, V2025_03_26)
     data = b"[" + b"1," * 99_999 + b"1]"

@@ -32,7 +32,7 @@ from support.knock import knock
 from support.storm import times
 
 TIMES = int(os.environ.get("FUZZ", "1"))
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def effort(examples: int) -> settings:
@@ -298,7 +298,7 @@ def test_messages_through_the_door(runner: asyncio.Runner, message: Any) -> None
 
 @effort(100)
 @given(id=st.integers(-(2**63), 2**63 - 1) | st.text(), method=methods, given_params=params, envelope=modern)
-def test_a_request_is_answered_with_its_own_id(
+def test_response_has_the_id_of_the_request(
     runner: asyncio.Runner, id: int | str, method: str, given_params: dict[str, Any], envelope: dict[str, Any]
 ) -> None:
     """JSON-RPC 2.0, 5: the id of a response "MUST be the same as the value of the id member in the Request Object"."""
@@ -338,7 +338,7 @@ class Stream:
 
     async def converse(self, revision: str | None, conversation: list[bytes]) -> list[dict[str, Any]]:
         """Everything that was said in a conversation, frame by frame."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             self.open(revision)
             for data in conversation:
                 self.take(data)

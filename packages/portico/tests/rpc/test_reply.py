@@ -17,7 +17,7 @@ from portico.protocol.notifications import PROGRESS, ProgressParams, normalize_p
 from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS
 from portico.rpc.call import CallbackReply, Reply
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 class Late:
@@ -63,7 +63,7 @@ class Late:
         return "nobody waits for this"
 
     def outlives_its_time(self, ctx: Context) -> str:
-        self.go_on_in_thread.wait(PATIENCE)
+        self.go_on_in_thread.wait(TIMEOUT_SECONDS)
         ctx.error("late")
         ctx.report_progress(5)
         return str(ctx.is_cancelled)
@@ -95,14 +95,14 @@ async def turns(count: int = 20) -> None:
 
 @pytest.mark.requirement("cancellation.silence", "progress.stops")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_task_that_outlives_its_call_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
+async def test_background_task_sends_nothing_after_its_call(revision: str, connect: Callable[..., Any]) -> None:
     """basic/utilities/progress: progress "MUST stop after completion"."""
     late = Late()
     wire = await opened(connect, late.server, revision)
     wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": asked("leaves_a_task", revision)})
     assert (await wire.receive())["id"] == 9
     late.go_on.set()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await late.ended.wait()
     await turns()
     assert wire.is_silent
@@ -111,16 +111,16 @@ async def test_a_task_that_outlives_its_call_says_nothing(revision: str, connect
 
 @pytest.mark.requirement("cancellation.silence")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_body_that_swallows_its_cancellation_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
+async def test_function_that_suppresses_cancellation_sends_nothing(revision: str, connect: Callable[..., Any]) -> None:
     """2026-07-28, basic/patterns/cancellation: no further messages for a cancelled request."""
     late = Late()
     wire = await opened(connect, late.server, revision)
     params = asked("swallows_its_cancellation", revision)
     wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await late.begun.wait()
     wire.notify("notifications/cancelled", {"requestId": 9})
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await late.ended.wait()
     await turns()
     assert wire.is_silent
@@ -128,7 +128,7 @@ async def test_a_body_that_swallows_its_cancellation_says_nothing(revision: str,
 
 @pytest.mark.requirement("cancellation.silence")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_thread_that_outlives_its_time_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
+async def test_thread_after_its_timeout_sends_nothing(revision: str, connect: Callable[..., Any]) -> None:
     late = Late()
     wire = await opened(connect, late.server, revision)
     wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": asked("outlives_its_time", revision)})
@@ -187,9 +187,7 @@ def test_malformed_progress_is_not_sent(params: Any) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_body_cannot_report_what_json_cannot_say(
-    revision: str, value: float, connect: Callable[..., Any]
-) -> None:
+async def test_progress_that_is_not_json_is_rejected(revision: str, value: float, connect: Callable[..., Any]) -> None:
     server = Server("s")
 
     @server.tool
@@ -200,7 +198,9 @@ async def test_a_body_cannot_report_what_json_cannot_say(
 
     wire = await opened(connect, server, revision)
     await wire.request("tools/call", asked("report", revision))
-    assert [one["params"] for one in wire.aside if one["method"] == PROGRESS] == [{"progressToken": "p", "progress": 1}]
+    assert [one["params"] for one in wire.other_messages if one["method"] == PROGRESS] == [
+        {"progressToken": "p", "progress": 1}
+    ]
 
 
 @pytest.mark.requirement("progress.token-in-use")

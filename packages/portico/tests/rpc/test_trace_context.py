@@ -46,8 +46,8 @@ async def test_call_outcomes_are_logged_briefly(
     if revision != "2026-07-28":
         await wire.initialize(revision)
     for item in ("pen", "moon", "bug", 5):
-        await wire.ask(revision, "tools/call", {"name": "price", "arguments": {"item": item}})
-    await wire.ask(revision, "tools/call", {"name": "nothing", "arguments": {}})
+        await wire.request_as(revision, "tools/call", {"name": "price", "arguments": {"item": item}})
+    await wire.request_as(revision, "tools/call", {"name": "nothing", "arguments": {}})
     said = [line for line in lines() if line.startswith(("execution result: tools", "validation error"))]
     assert said[0].startswith("execution result: tools/call price returned ") and "pen: 5" in said[0]
     assert "failed, NotForSale" in said[1] and "It is not for sale." in said[1]
@@ -58,7 +58,9 @@ async def test_call_outcomes_are_logged_briefly(
 
 async def test_a_line_stays_one_line(connect: Connect, lines: Callable[[], list[str]]) -> None:
     wire = connect(shop())
-    await wire.ask("2026-07-28", "tools/call", {"name": "price", "arguments": {"item": "\u202e\u0007" + "x" * 5000}})
+    await wire.request_as(
+        "2026-07-28", "tools/call", {"name": "price", "arguments": {"item": "\u202e\u0007" + "x" * 5000}}
+    )
     assert all(line.isprintable() and len(line) < 3000 for line in lines())
 
 

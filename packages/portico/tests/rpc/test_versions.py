@@ -70,7 +70,7 @@ async def test_an_id_in_flight_is_an_invalid_request(connect: Callable[..., Any]
     assert (await wire.receive())["error"]["code"] == -32600
 
 
-async def test_the_first_message_may_say_its_era_although_it_cannot_be_read(connect: Callable[..., Any]) -> None:
+async def test_invalid_first_message_may_select_the_protocol_version(connect: Callable[..., Any]) -> None:
     wire = connect(Server("s"))
     wire.send({"jsonrpc": "2.0", "id": None, "method": "ping", "params": {"_meta": wire.envelope()}})
     said = await wire.receive()

@@ -134,7 +134,7 @@ def test_every_pattern_is_bounded(made: Any) -> None:
     assert reach <= FURTHEST
 
 
-def test_the_bound_knows_a_pattern_that_has_none() -> None:
+def test_cost_of_a_schema_without_pattern_is_bounded() -> None:
     for bad in (r"(a+)+b", r"(?:a|a)*b", r"[a-z]*@[a-z]*x", r"(?:[a-z]{1,9}[a-z]{1,9}){1,9}x"):
         tree = parser.parse(bad)
         assert bounds(tree, tree.state.flags)[0] > MOST_WAYS
@@ -269,7 +269,7 @@ FRAGMENTS = [
         "".join
     )
 )
-def test_whatever_the_text_findings_are_in_it_in_order_and_apart(text: str) -> None:
+def test_findings_are_ordered_and_disjoint(text: str) -> None:
     reached = 0
     for one in find(text, min_confidence=0):
         assert reached <= one.start < one.end <= len(text)

@@ -60,7 +60,7 @@ def test_a_country_without_a_known_rule_is_neither_right_nor_wrong() -> None:
 
 
 @pytest.mark.parametrize("number", ["X4RTBPFW4", "C01X00T47", "533380006", "AB1234567", "09PV12345"])
-def test_a_passport_is_known_by_the_word_before_it(number: str) -> None:
+def test_passport_requires_a_preceding_keyword(number: str) -> None:
     assert [one.name for one in find(f"Her passport number is {number}.")] == ["passport"]
 
 
@@ -69,7 +69,7 @@ def test_not_everything_after_that_word_is_one(text: str) -> None:
     assert "passport" not in [one.name for one in find(text)]
 
 
-def test_the_zone_of_a_passport_is_known_by_its_check_digits() -> None:
+def test_passport_mrz_is_verified_by_check_digits() -> None:
     # The specimen of ICAO 9303, of the country Utopia.
     second = "L898902C3" + "6" + "UTO" + "740812" + "2" + "F" + "1204159" + "ZE184226B" + "<<<<<" + "1" + "0"
     assert [one.name for one in find(f"P<UTOERIKSSON<<ANNA<MARIA<<<<<<<<<<<<<<<<<<<\n{second}\n")] == ["passport"]
@@ -112,5 +112,5 @@ def test_numbers_of_people_are_distinguished(text: str, name: str) -> None:
         "+1.41421356",
     ],
 )
-def test_numbers_of_things_are_let_through(text: str) -> None:
+def test_product_numbers_are_not_flagged(text: str) -> None:
     assert find(text, ("personal",)) == []

@@ -117,6 +117,6 @@ def test_sentences_about_passwords_are_left_alone(text: str) -> None:
     assert find(text, ("secret",)) == []
 
 
-def test_every_place_stays_where_it_is() -> None:
+def test_redaction_preserves_positions() -> None:
     for text in ("a\u00a0b：ｃ", "密码是x", "x&nbsp;=&quot;y&quot;", "&#58;", "&", "&&;", "&nbsp", "é\ufeff"):
         assert len(normalize_text(text)) == len(text)

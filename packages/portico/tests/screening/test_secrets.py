@@ -56,7 +56,7 @@ PROVIDERS = {
     "around",
     ["{}", "use {} for now", 'key = "{}"', "https://x.net/?a=1&k={}", "%3D{}", "line\\n{}\\n", "[32m{}", "({})."],
 )
-def test_a_key_that_says_whose_it_is_is_found_wherever_it_stands(maker: str, name: str, around: str) -> None:
+def test_vendor_key_is_found_anywhere(maker: str, name: str, around: str) -> None:
     value = samples.MARKED[maker](RNG)
     if around.startswith("[32m") and maker in ("azure client secret", "terraform cloud", "telegram"):
         pytest.skip("these have no prefix, so the letter of a colour before them belongs to them")
@@ -64,7 +64,7 @@ def test_a_key_that_says_whose_it_is_is_found_wherever_it_stands(maker: str, nam
 
 
 @pytest.mark.parametrize("kind", sorted(samples.PERSONAL_MAKERS))
-def test_personal_data_is_found_beside_its_word(kind: str) -> None:
+def test_personal_data_is_found_next_to_its_keyword(kind: str) -> None:
     words = {"ip_address": "client address", "driving_licence": "driving licence", "in_pan": "PAN", "us_ssn": "SSN"}
     word = words.get(kind, kind.split("_")[-1] if kind[2:3] == "_" else kind.replace("_", " "))
     for _ in range(20):
@@ -77,7 +77,7 @@ def test_both_halves_of_an_aws_key_are_found() -> None:
     assert [name for name, _ in found(f"{key},{secret}\n")] == ["aws_access_key", "aws_secret_key"]
 
 
-def test_a_private_key_is_found_whole_even_without_its_end() -> None:
+def test_private_key_is_found_without_its_end() -> None:
     key = samples.pem("RSA PRIVATE KEY", 1190)(RNG)
     escaped = key.replace("\n", "\\n")
     assert found(f"before {key} after") == [("private_key", key)]
@@ -123,7 +123,7 @@ def test_card_number_inside_a_digest_is_not_flagged() -> None:
     assert found(f"tree {samples.card(RNG)}dab491349f30") == []
 
 
-def test_only_the_kinds_that_are_asked_for_are_found() -> None:
+def test_only_requested_kinds_are_found() -> None:
     text = f"{GITHUB} of {samples.email(RNG)}"
     assert [one.kind for one in find(text)] == ["secret", "personal"]
     assert [one.kind for one in find(text, ("personal",))] == ["personal"]
@@ -135,7 +135,7 @@ def test_less_is_found_the_surer_one_must_be() -> None:
     assert find(text) and not find(text, min_confidence=0.9)
 
 
-def test_places_are_right_after_letters_that_grow_when_they_become_small() -> None:
+def test_positions_are_correct_after_case_folding() -> None:
     text = f"İİİ PASSWORD={PASSWORD}\nİ {GITHUB}"
     assert [value for _, value in found(text, "secret")] == [PASSWORD, GITHUB]
 
@@ -143,7 +143,7 @@ def test_places_are_right_after_letters_that_grow_when_they_become_small() -> No
 # Redaction
 
 
-def test_redaction_leaves_nothing_of_what_was_found_and_all_else() -> None:
+def test_redaction_removes_findings_and_preserves_the_rest() -> None:
     text = f"TOKEN={GITHUB}\nDB_PASSWORD={PASSWORD}\nPORT=80\n"
     clean = redact(text, find(text))
     assert clean == "TOKEN=[REDACTED:github_token]\nDB_PASSWORD=[REDACTED:password]\nPORT=80\n"
@@ -156,7 +156,7 @@ def test_redacting_twice_changes_nothing() -> None:
         assert once == again, sample.text
 
 
-def test_a_mark_hides_nothing_that_stands_beside_it() -> None:
+def test_placeholder_does_not_hide_adjacent_secrets() -> None:
     text = f"password={PASSWORD}[REDACTED:email]"
     assert PASSWORD not in redact(text, find(text))
 
@@ -188,13 +188,13 @@ def test_rules_by_kind_and_by_name() -> None:
     assert screen(f"{token}", rules).blocked == {"jwt": 1}
 
 
-def test_a_name_alone_is_searched_although_its_kind_is_not() -> None:
+def test_secret_name_is_searched_without_its_kind() -> None:
     rules = ScreeningPolicy(secrets="allow", overrides={"private_key": "block"})
     assert screen(samples.pem("EC PRIVATE KEY", 121)(RNG), rules).blocked == {"private_key": 1}
     assert screen(GITHUB, rules).text == GITHUB
 
 
-def test_rules_for_what_is_never_found_are_refused() -> None:
+def test_rules_for_unknown_kinds_are_rejected() -> None:
     with pytest.raises(UsageError, match="did you mean 'github_token'"):
         ScreeningPolicy(overrides={"github_tokens": "allow"})
     with pytest.raises(UsageError, match="block, redact, allow"):

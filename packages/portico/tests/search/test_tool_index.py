@@ -41,7 +41,7 @@ def first(query: str, visible: bytes | None = None) -> str:
         ("repositry", "deleteRepository"),
     ],
 )
-def test_a_tool_is_found_by_what_it_is_for(query: str, tool: str) -> None:
+def test_tool_is_found_by_purpose(query: str, tool: str) -> None:
     assert first(query) in (tool, "create_issue" if query == "repositry" else tool)
 
 
@@ -58,14 +58,14 @@ def test_any_text_is_a_query(query: str) -> None:
     assert ToolIndex([]).search(query or "x", 5) == []
 
 
-def test_the_same_question_gets_the_same_answer() -> None:
+def test_search_is_deterministic() -> None:
     assert INDEX.search("file", 5) == ToolIndex(TOOLS).search("file", 5)
     assert [score for _, score in INDEX.search("file text", 5)] == sorted(
         (score for _, score in INDEX.search("file text", 5)), reverse=True
     )
 
 
-def test_paths_and_addresses_are_the_kind_of_thing_that_they_are() -> None:
+def test_paths_and_urls_imply_their_type() -> None:
     text, kinds, inside = strip_paths_and_urls("Read https://example.com/a?b=c, then ./x/report.docx and /srv/data")
     assert "example" not in text and "report" not in text
     assert kinds.split() == ["url", "web", "page", "file", "word", "document", "directory"]

@@ -168,7 +168,7 @@ async def test_the_audit_has_the_real_name_and_arguments(server: Server) -> None
     assert noted == [(("forge", "create_issue"), b'{"repo":"a","title":"b"}')]
 
 
-async def test_a_tool_that_its_pin_holds_back_is_not_found_and_refused_as_by_its_own_name() -> None:
+async def test_tool_hidden_by_pinning_is_not_found_or_callable() -> None:
     upstream = forge()
     pinned = Gateway()
     pinned.add_upstream("forge", upstream, pinning="enforce")
@@ -234,7 +234,7 @@ async def test_a_call_becomes_the_task_of_the_tool() -> None:
             assert (await task.result(timeout=20)).text == "7"
 
 
-async def test_only_the_tools_of_one_server_and_what_is_no_server() -> None:
+async def test_server_argument_restricts_the_search() -> None:
     async with Client(ToolSearchServer(gateway())) as client:
         assert "forecast(" in await found(client, "weather in a repository")
         assert "forecast(" not in await found(client, "weather in a repository", server="forge")
@@ -280,7 +280,7 @@ async def test_the_order_of_tools_is_that_of_the_server_whoever_asked_first() ->
         assert "add_slide(" in await found(client, "slide", limit=1)
 
 
-async def test_the_face_keeps_what_the_server_has_besides() -> None:
+async def test_tool_search_preserves_resources_and_prompts() -> None:
     async with Client(ToolSearchServer(forge())) as client:
         assert client.instructions is not None
         assert client.instructions.startswith("A forge.") and "find_tools" in client.instructions
@@ -288,7 +288,7 @@ async def test_the_face_keeps_what_the_server_has_besides() -> None:
         assert (await client.call_tool("deleteRepository", {"repo": "a"})).text == "deleted a"
 
 
-async def test_auto_is_the_server_until_there_are_many_tools() -> None:
+async def test_auto_mode_lists_all_tools_of_small_catalogs() -> None:
     server = Server("grows")
 
     async def some() -> str:
@@ -375,7 +375,7 @@ async def asked(app: Any, path: str) -> list[str]:
     return [tool["name"] for tool in said["result"]["tools"]]
 
 
-async def test_faces_are_there_in_an_asgi_application_too() -> None:
+async def test_asgi_application_serves_tool_search_and_code_mode() -> None:
     server = forge()
     server.add_tool_search_endpoint(ToolSearchServer(server, pinned_tools=["create_issue"]))
     async with server.lifespan():
@@ -386,7 +386,7 @@ async def test_faces_are_there_in_an_asgi_application_too() -> None:
         assert await asked(server.http_app(), "/mcp") == ["find_tools", "call_tool"]
 
 
-async def test_a_view_of_a_gateway_has_its_face_too() -> None:
+async def test_gateway_view_has_a_tool_search_endpoint() -> None:
     found_gateway = gateway()
     view = found_gateway.add_view("sky", upstreams=["weather"])
     async with Client(ToolSearchServer(view)) as client:
@@ -397,7 +397,7 @@ async def test_a_view_of_a_gateway_has_its_face_too() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_a_rule_that_asks_the_person_asks_for_the_tool_that_is_meant(server: Server, revision: Any) -> None:
+async def test_confirmation_names_the_called_tool(server: Server, revision: Any) -> None:
     said = {"rule": [{"tool": "*"}], "require": [{"tool": "*.delete*", "confirm": "Delete {arguments.repo}?"}]}
     access_settings.apply(server, access_settings.read(said))
     questions: list[str] = []

@@ -55,7 +55,7 @@ async def listed(server: Any, able: ClientCapabilities, revision: str = "2026-07
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_tool_names_its_page_and_the_page_says_what_it_wants(revision: Any) -> None:
+async def test_tool_meta_has_page_uri_and_page_has_permissions(revision: Any) -> None:
     wishes = {
         "csp": {"connectDomains": ["https://api.example.com"], "resourceDomains": ["https://*.cdn.example.com"]},
         "permissions": {"clipboardWrite": {}},
@@ -72,7 +72,7 @@ async def test_a_tool_names_its_page_and_the_page_says_what_it_wants(revision: A
         assert (await client.call_tool("cart", {})).content[0].text == "Two books."
 
 
-async def test_tools_for_pages_are_not_shown_to_clients_without_them_and_answer_all_the_same() -> None:
+async def test_app_only_tools_are_hidden_but_callable() -> None:
     server = shop()
     assert await listed(server, ClientCapabilities()) == ["cart", "search"]
     assert await listed(server, HOST) == ["cart", "add_to_cart", "search"]

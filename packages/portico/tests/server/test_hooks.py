@@ -56,7 +56,7 @@ async def test_a_hook_that_forgets_to_return_is_an_error_of_the_server(caplog: p
     assert "Forgetful returned no result for tools/list" in caplog.text
 
 
-async def test_a_hook_that_hangs_holds_up_its_own_request_alone() -> None:
+async def test_hanging_hook_blocks_only_its_request() -> None:
     cancelled: list[str] = []
 
     class Hanging(Middleware):
@@ -79,7 +79,7 @@ async def test_a_hook_that_hangs_holds_up_its_own_request_alone() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_each_hook_sees_its_method_and_may_change_it(revision: str) -> None:
+async def test_each_hook_receives_its_method_and_may_change_it(revision: str) -> None:
     seen = []
 
     class Watching(Middleware):

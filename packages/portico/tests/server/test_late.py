@@ -84,7 +84,7 @@ async def test_a_call_loads_the_one_function_that_it_is_for() -> None:
         assert service.loaded == ["add", "page", "greet"]
 
 
-async def test_they_are_listed_as_those_that_are_read_at_once() -> None:
+async def test_lazy_components_are_listed_like_eager_ones() -> None:
     async with Client(serving(Late())) as late, Client(serving(Early())) as early:
         assert await late.list_tools() == await early.list_tools()
         assert await late.list_resource_templates() == await early.list_resource_templates()
@@ -105,7 +105,7 @@ def test_one_that_was_read_is_an_ordinary_one() -> None:
         assert type(late) is kind
 
 
-def test_a_copy_has_its_own_name_and_its_own_definition() -> None:
+def test_copied_tool_has_a_separate_definition() -> None:
     first = LazyTool(lambda: add, name="add")
     other = copy(first)
     other.name = "sum"

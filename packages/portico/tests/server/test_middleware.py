@@ -90,7 +90,7 @@ async def test_one_may_be_put_around_a_server_that_runs() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_middleware_knows_who_is_asking_and_how(revision: str) -> None:
+async def test_middleware_context_has_caller_and_transport(revision: str) -> None:
     seen: list[Any] = []
 
     def look(handler: Handler) -> Handler:
@@ -126,7 +126,7 @@ async def test_a_middleware_may_answer_by_itself(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_middleware_may_change_what_is_asked_and_what_is_answered(revision: str) -> None:
+async def test_middleware_may_change_request_and_response(revision: str) -> None:
     def shout(handler: Handler) -> Handler:
         async def shouting(call: Call) -> Any:
             if call.method != "tools/call":
@@ -175,7 +175,7 @@ async def test_tool_error_outside_tools_call_is_a_protocol_error(
     wire = connect(greeting(middleware=[closed]))
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.ask(revision, method, params)
+    said = await wire.request_as(revision, method, params)
     assert "Closed for today." in said["error"]["message"]
 
 

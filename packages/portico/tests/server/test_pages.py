@@ -52,7 +52,7 @@ async def test_a_long_list_comes_in_pages(connect: Connect, revision: str, metho
     wire = await opened(connect, full(7, list_page_size=3), revision)
     names, sizes, params = [], [], {}
     while True:
-        page = (await wire.ask(revision, method, params))["result"]
+        page = (await wire.request_as(revision, method, params))["result"]
         names += [one["name"] for one in page[LISTS[method]]]
         sizes.append(len(page[LISTS[method]]))
         if "nextCursor" not in page:
@@ -69,7 +69,7 @@ async def test_the_last_page_has_no_cursor(connect: Connect, count: int, pages: 
     cursors: list[Any] = []
     params: dict[str, Any] = {}
     while True:
-        page = (await wire.modern("tools/list", params))["result"]
+        page = (await wire.request_stateless("tools/list", params))["result"]
         cursors.append(page.get("nextCursor"))
         if "nextCursor" not in page:
             break
@@ -91,8 +91,8 @@ async def test_a_client_reads_all_pages(revision: str) -> None:
 @pytest.mark.requirement("caching.pages")
 async def test_every_page_has_the_same_cache_hints(connect: Connect) -> None:
     wire = connect(full(4, list_page_size=2, cache=CacheHint(60_000, "public")))
-    first = (await wire.modern("tools/list"))["result"]
-    second = (await wire.modern("tools/list", {"cursor": first["nextCursor"]}))["result"]
+    first = (await wire.request_stateless("tools/list"))["result"]
+    second = (await wire.request_stateless("tools/list", {"cursor": first["nextCursor"]}))["result"]
     for page in (first, second):
         assert (page["ttlMs"], page["cacheScope"]) == (60_000, "public")
 
@@ -101,12 +101,12 @@ async def test_every_page_has_the_same_cache_hints(connect: Connect) -> None:
 
 
 async def cursor_of(wire: Any) -> str:
-    cursor: str = (await wire.modern("tools/list"))["result"]["nextCursor"]
+    cursor: str = (await wire.request_stateless("tools/list"))["result"]["nextCursor"]
     return cursor
 
 
 @pytest.mark.requirement("pagination.cursor-opaque")
-async def test_a_cursor_does_not_say_what_it_is(connect: Connect) -> None:
+async def test_cursor_is_opaque(connect: Connect) -> None:
     cursor = await cursor_of(connect(full(4, list_page_size=2)))
     assert not cursor.isdigit()
     assert "t1" not in cursor
@@ -120,7 +120,7 @@ async def test_a_cursor_that_we_did_not_issue_is_refused(
     connect: Connect, revision: str, method: str, cursor: str
 ) -> None:
     wire = await opened(connect, full(4, list_page_size=2), revision)
-    error = (await wire.ask(revision, method, {"cursor": cursor}))["error"]
+    error = (await wire.request_as(revision, method, {"cursor": cursor}))["error"]
     assert error["code"] == -32602
     assert "Invalid cursor" in error["message"]
     assert len(error["message"]) < 200
@@ -129,7 +129,7 @@ async def test_a_cursor_that_we_did_not_issue_is_refused(
 @pytest.mark.requirement("pagination.cursor-invalid")
 @pytest.mark.parametrize("cursor", [5, True, [], {}])
 async def test_a_cursor_is_a_text(connect: Connect, cursor: Any) -> None:
-    error = (await connect(full(4)).modern("tools/list", {"cursor": cursor}))["error"]
+    error = (await connect(full(4)).request_stateless("tools/list", {"cursor": cursor}))["error"]
     assert error["code"] == -32602
     assert "cursor" in error["message"]
 
@@ -145,23 +145,21 @@ async def test_a_cursor_is_a_text(connect: Connect, cursor: Any) -> None:
     ],
     ids=["a character more", "a blank before", "another place", "the same place written otherwise"],
 )
-async def test_a_cursor_is_taken_as_it_was_given_and_not_otherwise(
-    connect: Connect, change: Callable[[str], str]
-) -> None:
+async def test_modified_cursor_is_rejected(connect: Connect, change: Callable[[str], str]) -> None:
     """What can be made up can be made up a million times, and each page that is asked for is kept."""
     wire = connect(full(6, list_page_size=2))
     cursor = change(await cursor_of(wire))
-    assert (await wire.modern("tools/list", {"cursor": cursor}))["error"]["code"] == -32602
+    assert (await wire.request_stateless("tools/list", {"cursor": cursor}))["error"]["code"] == -32602
 
 
 @pytest.mark.requirement("pagination.cursor-invalid", "pagination.cursor-own-list")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_cursor_belongs_to_its_list(connect: Connect, revision: str) -> None:
     wire = await opened(connect, full(4, list_page_size=2), revision)
-    cursors = {method: (await wire.ask(revision, method))["result"]["nextCursor"] for method in LISTS}
+    cursors = {method: (await wire.request_as(revision, method))["result"]["nextCursor"] for method in LISTS}
     for method in LISTS:
         for other, cursor in cursors.items():
-            said = await wire.ask(revision, method, {"cursor": cursor})
+            said = await wire.request_as(revision, method, {"cursor": cursor})
             assert ("result" in said) == (other == method), (method, other)
 
 
@@ -175,12 +173,10 @@ async def test_a_cursor_belongs_to_its_list(connect: Connect, revision: str) -> 
         ({}, {"list_page_size": 1}, False),
     ],
 )
-async def test_a_cursor_is_known_to_other_processes_of_the_server(
-    connect: Connect, one: Any, other: Any, known: bool
-) -> None:
+async def test_cursor_is_valid_in_other_processes(connect: Connect, one: Any, other: Any, known: bool) -> None:
     """basic, Statelessness: two objects stand for two processes."""
     cursor = await cursor_of(connect(full(4, **{"list_page_size": 2, **one})))
-    said = await connect(full(4, **{"list_page_size": 2, **other})).modern("tools/list", {"cursor": cursor})
+    said = await connect(full(4, **{"list_page_size": 2, **other})).request_stateless("tools/list", {"cursor": cursor})
     assert ("result" in said) == known
 
 
@@ -209,7 +205,7 @@ async def test_a_cursor_of_before_a_change_still_leads_somewhere(connect: Connec
     cursor = await cursor_of(wire)
     for number in range(4):
         server.remove(f"t{number}")
-    page = (await wire.modern("tools/list", {"cursor": cursor}))["result"]
+    page = (await wire.request_stateless("tools/list", {"cursor": cursor}))["result"]
     assert page["tools"] == []
     assert "nextCursor" not in page
 

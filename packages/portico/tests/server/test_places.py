@@ -50,7 +50,7 @@ async def test_two_calls_of_one_tool_do_their_steps_each(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ASKING)
-async def test_a_question_inside_a_step_does_not_shift_those_after_it(revision: str) -> None:
+async def test_elicitation_inside_a_step_does_not_shift_later_keys(revision: str) -> None:
     made, _ = server()
     async with Client(
         made, protocol_version=revision, elicitation_handler=lambda question: {"value": question.message}

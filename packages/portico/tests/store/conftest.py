@@ -13,7 +13,7 @@ import pytest
 
 from support.paths import PROGRAMS
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 from portico.store.database import Database  # noqa: E402
 from support import postgres  # noqa: E402
@@ -82,7 +82,7 @@ class Child:
         self._stdin, self._stdout = process.stdin, process.stdout
 
     async def says(self) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             line = await self._stdout.readline()
         if not line:
             raise EOFError(f"the child has ended with {await self.process.wait()}")
@@ -93,7 +93,7 @@ class Child:
 
     async def ends(self) -> list[Any]:
         """What it says before it ends."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             rest = await self._stdout.read()
             await self.process.wait()
         return [msgspec.json.decode(line) for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]

@@ -11,7 +11,7 @@ import pytest
 from portico.store.connection_pool import CompletionQueue, ConnectionThreadPool, TransactionJob, run_transaction
 from portico.store.errors import DatabaseClosed
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Hand:
@@ -36,10 +36,10 @@ def pool(most: int, idle: float | None) -> ConnectionThreadPool:
     )
 
 
-async def test_an_idle_thread_goes_and_another_comes() -> None:
+async def test_idle_thread_exits_and_is_replaced() -> None:
     some = pool(1, 0.01)
     first: threading.Thread = await run_transaction(some.submit, lambda tx: None, is_write=False)
-    await asyncio.to_thread(first.join, PATIENCE)
+    await asyncio.to_thread(first.join, TIMEOUT_SECONDS)
     assert not first.is_alive()
     second: threading.Thread = await run_transaction(some.submit, lambda tx: None, is_write=False)
     assert second is not first
@@ -49,7 +49,7 @@ async def test_an_idle_thread_goes_and_another_comes() -> None:
 async def test_no_job_is_lost_while_threads_come_and_go() -> None:
     some = pool(3, 0.0001)
     before = Hand.hired
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         for _ in range(300):
             await asyncio.gather(*(run_transaction(some.submit, lambda tx: None, is_write=False) for _ in range(2)))
         await some.close()

@@ -100,7 +100,7 @@ async def fill(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", KINDS)
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_is_damaged_it_is_an_error_of_ours(
+async def test_damaged_database_raises_a_portico_error(
     whole: bytes, tmp_path: Path, damage: Callable[[bytearray, random.Random], None], seed: int
 ) -> None:
     data = bytearray(whole)
@@ -169,7 +169,7 @@ async def test_a_file_of_no_bytes_is_reported(tmp_path: Path, caplog: pytest.Log
     assert [f"{path} is empty and becomes a new store" in one.getMessage() for one in caplog.records] == [True]
 
 
-async def test_a_path_where_nothing_is_yet_needs_no_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_path_of_a_new_database_needs_no_scheme(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "portico"):
         for _ in range(2):
             async with Database(tmp_path / "store.db") as database:

@@ -34,7 +34,7 @@ from portico.store.rows import encode_json_column
 from portico.store.sqlite import execute_with_retry
 from portico.store.transaction import Transaction
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Colour(StrEnum):
@@ -119,7 +119,7 @@ async def test_null_columns_and_unselected_fields_use_defaults(db: Database) -> 
     assert await db.read(lambda tx: tx.fetch_one(Item, "select id, name, weight, detail from item")) == Item(id, "a")
 
 
-async def test_raw_keeps_json_as_it_was_written(db: Database) -> None:
+async def test_raw_json_is_stored_unchanged(db: Database) -> None:
     class Kept(Struct):
         name: str
         detail: Raw = Raw()
@@ -178,7 +178,7 @@ async def test_a_tuple_may_have_lists_of_json(db: Database) -> None:
         await db.read(lambda tx: tx.fetch_all(tuple[list[int]], f"select {listed.format('name')} from item"))
 
 
-async def test_one_wants_one_row_and_maybe_takes_none(db: Database) -> None:
+async def test_fetch_one_requires_exactly_one_row(db: Database) -> None:
     assert await db.read(lambda tx: tx.fetch_optional(Item, "select id, name from item")) is None
     assert await db.read(lambda tx: tx.fetch_optional(int, "select max(count) from item")) is None
     with pytest.raises(RowMismatch, match="expected one row, got 0"):
@@ -189,7 +189,7 @@ async def test_one_wants_one_row_and_maybe_takes_none(db: Database) -> None:
             await db.read(lambda tx, ask=ask: ask(tx, Item, "select id, name from item"))
 
 
-async def test_a_row_of_another_shape_is_an_error_that_names_it(db: Database) -> None:
+async def test_row_mismatch_error_names_the_type(db: Database) -> None:
     await db.write(lambda tx: add(tx, "a", detail="[]"))
     with pytest.raises(RowMismatch, match="does not match Item"):
         await db.read(lambda tx: tx.fetch_all(Item, "select id, name, detail from item"))
@@ -223,7 +223,7 @@ async def test_placeholders_in_quotes_and_comments_are_not_parameters(db: Databa
     assert await db.read(lambda tx: tx.fetch_one(int, "select 7 % cast(? as bigint)", [4])) == 3
 
 
-async def test_a_list_goes_in_whole(db: Database) -> None:
+async def test_list_parameter_is_expanded(db: Database) -> None:
     await db.write(lambda tx: [add(tx, name, count=n) for n, name in enumerate(["a", "b", "it's ☃"])])
 
     def ask(sql: str, parameters: Any) -> Any:
@@ -297,7 +297,7 @@ async def test_columns_of_different_lengths_write_nothing(db: Database) -> None:
     assert await db.read(names) == []
 
 
-async def test_run_tells_how_many_rows_it_changed(db: Database) -> None:
+async def test_execute_returns_the_number_of_changed_rows(db: Database) -> None:
     await db.write(lambda tx: [add(tx, name) for name in "abc"])
     assert await db.write(lambda tx: tx.execute("update item set count = 1 where name <> 'a'")) == 2
     assert await db.write(lambda tx: tx.execute("delete from item where name = 'z'")) == 0
@@ -382,7 +382,7 @@ async def test_foreign_keys_cascade(db: Database) -> None:
     assert await db.read(names) == []
 
 
-async def test_a_constraint_that_is_checked_last_fails_the_one_who_broke_it_and_nobody_else(db: Database) -> None:
+async def test_deferred_constraint_fails_only_its_transaction(db: Database) -> None:
     await db.write(
         lambda tx: tx.execute(
             "create table late (id bigint primary key, next bigint references late (id) deferrable initially deferred)"
@@ -425,7 +425,7 @@ async def test_failed_transaction_is_rolled_back(db: Database) -> None:
     assert await db.read(names) == []
 
 
-async def test_of_many_at_once_only_those_fail_that_fail(db: Database) -> None:
+async def test_failed_transactions_do_not_fail_their_batch(db: Database) -> None:
     def some(n: int) -> Any:
         def work(tx: Transaction) -> int:
             add(tx, f"{n:03}")
@@ -446,21 +446,21 @@ async def test_of_many_at_once_only_those_fail_that_fail(db: Database) -> None:
 
 
 @pytest.mark.parametrize("rows", [[("red", 1), ("gr\0een", 2)], [("gr\0een", 1), (None, 2)], [{"a": "\0", "b": 1}]])
-async def test_a_nul_is_found_among_many_rows(db: Database, rows: list[Any]) -> None:
+async def test_nul_is_rejected_in_bulk_inserts(db: Database, rows: list[Any]) -> None:
     marks = ":a, :b" if isinstance(rows[0], dict) else "?, ?"
     with pytest.raises(InvalidValue):
         await db.write(lambda tx: tx.execute_many(f"insert into item (name, count) values ({marks})", rows))
     assert await db.read(names) == []
 
 
-async def test_rows_may_come_from_anything_that_gives_rows(db: Database) -> None:
+async def test_bulk_insert_accepts_any_iterable(db: Database) -> None:
     rows = ((name, number) for number, name in enumerate(["red", "green"]))
     await db.write(lambda tx: tx.execute_many("insert into item (name, count) values (?, ?)", rows))
     await db.write(lambda tx: tx.execute_many("insert into item (name, count) values (?, ?)", []))
     assert await db.read(names) == ["red", "green"]
 
 
-async def test_nothing_is_lost_when_many_count_the_same_thing(db: Database) -> None:
+async def test_concurrent_increments_are_not_lost(db: Database) -> None:
     """Read, then write: as if one ran after the other, on every engine."""
     id = await db.write(lambda tx: add(tx, "a"))
 
@@ -491,7 +491,7 @@ async def test_two_who_would_break_a_rule_together_cannot(db: Database) -> None:
         assert sorted(await asyncio.gather(take("a"), take("b"))) == [False, True]
 
 
-async def test_a_savepoint_undoes_what_is_inside_and_nothing_else(db: Database) -> None:
+async def test_savepoint_rolls_back_only_its_block(db: Database) -> None:
     def work(tx: Transaction) -> None:
         add(tx, "a")
         with pytest.raises(ConstraintViolation, match=": check"), tx.savepoint():
@@ -555,20 +555,20 @@ async def test_a_read_sees_one_moment(shared_url: str) -> None:
         def look(tx: Transaction) -> tuple[int, int]:
             first = tx.fetch_one(int, "select count(*) from t")
             looked.set()
-            assert written.wait(PATIENCE)
+            assert written.wait(TIMEOUT_SECONDS)
             return first, tx.fetch_one(int, "select count(*) from t")
 
         reading = asyncio.ensure_future(db.read(look))
-        assert await asyncio.to_thread(looked.wait, PATIENCE)
+        assert await asyncio.to_thread(looked.wait, TIMEOUT_SECONDS)
         await db.write(lambda tx: tx.execute("insert into t (n) values (1)"))
         written.set()
         assert await reading == (0, 0)
         assert await db.read(lambda tx: tx.fetch_one(int, "select count(*) from t")) == 1
 
 
-async def test_reads_run_beside_each_other(shared_url: str) -> None:
+async def test_reads_run_concurrently(shared_url: str) -> None:
     async with Database(shared_url, max_connections=3) as db:
-        together = threading.Barrier(3, timeout=PATIENCE)
+        together = threading.Barrier(3, timeout=TIMEOUT_SECONDS)
         assert sorted(await asyncio.gather(*(db.read(lambda tx: together.wait()) for _ in range(3)))) == [0, 1, 2]
 
 
@@ -581,13 +581,13 @@ async def test_a_cancelled_write_has_happened_wholly_or_not_at_all(shared_url: s
     def slow(tx: Transaction) -> None:
         tx.execute("insert into t (n) values (1)")
         begun.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(TIMEOUT_SECONDS)
         tx.execute("insert into t (n) values (2)")
 
     async with Database(shared_url) as db:
         await db.write(lambda tx: tx.execute("create table t (n bigint)"))
         writing = asyncio.ensure_future(db.write(slow))
-        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
@@ -604,10 +604,10 @@ async def test_a_write_that_is_cancelled_before_its_turn_never_runs(sqlite_url: 
         def slow(tx: Transaction) -> None:
             tx.execute("create table t (n bigint)")
             begun.set()
-            assert go_on.wait(PATIENCE)
+            assert go_on.wait(TIMEOUT_SECONDS)
 
         first = asyncio.ensure_future(db.write(slow))
-        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
         second = asyncio.ensure_future(db.write(lambda tx: tx.execute("insert into t (n) values (1)")))
         await asyncio.sleep(0)
         second.cancel()
@@ -627,10 +627,10 @@ async def locked_by_another(url: str, table: str) -> AsyncIterator[None]:
             if tx.engine == "postgresql":
                 tx.execute(f"lock table {table} in exclusive mode")
             locked.set()
-            assert free.wait(PATIENCE)
+            assert free.wait(TIMEOUT_SECONDS)
 
         holding = asyncio.ensure_future(other.write(hold))
-        assert await asyncio.to_thread(locked.wait, PATIENCE)
+        assert await asyncio.to_thread(locked.wait, TIMEOUT_SECONDS)
         try:
             yield
         finally:
@@ -655,14 +655,14 @@ async def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_not_stored
             tx.fetch_one(int, "select count(*) from t")
         return tx.execute("insert into t (n) values (:n)", {"n": n})
 
-    async with Database(shared_url, timeout=PATIENCE) as db:
+    async with Database(shared_url, timeout=TIMEOUT_SECONDS) as db:
         await db.write(lambda tx: tx.execute("create table t (n bigint)"))
         async with locked_by_another(shared_url, "t"):
             monkeypatch.setattr(sqlite, "execute_with_retry", begin)
             writes = [asyncio.ensure_future(db.write(partial(insert, n=n))) for n in range(6)]
             # On PostgreSQL each waits within its function, on SQLite the first one waits for all of them.
             for _ in writes if db.engine == "postgresql" else writes[:1]:
-                assert await asyncio.to_thread(tried.acquire, True, PATIENCE)
+                assert await asyncio.to_thread(tried.acquire, True, TIMEOUT_SECONDS)
             for one in writes[::2]:
                 one.cancel()
             await asyncio.wait(writes[::2])
@@ -694,7 +694,7 @@ async def test_threads_end_with_the_database(url: str) -> None:
         await asyncio.gather(*(db.read(lambda tx: tx.fetch_one(int, "select 1")) for _ in range(20)))
         ours = set(threading.enumerate()) - before
     for thread in ours:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
         assert not thread.is_alive()
 
 

@@ -35,7 +35,7 @@ async def test_a_commit_waits_for_the_disk(sqlite_url: str) -> None:
     assert told == ["wal", 2, 1, 1]
 
 
-async def test_a_new_store_has_large_pages_and_another_keeps_its_own(tmp_path: Path) -> None:
+async def test_new_store_has_large_pages_and_existing_is_unchanged(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "small.db")
     connection.executescript("pragma page_size = 4096; create table one (id integer); insert into one values (7);")
     connection.close()
@@ -52,7 +52,7 @@ async def test_a_new_store_has_large_pages_and_another_keeps_its_own(tmp_path: P
     assert sizes == [(4096, [7, 8]), (8192, [8])]
 
 
-async def test_the_long_log_of_many_rows_is_written_back_after_the_answer(tmp_path: Path) -> None:
+async def test_wal_checkpoint_runs_after_the_response(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     writer = SqliteEngine(str(path), Mock(), timeout=1.0, max_connections=1)._new_writer()
 
@@ -86,9 +86,7 @@ async def whole_pairs(db: Database) -> set[int]:
     return set(one)
 
 
-async def test_a_process_killed_at_any_moment_loses_nothing_it_has_acknowledged(
-    shared_url: str, spawn: Callable[..., Any]
-) -> None:
+async def test_killed_process_loses_no_acknowledged_write(shared_url: str, spawn: Callable[..., Any]) -> None:
     async with Database(shared_url) as db:
         await db.write(lambda tx: tx.execute_script(TABLES))
     acknowledged: set[int] = set()
@@ -137,7 +135,7 @@ async def test_a_file_that_was_being_written_is_sound(
     connection.close()
 
 
-async def test_a_server_that_crashes_loses_nothing_it_has_acknowledged(lonely_server: postgres.Server) -> None:
+async def test_crashed_database_server_loses_no_acknowledged_write(lonely_server: postgres.Server) -> None:
     """And those who were writing go on when it is back, except one whose commit may or may not have happened."""
     acknowledged: set[int] = set()
     unknown: set[int] = set()

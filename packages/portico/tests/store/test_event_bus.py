@@ -22,11 +22,11 @@ from portico.store.keys import SigningKeys
 from portico.store.transaction import Event
 from support import postgres
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 async def next_of(events: Subscription) -> Event:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return await anext(events)
 
 
@@ -60,7 +60,7 @@ async def test_events_of_a_failed_transaction_are_not_delivered(db: Database) ->
         assert await next_of(events) == Event("item", "yes")
 
 
-async def test_a_subscriber_hears_its_topics_and_no_others(db: Database) -> None:
+async def test_subscriber_receives_only_its_topics(db: Database) -> None:
     async with db.subscribe("a", "b") as both, db.subscribe("c") as other:
         for topic in "abc":
             await tell(db, topic, topic)
@@ -76,7 +76,7 @@ async def test_equal_events_that_wait_are_one(db: Database) -> None:
         assert [(await next_of(events)).payload for _ in range(3)] == ["1", "2", "end"]
 
 
-async def test_of_too_many_events_the_topics_are_left(db: Database) -> None:
+async def test_event_overflow_preserves_topics(db: Database) -> None:
     async with db.subscribe("a", "b") as events:
         await tell(db, "a", *map(str, range(event_bus.MAX_PENDING_EVENTS)))
         await tell(db, "b", "1")
@@ -94,7 +94,7 @@ async def test_invalid_topics_and_payloads_raise_usage_error(db: Database, topic
         await db.write(lambda tx: tx.publish(topic, payload))
 
 
-async def test_a_long_payload_is_heard_without_it(db: Database) -> None:
+async def test_long_payload_is_omitted_from_the_event(db: Database) -> None:
     async with db.subscribe("item") as events:
         await tell(db, "item", "☃" * (transaction.MAX_PAYLOAD_CHARS + 1))
         assert await next_of(events) == Event("item")
@@ -106,7 +106,7 @@ async def test_subscriptions_end_with_the_database(url: str) -> None:
         waiting = asyncio.ensure_future(anext(events, "ended"))
         await asyncio.sleep(0)
         await db.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert await waiting == "ended"
 
 
@@ -122,7 +122,7 @@ async def test_ended_subscription_receives_no_events(db: Database) -> None:
 # Other processes
 
 
-async def test_another_process_hears(shared_url: str, spawn: Callable[..., Any]) -> None:
+async def test_other_process_receives_events(shared_url: str, spawn: Callable[..., Any]) -> None:
     child = await spawn("listen", shared_url, "item", "other")
     assert await child.says() == "ready"
     async with Database(shared_url) as db:
@@ -137,7 +137,7 @@ async def test_another_process_hears(shared_url: str, spawn: Callable[..., Any])
         assert await child.says() == ["other", ""]
 
 
-async def test_another_process_is_heard_even_if_it_ends_at_once(shared_url: str, spawn: Callable[..., Any]) -> None:
+async def test_event_of_an_exiting_process_is_received(shared_url: str, spawn: Callable[..., Any]) -> None:
     async with Database(shared_url) as db, db.subscribe("item") as events:
         for payload in "ab":
             await spawn("publish", shared_url, "item", payload)
@@ -210,9 +210,7 @@ async def test_packets_of_strangers_are_ignored(
         assert await next_of(events) == Event("item", "1")
 
 
-async def test_a_listener_that_loses_its_connection_looks_again_and_goes_on(
-    postgres_server: postgres.Server, postgres_url: str
-) -> None:
+async def test_listener_reconnects_and_polls(postgres_server: postgres.Server, postgres_url: str) -> None:
     async with Database(postgres_url) as db, db.subscribe("item") as events:
         postgres_server.sql("select pg_terminate_backend(pid) from pg_stat_activity where query = 'listen portico'")
         assert await next_of(events) == Event("item")
@@ -263,12 +261,12 @@ async def test_a_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: 
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("listen portico")
             ready.set()
-            copied.extend(one.payload for one in connection.notifies(timeout=PATIENCE, stop_after=1))
+            copied.extend(one.payload for one in connection.notifies(timeout=TIMEOUT_SECONDS, stop_after=1))
 
     async with Database(postgres_url) as ours, Database(postgres_url) as theirs, ours.subscribe("item") as events:
         ready = threading.Event()
         listening = asyncio.ensure_future(asyncio.to_thread(listen, ready))
-        await asyncio.to_thread(ready.wait, PATIENCE)
+        await asyncio.to_thread(ready.wait, TIMEOUT_SECONDS)
         await tell(theirs, "item", "once")
         await listening
         assert await next_of(events) == Event("item", "once")
@@ -320,7 +318,7 @@ def test_packets_from_before_a_gap_are_hints_without_payloads() -> None:
     assert [one and one.events for one in found] == [[Event("item")], [Event("item", "later")]]
 
 
-async def test_without_a_key_a_packet_says_only_what_to_look_at(
+async def test_unsigned_packet_has_only_topics(
     postgres_url: str, notify: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS")

@@ -18,7 +18,7 @@ def no_configured_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS", raising=False)
 
 
-def test_a_file_has_a_key_file_beside_it_for_its_owner_alone(tmp_path: Path) -> None:
+def test_key_file_is_next_to_the_database_with_owner_only_mode(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     [key] = load_keys("sqlite", str(store))
     assert load_keys("sqlite", str(store)) == [key]

@@ -72,7 +72,7 @@ async def test_histories_do_not_know_each_other(url: str, folder: Path, tmp_path
         assert found == [("notes", 1), ("others", 1)]
 
 
-async def test_one_that_fails_leaves_nothing_and_those_before_it_stay(url: str, folder: Path) -> None:
+async def test_failed_migration_is_rolled_back_and_earlier_ones_remain(url: str, folder: Path) -> None:
     (folder / "0002_bad.sql").write_text("insert into note (text) values ('half'); selekt 1;")
     async with Database(url) as db:
         with pytest.raises(InvalidStatement):
@@ -94,7 +94,7 @@ async def test_a_database_that_is_newer_than_the_code_is_refused(url: str, folde
             await db.migrate("notes", folder)
 
 
-async def test_an_older_release_goes_on_beside_what_only_adds(url: str, folder: Path) -> None:
+async def test_older_release_works_after_additive_migrations(url: str, folder: Path) -> None:
     (folder / "0002_adds_colour.sql").write_text("alter table note add column colour text")
     async with Database(url) as db:
         await db.migrate("notes", folder)

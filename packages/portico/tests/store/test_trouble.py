@@ -31,7 +31,7 @@ from portico.store.errors import (
 from portico.store.transaction import Transaction
 from support import postgres
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 TABLE = "create table one (id bigint primary key, text text)"
 
 
@@ -144,7 +144,7 @@ async def test_a_savepoint_does_not_survive_a_full_disk(sqlite_url: str) -> None
         assert await db.read(ids) == []
 
 
-async def test_a_server_with_a_full_disk_says_so(lonely_server: postgres.Server) -> None:
+async def test_full_disk_error_is_reported(lonely_server: postgres.Server) -> None:
     with small_disk(lonely_server.folder / "disk") as disk:
         (disk / "ballast").write_bytes(b"x" * 500_000)
         (disk / "space").mkdir()
@@ -192,7 +192,7 @@ async def test_a_lock_is_waited_for(sqlite_url: str, held: sqlite3.Connection) -
         assert await db.read(ids) == []
         assert not writing.done()
         held.execute("commit")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert await writing == 1
         assert await db.read(ids) == [1, 100]
 
@@ -222,7 +222,7 @@ async def test_a_deadlock_is_tried_again(postgres_url: str) -> None:
                 tx.execute("update one set text = 'a' where id = ?", [first])
                 runs.append("run")
                 if len(runs) <= 2:
-                    both.wait(PATIENCE)
+                    both.wait(TIMEOUT_SECONDS)
                 tx.execute("update one set text = 'b' where id = ?", [second])
 
             return work
@@ -241,7 +241,7 @@ async def test_a_conflict_that_never_ends_is_given_up(postgres_url: str) -> None
         def disturbed(tx: Transaction) -> None:
             text = tx.fetch_one(str, "select text from one")
             change = other.write(lambda tx: tx.execute("update one set text = text || '.'"))
-            asyncio.run_coroutine_threadsafe(change, loop).result(PATIENCE)
+            asyncio.run_coroutine_threadsafe(change, loop).result(TIMEOUT_SECONDS)
             tx.execute("update one set text = ?", [text])
 
         with pytest.raises(SerializationConflict):
@@ -343,7 +343,7 @@ async def test_a_server_that_is_not_there_is_a_clear_error_without_the_password(
     assert "secret" not in str(failure.value)
 
 
-async def test_a_database_that_is_not_there_is_named(postgres_server: postgres.Server) -> None:
+async def test_missing_database_error_names_it(postgres_server: postgres.Server) -> None:
     with pytest.raises(DatabaseOpenError, match='database "nothing" does not exist'):
         await Database(postgres_server.url("nothing")).open()
 
@@ -385,9 +385,7 @@ async def test_a_transaction_whose_connection_is_lost_before_the_commit_is_run_a
 
 
 @pytest.mark.parametrize("then", ["commits", "goes on"])
-async def test_a_process_that_is_stopped_in_a_transaction_lets_go_of_what_it_has_locked(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
+async def test_killed_process_releases_its_locks(postgres_url: str, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
     monkeypatch.setattr("portico.store.postgres.IDLE_IN_TRANSACTION_TIMEOUT_SECONDS", 0.2)
     async with Database(postgres_url) as stopped, Database(postgres_url) as other:
         await other.write(lambda tx: tx.execute(TABLE))
@@ -400,13 +398,13 @@ async def test_a_process_that_is_stopped_in_a_transaction_lets_go_of_what_it_has
             runs.append(1)
             if len(runs) == 1:
                 locked.set()
-                assert goes_on.wait(PATIENCE)
+                assert goes_on.wait(TIMEOUT_SECONDS)
             if then == "goes on":
                 tx.execute("update one set id = id + 10")
 
         holding = asyncio.create_task(stopped.write(hold))
         try:
-            assert await asyncio.to_thread(locked.wait, PATIENCE)
+            assert await asyncio.to_thread(locked.wait, TIMEOUT_SECONDS)
             await other.write(lambda tx: tx.execute("update one set id = id + 1"))
         finally:
             goes_on.set()
@@ -423,7 +421,7 @@ async def test_the_server_may_say_how_long_one_may_be_silent(postgres_url: str) 
             assert await db.read(lambda tx: tx.fetch_one(str, "show idle_in_transaction_session_timeout")) == lasting
 
 
-async def test_a_commit_that_nobody_has_seen_end_is_said_to_be_unknown(postgres_url: str) -> None:
+async def test_interrupted_commit_has_an_unknown_outcome(postgres_url: str) -> None:
     async with Database(postgres_url) as db:
         await db.write(lambda tx: tx.execute(TABLE))
         await db.write(
@@ -439,7 +437,7 @@ async def test_a_commit_that_nobody_has_seen_end_is_said_to_be_unknown(postgres_
         assert await db.read(ids) == []
 
 
-async def test_a_server_that_stays_away_is_a_clear_error_and_one_that_comes_back_is_found(
+async def test_unreachable_database_raises_and_reconnects(
     lonely_server: postgres.Server,
 ) -> None:
     async with Database(lonely_server.create_database(), timeout=0.3) as db:

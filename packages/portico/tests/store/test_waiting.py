@@ -20,7 +20,7 @@ from portico.store.errors import DatabaseCorrupt, DatabaseOpenError
 from portico_services.memory import Memory
 from portico_services.workitems import Tasks
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ TROUBLES: list[tuple[str, Callable[..., Any]]] = [
 ]
 
 
-class Heard(logging.Handler):
+class NotificationRecorder(logging.Handler):
     """Sets an event when the log says that the store is waited for."""
 
     def __init__(self) -> None:
@@ -98,14 +98,14 @@ def serving(kind: type[Service] | None, url: str) -> Server:
 
 @pytest.mark.parametrize(("engine", "trouble"), TROUBLES, ids=lambda one: getattr(one, "__name__", one))
 @pytest.mark.parametrize("kind", [None, Memory, Tasks])
-async def test_a_server_that_starts_waits_for_its_store_and_says_so(
+async def test_starting_server_waits_for_its_store(
     request: pytest.FixtureRequest, tmp_path: Path, engine: str, trouble: Callable[..., Any], kind: type[Service] | None
 ) -> None:
     place = tmp_path / "store.db" if engine == "sqlite" else request.getfixturevalue("postgres_url")
-    heard = Heard()
+    heard = NotificationRecorder()
     logging.getLogger("portico").addHandler(heard)
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
+        async with asyncio.timeout(TIMEOUT_SECONDS), AsyncExitStack() as stack:
             with trouble(place) as url:
                 server = serving(kind, url)
                 starting = asyncio.ensure_future(stack.enter_async_context(server.lifespan()))
@@ -120,7 +120,7 @@ async def test_a_server_that_starts_waits_for_its_store_and_says_so(
 
 @pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/nothing", "postgresql://no-such-host.invalid/x"])
 async def test_an_address_where_nothing_is_is_not_waited_for(url: str) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(DatabaseOpenError):
             await retry_until_ready(Database(url).open)
 

@@ -82,7 +82,7 @@ def test_one_call_is_one_trace_from_the_client_through_the_gateway_to_the_server
     assert {span.trace_id for span in (asked, entered, passed, answered)} == {asked.trace_id}
 
 
-def test_a_server_span_says_what_the_conventions_want(seen: Receiver) -> None:
+def test_server_span_follows_the_conventions(seen: Receiver) -> None:
     span = next(span for span in _named(seen, "watched", "tools/call double") if span.trace_id.hex() == TRACE)
     about = attributes(span)
     assert about["mcp.method.name"] == "tools/call"
@@ -106,7 +106,7 @@ def test_tool_error_sets_the_span_status(seen: Receiver) -> None:
     assert not span.events
 
 
-def test_an_exception_is_kept_with_its_id(seen: Receiver) -> None:
+def test_exception_is_recorded_with_its_error_id(seen: Receiver) -> None:
     (span,) = _named(seen, "watched", "tools/call breaks")
     assert (span.status.code, attributes(span)["error.type"]) == (ERROR, "KeyError")
     assert len(attributes(span)["portico.error_id"]) == 8
@@ -135,7 +135,7 @@ def test_sessions_are_measured_from_both_ends(seen: Receiver, service: str, name
     assert all(point.count >= 1 and point.sum > 0 for point in points)
 
 
-def test_without_a_variable_nothing_of_it_is_imported(tmp_path: Path) -> None:
+def test_opentelemetry_is_imported_only_if_configured(tmp_path: Path) -> None:
     """What is not used costs nothing."""
     code = (
         "import sys, asyncio\nfrom portico import Client\n"

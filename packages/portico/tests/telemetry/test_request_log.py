@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from portico.telemetry.log_formatters import create_formatter
-from support.collectors import PATIENCE, PORTICO, SERVED, call, serving
+from support.collectors import PORTICO, SERVED, TIMEOUT_SECONDS, call, serving
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "double", "arguments": {"n": 1}}}
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -39,7 +39,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         call(url, "breaks", "--protocol-version", "2025-06-18")
         call(url, "--arguments", "{}", "no\x1b[31m\nsuch")
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(url.replace("/mcp", "/nowhere"), timeout=PATIENCE)
+            urllib.request.urlopen(url.replace("/mcp", "/nowhere"), timeout=TIMEOUT_SECONDS)
     return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
@@ -48,7 +48,7 @@ def _of(lines: list[dict[str, Any]], target: str) -> dict[str, Any]:
     return line
 
 
-def test_a_line_says_who_asked_what_and_how_it_ended(lines: list[dict[str, Any]]) -> None:
+def test_request_log_line_has_caller_target_and_outcome(lines: list[dict[str, Any]]) -> None:
     line = _of(lines, "double")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     assert 0 < line.pop("ms") < 10_000
@@ -86,7 +86,7 @@ def test_rejected_http_requests_are_logged(lines: list[dict[str, Any]]) -> None:
     ]
 
 
-def test_a_handshake_says_whose_it_is(lines: list[dict[str, Any]]) -> None:
+def test_handshake_log_line_has_the_client(lines: list[dict[str, Any]]) -> None:
     (line,) = [line for line in lines if line.get("method") == "initialize"]
     assert line["client"].startswith("portico/")
 
@@ -99,13 +99,13 @@ def _on_stdio(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         input=said,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
         env={**clean, **env},
     )
 
 
 @pytest.mark.parametrize("env", [{}, {"PORTICO_LOG_LEVEL": ""}, {"PORTICO_LOG_LEVEL": "warn"}])
-def test_on_stdio_nothing_is_said_unless_it_is_asked_for(env: dict[str, str]) -> None:
+def test_stdio_request_log_is_off_by_default(env: dict[str, str]) -> None:
     assert _on_stdio(**env).stderr == ""
 
 
@@ -128,7 +128,7 @@ def test_trace_is_debug_over_http_as_on_stdio(tmp_path: Path) -> None:
         assert said in log.read_text()
 
 
-def test_a_level_that_nobody_knows_is_one_sentence() -> None:
+def test_unknown_log_level_error_is_one_sentence() -> None:
     done = _on_stdio("--log-level", "loud")
     known = "debug, info, warning, error, critical"
     assert (done.returncode, done.stderr) == (2, f"portico: --log-level must be one of {known}, got 'loud'\n")
@@ -150,7 +150,7 @@ def test_on_a_terminal_a_server_over_http_shows_its_requests(tmp_path: Path) -> 
             assert next(line for line in reader if b" tools/call double ok " in line)
         finally:
             child.terminate()
-            child.wait(PATIENCE)
+            child.wait(TIMEOUT_SECONDS)
         assert not terminal.closed
 
 
@@ -201,7 +201,7 @@ def test_the_log_of_a_command_is_escaped(tmp_path: Path, words: list[str]) -> No
     said = "".join(json.dumps(one) + "\n" for one in (HELLO, READY, CALL))
     environment = {name: value for name, value in os.environ.items() if name != "PORTICO_LOG_LEVEL"}
     done = subprocess.run(
-        [*PORTICO, "serve", str(file), *words], input=said.encode(), capture_output=True, timeout=PATIENCE,
+        [*PORTICO, "serve", str(file), *words], input=said.encode(), capture_output=True, timeout=TIMEOUT_SECONDS,
         env=environment,
     )  # fmt: skip
     log = done.stderr.decode()
@@ -221,7 +221,11 @@ def test_every_line_of_a_command_s_log_has_a_time_and_errors_name_the_tool(tmp_p
     environment = {name: value for name, value in os.environ.items() if name != "LOG_LEVEL"}
     messages = "".join(json.dumps(message) + "\n" for message in (HELLO, READY, CALL))
     done = subprocess.run(
-        [*PORTICO, "serve", str(file)], input=messages.encode(), capture_output=True, timeout=PATIENCE, env=environment
+        [*PORTICO, "serve", str(file)],
+        input=messages.encode(),
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+        env=environment,
     )
     # The lines of a traceback are indented below theirs.
     lines = [line for line in done.stderr.decode().splitlines() if not line.startswith("    | ")]

@@ -124,7 +124,7 @@ def test_mistakes_are_reported_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_a_project_that_does_not_use_it_loads_nothing_of_it(tmp_path: Path) -> None:
+def test_plugin_is_not_imported_by_unrelated_projects(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text(
         "import sys\n\nimport pytest\n\n\n@pytest.fixture\ndef client():\n    return 'mine'\n\n\n"
         "def test_two(client):\n"

@@ -48,7 +48,7 @@ async def test_one_that_is_cancelled_from_outside_is_cancelled() -> None:
     limits.close()
 
 
-async def test_without_a_time_there_is_no_end_and_after_it_no_timer() -> None:
+async def test_no_timeout_sets_no_timer() -> None:
     limits = DeadlineScheduler()
     with limits.start(None):
         assert limits._timer is None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from portico.auth.resource_server import ResourceServer
 from portico.auth.settings import AuthSectionSettings, apply
 from portico.compat.mcp_sdk.auth import AuthProvider
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 from portico.protocol.errors import UsageError
 
 log = logging.getLogger("portico.access")
@@ -42,39 +42,41 @@ _STORED = "sessions and clients are stored in the store of the server: store=URL
 _EXPIRY = "use [auth.proxy] access_token_ttl, max_session_age and session_idle_timeout"
 _UPSTREAM = "the tokens of the identity provider are used for the login alone"
 _UNSUPPORTED = {
-    "resource_base_url": Unsupported("base_url is the URL of the server and of the resource"),
-    "issuer_url": Unsupported("the issuer is base_url"),
-    "service_documentation_url": Unsupported("use ResourceServer(documentation=…)"),
-    "allowed_client_redirect_uris": Unsupported(
+    "resource_base_url": UnsupportedFeature("base_url is the URL of the server and of the resource"),
+    "issuer_url": UnsupportedFeature("the issuer is base_url"),
+    "service_documentation_url": UnsupportedFeature("use ResourceServer(documentation=…)"),
+    "allowed_client_redirect_uris": UnsupportedFeature(
         "use [auth.proxy] allowed_client_hosts, or register clients with client"
     ),
-    "client_storage": Unsupported(_STORED),
-    "jwt_signing_key": Unsupported("use [auth.proxy] encryption_keys; without them keys are made and stored"),
-    "require_authorization_consent": Unsupported("consent is always requested", accepted=(None, True, "remember")),
-    "consent_csp_policy": Unsupported("the pages have a fixed content security policy"),
-    "forward_resource": Unsupported(_UPSTREAM, accepted=(None, True, False)),
-    "forward_pkce": Unsupported("PKCE is always used", accepted=(None, True)),
-    "fallback_access_token_expiry_seconds": Unsupported(_EXPIRY),
-    "fallback_refresh_token_expiry_seconds": Unsupported(_EXPIRY),
-    "fastmcp_access_token_expiry_seconds": Unsupported(_EXPIRY),
-    "token_expiry_threshold_seconds": Unsupported(_EXPIRY),
-    "http_client": Unsupported("Portico fetches with its own HTTP client and its own limits"),
-    "timeout_seconds": Unsupported("Portico fetches with its own HTTP client and its own limits"),
-    "cache_ttl_seconds": Unsupported(_UPSTREAM),
-    "max_cache_size": Unsupported(_UPSTREAM),
-    "enable_cimd": Unsupported("use [auth.proxy] client_id_metadata_documents = false", accepted=(None, True)),
-    "identity_assertion": Unsupported("use portico.auth.EnterpriseManagedAuthorization"),
-    "token_verifier": Unsupported(_UPSTREAM),
-    "verify_id_token": Unsupported("id tokens are always verified", accepted=(None, True)),
-    "algorithm": Unsupported("the algorithm is taken from the published keys"),
-    "strict": Unsupported("the metadata of the identity provider is always validated", accepted=(None, True)),
-    "token_endpoint_auth_method": Unsupported("the method is taken from the provider's metadata"),
-    "extra_token_params": Unsupported("use extra_authorize_params="),
-    "upstream_revocation_endpoint": Unsupported(_UPSTREAM),
-    "identifier_uri": Unsupported(_UPSTREAM),
-    "additional_authorize_scopes": Unsupported(_UPSTREAM),
-    "base_authority": Unsupported("use OIDCProxy with config_url="),
-    "token_issuer": Unsupported("use OIDCProxy with config_url="),
+    "client_storage": UnsupportedFeature(_STORED),
+    "jwt_signing_key": UnsupportedFeature("use [auth.proxy] encryption_keys; without them keys are made and stored"),
+    "require_authorization_consent": UnsupportedFeature(
+        "consent is always requested", accepted=(None, True, "remember")
+    ),
+    "consent_csp_policy": UnsupportedFeature("the pages have a fixed content security policy"),
+    "forward_resource": UnsupportedFeature(_UPSTREAM, accepted=(None, True, False)),
+    "forward_pkce": UnsupportedFeature("PKCE is always used", accepted=(None, True)),
+    "fallback_access_token_expiry_seconds": UnsupportedFeature(_EXPIRY),
+    "fallback_refresh_token_expiry_seconds": UnsupportedFeature(_EXPIRY),
+    "fastmcp_access_token_expiry_seconds": UnsupportedFeature(_EXPIRY),
+    "token_expiry_threshold_seconds": UnsupportedFeature(_EXPIRY),
+    "http_client": UnsupportedFeature("Portico fetches with its own HTTP client and its own limits"),
+    "timeout_seconds": UnsupportedFeature("Portico fetches with its own HTTP client and its own limits"),
+    "cache_ttl_seconds": UnsupportedFeature(_UPSTREAM),
+    "max_cache_size": UnsupportedFeature(_UPSTREAM),
+    "enable_cimd": UnsupportedFeature("use [auth.proxy] client_id_metadata_documents = false", accepted=(None, True)),
+    "identity_assertion": UnsupportedFeature("use portico.auth.EnterpriseManagedAuthorization"),
+    "token_verifier": UnsupportedFeature(_UPSTREAM),
+    "verify_id_token": UnsupportedFeature("id tokens are always verified", accepted=(None, True)),
+    "algorithm": UnsupportedFeature("the algorithm is taken from the published keys"),
+    "strict": UnsupportedFeature("the metadata of the identity provider is always validated", accepted=(None, True)),
+    "token_endpoint_auth_method": UnsupportedFeature("the method is taken from the provider's metadata"),
+    "extra_token_params": UnsupportedFeature("use extra_authorize_params="),
+    "upstream_revocation_endpoint": UnsupportedFeature(_UPSTREAM),
+    "identifier_uri": UnsupportedFeature(_UPSTREAM),
+    "additional_authorize_scopes": UnsupportedFeature(_UPSTREAM),
+    "base_authority": UnsupportedFeature("use OIDCProxy with config_url="),
+    "token_issuer": UnsupportedFeature("use OIDCProxy with config_url="),
 }
 
 

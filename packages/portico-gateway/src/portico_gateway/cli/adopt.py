@@ -28,7 +28,7 @@ BACKUP_SUFFIX, DIGEST_SUFFIX = ".portico-adopt.bak", ".portico-adopt.sha256"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-class _Skipped(Exception):
+class _SkippedEntry(Exception):
     """A file that is left unchanged, with the reason."""
 
 
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
         found = True
         try:
             (_undo if arguments.undo else _adopt)(client, config_file, path, arguments)
-        except (_Skipped, UsageError) as reason:
+        except (_SkippedEntry, UsageError) as reason:
             print(f"portico: {client}: {escape_control(str(reason))}", file=sys.stderr)
             status = 1
     if not found:
@@ -81,7 +81,7 @@ def _adopt(client: str, config_file: ClientConfigFile, path: Path, arguments: ar
             if members:
                 names.append(name)
     except InvalidJsonc as mistake:
-        raise _Skipped(f"{path}, {mistake}; the file was not changed") from None
+        raise _SkippedEntry(f"{path}, {mistake}; the file was not changed") from None
     if not names:
         print(f"{client}: nothing to change in {path}")
         return
@@ -140,7 +140,9 @@ def _undo(client: str, config_file: ClientConfigFile, path: Path, arguments: arg
         return
     current, original = _read(path), _read(backup)
     if not _matches(digest, current):
-        raise _Skipped(f"{path} was changed since it was adopted, and restoring it would lose them; see {backup.name}")
+        raise _SkippedEntry(
+            f"{path} was changed since it was adopted, and restoring it would lose them; see {backup.name}"
+        )
     print(format_difference(path, current.decode("utf-8-sig"), original.decode("utf-8-sig")))
     if arguments.write:
         _write(path, current, original)
@@ -158,11 +160,11 @@ def _read(path: Path) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1)
         data.decode("utf-8")
     except OSError as failure:
-        raise _Skipped(f"cannot read {path}: {failure.strerror}") from None
+        raise _SkippedEntry(f"cannot read {path}: {failure.strerror}") from None
     except ValueError:
-        raise _Skipped(f"{path} is not UTF-8; it was not changed") from None
+        raise _SkippedEntry(f"{path} is not UTF-8; it was not changed") from None
     if len(data) > MAX_FILE_BYTES:
-        raise _Skipped(f"{path} exceeds {MAX_FILE_BYTES} bytes")
+        raise _SkippedEntry(f"{path} exceeds {MAX_FILE_BYTES} bytes")
     return data
 
 
@@ -171,7 +173,7 @@ def _replace(path: Path, before: bytes, after: bytes) -> None:
     backup, digest = (path.with_name(path.name + suffix) for suffix in (BACKUP_SUFFIX, DIGEST_SUFFIX))
     mode = path.stat().st_mode & 0o777
     if backup.exists() and not _matches(digest, before):
-        raise _Skipped(
+        raise _SkippedEntry(
             f"{backup.name} exists, but {path} was changed since; remove the backup if you do not need it any more"
         )
     # Adopted again, for example with a new server: the backup stays the file without the hub.
@@ -190,7 +192,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
     try:
         create_file(str(path), data.decode(), mode)
     except OSError as failure:
-        raise _Skipped(f"cannot write {path}: {failure.strerror}") from None
+        raise _SkippedEntry(f"cannot write {path}: {failure.strerror}") from None
 
 
 def _write(path: Path, before: bytes, after: bytes) -> None:
@@ -202,9 +204,9 @@ def _write(path: Path, before: bytes, after: bytes) -> None:
         # The umask must not make the file less accessible than it was.
         os.chmod(temporary, mode)
         if _read(path) != before:
-            raise _Skipped(f"{path} was changed by another program and was not overwritten; try again")
+            raise _SkippedEntry(f"{path} was changed by another program and was not overwritten; try again")
         os.replace(temporary, path)
     except OSError as failure:
-        raise _Skipped(f"cannot write {path}: {failure.strerror}") from None
+        raise _SkippedEntry(f"cannot write {path}: {failure.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)

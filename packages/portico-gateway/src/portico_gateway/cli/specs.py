@@ -218,11 +218,11 @@ FORMS: dict[str, CommandSpec] = {
         "portico policy explain FILE --principal ID --tool OWNER.NAME\n       portico policy test FILE [TESTS …]",
         "Explain or test the access rules of a file, or of a server.\n\n"
         "  explain  print the rules that match a call, up to the one that decides\n"
-        "  test     run the tests in FILE, in NAME.tests.toml beside it and in TESTS",
+        "  test     run the tests in FILE, in NAME.tests.toml next to it and in TESTS",
         (
             argument("action", choices=("explain", "test"), metavar="ACTION"),
-            argument("file", "file", metavar="FILE"),
-            argument("expectations", "file", nargs="*", metavar="TESTS"),
+            argument("file", "file", metavar="FILE", help="gateway.toml"),
+            argument("expectations", "file", nargs="*", metavar="TESTS", help="more files of tests"),
         ),
         {
             "": (

@@ -34,7 +34,7 @@ from portico.protocol.errors import (
 )
 from portico.rpc.call import Call
 from portico.rpc.error_ids import log_failure
-from portico.rpc.fair_queue import Caller, Turns, get_caller_key
+from portico.rpc.fair_queue import Caller, TurnQueue, get_caller_key
 from portico.rpc.metrics import DURATION_BUCKETS_SECONDS
 
 # Key of the gateway itself and of the single client of this process or terminal.
@@ -88,7 +88,7 @@ class FairQueue:
         self._places = places
         self._most = most
         self._seconds = min(seconds, MAX_WAIT_SECONDS)
-        self.turns: Turns[tuple[str, asyncio.Future[None]]] = Turns()
+        self.turns: TurnQueue[tuple[str, asyncio.Future[None]]] = TurnQueue()
 
     def __len__(self) -> int:
         return self.turns.size

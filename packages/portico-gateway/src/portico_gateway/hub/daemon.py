@@ -52,7 +52,7 @@ class ControlRequest(Struct, frozen=True, forbid_unknown_fields=True):
     names: list[str] = []
 
 
-class _Shared:
+class _SharedServer:
     """A gateway for several hosts."""
 
     def __init__(self, gateway: ServerGateway, lifespan: LifespanTask) -> None:
@@ -66,7 +66,7 @@ class Hub:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._cache = SharedCatalogCache()
-        self._shared: dict[Any, _Shared] = {}
+        self._shared: dict[Any, _SharedServer] = {}
         self._opening = asyncio.Lock()
         self.sessions: dict[HostSession, ServerGateway] = {}
         self.connections: set[_BridgeConnection] = set()
@@ -167,12 +167,12 @@ class Hub:
         if attachment.lifespan is not None:
             await attachment.lifespan.exit()
 
-    async def _share(self, command: ServerCommand) -> _Shared:
+    async def _share(self, command: ServerCommand) -> _SharedServer:
         async with self._opening:
             shared = self._shared.get(command.key)
             if shared is None:
                 gateway = ServerGateway([(command, None)], NoClient(), self._cache)
-                shared = _Shared(gateway, LifespanTask(gateway.lifespan))
+                shared = _SharedServer(gateway, LifespanTask(gateway.lifespan))
                 await shared.lifespan.entered
                 self._shared[command.key] = shared
             shared.users += 1
@@ -242,7 +242,7 @@ class Hub:
 class _Attachment:
     """What a session holds: shared gateways, and the lifespan of its own one."""
 
-    def __init__(self, shared: list[_Shared]) -> None:
+    def __init__(self, shared: list[_SharedServer]) -> None:
         self.shared = shared
         self.lifespan: LifespanTask | None = None
 

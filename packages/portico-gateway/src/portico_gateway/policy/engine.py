@@ -61,7 +61,7 @@ class Rule(Struct, frozen=True):
     allow: bool = True
     when: CelCondition | None = None
     # Only logged, not enforced.
-    shadow: bool = False
+    dry_run: bool = False
     # Principals that are named by an unqualified ID.
     bare: tuple[str, ...] = ()
 
@@ -136,7 +136,7 @@ class PolicyEngine:
             result = _decide_conditional(result, call, kind, component, arguments)
         assert isinstance(result, Decision)
         if result.dry_run_rules:
-            log.info("shadow: %s of %s.%s: %s", kind, *component, "; ".join(result.dry_run_rules))
+            log.info("dry run: %s of %s.%s: %s", kind, *component, "; ".join(result.dry_run_rules))
         return result
 
     def check_requirements(
@@ -190,7 +190,7 @@ class PolicyEngine:
     def _cached_decision(self, mask: int, kind: Kind, owned: QualifiedName) -> _CachedDecision:
         meant = self._matching_rules(mask, kind, owned)
         # Rules after the first unconditional one can never decide, so they are dropped from the cached result.
-        end = next((at for at, item in enumerate(meant) if item.when is None and not item.shadow), len(meant))
+        end = next((at for at, item in enumerate(meant) if item.when is None and not item.dry_run), len(meant))
         tried = tuple(meant[: end + 1])
         # The default rule is appended if no unconditional rule ends the list; the evaluation therefore always ends
         # with a decision.
@@ -200,10 +200,10 @@ class PolicyEngine:
 
     @property
     def _default(self) -> Rule:
-        """Return the rule for unmatched calls: deny, unless there are only shadow rules."""
+        """Return the rule for unmatched calls: deny, unless there are only dry-run rules."""
         # A policy that consists of dry-run rules only is being tried out on a running server and must not deny
         # anything yet.
-        active = any(not rule.shadow for rule in self.rules)
+        active = any(not rule.dry_run for rule in self.rules)
         return Rule(DEFAULT_RULE, lambda principal, local: True, allow=not active)
 
     def _is_visible(self, mask: int, kind: Kind, owned: QualifiedName) -> bool:
@@ -217,7 +217,7 @@ class PolicyEngine:
         for matching_rule in (*self._matching_rules(mask, kind, owned), self._default):
             # A conditional deny rule may not apply to a particular call, so it does not hide the component; the call
             # itself is decided with its arguments.
-            if matching_rule.shadow or (_needs_call(matching_rule) and not matching_rule.allow):
+            if matching_rule.dry_run or (_needs_call(matching_rule) and not matching_rule.allow):
                 continue
             return matching_rule.allow
         return False
@@ -234,7 +234,7 @@ class PolicyEngine:
     def is_allowed_for_some_caller(self, kind: Kind, owned: QualifiedName) -> bool:
         """Return whether any caller may be allowed."""
         return self._default.allow or any(
-            rule.allow and not rule.shadow and rule.matches(kind, owned) for rule in self.rules
+            rule.allow and not rule.dry_run and rule.matches(kind, owned) for rule in self.rules
         )
 
     def explain(self, call: Call, kind: Kind, owned: QualifiedName, arguments: bytes | Raw = EMPTY_RAW) -> list[str]:
@@ -249,8 +249,8 @@ class PolicyEngine:
                 explanation.append(f"{rule.name}: does not apply to this {kind}")
             elif rule.when is not None and not _applies(rule, rule.when.evaluate(call, owned, arguments)):
                 explanation.append(f"{rule.name}: its condition is not fulfilled")
-            elif rule.shadow:
-                explanation.append(f"{rule.name}: shadow rule, {effect} it only in the log")
+            elif rule.dry_run:
+                explanation.append(f"{rule.name}: dry run, {effect} it only in the log")
             else:
                 return [*explanation, f"{rule.name}: {effect} it"]
         return [*explanation, f"{DEFAULT_RULE} matches, so it is {'allowed' if self._default.allow else 'denied'}"]
@@ -259,15 +259,15 @@ class PolicyEngine:
 def _decide_conditional(
     rules: tuple[Rule, ...], call: Call | None, kind: Kind, owned: QualifiedName, arguments: bytes | Raw
 ) -> Decision:
-    shadow: list[str] = []
+    dry_run_rules: list[str] = []
     for rule in rules:
         if _needs_call(rule):
             assert call is not None and rule.when is not None
             if not _applies(rule, rule.when.evaluate(call, owned, arguments)):
                 continue
-        if not rule.shadow:
-            return Decision(rule.allow, rule.name, tuple(shadow))
-        shadow.append(f"{rule.name} {'allows' if rule.allow else 'denies'} it")
+        if not rule.dry_run:
+            return Decision(rule.allow, rule.name, tuple(dry_run_rules))
+        dry_run_rules.append(f"{rule.name} {'allows' if rule.allow else 'denies'} it")
     raise AssertionError("the last rule has no condition")
 
 

@@ -215,7 +215,7 @@ def _parse_rule(where: str, table: Mapping[str, Any]) -> Rule:
         about=parse_selector(where, table),
         allow=allow,
         when=CelCondition(f"{where}: when", table["when"]) if "when" in table else None,
-        shadow=table.get("dry_run", False),
+        dry_run=table.get("dry_run", False),
         bare=tuple(unqualified_ids(parse_strings(where, "principal", table.get("principal", "*")))),
     )
 

@@ -88,7 +88,7 @@ class ContractsCommand:
         """Connect to a server and return its contract."""
         contracts: list[ServerContract] = []
 
-        async def look(client: Client, printer: Printer) -> int:
+        async def run_action(client: Client, printer: Printer) -> int:
             info = client.server_info
             result = contract_from_tools(
                 [msgspec.to_builtins(tool) for tool in await client.list_tools(refresh=True)],
@@ -104,7 +104,7 @@ class ContractsCommand:
 
         asking = copy(self.arguments)
         asking.target, asking.protocol_version = target, self.arguments.protocol_version or revision
-        status = run_with_client(asking, look)
+        status = run_with_client(asking, run_action)
         if not contracts:
             raise UsageError("the server did not respond")
         # Without the tools of a missing server, a lock would be incomplete and a comparison would pass wrongly.

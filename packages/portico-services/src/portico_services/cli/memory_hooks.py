@@ -92,14 +92,14 @@ def _run_hook(name: str, event: dict[str, Any], arguments: argparse.Namespace) -
         picked = transcript.extract_decisions(responses.string_field(event, "transcript_path"))
         return _by_service(name, event, url, where) if picked else None
 
-    def look(tx: Transaction) -> Any:
+    def fetch(tx: Transaction) -> Any:
         if name == "stop":
             return tx.fetch_one(int, _EXPIRED, {"now": now})
         return responses.respond(name, event, where, tx, now)
 
     # The fast path reads the SQLite file directly. It opens the store only if there is something to write.
     try:
-        answer: dict[str, Any] | int | None = read_sqlite(url, look, busy_timeout=LOCK_TIMEOUT_SECONDS)
+        answer: dict[str, Any] | int | None = read_sqlite(url, fetch, busy_timeout=LOCK_TIMEOUT_SECONDS)
     except DirectReadUnavailable:
         return _by_service(name, event, url, where)
     # The number of expired memories. Collecting them needs the service, so it is opened only if there are any.

@@ -40,7 +40,7 @@ FORMS: dict[str, CommandSpec] = {
         "The exit status is 1 if there are findings.",
         (
             argument("action", choices=CONTRACT_ACTIONS, metavar="ACTION"),
-            argument("targets", "targets", nargs="*", default=[], metavar="TARGET"),
+            argument("targets", "targets", nargs="*", default=[], metavar="TARGET", help="server or .md file"),
         ),
         report_format("github"),
         _repeatable("--tool", dest="tools", metavar="NAME", help="only this tool"),
@@ -104,7 +104,14 @@ FORMS: dict[str, CommandSpec] = {
         f"Hooks: {', '.join(HOOKS)}.",
         (
             argument("action", choices=MEMORY_ACTIONS, metavar="ACTION"),
-            argument("words", completions=HOOKS, nargs="*", default=[], metavar="WORD"),
+            argument(
+                "words",
+                completions=HOOKS,
+                nargs="*",
+                default=[],
+                metavar="WORD",
+                help="words of the action, as listed above",
+            ),
         ),
         {
             "": (
@@ -234,7 +241,7 @@ FORMS: dict[str, CommandSpec] = {
         "  delete ID …       delete items",
         (
             argument("action", choices=ITEM_ACTIONS, metavar="ACTION"),
-            argument("words", nargs="*", default=[], metavar="WORD"),
+            argument("words", nargs="*", default=[], metavar="WORD", help="words of the action, as listed above"),
         ),
         {
             "": (
@@ -263,7 +270,7 @@ FORMS: dict[str, CommandSpec] = {
                 option("--ready", action="store_true", help="only items that can be started, the next one first"),
                 option("--blocked", action="store_true", help="only blocked items"),
                 option("--overdue", action="store_true", help="only overdue items"),
-                option("--due", metavar="DATE", help="due date; '' removes it; list: due before"),
+                option("--due", metavar="DATE", help="due date; '' removes it; with list: due before"),
                 option("-l", "--label", action="append", dest="add_labels", metavar="LABEL", help="label; repeatable"),
                 option(
                     "--remove-label",

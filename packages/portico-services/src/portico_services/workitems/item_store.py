@@ -200,14 +200,14 @@ class WorkItemStore:
     async def list_page(self, query: ListQuery, *, limit: int = 50, cursor: str | None = None) -> ItemPage:
         """Return a page of tasks. The project of `query` is ignored: it is that of the store, or of the parent."""
 
-        def look(tx: Transaction) -> ItemPage:
+        def fetch(tx: Transaction) -> ItemPage:
             scoped = replace(query, project=self.project)
             if query.parent_id:
                 parent = records.get(tx, parse_id(query.parent_id))
                 scoped = replace(query, parent_id=parent.id, project=parent.project)
             return listing.list_page(tx, scoped, limit, cursor, self._clock())
 
-        return await self.read(look)
+        return await self.read(fetch)
 
     async def list_ready(self, limit: int = 50) -> list[WorkItem]:
         """Return tasks that can be started, in the order in which they are claimed."""
@@ -226,7 +226,7 @@ class WorkItemStore:
     async def get_blockers(self, id: str) -> BlockerInfo:
         """Return the blockers of a task and its ancestors, and the tasks it blocks."""
 
-        def look(tx: Transaction) -> BlockerInfo:
+        def fetch(tx: Transaction) -> BlockerInfo:
             item = records.get(tx, parse_id(id))
             above = dependencies.load_blockers(tx, [item.id, *dependencies.ancestors(tx, item.parent_id)])
             own = above.pop(item.id)
@@ -240,12 +240,12 @@ class WorkItemStore:
                 blocks=[result[entry] for entry in blocks],
             )
 
-        return await self.read(look)
+        return await self.read(fetch)
 
     async def get_context(self, id: str, notes: int = 0) -> WorkItemContext:
         """Return the blockers of a task and up to `notes` of its newest notes."""
 
-        def look(tx: Transaction) -> WorkItemContext:
+        def fetch(tx: Transaction) -> WorkItemContext:
             newest = records.list_notes(tx, id, notes)
             return WorkItemContext(
                 blocked_by=dependencies.load_blockers(tx, [id])[id],
@@ -254,7 +254,7 @@ class WorkItemStore:
                 noted=records.count_notes(tx, id) if len(newest) == notes else len(newest),
             )
 
-        return await self.read(look)
+        return await self.read(fetch)
 
     async def projects(self) -> list[str]:
         """Return the names of the projects, at most MAX_PROJECTS; empty stands for tasks without a project."""
@@ -272,21 +272,21 @@ class WorkItemStore:
     async def history(self, id: str, limit: int = 50) -> WorkItemHistory:
         """Return the history of a task, also of a deleted one. Raises `WorkItemNotFound`."""
         if not 1 <= limit <= MAX_HISTORY_EVENTS:
-            raise InvalidWorkItem(f"limit is 1 to {MAX_HISTORY_EVENTS:,}.")
+            raise InvalidWorkItem(f"limit must be between 1 and {MAX_HISTORY_EVENTS:,}, got {limit}.")
 
-        def look(tx: Transaction) -> WorkItemHistory:
+        def fetch(tx: Transaction) -> WorkItemHistory:
             item = records.fetch(tx, [parse_id(id)]).get(parse_id(id))
             events = records.history(tx, parse_id(id), limit)
             if item is None and not events:
                 raise WorkItemNotFound(id)
             return WorkItemHistory(item=item, events=events)
 
-        return await self.read(look)
+        return await self.read(fetch)
 
     async def counts(self) -> StatusCounts:
         """Return the numbers of tasks by status."""
 
-        def look(tx: Transaction) -> StatusCounts:
+        def fetch(tx: Transaction) -> StatusCounts:
             of = partial(ListQuery, project=self.project)
             by_status = {
                 status: listing.count_items(tx, of(status=status))
@@ -295,7 +295,7 @@ class WorkItemStore:
             ready, blocked = listing.count_items(tx, of(ready=True)), listing.count_items(tx, of(blocked=True))
             return StatusCounts(**by_status, ready=ready, blocked=blocked)
 
-        return await self.read(look)
+        return await self.read(fetch)
 
     # Changing.
 
@@ -423,7 +423,7 @@ def _validate_lease(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     if not 1 <= seconds <= MAX_LEASE_SECONDS:
-        raise InvalidWorkItem(f"A lease is 1 to {MAX_LEASE_SECONDS:,} seconds.")
+        raise InvalidWorkItem(f"lease must be between 1 and {MAX_LEASE_SECONDS:,} seconds, got {seconds:g}.")
     return int(seconds * timestamps.MS_PER_SECOND)
 
 

@@ -108,7 +108,7 @@ class ItemPage(Struct, frozen=True):
 def list_page(tx: Transaction, query: ListQuery, limit: int, cursor: str | None = None, now: int = 0) -> ItemPage:
     """Return a page of tasks. Raises `InvalidWorkItem` for an invalid limit or cursor."""
     if not 1 <= limit <= MAX_PAGE_ITEMS:
-        raise InvalidWorkItem(f"limit is 1 to {MAX_PAGE_ITEMS:,}.")
+        raise InvalidWorkItem(f"limit must be between 1 and {MAX_PAGE_ITEMS:,}, got {limit}.")
     condition, values = query.where(now)
     if cursor is not None:
         values["place"], values["last"] = _decode_cursor(cursor, query)

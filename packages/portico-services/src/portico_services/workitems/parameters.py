@@ -28,7 +28,7 @@ def id_parameter(about: str) -> Meta:
 
 
 ItemId = Annotated[str, id_parameter("Task id, e.g. task_1hf3k9d0qv7e2m5rx")]
-BlockedItemId = Annotated[str, id_parameter("Id of the task to block")]
+BlockedItemId = Annotated[str, id_parameter("Id of the blocked task")]
 BlockerId = Annotated[str, id_parameter("Id of the task that must be completed first")]
 DESCRIPTION_META = Meta(
     min_length=1,

@@ -162,7 +162,7 @@ def test_a_schema_is_a_type(schema: Any, in_python: str, in_typescript: str) -> 
     assert f"Promise<{in_typescript}>" in generate_typescript(made)
 
 
-def test_an_object_in_another_and_one_that_contains_itself_have_names() -> None:
+def test_nested_and_recursive_objects_have_names() -> None:
     node = {
         "type": "object",
         "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}, "a-b": {"type": "string"}},

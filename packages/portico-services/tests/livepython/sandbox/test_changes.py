@@ -57,7 +57,7 @@ def test_existing_instances_get_the_new_method_immediately(image: Interpreter) -
     )
 
 
-def test_it_is_compiled_as_if_it_stood_in_the_class(image: Interpreter) -> None:
+def test_method_is_compiled_in_class_scope(image: Interpreter) -> None:
     image.define_method("Account", "    def kind(self):\n        return super().kind() + str(self.__secret)")
     assert value(image, "account.kind(), Account.kind.__qualname__") == "('base7', 'Account.kind')"
     image.define_method("Account", "@staticmethod\ndef nothing(): return None")
@@ -171,7 +171,7 @@ box = Box()
 """
 
 
-def test_a_private_method_is_the_one_that_the_others_call(image: Interpreter) -> None:
+def test_private_method_is_called_by_other_methods(image: Interpreter) -> None:
     image.evaluate(SLOTTED)
     assert image.define_method("Box", "def __grown(self):\n    return 7")["selector"] == "_Box__grown"
     assert value(image, "box.grown()") == "7"
@@ -184,7 +184,7 @@ def test_slot_cannot_be_redefined_as_a_method(image: Interpreter) -> None:
     assert value(image, "box.size") == "1"
 
 
-def test_redefined_property_getter_keeps_its_setter(image: Interpreter) -> None:
+def test_redefined_getter_preserves_the_setter(image: Interpreter) -> None:
     image.evaluate(SLOTTED)
     image.define_method("Box", "@property\ndef half(self):\n    return -self.size / 2")
     assert value(image, "box.half = 3\nbox.half") == "-3.0"
@@ -260,7 +260,7 @@ def test_names_of_functions_are_suggested_and_searched(image: Interpreter, kiosk
         image.handle("method_source", {"className": "kiosk.nothing", "selector": "x"})
 
 
-def test_a_function_that_cannot_be_made_leaves_the_module_alone(image: Interpreter, kiosk: Path) -> None:
+def test_invalid_function_leaves_the_module_unchanged(image: Interpreter, kiosk: Path) -> None:
     with pytest.raises(InspectionError, match="ZeroDivisionError"):
         image.handle("define_method", {"className": "kiosk.util", "source": "@(lambda f: 1 / 0)\ndef total(p): ..."})
     assert value(image, "__import__('kiosk.util').util.total([1])") == "2"
@@ -294,7 +294,7 @@ def test_undo_removes_an_added_method(image: Interpreter, kiosk: Path) -> None:
         image.handle("method_source", {"className": "kiosk.util", "selector": "fresh"})
 
 
-def test_a_changed_function_is_restored_wherever_it_was_imported(image: Interpreter, kiosk: Path) -> None:
+def test_restored_function_replaces_every_import(image: Interpreter, kiosk: Path) -> None:
     image.evaluate("from kiosk import cart, util")
     image.define_method("kiosk.util", "def total(prices):\n    return 0")
     assert value(image, "cart.due([1, 5])") == "0"

@@ -20,7 +20,7 @@ from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox import worker
 from portico_services.livepython.sandbox.limits import MIB
 from support.escapes import ALL, Escape
-from support.prison import PATIENCE, REVISION, Talk, jail_only, until
+from support.prison import REVISION, TIMEOUT_SECONDS, WorkerDialog, jail_only, wait_until
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 
@@ -86,16 +86,16 @@ def secret() -> Iterator[None]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def prison(secret: None) -> AsyncIterator[Talk]:
+async def prison(secret: None) -> AsyncIterator[WorkerDialog]:
     """One service, which has to outlast them all."""
     server, live = Server("live", version="1"), LivePython(scratch_bytes=200 * MIB)
     server.add(live)
     async with Client(server, protocol_version=REVISION) as client:
-        yield Talk(client, live)
+        yield WorkerDialog(client, live)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def prisoner(prison: Talk) -> AsyncIterator[Talk]:
+async def prisoner(prison: WorkerDialog) -> AsyncIterator[WorkerDialog]:
     """A session that begins, in a process of its own, and is ended."""
     yield prison
     for session in ("main", "one", "two"):
@@ -103,8 +103,8 @@ async def prisoner(prison: Talk) -> AsyncIterator[Talk]:
 
 
 @pytest.mark.parametrize("escape", ALL, ids=lambda escape: escape.name.replace(" ", "-"))
-async def test_code_that_tries_to_get_out_stays_in(escape: Escape, host: Host, prisoner: Talk) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def test_code_that_tries_to_get_out_stays_in(escape: Escape, host: Host, prisoner: WorkerDialog) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         trying = asyncio.ensure_future(prisoner.run(host.placed(escape.code), timeout=escape.seconds))
         while not trying.done():
             await prisoner.client.ping()
@@ -136,7 +136,7 @@ def left_behind() -> set[int]:
     return found
 
 
-async def test_a_session_cannot_see_another(prisoner: Talk) -> None:
+async def test_a_session_cannot_see_another(prisoner: WorkerDialog) -> None:
     await prisoner.run("secret = 'mine'; open('file', 'w').write('mine')", session="one")
     assert "NameError" in await prisoner.text("secret", session="two")
     home = json.loads(
@@ -149,7 +149,7 @@ async def test_a_session_cannot_see_another(prisoner: Talk) -> None:
     assert await prisoner.text("secret", session="one") == "'mine'"
 
 
-async def test_timers_left_by_code_do_not_run_between_calls(prisoner: Talk) -> None:
+async def test_timers_left_by_code_do_not_run_between_calls(prisoner: WorkerDialog) -> None:
     """A timer, since there are no threads: it would count as long as it runs."""
     begin = """
 import signal
@@ -163,7 +163,7 @@ import os
 os.getpid()
 """
     pid = (await prisoner.run(begin)).structured["value"]
-    await until(lambda: _state_of(pid) == "T")
+    await wait_until(lambda: _state_of(pid) == "T")
     used = _ticks_of(pid)
     for _ in range(100):
         await prisoner.client.ping()
@@ -187,7 +187,7 @@ def _ticks_of(pid: int) -> tuple[str, str]:
     return _status(pid)[11], _status(pid)[12]
 
 
-async def test_sandbox_is_verified_from_outside_the_process(prisoner: Talk) -> None:
+async def test_sandbox_is_verified_from_outside_the_process(prisoner: WorkerDialog) -> None:
     pid = (await prisoner.run("import os; os.getpid()")).structured["value"]
     status = dict(line.split(":\t", 1) for line in _file(pid, "status").decode().splitlines())
     assert status["NoNewPrivs"] == "1"
@@ -202,11 +202,11 @@ async def test_sandbox_is_verified_from_outside_the_process(prisoner: Talk) -> N
     assert b"PORTICO" not in _file(pid, "environ")
 
 
-async def test_killed_forkserver_ends_its_workers_and_is_restarted(prisoner: Talk) -> None:
+async def test_killed_forkserver_ends_its_workers_and_is_restarted(prisoner: WorkerDialog) -> None:
     numbers = (await prisoner.run("x = 5; import os; [os.getpid(), os.getppid()]")).structured["value"]
     pid, parent = numbers
     os.kill(parent, signal.SIGKILL)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while (after := await prisoner.text("x")).startswith("5"):
             pass
         while "NameError" not in after:

@@ -17,7 +17,7 @@ from portico_services.livepython.sandbox.name_resolution import InspectionError
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.session_pool import SessionPool
 from support.paths import ROOT
-from support.prison import REVISION, jail_only, until
+from support.prison import REVISION, jail_only, wait_until
 
 pytestmark = jail_only
 
@@ -61,7 +61,7 @@ async def test_cancelling_interrupts_the_running_code(spawn: Callable[..., Any])
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
-async def test_nothing_outlives_the_server_however_it_ends(spawn: Callable[..., Any], way: int) -> None:
+async def test_no_process_outlives_the_server(spawn: Callable[..., Any], way: int) -> None:
     child = await spawn("serve", EXAMPLE)
     await child.initialize(REVISION)
     said = await child.request("tools/call", evaluate(f"open('file', 'w').write('x'); {WHO}"))
@@ -69,8 +69,8 @@ async def test_nothing_outlives_the_server_however_it_ends(spawn: Callable[..., 
     child.send({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": evaluate("while True: pass")})
     await child.request("ping")
     os.kill(child.process.pid, way)
-    await until(lambda: is_gone(pid) and is_gone(parent))
-    await until(lambda: not os.access(os.path.dirname(home), os.F_OK))
+    await wait_until(lambda: is_gone(pid) and is_gone(parent))
+    await wait_until(lambda: not os.access(os.path.dirname(home), os.F_OK))
 
 
 async def test_sessions_come_and_go_and_leave_no_descriptors_behind() -> None:
@@ -84,10 +84,10 @@ async def test_sessions_come_and_go_and_leave_no_descriptors_behind() -> None:
             await pool.request((None, "a"), "evaluate", {"expression": "open('file', 'w').write('x')"}, 10)
             pool.reset((None, "a"))
             if number % 10 == 9:
-                await until(lambda: len(pool.workers.waiting) == 1 and len(pool.workers.starter._alive) == 1)  # type: ignore[attr-defined]
+                await wait_until(lambda: len(pool.workers.waiting) == 1 and len(pool.workers.starter._alive) == 1)  # type: ignore[attr-defined]
                 counts.append(len(os.listdir("/proc/self/fd")))
         assert counts[1] == counts[2]
-        await until(lambda: len(os.listdir(pool.workers.starter._directory)) == 1)  # type: ignore[attr-defined]
+        await wait_until(lambda: len(os.listdir(pool.workers.starter._directory)) == 1)  # type: ignore[attr-defined]
     finally:
         await pool.close()
 

@@ -18,7 +18,7 @@ from portico_services.livepython.sandbox.framing import (
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 50), min_size=1))
-def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
+def test_frames_are_decoded_however_the_bytes_are_split(payloads: list[bytes], cuts: list[int]) -> None:
     data = b"".join(map(encode_frame, payloads))
     frames, found = FrameDecoder(1000), []
     while data:
@@ -38,7 +38,7 @@ def test_bytes_of_any_kind_are_frames_or_too_long(data: bytes) -> None:
         assert len(data) >= 4
 
 
-def test_a_frame_that_will_be_too_long_is_refused_before_it_is_there() -> None:
+def test_oversized_frame_is_rejected_before_it_is_complete() -> None:
     with pytest.raises(FrameTooLarge):
         list(FrameDecoder(100).feed(b"\0\0\0\x65"))
 

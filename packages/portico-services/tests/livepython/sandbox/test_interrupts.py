@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Server
 from portico_services.livepython.attachment import AttachedPython
 from portico_services.livepython.sandbox import worker
-from support.prison import REVISION, Talk, jail_only, until
+from support.prison import REVISION, WorkerDialog, jail_only, wait_until
 
 Begin = Callable[..., Any]
 
@@ -51,11 +51,11 @@ STUBBORN = {
 LARGE = "globals().update({f'large{n}': str(n) * 4_000_000 for n in range(10)})"
 
 
-async def begun(live: Talk, code: str) -> asyncio.Task[Any]:
+async def begun(live: WorkerDialog, code: str) -> asyncio.Task[Any]:
     """A call whose code runs by now."""
     home = (await live.run("import os; x = 5; os.getcwd()")).structured["value"]
     calling = asyncio.ensure_future(live.run(code, timeout=60))
-    await until(lambda: os.access(os.path.join(home, "begun"), os.F_OK))
+    await wait_until(lambda: os.access(os.path.join(home, "begun"), os.F_OK))
     return calling
 
 
@@ -213,22 +213,22 @@ async def attached() -> Any:
     service, server = AttachedPython({"x": 5}, evaluate=True), Server("application", version="1")
     server.add(service)
     async with Client(server, protocol_version=REVISION) as client:
-        yield Talk(client, service)
+        yield WorkerDialog(client, service)
 
 
 ATTACHED = ("a loop", "an await", "a loop in an await", "one that catches the first", "a repr")
 
 
 @pytest.mark.parametrize("code", [YIELDING[name] for name in ATTACHED], ids=ATTACHED)
-async def test_an_application_goes_on_after_code_that_was_stopped(attached: Talk, code: str) -> None:
+async def test_an_application_goes_on_after_code_that_was_stopped(attached: WorkerDialog, code: str) -> None:
     assert "The session 'main' still has its names" in await attached.text(code, timeout=0.1)
     calling = asyncio.ensure_future(attached.run(code, timeout=60))
-    await until(lambda: attached.live._client.interpreters.sessions(None)[0].busy)
+    await wait_until(lambda: attached.live._client.interpreters.sessions(None)[0].busy)
     await cancelled(calling)
     assert await attached.text("x") == "5"
 
 
-async def test_an_interrupt_is_for_one_expression_of_an_application(attached: Talk) -> None:
+async def test_an_interrupt_is_for_one_expression_of_an_application(attached: WorkerDialog) -> None:
     for turn in range(40):
         calling = asyncio.ensure_future(attached.run("for _ in range(20000): pass"))
         await asyncio.sleep(turn / 10_000)

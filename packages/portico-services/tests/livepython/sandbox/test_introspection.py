@@ -101,7 +101,7 @@ def test_class_details_list_fields_and_methods(image: Interpreter) -> None:
     assert found["methodCount"] == len(found["methods"])
 
 
-def test_the_variables_of_an_instance_are_found_where_they_are_assigned(image: Interpreter) -> None:
+def test_instance_variables_are_found_at_assignments(image: Interpreter) -> None:
     found = ask(image, "class_details", className="Point3")
     assert found["instanceVariables"] == ["z", "w"]
     assert found["mro"] == ["Point3", "Point", "object"]
@@ -130,7 +130,7 @@ def test_a_short_name_is_enough_if_there_is_one(image: Interpreter) -> None:
         ("x" * 1000, "is not the name of a class"),
     ],
 )
-def test_a_class_that_is_not_there_is_refused_in_words_that_help(image: Interpreter, name: str, words: str) -> None:
+def test_unknown_class_error_suggests_names(image: Interpreter, name: str, words: str) -> None:
     assert words in refusal(image, "class_details", className=name)
 
 

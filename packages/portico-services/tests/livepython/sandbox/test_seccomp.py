@@ -84,7 +84,7 @@ def test_only_listed_syscalls_are_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_another_way_to_call_the_kernel_is_the_end(name: str) -> None:
+def test_foreign_architecture_syscall_kills_the_process(name: str) -> None:
     machine = ARCHITECTURES[name]
     read = machine.syscall_numbers["read"]
     assert judge(machine, read) == RET_ALLOW

@@ -77,7 +77,7 @@ def moved(image: Interpreter, to: Interpreter, part: int = 1000) -> dict[str, An
     return to.restore()
 
 
-def test_names_come_back_as_they_were(fresh: Any) -> None:
+def test_session_names_are_restored(fresh: Any) -> None:
     image = fresh()
     image.evaluate(CODE)
     image.define_method("Point", "def sum(self): return 100")
@@ -124,7 +124,7 @@ def test_unloadable_names_do_not_prevent_restoring_the_others(
     assert names["a"]["shared"] is names["c"]
 
 
-def test_there_is_a_bound_and_the_largest_are_named(fresh: Any) -> None:
+def test_saved_size_is_limited_and_largest_names_are_listed(fresh: Any) -> None:
     image = fresh()
     image.evaluate("small = 1; big = b'x' * 50000")
     with pytest.raises(InspectionError, match=r"10,000 can be saved. The largest are big \(50,\d+ bytes\), small"):
@@ -210,7 +210,7 @@ def test_concurrent_restores_do_not_mix(fresh: Any) -> None:
         image.restore_part(10, "aGVsbG8=")
 
 
-def test_names_that_share_objects_are_together_however_many_there_are() -> None:
+def test_names_that_share_objects_are_saved_together() -> None:
     chain = {"a": {1: None}, "b": {2: None}, "c": {3: None}, "d": {1: None, 3: None}, "e": {}, "f": {2: None, 4: None}}
     assert session_pickle._group_shared(chain) == [["a", "c", "d"], ["b", "f"], ["e"]]
 

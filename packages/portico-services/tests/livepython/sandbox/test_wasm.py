@@ -16,7 +16,7 @@ import pytest
 from portico import Client, Server, UsageError
 from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox import wasm
-from support.prison import REVISION, Talk
+from support.prison import REVISION, WorkerDialog
 
 HAS = "import sys, eryx; assert sys.version_info >= (3, 12)"
 NEWER = ("python3.14", "python3.13", "python3.12")
@@ -78,14 +78,14 @@ def test_guest_modules_load_in_order_without_the_package() -> None:
 
 
 @pytest.fixture
-async def strict(python: str) -> AsyncIterator[Talk]:
+async def strict(python: str) -> AsyncIterator[WorkerDialog]:
     server, live = Server("live", version="1"), LivePython(sandbox="wasm", python=python)
     server.add(live)
     async with Client(server, protocol_version=REVISION) as client:
-        yield Talk(client, live)
+        yield WorkerDialog(client, live)
 
 
-async def test_code_runs_and_names_stay(strict: Talk) -> None:
+async def test_code_runs_and_names_stay(strict: WorkerDialog) -> None:
     assert await strict.text("3 + 4") == "7"
     await strict.run("x = 5")
     result = await strict.run("print('hello'); {'x': x}")
@@ -96,7 +96,7 @@ async def test_code_runs_and_names_stay(strict: Talk) -> None:
     assert "in WebAssembly" in (await strict.call("system_info")).text
 
 
-async def test_the_questions_are_answered(strict: Talk) -> None:
+async def test_introspection_requests_are_answered(strict: WorkerDialog) -> None:
     await strict.run("class A:\n    def hello(self): return 'hi'\na = A()")
     for name, arguments, words in [
         ("list_packages", {"pattern": "json"}, "standard"),
@@ -130,7 +130,7 @@ ATTEMPTS = [
 ]
 
 
-async def test_there_is_nothing_to_reach(strict: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sandbox_has_no_network(strict: WorkerDialog, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one session, which goes on after each of them: an interpreter in WebAssembly takes half a second to begin."""
     monkeypatch.setenv("PORTICO_TEST_SECRET", "SECRET")
     for code in ATTEMPTS:
@@ -147,7 +147,7 @@ ENDLESS = [
 ]
 
 
-async def test_endless_code_is_stopped_while_the_server_keeps_answering(strict: Talk) -> None:
+async def test_endless_code_is_stopped_while_the_server_keeps_answering(strict: WorkerDialog) -> None:
     """The interpreter that answers after one of them is the one that the next of them runs in."""
     for code, timeout, reason in ENDLESS:
         running = asyncio.ensure_future(strict.run(code, timeout=timeout))
@@ -162,7 +162,7 @@ async def test_memory_is_bounded(python: str) -> None:
     server = Server("live", version="1")
     server.add(LivePython(sandbox="wasm", python=python, memory_bytes=100 * 2**20))
     async with Client(server, protocol_version=REVISION) as client:
-        talk = Talk(client, LivePython(sandbox="wasm"))
+        talk = WorkerDialog(client, LivePython(sandbox="wasm"))
         text = await talk.text("x = [bytearray(b'x' * 10**7) for _ in range(100)]\nwhile True: pass", timeout=30)
         assert "more than 100 MiB of memory" in text or "MemoryError" in text
         assert await talk.text("3 + 4") == "7"

@@ -15,7 +15,7 @@ from portico_services.livepython.sandbox.framing import encode_frame
 from portico_services.livepython.sandbox.limits import MAX_REPLY_BYTES, SandboxLimits
 from portico_services.livepython.sandbox.worker import UNSOLICITED_REPLY, PythonWorker, WorkerEnded, WorkerReply
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 class Puppet:
@@ -93,17 +93,17 @@ async def worker(puppet: Puppet) -> PythonWorker:
     return worker
 
 
-async def asked(worker: PythonWorker, puppet: Puppet, seconds: float = PATIENCE) -> asyncio.Task[WorkerReply]:
+async def asked(worker: PythonWorker, puppet: Puppet, seconds: float = TIMEOUT_SECONDS) -> asyncio.Task[WorkerReply]:
     puppet.asked.clear()
     task = asyncio.ensure_future(worker.request("evaluate", {"expression": "1"}, seconds))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await puppet.asked.wait()
     return task
 
 
 async def ended(task: asyncio.Task[WorkerReply]) -> WorkerEnded:
     with pytest.raises(WorkerEnded) as caught:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await task
     return caught.value
 
@@ -146,7 +146,7 @@ async def test_sandbox_refusal_is_the_reason_the_worker_ended() -> None:
     ],
     ids=range(11),
 )
-async def test_whatever_was_not_asked_for_is_the_end(worker: PythonWorker, puppet: Puppet, bytes_said: bytes) -> None:
+async def test_unsolicited_message_ends_the_worker(worker: PythonWorker, puppet: Puppet, bytes_said: bytes) -> None:
     task = await asked(worker, puppet)
     puppet.hear(bytes_said)
     assert (await ended(task)).reason == UNSOLICITED_REPLY
@@ -154,28 +154,28 @@ async def test_whatever_was_not_asked_for_is_the_end(worker: PythonWorker, puppe
     assert puppet.closed
 
 
-async def test_an_answer_and_something_more_is_an_answer_and_the_end(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_extra_data_after_a_reply_ends_the_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.hear(encode_frame(b'{"id":1,"result":{}}') + b"\0")
     assert bytes((await task).result) == b"{}"
     assert worker.reason == UNSOLICITED_REPLY
 
 
-async def test_two_answers_are_one_too_many(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_second_reply_ends_the_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.hear(encode_frame(b'{"id":1,"result":{}}') * 2)
     await task
     assert worker.reason == UNSOLICITED_REPLY
 
 
-async def test_words_between_two_questions_are_the_end(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_message_between_requests_ends_the_worker(worker: PythonWorker, puppet: Puppet) -> None:
     puppet.say(id=1, result={})
     assert worker.reason == UNSOLICITED_REPLY
     with pytest.raises(WorkerEnded):
         await worker.request("evaluate", {}, 1)
 
 
-async def test_an_answer_in_pieces_is_an_answer(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_fragmented_reply_is_accepted(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     for byte in encode_frame(b'{"id":1,"result":{}}'):
         puppet.hear(bytes([byte]))
@@ -230,9 +230,9 @@ async def test_uninterruptible_worker_is_killed(worker: PythonWorker, puppet: Pu
     assert puppet.orders == ["resume", "interrupt", "kill"]
 
 
-async def test_an_answer_that_comes_after_all_is_an_answer(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_late_reply_is_accepted(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet, 0.01)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await puppet.got["interrupt"].wait()
     puppet.say(id=1, result={"text": "1"})
     answer = await task
@@ -244,7 +244,7 @@ async def test_no_interrupt_is_sent_after_the_answer(
 ) -> None:
     monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
     task = await asked(worker, puppet, 0.001)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await puppet.got["interrupt"].wait()
     puppet.say(id=1, refusal="KeyboardInterrupt")
     await task
@@ -258,7 +258,7 @@ async def test_no_interrupt_is_sent_after_the_answer(
 
 async def test_code_that_stops_when_interrupted_keeps_its_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet, 0.01)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await puppet.got["interrupt"].wait()
     puppet.say(id=1, refusal="KeyboardInterrupt")
     assert (await task).interrupted
@@ -277,7 +277,7 @@ async def test_cancelled_call_is_interrupted_and_awaited(worker: PythonWorker, p
     assert worker.busy
     settling = asyncio.ensure_future(worker.wait_idle())
     puppet.say(id=1, refusal="KeyboardInterrupt")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await settling
     assert not worker.busy
     assert not worker.has_ended
@@ -292,7 +292,7 @@ async def test_cancelled_call_that_does_not_stop_is_killed(
 ) -> None:
     monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
     await cancelled(await asked(worker, puppet))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await worker.wait_idle()
     assert worker.reason == "it was cancelled and did not stop"
     assert puppet.orders == ["resume", "interrupt", "kill"]
@@ -337,7 +337,7 @@ async def test_worker_over_its_limit_is_ended(
     assert (await ended(task)).reason == "it wrote too much"
 
 
-async def test_it_is_checked_once_more_after_the_answer(
+async def test_confirmation_is_followed_by_a_second_check(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "USAGE_CHECK_SECONDS", 0)
@@ -345,7 +345,7 @@ async def test_it_is_checked_once_more_after_the_answer(
     task = await asked(worker, puppet)
     puppet.say(id=1, result={})
     await task
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await puppet.got["kill"].wait()
     assert worker.reason == "it wrote too much"
 
@@ -358,7 +358,7 @@ async def dying(worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.Monkey
     monkeypatch.setattr(workers, "INTERRUPT_GRACE_SECONDS", 0.01)
     worker.has_names = True
     task = await asked(worker, puppet, 0.01)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await puppet.got["request_rescue"].wait()
     return task
 
@@ -376,7 +376,7 @@ async def test_names_are_taken_before_the_end(
     assert puppet.orders[-1] == "kill"
 
 
-async def test_an_answer_in_the_last_moment_is_an_answer(
+async def test_reply_at_the_deadline_is_accepted(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = await dying(worker, puppet, monkeypatch)
@@ -409,7 +409,7 @@ async def test_unsolicited_rescue_data_ends_the_worker(worker: PythonWorker, pup
     assert (await ended(task)).reason == workers.UNSOLICITED_REPLY
 
 
-async def test_more_names_than_there_is_room_for_are_its_end(
+async def test_too_many_names_end_the_session(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "MAX_SESSION_BYTES", 8)

@@ -17,7 +17,7 @@ from portico_services.memory.extras import chat_model as chat_models
 from portico_services.memory.extras.chat_model import chat_model_from_settings
 from portico_services.memory.service import Memory
 from support.http_threads import running
-from support.remembering import CAPTURE, said
+from support.remembering import CAPTURE, call_tool
 
 Serving = Callable[..., Any]
 SECRET = "sk-not-to-be-seen-anywhere"
@@ -82,14 +82,14 @@ def settings(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
 
 async def test_an_endpoint_is_asked_where_the_client_has_no_model(serving: Serving, endpoint: Endpoint) -> None:
     client = await serving(model=settings(endpoint), tools="all")
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    enriched = await said(client, "memory_enrich", memory_id=id)
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    enriched = await call_tool(client, "memory_enrich", memory_id=id)
     assert (enriched["added_tags"], enriched["by"]) == (["databases", "storage"], "provider")
     (asked,) = endpoint.asked
     assert (asked["model"], asked["max_tokens"], asked["stream"]) == ("small", 100, False)
     assert CAPTURE["content"] in asked["messages"][0]["content"] and endpoint.keys == [None]
     endpoint.says = "troubleshoot"
-    found = await said(client, "memory_intent", query="The build, again")
+    found = await call_tool(client, "memory_intent", query="The build, again")
     assert (found["intent"], found["by"]) == ("troubleshoot", "provider")
 
 
@@ -137,12 +137,12 @@ async def test_malformed_model_response_is_an_error(endpoint: Endpoint, says: An
 @pytest.mark.parametrize(
     "content", [[{"type": "text", "text": "one, two"}], "<think>\nWhich tags?\n</think>\n\none, two", "one, two"]
 )
-async def test_an_answer_is_read_in_its_parts_and_without_its_thoughts(endpoint: Endpoint, content: Any) -> None:
+async def test_model_response_parts_are_read_without_reasoning(endpoint: Endpoint, content: Any) -> None:
     endpoint.says = {"choices": [{"message": {"role": "assistant", "content": content}}]}
     assert await chat_model_from_settings(settings(endpoint))("Tags?", 100) == "one, two"
 
 
-async def test_a_model_that_wants_another_name_for_its_tokens_gets_it(endpoint: Endpoint) -> None:
+async def test_model_specific_token_parameter_is_used(endpoint: Endpoint) -> None:
     endpoint.refuses = "max_tokens"
     assert await chat_model_from_settings(settings(endpoint))("Tags?", 100) == "databases, storage"
     assert [one.get("max_completion_tokens") for one in endpoint.asked] == [None, 100]
@@ -157,8 +157,8 @@ async def test_an_answer_without_end_is_not_read(endpoint: Endpoint, monkeypatch
 
 async def test_unreachable_model_falls_back_to_rules(serving: Serving) -> None:
     client = await serving(model={"url": "http://127.0.0.1:1/v1", "name": "small"})
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    assert (await said(client, "memory_enrich", memory_id=id))["by"] == "local"
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    assert (await call_tool(client, "memory_enrich", memory_id=id))["by"] == "local"
 
 
 @pytest.mark.parametrize("status, again", [(503, True), (401, False)])
@@ -167,7 +167,7 @@ async def test_model_failure_without_a_fallback_is_reported(
 ) -> None:
     endpoint.status = status
     client = await serving(model=settings(endpoint))
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     arguments = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
     result = await client.call_tool("memory_enrich", arguments, raise_on_error=False)
     told = result.meta["portico/error"]

@@ -22,10 +22,10 @@ from portico_services.memory.store.capture import MemoryDraft, build_record
 from portico_services.memory.store.filters import MemoryFilter
 from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.sync import serialization
-from support.remembering import CAPTURE, HOSTILE, KEY, found, keep, refused, said
+from support.remembering import CAPTURE, HOSTILE, KEY, call_failing_tool, call_tool, capture_memory, search_contents
 
 Serving = Callable[..., Any]
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 TWINS = (
     "The nightly build takes forty minutes on the big machine",
     "The nightly build takes forty minutes on the big machine because of the database",
@@ -36,8 +36,8 @@ TWINS = (
 
 
 async def test_expired_memories_are_collected(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = await keep(memories, "a day only", ttl="24h")
-    await keep(memories, "for ever")
+    kept = await capture_memory(memories, "a day only", ttl="24h")
+    await capture_memory(memories, "for ever")
     later = timestamps.now_ms() + 25 * 3_600_000
     monkeypatch.setattr(timestamps, "now_ms", lambda: later)
     assert (await garbage_collection.collect_garbage(memories, dry_run=True)).expired == 1
@@ -50,8 +50,8 @@ async def test_expired_memories_are_collected(memories: MemoryStore, monkeypatch
 async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
     memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    branched = await keep(memories, "on a branch", branch="feature")
-    other = await keep(memories, "on main", branch="main")
+    branched = await capture_memory(memories, "on a branch", branch="feature")
+    other = await capture_memory(memories, "on main", branch="main")
     await memories.delete(other.id)
     done = await garbage_collection.collect_garbage(memories, dry_run=False, branch="feature", purge=True)
     assert (done.archived, done.purged) == (1, 0)
@@ -66,9 +66,9 @@ async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
 
 async def test_erased_memory_leaves_no_trace_in_the_store(memories: MemoryStore, url: str, tmp_path: Path) -> None:
     secret = "Zanzibarquux"
-    kept = await keep(memories, f"{secret} Smith said this first", author="Zanzibarquux Smith")
+    kept = await capture_memory(memories, f"{secret} Smith said this first", author="Zanzibarquux Smith")
     await memories.update(kept.id, content=f"{secret} Smith said this second")
-    await keep(memories, "stays")
+    await capture_memory(memories, "stays")
     with pytest.raises(InvalidInput):
         await garbage_collection.erase_memories(memories)
     assert await garbage_collection.erase_memories(memories, author="Zanzibarquux Smith") == 1
@@ -76,7 +76,7 @@ async def test_erased_memory_leaves_no_trace_in_the_store(memories: MemoryStore,
     for table in tables:
         rows = await memories.read(lambda tx, table=table: tx.fetch_all(tuple[Any, ...], f"select * from {table}"))  # type: ignore[misc]
         assert secret.casefold() not in str(rows).casefold(), table
-    assert await found(memories) == ["stays"]
+    assert await search_contents(memories) == ["stays"]
     if url.startswith("sqlite"):
         await memories.database.close()
         data = everything_in(tmp_path)
@@ -103,7 +103,9 @@ async def test_an_export_is_imported_as_it_was(
         "a\r\nb\u2028c",
     ]
     for text in tricky:
-        await keep(memories, text, "learnings", tags=["x"], author="ann", at="2026-01-31", on_duplicate="keep")
+        await capture_memory(
+            memories, text, "learnings", tags=["x"], author="ann", at="2026-01-31", on_duplicate="keep"
+        )
     data, count, last = await export_import.export_memories(memories, memories.filter(""), format)
     assert (count, last) == (len(tricky), None)
     async with Database(tmp_path / "other.db") as database:
@@ -135,7 +137,7 @@ async def test_an_import_screens_a_label_once(memories: MemoryStore) -> None:
 
 
 async def test_import_applies_newer_versions_and_reports_refusals(memories: MemoryStore) -> None:
-    kept = await keep(memories, "first")
+    kept = await capture_memory(memories, "first")
     given = serialization.to_portable(kept)
     lines = [
         json.dumps({**json.loads(serialization.dump([kept], "jsonl")), "content": "second", "version": 5}),
@@ -182,13 +184,13 @@ async def test_of_several_versions_in_one_import_the_newest_stays(memories: Memo
 async def test_export_and_import_as_tools(serving: Serving) -> None:
     client = await serving()
     for number in range(3):
-        await said(client, "memory_capture", content=f"thing {number}", namespace="context", on_duplicate="keep")
-    first = await said(client, "memory_export", limit=2)
-    rest = await said(client, "memory_export", limit=2, cursor=first["nextCursor"])
+        await call_tool(client, "memory_capture", content=f"thing {number}", namespace="context", on_duplicate="keep")
+    first = await call_tool(client, "memory_export", limit=2)
+    rest = await call_tool(client, "memory_export", limit=2, cursor=first["nextCursor"])
     assert (first["count"], rest["count"], "nextCursor" in rest) == (2, 1, False)
-    assert (await said(client, "memory_import", data=first["data"] + rest["data"]))["unchanged"] == 3
+    assert (await call_tool(client, "memory_import", data=first["data"] + rest["data"]))["unchanged"] == 3
     secret = json.dumps({"content": f"The key is {KEY}", "namespace": "config"})
-    dry = await said(client, "memory_import", data=secret, dry_run=True)
+    dry = await call_tool(client, "memory_import", data=secret, dry_run=True)
     assert dry["refused"] == 1 and KEY not in json.dumps(dry)
 
 
@@ -197,21 +199,22 @@ async def test_export_and_import_as_tools(serving: Serving) -> None:
 
 async def test_consolidation_merges_near_duplicates_and_can_be_undone(memories: MemoryStore) -> None:
     kept = [
-        await keep(memories, text, "learnings", tags=[f"t{at}"], on_duplicate="keep") for at, text in enumerate(TWINS)
+        await capture_memory(memories, text, "learnings", tags=[f"t{at}"], on_duplicate="keep")
+        for at, text in enumerate(TWINS)
     ]
-    other = await keep(memories, "Something about penguins", "learnings")
+    other = await capture_memory(memories, "Something about penguins", "learnings")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="merge", similarity=0.6)
     assert [{one.id for one in each.members} for each in plan.clusters] == [{one.id for one in kept}]
     done = await consolidation.apply_consolidation(memories, plan)
     assert len(done.kept) == 1 and len(done.superseded) == 2
     merged = await memories.get(done.kept[0])
     assert sorted(merged.tags) == ["t0", "t1", "t2"] and "database" in merged.content
-    assert len(await found(memories, "nightly build")) == 1
+    assert len(await search_contents(memories, "nightly build")) == 1
     await consolidation.undo_consolidation(memories, done.run)
     for one in kept:
         back = await memories.get(one.id)
         assert (back.content, back.status, back.tags) == (one.content, "active", one.tags)
-    assert len(await found(memories, "nightly build")) == 3
+    assert len(await search_contents(memories, "nightly build")) == 3
     assert (await memories.get(other.id)) == other
     with pytest.raises(InvalidInput):
         await consolidation.undo_consolidation(memories, "nonsense")
@@ -219,14 +222,14 @@ async def test_consolidation_merges_near_duplicates_and_can_be_undone(memories: 
 
 async def test_summary_is_stored_as_a_separate_memory(memories: MemoryStore) -> None:
     for text in TWINS:
-        await keep(memories, text, "learnings", on_duplicate="keep")
+        await capture_memory(memories, text, "learnings", on_duplicate="keep")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="summarize", similarity=0.6)
     done = await consolidation.apply_consolidation(memories, plan)
     summary = await memories.get(done.kept[0])
     assert "summary" in summary.tags and len(done.superseded) == 3
     await consolidation.undo_consolidation(memories, done.run)
     assert (await memories.get(summary.id)).status == "deleted"
-    assert len(await found(memories, "nightly build")) == 3
+    assert len(await search_contents(memories, "nightly build")) == 3
 
 
 @pytest.mark.parametrize("strategy", ["merge", "summarize", "dedupe"])
@@ -239,7 +242,7 @@ async def test_a_run_from_before_runs_had_a_table_is_known(url: str, strategy: c
         memories = MemoryStore(database, project="here/project")
         await memories.open(read_only=True)
         for text in TWINS:
-            await keep(memories, text, "learnings", on_duplicate="keep")
+            await capture_memory(memories, text, "learnings", on_duplicate="keep")
         plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy=strategy, similarity=0.6)
         done = await consolidation.apply_consolidation(memories, plan)
         rows = "select run, memory, version, kept from memory_consolidated order by memory"
@@ -254,7 +257,7 @@ async def test_a_run_from_before_runs_had_a_table_is_known(url: str, strategy: c
 
 
 async def test_a_plan_that_is_out_of_date_does_nothing(memories: MemoryStore) -> None:
-    kept = [await keep(memories, text, "learnings", on_duplicate="keep") for text in TWINS]
+    kept = [await capture_memory(memories, text, "learnings", on_duplicate="keep") for text in TWINS]
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="dedupe", similarity=0.6)
     await memories.update(kept[0].id, tags=["changed"])
     assert (await consolidation.apply_consolidation(memories, plan)).kept == []
@@ -263,15 +266,15 @@ async def test_a_plan_that_is_out_of_date_does_nothing(memories: MemoryStore) ->
 async def test_consolidate_is_dry_first(serving: Serving) -> None:
     client = await serving()
     for text in TWINS:
-        await said(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep")
-    dry = await said(client, "memory_consolidate", similarity=0.6)
+        await call_tool(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep")
+    dry = await call_tool(client, "memory_consolidate", similarity=0.6)
     assert len(dry["groups"]) == 1 and dry["dry_run"] and "run" not in dry
-    assert (await said(client, "memory_status"))["total"] == 3
-    done = await said(client, "memory_consolidate", similarity=0.6, dry_run=False)
-    assert (await said(client, "memory_status"))["total"] == 1
-    await said(client, "memory_consolidate", undo=done["run"])
-    assert (await said(client, "memory_status"))["total"] == 3
-    assert "Invalid namespace" in (await refused(client, "memory_consolidate", namespaces=["nonsense"]))[0]
+    assert (await call_tool(client, "memory_status"))["total"] == 3
+    done = await call_tool(client, "memory_consolidate", similarity=0.6, dry_run=False)
+    assert (await call_tool(client, "memory_status"))["total"] == 1
+    await call_tool(client, "memory_consolidate", undo=done["run"])
+    assert (await call_tool(client, "memory_status"))["total"] == 3
+    assert "Invalid namespace" in (await call_failing_tool(client, "memory_consolidate", namespaces=["nonsense"]))[0]
 
 
 # Enriching
@@ -279,25 +282,25 @@ async def test_consolidate_is_dry_first(serving: Serving) -> None:
 
 async def test_without_a_model_there_are_rules(serving: Serving) -> None:
     client = await serving()
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    dry = await said(client, "memory_enrich", memory_id=id, enrich_structure=True, add_context=True, dry_run=True)
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    dry = await call_tool(client, "memory_enrich", memory_id=id, enrich_structure=True, add_context=True, dry_run=True)
     assert dry["by"] == "local" and "postgresql" in dry["added_tags"] and dry["entities"] == ["PostgreSQL"]
-    assert (await said(client, "memory_get", memory_id=id))["tags"] == []
-    await said(client, "memory_enrich", memory_id=id)
-    assert "postgresql" in (await said(client, "memory_get", memory_id=id))["tags"]
+    assert (await call_tool(client, "memory_get", memory_id=id))["tags"] == []
+    await call_tool(client, "memory_enrich", memory_id=id)
+    assert "postgresql" in (await call_tool(client, "memory_get", memory_id=id))["tags"]
 
 
 async def test_without_a_model_a_clearer_text_is_refused(serving: Serving) -> None:
     client = await serving()
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     only_text = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
     for dry_run in (True, False):
-        text, error = await refused(client, "memory_enrich", **only_text, dry_run=dry_run)
+        text, error = await call_failing_tool(client, "memory_enrich", **only_text, dry_run=dry_run)
         assert (error["number"], error["retryable"]) == (-32606, False) and "No model is available" in text
-    assert (await said(client, "memory_get", memory_id=id))["version"] == 1
-    tagged = await said(client, "memory_enrich", memory_id=id, enrich_structure=True)
+    assert (await call_tool(client, "memory_get", memory_id=id))["version"] == 1
+    tagged = await call_tool(client, "memory_enrich", memory_id=id, enrich_structure=True)
     assert tagged["added_tags"] and tagged["note"] == "No model wrote a clearer text."
-    again = await said(client, "memory_enrich", memory_id=id, enrich_tags=False)
+    again = await call_tool(client, "memory_enrich", memory_id=id, enrich_tags=False)
     assert again["note"] == "Nothing was changed."
 
 
@@ -310,22 +313,22 @@ LIMITS = (
 @pytest.mark.parametrize("strategy", ["merge", "summarize", "dedupe"])
 async def test_consolidate_leaves_open_conflicts_alone(serving: Serving, strategy: str) -> None:
     client = await serving()
-    ids = [(await said(client, "memory_capture", content=text, namespace="config"))["id"] for text in LIMITS]
-    open_conflicts = (await said(client, "memory_conflicts"))["conflicts"]
+    ids = [(await call_tool(client, "memory_capture", content=text, namespace="config"))["id"] for text in LIMITS]
+    open_conflicts = (await call_tool(client, "memory_conflicts"))["conflicts"]
     assert {open_conflicts[0]["memory_id"], open_conflicts[0]["other_id"]} == set(ids)
-    dry = await said(client, "memory_consolidate", strategy=strategy)
+    dry = await call_tool(client, "memory_consolidate", strategy=strategy)
     assert dry["groups"] == [] and dry["left_out"] == sorted(ids) and "memory_conflicts" in dry["note"]
-    done = await said(client, "memory_consolidate", strategy=strategy, dry_run=False)
+    done = await call_tool(client, "memory_consolidate", strategy=strategy, dry_run=False)
     assert not done.get("superseded") and done["left_out"] == sorted(ids)
-    assert (await said(client, "memory_conflicts"))["conflicts"] == open_conflicts
-    asked = await said(client, "memory_consolidate", strategy=strategy, dry_run=False, include_conflicts=True)
+    assert (await call_tool(client, "memory_conflicts"))["conflicts"] == open_conflicts
+    asked = await call_tool(client, "memory_consolidate", strategy=strategy, dry_run=False, include_conflicts=True)
     assert ids[0] in asked["superseded"] and "left_out" not in asked
 
 
 async def test_consolidate_leaves_out_a_memory_that_contradicts_one_outside_its_group(memories: MemoryStore) -> None:
     """Superseding one of a pair would take the conflict out of the list of conflicts, too."""
-    first, second = [await keep(memories, text, "config") for text in LIMITS]
-    twin = await keep(memories, LIMITS[0] + " of ours", "config", on_duplicate="keep")
+    first, second = [await capture_memory(memories, text, "config") for text in LIMITS]
+    twin = await capture_memory(memories, LIMITS[0] + " of ours", "config", on_duplicate="keep")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="dedupe")
     assert plan.clusters == [] and {first.id, second.id} <= set(plan.left_out) <= {first.id, second.id, twin.id}
 
@@ -333,16 +336,16 @@ async def test_consolidate_leaves_out_a_memory_that_contradicts_one_outside_its_
 async def test_consolidate_compares_memories_that_were_imported(serving: Serving) -> None:
     client = await serving()
     lines = [json.dumps({"content": text, "namespace": "config"}) for text in LIMITS]
-    assert (await said(client, "memory_import", data="\n".join(lines)))["added"] == 2
-    assert len((await said(client, "memory_consolidate"))["left_out"]) == 2
+    assert (await call_tool(client, "memory_import", data="\n".join(lines)))["added"] == 2
+    assert len((await call_tool(client, "memory_consolidate"))["left_out"]) == 2
 
 
 async def test_a_conflict_noted_after_the_plan_is_left_alone(memories: MemoryStore) -> None:
     for text in (LIMITS[0], LIMITS[0] + " of ours"):
-        await keep(memories, text, "config", on_duplicate="keep")
+        await capture_memory(memories, text, "config", on_duplicate="keep")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="dedupe")
     assert len(plan.clusters) == 1
-    await keep(memories, LIMITS[1], "config")
+    await capture_memory(memories, LIMITS[1], "config")
     assert (await consolidation.apply_consolidation(memories, plan)).superseded == []
 
 
@@ -353,13 +356,13 @@ async def test_a_conflict_noted_after_the_plan_is_left_alone(memories: MemorySto
 async def test_a_saved_prompt_is_there_when_the_call_returns(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     for version in range(5):
-        saved = await said(
+        saved = await call_tool(
             client, "memory_prompts", action="save", name="greet", content=f"Hello {version} {{{{who}}}}"
         )
         assert saved["note"] == "Available as the prompt greet."
         assert (await client.get_prompt("greet", {"who": "Ann"})).messages[0].content.text == f"Hello {version} Ann"
         await client.complete({"type": "ref/prompt", "name": "greet"}, "who", "")
-        await said(client, "memory_prompts", action="delete", name="greet")
+        await call_tool(client, "memory_prompts", action="delete", name="greet")
         with pytest.raises(ProtocolError):
             await client.get_prompt("greet", {"who": "Ann"})
         assert "greet" not in {one.name for one in await client.list_prompts()}
@@ -371,35 +374,35 @@ async def test_the_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> 
 
     async def change(name: str) -> None:
         for _ in range(4):
-            await said(client, "memory_prompts", action="save", name=name, content="Hello")
-            await said(client, "memory_prompts", action="delete", name=name)
+            await call_tool(client, "memory_prompts", action="save", name=name, content="Hello")
+            await call_tool(client, "memory_prompts", action="delete", name=name)
             assert name not in {one.name for one in await client.list_prompts()}
 
     await asyncio.gather(*(change(f"greet{number}") for number in range(4)))
 
 
 @pytest.mark.parametrize("name", ["memory", "memory_status"])
-async def test_deleting_a_prompt_removes_nothing_else_of_its_name(serving: Serving, name: str) -> None:
+async def test_deleting_a_prompt_removes_only_that_prompt(serving: Serving, name: str) -> None:
     client = await serving()
     tools = {one.name for one in await client.list_tools()}
-    await said(client, "memory_prompts", action="save", name=name, content="Hello")
-    await said(client, "memory_prompts", action="delete", name=name)
+    await call_tool(client, "memory_prompts", action="save", name=name, content="Hello")
+    await call_tool(client, "memory_prompts", action="delete", name=name)
     assert {one.name for one in await client.list_tools()} == tools
 
 
 async def test_saved_prompt_outside_the_listed_project_explains_how_to_run_it(serving: Serving, tmp_path: Path) -> None:
     """The list is that of the server's own project; this client works in another."""
     client = await serving(project=None, client={"roots": [tmp_path]})
-    saved = await said(client, "memory_prompts", action="save", name="greet", content="Hello")
+    saved = await call_tool(client, "memory_prompts", action="save", name="greet", content="Hello")
     assert "action run" in saved["note"]
-    assert (await said(client, "memory_prompts", action="run", name="greet"))["text"] == "Hello"
+    assert (await call_tool(client, "memory_prompts", action="run", name="greet"))["text"] == "Hello"
 
 
 async def test_a_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:
     client = await serving()
     definition = {"tone": {"description": "How to say it", "default": "kind", "choices": ["kind", "strict"]}}
     async with client.listen(prompts=True) as changes:
-        await said(
+        await call_tool(
             client,
             "memory_prompts",
             action="save",
@@ -415,13 +418,13 @@ async def test_a_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> Non
     assert got.messages[0].content.text == "Review {{tone}} a.py in a kind tone. Again: {{tone}} a.py"
     reference = {"type": "ref/prompt", "name": "review-file"}
     assert (await client.complete(reference, "tone", "s")).values == ["strict"]
-    run = await said(client, "memory_prompts", action="run", name="review-file", variables={"file": "b.py"})
+    run = await call_tool(client, "memory_prompts", action="run", name="review-file", variables={"file": "b.py"})
     assert run["text"].startswith("Review b.py in a kind tone")
-    again = await said(client, "memory_prompts", action="save", name="review-file", content="Look at {{file}}")
+    again = await call_tool(client, "memory_prompts", action="save", name="review-file", content="Look at {{file}}")
     assert again["prompts"][0]["version"] == 2
     async with client.listen(prompts=True) as changes:
-        await said(client, "memory_prompts", action="delete", name="review-file")
-        async with asyncio.timeout(PATIENCE):
+        await call_tool(client, "memory_prompts", action="delete", name="review-file")
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             async for _ in changes:
                 if "review-file" not in {one.name for one in await client.list_prompts()}:
                     break
@@ -429,14 +432,14 @@ async def test_a_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> Non
 
 async def test_saved_prompts_are_there_after_a_start(serving: Serving) -> None:
     first = await serving(tool_prefix="first")
-    await said(first, "first_prompts", action="save", name="hello", content="Say hello to {{who}}")
+    await call_tool(first, "first_prompts", action="save", name="hello", content="Say hello to {{who}}")
     second: Client = await serving()
     assert "hello" in {one.name for one in await second.list_prompts()}
 
 
 async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
     client = await serving()
-    _, error = await refused(client, "memory_prompts", action="get", name="nowhere")
+    _, error = await call_failing_tool(client, "memory_prompts", action="get", name="nowhere")
     assert error["number"] == -32607
     for arguments in (
         {"name": "memory_capture", "content": "taken"},
@@ -446,7 +449,7 @@ async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
         {"name": "x", "content": "{{a}}", "variables_def": {"b": {}}},
         {"name": "x", "content": f"The key is {KEY}"},
     ):
-        await refused(client, "memory_prompts", action="save", **arguments)
+        await call_failing_tool(client, "memory_prompts", action="save", **arguments)
     with pytest.raises(InvalidInput, match="requires values for a"):
         template = saved_prompts.build_prompt(
             domain="user", project=None, name="x", content="{{a}}", description="", variables={}, now=0
@@ -454,9 +457,7 @@ async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
         saved_prompts.render(template, {})
 
 
-async def test_after_a_large_import_the_database_knows_how_much_it_has(
-    memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_import_updates_planner_statistics(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL's planner goes by that, and would look minutes later."""
     text = serialization.dump(
         [build_record(MemoryDraft(content=f"note {n}", namespace="context"), n) for n in range(40)], "jsonl"
@@ -481,9 +482,9 @@ async def test_after_a_large_import_the_database_knows_how_much_it_has(
 
 
 async def test_graph_contains_entities_and_their_relations(memories: MemoryStore) -> None:
-    await keep(memories, "The billing service in src/billing.py uses PostgreSQL", author="Ann Lee")
-    await keep(memories, "PostgreSQL replaces MongoDB, says Bob Jones", "decisions")
-    await keep(memories, "Grafana shows `LatencyBudget`", "config")
+    await capture_memory(memories, "The billing service in src/billing.py uses PostgreSQL", author="Ann Lee")
+    await capture_memory(memories, "PostgreSQL replaces MongoDB, says Bob Jones", "decisions")
+    await capture_memory(memories, "Grafana shows `LatencyBudget`", "config")
     nodes = await memories.read(lambda tx: graph.list_entities(tx, None, 50))
     kinds = {one.name: one.kind for one in nodes}
     assert kinds["PostgreSQL"] == "Technology" and kinds["src/billing.py"] == "File"
@@ -495,7 +496,7 @@ async def test_graph_contains_entities_and_their_relations(memories: MemoryStore
     way = await memories.read(lambda tx: graph.shortest_path(tx, "Ann Lee", "MongoDB"))
     assert len(way.edges) == 2
     assert (await memories.read(lambda tx: graph.shortest_path(tx, "Ann Lee", "Grafana"))).edges == []
-    assert await found(memories, "", "entity:mongodb") == ["PostgreSQL replaces MongoDB, says Bob Jones"]
+    assert await search_contents(memories, "", "entity:mongodb") == ["PostgreSQL replaces MongoDB, says Bob Jones"]
     for picture in ("mermaid", "dot", "text"):
         assert "PostgreSQL" in graph.render_graph(near, picture)  # type: ignore[arg-type]
 
@@ -521,30 +522,30 @@ async def way(memories: MemoryStore, start: str, end: str) -> list[tuple[str, st
 
 async def test_a_way_is_searched_from_both_ends(memories: MemoryStore, asked: list[str]) -> None:
     for number in range(30):
-        await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
-        await keep(memories, f"`RightEnd` is beside `RightSide{number}`")
-    await keep(memories, "`LeftEnd` is beside `GoBetween`")
-    await keep(memories, "`GoBetween` is beside `RightEnd`")
+        await capture_memory(memories, f"`LeftEnd` is beside `LeftSide{number}`")
+        await capture_memory(memories, f"`RightEnd` is beside `RightSide{number}`")
+    await capture_memory(memories, "`LeftEnd` is beside `GoBetween`")
+    await capture_memory(memories, "`GoBetween` is beside `RightEnd`")
     found = await way(memories, "LeftEnd", "RightEnd")
     assert [set(edge) for edge in found] == [{"LeftEnd", "GoBetween"}, {"GoBetween", "RightEnd"}]
     assert asked == ["leftend", "rightend"]
 
 
-async def test_the_shortest_of_several_ways_is_found(memories: MemoryStore) -> None:
+async def test_shortest_path_is_found(memories: MemoryStore) -> None:
     for one, other in (("One", "Two"), ("Two", "Three"), ("Three", "Four"), ("Four", "Five"), ("Two", "Five")):
-        await keep(memories, f"`Step{one}` is beside `Step{other}`")
+        await capture_memory(memories, f"`Step{one}` is beside `Step{other}`")
     found = await way(memories, "StepOne", "StepFive")
     assert [set(edge) for edge in found] == [{"StepOne", "StepTwo"}, {"StepTwo", "StepFive"}]
     assert await way(memories, "StepOne", "StepOne") == []
     assert len(await way(memories, "StepFour", "StepOne")) == 3
 
 
-async def test_where_all_around_one_end_is_known_no_way_is_searched_from_the_other(
+async def test_path_search_stops_at_an_exhausted_component(
     memories: MemoryStore, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
-        await keep(memories, f"`LeftEnd` is beside `LeftSide{number}`")
-    await keep(memories, "`LonelyOne` is beside `LonelyTwo`")
+        await capture_memory(memories, f"`LeftEnd` is beside `LeftSide{number}`")
+    await capture_memory(memories, "`LonelyOne` is beside `LonelyTwo`")
     assert await way(memories, "LeftEnd", "LonelyOne") == []
     assert asked == ["leftend", "lonelyone", "lonelytwo"]
     asked.clear()
@@ -558,22 +559,22 @@ async def test_where_all_around_one_end_is_known_no_way_is_searched_from_the_oth
 
 async def test_the_graph_as_a_tool(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
-    listed = await said(client, "memory_graph")
+    await call_tool(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
+    listed = await call_tool(client, "memory_graph")
     assert {one["name"] for one in listed["nodes"]} == {"Django", "PostgreSQL"}
-    drawn = await said(client, "memory_graph", operation="visualize", entity="django")
+    drawn = await call_tool(client, "memory_graph", operation="visualize", entity="django")
     assert "-->|Uses|" in drawn["picture"]
-    await refused(client, "memory_graph", operation="path", entity="django")
+    await call_failing_tool(client, "memory_graph", operation="path", entity="django")
 
 
 async def test_the_rest_is_listed_when_all_is_offered(serving: Serving) -> None:
     client = await serving(tools="all")
-    await said(client, "memory_capture", **CAPTURE)
-    assert (await said(client, "memory_reindex"))["count"] == 1
-    assert (await said(client, "memory_gc"))["expired"] == 0
-    await refused(client, "memory_erase", filter="ns:decisions")
-    assert (await said(client, "memory_erase", filter="ns:decisions", confirm=True))["count"] == 1
-    assert (await said(client, "memory_status"))["total"] == 0
+    await call_tool(client, "memory_capture", **CAPTURE)
+    assert (await call_tool(client, "memory_reindex"))["count"] == 1
+    assert (await call_tool(client, "memory_gc"))["expired"] == 0
+    await call_failing_tool(client, "memory_erase", filter="ns:decisions")
+    assert (await call_tool(client, "memory_erase", filter="ns:decisions", confirm=True))["count"] == 1
+    assert (await call_tool(client, "memory_status"))["total"] == 0
 
 
 def test_an_empty_filter_is_known_as_such() -> None:

@@ -19,10 +19,10 @@ from portico.extend import http_request
 from portico_services.memory.extras import webhooks
 from portico_services.memory.service import Memory
 from support.http_threads import running
-from support.remembering import CAPTURE, said
+from support.remembering import CAPTURE, call_tool
 
 Serving = Callable[..., Any]
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 SECRET = "a secret of some length"
 
 
@@ -62,7 +62,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in a thread
             await asyncio.sleep(0.01)
 
@@ -73,10 +73,10 @@ async def test_each_change_is_reported_and_signed(
     monkeypatch.setenv("HOOK_SECRET", SECRET)
     hook = {"url": receiver.url, "allow_private_hosts": True, "secret_env": "HOOK_SECRET"}
     client = await serving(webhooks={"chat": hook}, tools="all")
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    await said(client, "memory_update", memory_id=id, tags=["database"])
-    await said(client, "memory_delete", memory_id=id)
-    await said(client, "memory_restore", memory_id=id)
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    await call_tool(client, "memory_update", memory_id=id, tags=["database"])
+    await call_tool(client, "memory_delete", memory_id=id)
+    await call_tool(client, "memory_restore", memory_id=id)
     await until(lambda: len(receiver.told) == 4)
     messages = [json.loads(body) for _, body in receiver.told]
     changes = ["captured", "updated", "deleted", "restored"]
@@ -88,8 +88,8 @@ async def test_each_change_is_reported_and_signed(
         expected = base64.b64encode(hmac.digest(SECRET.encode(), signed, hashlib.sha256)).decode()
         assert headers["webhook-signature"] == f"v1,{expected}"
     # The receiver has the last message before its answer has come.
-    async with asyncio.timeout(PATIENCE):
-        while (state := (await said(client, "memory_webhooks"))["webhooks"][0])["waiting"]:  # noqa: ASYNC110
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while (state := (await call_tool(client, "memory_webhooks"))["webhooks"][0])["waiting"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (state["delivered"], state["signed"], state["host"]) == (4, True, "127.0.0.1")
     assert "t0ken" not in str(state)
@@ -103,8 +103,8 @@ async def test_a_failure_is_tried_again_in_the_background(
     client = await serving(
         webhooks={"chat": {"url": receiver.url, "allow_private_hosts": True, "events": ["captured"]}}
     )
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    await said(client, "memory_delete", memory_id=id)
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
+    await call_tool(client, "memory_delete", memory_id=id)
     await until(lambda: len(receiver.told) == 3)
     assert len({headers["webhook-id"] for headers, _ in receiver.told}) == 1
 
@@ -115,14 +115,14 @@ async def test_capture_does_not_wait_for_unreachable_webhooks(
     monkeypatch.setattr(webhooks, "MAX_QUEUED_DELIVERIES", 2)
     client = await serving(webhooks={"gone": {"url": "http://127.0.0.1:1/", "allow_private_hosts": True}}, tools="all")
     for number in range(6):
-        await said(client, "memory_capture", content=f"Note number {number} of several.", namespace="context")
-    (state,) = (await said(client, "memory_webhooks"))["webhooks"]
+        await call_tool(client, "memory_capture", content=f"Note number {number} of several.", namespace="context")
+    (state,) = (await call_tool(client, "memory_webhooks"))["webhooks"]
     assert state["delivered"] == 0 and state["waiting"] <= 3 and state["failed"] >= 3
 
 
 async def test_one_can_be_tried(serving: Serving, receiver: Receiver) -> None:
     client = await serving(webhooks={"chat": {"url": receiver.url, "allow_private_hosts": True}}, tools="all")
-    assert (await said(client, "memory_webhooks", action="test", name="chat"))[
+    assert (await call_tool(client, "memory_webhooks", action="test", name="chat"))[
         "note"
     ] == "Delivered; the receiver returned 204."
     refused = await client.call_tool("memory_webhooks", {"action": "test", "name": "no"}, raise_on_error=False)
@@ -132,10 +132,10 @@ async def test_one_can_be_tried(serving: Serving, receiver: Receiver) -> None:
 async def test_undelivered_webhook_counts_as_waiting(serving: Serving) -> None:
     """Also the one that is tried at the moment; and who is not reached has not answered."""
     client = await serving(webhooks={"gone": {"url": "http://127.0.0.1:1/", "allow_private_hosts": True}}, tools="all")
-    tried = await said(client, "memory_webhooks", action="test", name="gone")
+    tried = await call_tool(client, "memory_webhooks", action="test", name="gone")
     assert tried["note"] == "Delivery failed: ConnectError."
-    await said(client, "memory_capture", **CAPTURE)
-    (state,) = (await said(client, "memory_webhooks"))["webhooks"]
+    await call_tool(client, "memory_capture", **CAPTURE)
+    (state,) = (await call_tool(client, "memory_webhooks"))["webhooks"]
     assert (state["waiting"], state["delivered"], state["failed"]) == (1, 0, 0)
 
 
@@ -171,7 +171,7 @@ async def test_groups_have_members_with_roles(serving: Serving) -> None:
     client = await serving(tools="all")
 
     async def groups(**arguments: Any) -> Any:
-        return (await said(client, "memory_groups", **arguments))["groups"]
+        return (await call_tool(client, "memory_groups", **arguments))["groups"]
 
     assert await groups() == []
 

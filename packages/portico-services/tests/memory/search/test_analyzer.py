@@ -42,12 +42,12 @@ def terms(text: str) -> set[str]:
         ("```python\nimport numpy\n```", {"python", "import", "numpi"}),
     ],
 )
-def test_words_of_code_and_of_other_scripts_are_found(text: str, wanted: set[str]) -> None:
+def test_code_and_non_latin_terms_are_indexed(text: str, wanted: set[str]) -> None:
     assert wanted <= terms(text)
 
 
 @given(st.text(alphabet="aZ19._-'/#\n\x1c\t "))
-def test_words_do_not_depend_on_a_version_number_behind_them(text: str) -> None:
+def test_terms_ignore_version_suffixes(text: str) -> None:
     assert tokenize_words(f"{text} 1.2") == [*tokenize_words(text), "1.2"]
 
 
@@ -66,7 +66,7 @@ def test_a_text_without_end_has_an_end() -> None:
 
 
 @given(st.text())
-def test_any_text_is_words_and_a_question(text: str) -> None:
+def test_any_text_can_be_indexed_and_queried(text: str) -> None:
     reading = analyze(text, 0)
     assert all(term and " " not in term for term in reading.terms)
     assert reading.substance <= len(reading.terms)
@@ -91,7 +91,7 @@ def test_a_stem_is_never_longer_by_more_than_a_letter(word: str) -> None:
         ("hope", "hoping", "hoped"),
     ],
 )
-def test_forms_of_a_word_are_one_word(forms: tuple[str, ...]) -> None:
+def test_inflected_forms_share_a_stem(forms: tuple[str, ...]) -> None:
     assert len({normalize_term(form) for form in forms}) == 1
 
 
@@ -109,7 +109,7 @@ def test_date_formats_yield_the_same_term(text: str) -> None:
     assert "@8/5" in date_terms(text, AT)
 
 
-def test_a_memory_is_found_by_when_it_was_made() -> None:
+def test_memory_is_found_by_creation_time() -> None:
     assert {"@9/5", "may", "2023"} <= date_terms("hello", AT)
     assert date_terms("hello") == set()
     assert {"2022"} <= date_terms("last year", AT)

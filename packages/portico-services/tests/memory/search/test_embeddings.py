@@ -26,11 +26,11 @@ from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
 from support.engines import sqlite_engine  # noqa: F401
 from support.paths import ROOT
-from support.remembering import keep
+from support.remembering import capture_memory
 
 np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico-services[memory-vectors]'")
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 SAME = {"feline": "cat", "automobile": "car", "purchase": "buy"}
 
 
@@ -62,7 +62,7 @@ async def opened(url: str, meanings: EmbeddingIndex | None) -> AsyncIterator[Mem
 
 
 async def encoded(memories: MemoryStore, count: int, named: str = "synonyms") -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await memories.wait_until_indexed()
     sql = "select count(*) from memory_vector where model = :named"
     assert await memories.read(lambda tx: tx.fetch_one(int, sql, {"named": named})) == count
@@ -75,8 +75,8 @@ async def sought(memories: MemoryStore, query: str, mode: Any, filter: str = "")
 
 async def test_synonym_is_found_by_vector_search(url: str) -> None:
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
-        await keep(memories, "cat sleeps")
-        await keep(memories, "car drives", tags=["traffic"])
+        await capture_memory(memories, "cat sleeps")
+        await capture_memory(memories, "car drives", tags=["traffic"])
         await encoded(memories, 2)
         page = await memories.recall("feline", memories.filter(""), mode="text")
         assert all(hit.weak for hit in page.hits)
@@ -89,8 +89,8 @@ async def test_synonym_is_found_by_vector_search(url: str) -> None:
 async def test_memory_is_encoded_with_the_preceding_message(url: str) -> None:
     encoder = Synonyms()
     async with opened(url, EmbeddingIndex("synonyms", lambda: encoder)) as memories:
-        await keep(memories, "Do you have a cat?", thread="talk", author="Ann")
-        await keep(memories, "Two of them.", thread="talk", author="Ben")
+        await capture_memory(memories, "Do you have a cat?", thread="talk", author="Ann")
+        await capture_memory(memories, "Two of them.", thread="talk", author="Ben")
         await encoded(memories, 2)
     assert "Ann: Do you have a cat?\nBen: Two of them." in encoder.encoded
 
@@ -98,7 +98,7 @@ async def test_memory_is_encoded_with_the_preceding_message(url: str) -> None:
 async def test_encoding_goes_on_after_a_restart(url: str) -> None:
     async with opened(url, None) as memories:
         for number in range(40):
-            await keep(memories, f"automobile {number}", on_duplicate="keep")
+            await capture_memory(memories, f"automobile {number}", on_duplicate="keep")
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
         await encoded(memories, 40)
         assert len(await sought(memories, "car 7", "vector")) == 3
@@ -126,7 +126,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL here")
-async def test_encoding_goes_on_after_a_kill_and_its_progress_is_reported(url: str) -> None:
+async def test_embedding_resumes_after_kill_and_reports_progress(url: str) -> None:
     total, done = 3 * embeddings.ENCODE_BATCH_SIZE, 2 * embeddings.ENCODE_BATCH_SIZE
     async with opened(url, None) as memories:
         await memories.capture_batch(
@@ -134,7 +134,7 @@ async def test_encoding_goes_on_after_a_kill_and_its_progress_is_reported(url: s
         )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url, env=environment)
-    assert await asyncio.wait_for(killed.wait(), PATIENCE) == -signal.SIGKILL
+    assert await asyncio.wait_for(killed.wait(), TIMEOUT_SECONDS) == -signal.SIGKILL
     async with opened(url, None) as memories:
         counts = await memories.read(statistics.collect_counts)
         assert (counts.total, counts.indexed, counts.embedded) == (total, total, done)
@@ -147,8 +147,8 @@ async def test_encoding_goes_on_after_a_kill_and_its_progress_is_reported(url: s
 
 async def test_deleted_memory_leaves_no_vector(url: str) -> None:
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
-        kept = await keep(memories, "purchase order")
-        await keep(memories, "cat and car")
+        kept = await capture_memory(memories, "purchase order")
+        await capture_memory(memories, "cat and car")
         await encoded(memories, 2)
         assert (await sought(memories, "buy order", "vector"))[0] == "purchase order"
         await memories.delete(kept.id, hard=True)
@@ -167,7 +167,7 @@ class Interrupted(Synonyms):
 
     def encode(self, texts: Sequence[str], most: int) -> list[Any]:
         self._begun.set()
-        assert self._changed.wait(PATIENCE)
+        assert self._changed.wait(TIMEOUT_SECONDS)
         return super().encode(texts, most)
 
 
@@ -175,8 +175,8 @@ async def test_memory_updated_during_encoding_is_encoded_again(url: str) -> None
     changed, begun = threading.Event(), threading.Event()
     async with opened(url, EmbeddingIndex("synonyms", lambda: Interrupted(changed, begun))) as memories:
         try:
-            taken = await keep(memories, "cat sleeps")
-            assert await asyncio.to_thread(begun.wait, PATIENCE)
+            taken = await capture_memory(memories, "cat sleeps")
+            assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
             await memories.update(taken.id, content="car drives")
         finally:
             changed.set()
@@ -185,11 +185,11 @@ async def test_memory_updated_during_encoding_is_encoded_again(url: str) -> None
         assert [(hit.record.content, hit.weak) for hit in page.hits] == [("car drives", False)]
 
 
-async def test_signs_are_read_again_when_many_of_them_are_old(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stale_signatures_are_reloaded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "MAX_STALE_SIGNATURES", 2)
     monkeypatch.setattr(embeddings, "SIGNATURE_READ_BATCH", 3)
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
-        kept = await keep(memories, "cat one")
+        kept = await capture_memory(memories, "cat one")
         await encoded(memories, 1)
         for number in range(6):
             await memories.update(kept.id, content=f"cat {number} car")
@@ -202,7 +202,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_words(url: str) -> None:
         raise EmbeddingsUnavailable("The model is damaged.")
 
     async with opened(url, EmbeddingIndex("broken", broken)) as memories:
-        await keep(memories, "cat sleeps")
+        await capture_memory(memories, "cat sleeps")
         assert await sought(memories, "cat", "hybrid") == ["cat sleeps"]
         with pytest.raises(Exception, match="damaged"):
             await sought(memories, "cat", "vector")
@@ -254,10 +254,10 @@ def test_real_model_matches_the_published_similarities(real: Path) -> None:
     assert float(sunny @ stadium) == pytest.approx(0.1411, abs=1e-3)
 
 
-async def test_the_real_model_finds_other_words(url: str, real: Path) -> None:
+async def test_model_finds_synonyms(url: str, real: Path) -> None:
     async with opened(url, model_loader.load_embedding_index(real)) as memories:
-        await keep(memories, "Ann adopted a puppy from the shelter", "context")
-        await keep(memories, "The invoice was paid in euros", "context")
+        await capture_memory(memories, "Ann adopted a puppy from the shelter", "context")
+        await capture_memory(memories, "The invoice was paid in euros", "context")
         await encoded(memories, 2, "all-MiniLM-L6-v2")
         assert (await sought(memories, "Does anybody own a dog?", "vector"))[0].startswith("Ann adopted")
 

@@ -17,9 +17,9 @@ from portico_services.memory.search.index import INDEX_TABLES
 from portico_services.memory.store import garbage_collection, memory_store as memories
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import found, keep
+from support.remembering import capture_memory, search_contents
 
-PATIENCE = 30
+TIMEOUT_SECONDS = 30
 
 
 async def rows(memories: MemoryStore, table: str) -> int:
@@ -32,7 +32,7 @@ async def left(memories: MemoryStore) -> dict[str, int]:
 
 
 async def whole(memories: MemoryStore) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await memories.wait_until_indexed()
     assert await memories.read(index_builder.is_complete)
 
@@ -65,26 +65,26 @@ async def test_thread_continues_where_it_ended_and_other_memories_have_no_thread
     memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(id_allocator, "MAX_THREAD_LENGTH", 3)
-    await keep(memories, "one", thread="t")
-    await keep(memories, "alone")
+    await capture_memory(memories, "one", thread="t")
+    await capture_memory(memories, "alone")
     drafts = [MemoryDraft(content=said, namespace="decisions", thread="t") for said in ("two", "three", "four")]
     await memories.capture_batch([*drafts, MemoryDraft(content="other", namespace="decisions", thread="u")])
-    await keep(memories, "five", thread="t")
+    await capture_memory(memories, "five", thread="t")
     found = await places(memories)
     assert [found[said][1] for said in ("one", "two", "three", "four", "five", "other")] == [0, 1, 2, 0, 1, 0]
     assert found["one"][0] == found["three"][0] != found["four"][0] == found["five"][0]
     assert found["alone"][1] == id_allocator.ALONE
     # What an older release has written may be beyond that.
     monkeypatch.setattr(id_allocator, "MAX_THREAD_LENGTH", 1)
-    await keep(memories, "six", thread="t")
+    await capture_memory(memories, "six", thread="t")
     assert (await places(memories))["six"][1] == 0
     await fits(memories)
 
 
-async def test_when_all_is_gone_nothing_is_left(memories: MemoryStore) -> None:
-    first = await keep(memories, "Ann likes kumquats", author="Ann Lee", thread="t1")
-    await keep(memories, "So do I", author="Bob", thread="t1")
-    await keep(memories, "Kumquats are small", "learnings", domain="user")
+async def test_purge_leaves_no_index_entries(memories: MemoryStore) -> None:
+    first = await capture_memory(memories, "Ann likes kumquats", author="Ann Lee", thread="t1")
+    await capture_memory(memories, "So do I", author="Bob", thread="t1")
+    await capture_memory(memories, "Kumquats are small", "learnings", domain="user")
     await memories.update(first.id, content="Ann likes oranges")
     await fits(memories)
     await memories.delete(first.id)
@@ -95,18 +95,18 @@ async def test_when_all_is_gone_nothing_is_left(memories: MemoryStore) -> None:
 
 async def test_delete_removes_terms_that_were_tokenized_differently(memories: MemoryStore) -> None:
     """A text may have been read by another Python, which knows other characters as letters."""
-    kept = await keep(memories, "Ann likes kumquats")
-    other = await keep(memories, "Bob likes oranges")
+    kept = await capture_memory(memories, "Ann likes kumquats")
+    other = await capture_memory(memories, "Bob likes oranges")
     sql = "update memory_posting set term = 'kum' where term = (select term from memory_posting where term like 'kum%')"
     assert await memories.write(lambda tx: tx.execute(sql)) == 1
     await memories.delete(kept.id, hard=True)
     assert await memories.read(lambda tx: tx.fetch_all(str, "select term from memory_posting where term = 'kum'")) == []
     await fits(memories)
-    assert await found(memories, "oranges") == [other.content]
+    assert await search_contents(memories, "oranges") == [other.content]
 
 
 async def test_every_change_keeps_the_index_in_step(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = [await keep(memories, f"{word} grows in the garden", ttl=ttl) for word, ttl in
+    kept = [await capture_memory(memories, f"{word} grows in the garden", ttl=ttl) for word, ttl in
             (("basil", None), ("thyme", None), ("mint", "1h"), ("sage", None), ("dill", None))]  # fmt: skip
     await memories.update(kept[0].id, namespace="learnings")
     await memories.update(kept[1].id, status="archived")
@@ -116,19 +116,19 @@ async def test_every_change_keeps_the_index_in_step(memories: MemoryStore, monke
         MemoryDraft(content="dill grows in the garden", namespace="decisions", on_duplicate="supersede")
     )
     await fits(memories)
-    assert sorted(await found(memories, "garden")) == sorted(
+    assert sorted(await search_contents(memories, "garden")) == sorted(
         f"{word} grows in the garden" for word in ("basil", "mint", "sage", "dill")
     )
     later = timestamps.now_ms() + 2 * 3_600_000
     monkeypatch.setattr(timestamps, "now_ms", lambda: later)
     await garbage_collection.collect_garbage(memories, dry_run=False)
     await fits(memories)
-    assert "mint grows in the garden" not in await found(memories, "garden")
+    assert "mint grows in the garden" not in await search_contents(memories, "garden")
 
 
 async def test_erased_memory_leaves_no_terms_in_the_index(memories: MemoryStore) -> None:
-    await keep(memories, "The xylophonist lives in Zanzibar", author="Quentin Yggdrasil", thread="quetzal")
-    await keep(memories, "Nothing to hide here")
+    await capture_memory(memories, "The xylophonist lives in Zanzibar", author="Quentin Yggdrasil", thread="quetzal")
+    await capture_memory(memories, "Nothing to hide here")
     assert await garbage_collection.erase_memories(memories, author="Quentin Yggdrasil") == 1
 
     def said(tx: Transaction) -> str:
@@ -145,7 +145,7 @@ async def test_erased_memory_leaves_no_terms_in_the_index(memories: MemoryStore)
 
 async def test_reindexing_gives_the_same_lists(memories: MemoryStore) -> None:
     for number in range(30):
-        await keep(memories, f"Step {number} of the recipe uses flour", thread="cake", at="2026-01-01")
+        await capture_memory(memories, f"Step {number} of the recipe uses flour", thread="cake", at="2026-01-01")
     before = [hit.record.id for hit in (await memories.recall("flour in step 7", memories.filter(""))).hits]
     assert await memories.reindex() == 30
     after = [hit.record.id for hit in (await memories.recall("flour in step 7", memories.filter(""))).hits]
@@ -176,7 +176,7 @@ async def test_a_store_that_has_no_index_gets_one(url: str, monkeypatch: pytest.
         await whole(second)
         await fits(second)
         assert (await second.recall("pear 599", second.filter(""))).note is None
-        assert "pear number 599" in await found(second, "pear 599", limit=3)
+        assert "pear number 599" in await search_contents(second, "pear 599", limit=3)
         await second.close()
 
 
@@ -184,8 +184,8 @@ async def test_memory_captured_during_the_index_build_is_found_immediately(memor
     await memories.capture_batch([MemoryDraft(content=f"fig {number}", namespace="learnings") for number in range(40)])
     await memories.write(index_builder.reset)
     await memories.write(lambda tx: index_builder.build_batch(tx, 10))
-    await keep(memories, "a papaya among figs")
-    assert await found(memories, "papaya") == ["a papaya among figs"]
+    await capture_memory(memories, "a papaya among figs")
+    assert await search_contents(memories, "papaya") == ["a papaya among figs"]
     while await memories.write(lambda tx: index_builder.build_batch(tx, 10)):
         pass
     await fits(memories)
@@ -193,13 +193,13 @@ async def test_memory_captured_during_the_index_build_is_found_immediately(memor
 
 @pytest.mark.parametrize("damage", ["drop table memory_posting", "drop table memory_scope"])
 async def test_a_lost_table_is_made_again(memories: MemoryStore, damage: str) -> None:
-    await keep(memories, "the mango is ripe")
+    await capture_memory(memories, "the mango is ripe")
     await memories.database.write(lambda tx: tx.execute(damage))
-    await keep(memories, "the guava is not")
-    await found(memories, "anything")
+    await capture_memory(memories, "the guava is not")
+    await search_contents(memories, "anything")
     await whole(memories)
-    assert await found(memories, "mango") == ["the mango is ripe"]
-    assert await found(memories, "guava") == ["the guava is not"]
+    assert await search_contents(memories, "mango") == ["the mango is ripe"]
+    assert await search_contents(memories, "guava") == ["the guava is not"]
     await fits(memories)
 
 
@@ -212,14 +212,12 @@ async def test_a_lost_table_is_made_again(memories: MemoryStore, damage: str) ->
         "drop table memory_indexed",
     ],
 )
-async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
-    url: str, damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_incomplete_index_is_detected_on_open(url: str, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_maintenance, "INTEGRITY_CHECK_DELAY_SECONDS", 0)
     async with Database(url) as database:
         first = MemoryStore(database, project="here/project")
         await first.open()
-        await keep(first, "the quince is sour")
+        await capture_memory(first, "the quince is sour")
         await whole(first)
         await first.write(lambda tx: tx.execute(damage))
         await first.close()
@@ -227,7 +225,7 @@ async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
         await second.open(verify=True)
         await whole(second)
         await fits(second)
-        assert await found(second, "quince") == ["the quince is sour"]
+        assert await search_contents(second, "quince") == ["the quince is sour"]
         await second.close()
 
 
@@ -244,11 +242,11 @@ async def test_pages_of_the_index_that_were_overwritten_are_noticed(tmp_path: Pa
     async with Database(path) as database:
         memories = MemoryStore(database, project="here/project")
         await memories.open()
-        await found(memories, "olive")
-        await keep(memories, "a caper")
+        await search_contents(memories, "olive")
+        await capture_memory(memories, "a caper")
         await whole(memories)
         await fits(memories)
-        assert "olive 123 pit pit pit pit pit stone" in await found(memories, "olive 123", limit=3)
+        assert "olive 123 pit pit pit pit pit stone" in await search_contents(memories, "olive 123", limit=3)
         await memories.close()
 
 

@@ -225,5 +225,5 @@ def test_texts_are_multiplied_together_and_not_padded(drawn: Path, monkeypatch: 
     assert len(passes) < 2 * sum(passes) / MAX_BATCH_TOKENS + 1
 
 
-def test_nothing_to_encode_gives_nothing(drawn: Path) -> None:
+def test_empty_input_has_no_embeddings(drawn: Path) -> None:
     assert MiniLM(drawn).encode([], MOST) == []

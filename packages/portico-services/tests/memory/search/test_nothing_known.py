@@ -6,12 +6,12 @@ import pytest
 
 from portico_services.memory.search.candidates import MIN_TRANSCRIPT_MESSAGES
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import keep, said
+from support.remembering import call_tool, capture_memory
 
 
 async def test_unrelated_query_reports_that_nothing_is_known(memories: MemoryStore) -> None:
-    await keep(memories, "The retention of audit logs is seven years")
-    await keep(memories, "The office is closed on Monday")
+    await capture_memory(memories, "The retention of audit logs is seven years")
+    await capture_memory(memories, "The office is closed on Monday")
     everywhere = memories.filter("")
     assert not (await memories.recall("retention of audit logs", everywhere)).nothing_known
     for query in ("quantum chromodynamics", "why was the yearly balance sheet for the tax office of Hamburg late"):
@@ -23,23 +23,23 @@ async def test_unrelated_query_reports_that_nothing_is_known(memories: MemorySto
     assert not (await memories.recall("", everywhere)).nothing_known
 
 
-async def test_empty_store_knows_nothing(memories: MemoryStore) -> None:
+async def test_empty_store_returns_no_matches(memories: MemoryStore) -> None:
     assert (await memories.recall("anything at all", memories.filter(""))).nothing_known
 
 
 @pytest.mark.parametrize("filter", ["", "tag:ops", "entity:ann", "author:Ann"])
 @pytest.mark.parametrize("status", ["superseded", "archived"])
 async def test_memory_that_is_not_current_is_never_a_match(memories: MemoryStore, status: str, filter: str) -> None:
-    old = await keep(memories, "Ann said that deploys run on Fridays", tags=["ops"], author="Ann")
+    old = await capture_memory(memories, "Ann said that deploys run on Fridays", tags=["ops"], author="Ann")
     await memories.update(old.id, status=status)
-    await keep(memories, "Lunch with @ann is at noon", tags=["ops"], author="Ann")
+    await capture_memory(memories, "Lunch with @ann is at noon", tags=["ops"], author="Ann")
     page = await memories.recall("when do deploys run", memories.filter(filter))
     assert all("deploys" not in hit.record.content for hit in page.hits)
     assert page.nothing_known
 
 
 async def test_explanation_names_terms_synonyms_time_and_author(memories: MemoryStore) -> None:
-    await keep(memories, "Use PostgreSQL for storage", author="Ann Lee", at="2026-05-08")
+    await capture_memory(memories, "Use PostgreSQL for storage", author="Ann Lee", at="2026-05-08")
     query = "Which database did Ann pick for storage on 8 May?"
     page = await memories.recall(query, memories.filter(""), explain=True)
     explanation = page.hits[0].explanation
@@ -57,11 +57,11 @@ async def test_explanation_names_terms_synonyms_time_and_author(memories: Memory
 
 async def test_tool_reports_nothing_known_and_explains(serving) -> None:  # type: ignore[no-untyped-def]
     client = await serving()
-    await said(client, "memory_capture", content="Use PostgreSQL for storage", namespace="decisions")
-    recalled = await said(client, "memory_recall", query="which database", explain=True)
+    await call_tool(client, "memory_capture", content="Use PostgreSQL for storage", namespace="decisions")
+    recalled = await call_tool(client, "memory_recall", query="which database", explain=True)
     assert "nothing_known" not in recalled
     assert recalled["memories"][0]["explain"] == {"synonyms": ["database"]}
-    recalled = await said(client, "memory_recall", query="quantum chromodynamics")
+    recalled = await call_tool(client, "memory_recall", query="quantum chromodynamics")
     assert recalled["nothing_known"] is True
     assert "explain" not in recalled["memories"][0]
 
@@ -74,7 +74,9 @@ async def test_transcript_ranks_the_section_that_discusses_the_query(memories: M
     for number in range(150, 162, 3):
         turns[number] = f"The budget for the remote control leaves {number} euros for rubber buttons"
     for number, turn in enumerate(turns):
-        await keep(memories, turn, thread="meeting", author=("Ann", "Bob", "Eve")[number % 3], at="2026-05-08")
+        await capture_memory(
+            memories, turn, thread="meeting", author=("Ann", "Bob", "Eve")[number % 3], at="2026-05-08"
+        )
     page = await memories.recall("What was said about the budget of the remote control?", memories.filter(""), limit=5)
     assert [hit.record.content for hit in page.hits[:4]] == sorted(
         (hit.record.content for hit in page.hits[:4]), key=lambda text: "rubber" not in text

@@ -13,7 +13,7 @@ from portico_services.memory.search import candidates, index_builder
 from portico_services.memory.store import query_plan
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import found, keep, refused, said
+from support.remembering import call_failing_tool, call_tool, capture_memory, search_contents
 
 WORDS = "server port cache index token build deploy branch review memory query vector store thread client".split()  # noqa: SIM905
 
@@ -54,7 +54,7 @@ async def lists(url: str) -> list[list[str]]:
         memories = MemoryStore(database, project="here/project")
         await memories.open()
         await memories.capture_batch(drafts(250))
-        answers = [await found(memories, query, filter, limit=25) for query, filter in QUESTIONS]
+        answers = [await search_contents(memories, query, filter, limit=25) for query, filter in QUESTIONS]
         await memories.close()
     return answers
 
@@ -66,8 +66,8 @@ async def test_both_engines_give_the_same_lists(tmp_path: Path, postgres_url: st
 
 
 async def test_the_best_is_first_and_has_the_score_of_one(memories: MemoryStore) -> None:
-    await keep(memories, "The staging database runs PostgreSQL 15")
-    await keep(memories, "The database of the shop is SQLite", "context")
+    await capture_memory(memories, "The staging database runs PostgreSQL 15")
+    await capture_memory(memories, "The database of the shop is SQLite", "context")
     page = await memories.recall("which PostgreSQL does the staging database run?", memories.filter(""))
     assert page.hits[0].record.content == "The staging database runs PostgreSQL 15"
     scores = [hit.score for hit in page.hits]
@@ -78,18 +78,20 @@ async def test_the_best_is_first_and_has_the_score_of_one(memories: MemoryStore)
 
 async def test_neighbours_in_a_thread_help_to_find_an_answer(memories: MemoryStore) -> None:
     for number in range(12):
-        await keep(memories, f"Small talk about nothing, part {number}", "context", thread="other", author="Ben")
-    await keep(memories, "Which city did you grow up in?", "context", thread="talk", author="Ben")
-    await keep(memories, "In Bergen, by the harbour", "context", thread="talk", author="Ann")
-    assert "In Bergen, by the harbour" in (await found(memories, "In which city did Ann grow up?"))[:2]
+        await capture_memory(
+            memories, f"Small talk about nothing, part {number}", "context", thread="other", author="Ben"
+        )
+    await capture_memory(memories, "Which city did you grow up in?", "context", thread="talk", author="Ben")
+    await capture_memory(memories, "In Bergen, by the harbour", "context", thread="talk", author="Ann")
+    assert "In Bergen, by the harbour" in (await search_contents(memories, "In which city did Ann grow up?"))[:2]
 
 
 async def test_named_author_is_preferred(memories: MemoryStore) -> None:
-    await keep(memories, "Hello, nice to see you", "context", thread="talk", author="Ben")
-    await keep(memories, "I painted the fence green", "context", thread="talk", author="Ben")
-    await keep(memories, "I painted the door red", "context", thread="talk", author="Ann")
-    assert (await found(memories, "What has Ann painted?"))[0] == "I painted the door red"
-    assert (await found(memories, "What has Ben painted?"))[0] == "I painted the fence green"
+    await capture_memory(memories, "Hello, nice to see you", "context", thread="talk", author="Ben")
+    await capture_memory(memories, "I painted the fence green", "context", thread="talk", author="Ben")
+    await capture_memory(memories, "I painted the door red", "context", thread="talk", author="Ann")
+    assert (await search_contents(memories, "What has Ann painted?"))[0] == "I painted the door red"
+    assert (await search_contents(memories, "What has Ben painted?"))[0] == "I painted the fence green"
 
 
 @pytest.mark.parametrize("query", ["what did Zoë say", "What has zoë said?", "anything from Zoë?"])
@@ -100,7 +102,7 @@ async def test_query_of_only_a_name_finds_the_memories_of_that_author(memories: 
         ("Zoë", "Mind the dog"),
         ("Ben", "A"),
     ):
-        await keep(memories, text, "context", author=author, thread="t")
+        await capture_memory(memories, text, "context", author=author, thread="t")
     page = await memories.recall(query, memories.filter(""))
     assert [(hit.record.content, hit.weak) for hit in page.hits] == [
         ("Mind the dog", False),
@@ -111,18 +113,18 @@ async def test_query_of_only_a_name_finds_the_memories_of_that_author(memories: 
 
 
 async def test_term_that_is_also_an_author_name_is_still_matched(memories: MemoryStore) -> None:
-    await keep(memories, "A nightly job cleans the cache", "context", author="build bot")
-    await keep(memories, "The build takes ten minutes", "context")
-    assert (await found(memories, "how long does the build take"))[0] == "The build takes ten minutes"
+    await capture_memory(memories, "A nightly job cleans the cache", "context", author="build bot")
+    await capture_memory(memories, "The build takes ten minutes", "context")
+    assert (await search_contents(memories, "how long does the build take"))[0] == "The build takes ten minutes"
 
 
-async def test_a_memory_is_found_by_its_day(memories: MemoryStore) -> None:
-    await keep(memories, "We walked along the river", "context", at="2026-05-08T10:00:00Z")
-    await keep(memories, "We walked up the hill", "context", at="2026-07-21T10:00:00Z")
-    assert (await found(memories, "where did we walk on July 21st?"))[0] == "We walked up the hill"
+async def test_memory_is_found_by_date(memories: MemoryStore) -> None:
+    await capture_memory(memories, "We walked along the river", "context", at="2026-05-08T10:00:00Z")
+    await capture_memory(memories, "We walked up the hill", "context", at="2026-07-21T10:00:00Z")
+    assert (await search_contents(memories, "where did we walk on July 21st?"))[0] == "We walked up the hill"
 
 
-async def test_a_filter_that_leaves_few_finds_them(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_selective_filter_returns_its_matches(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "MAX_CANDIDATES", 20)
     await memories.capture_batch(
         [MemoryDraft(content=f"gooseberry {number}", namespace="learnings") for number in range(400)]
@@ -131,23 +133,23 @@ async def test_a_filter_that_leaves_few_finds_them(memories: MemoryStore, monkey
             for n in (1, 2)
         ]
     )
-    assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
+    assert len(await search_contents(memories, "gooseberry 7", "tag:jam")) == 2
     monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ROWS", 0)
     monkeypatch.setattr(query_plan, "MAX_FULL_READ_ROWS", 1)
-    assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
-    assert await found(memories, "gooseberry 7", "tag:marmalade") == []
+    assert len(await search_contents(memories, "gooseberry 7", "tag:jam")) == 2
+    assert await search_contents(memories, "gooseberry 7", "tag:marmalade") == []
 
 
 async def test_archived_memories_are_searched_by_terms(memories: MemoryStore) -> None:
-    kept = await keep(memories, "The old plan was to use Redis")
+    kept = await capture_memory(memories, "The old plan was to use Redis")
     await memories.update(kept.id, status="archived")
-    assert await found(memories, "redis") == []
-    assert await found(memories, "redis plan", "status:archived") == ["The old plan was to use Redis"]
-    assert await found(memories, "cassandra", "status:archived") == []
+    assert await search_contents(memories, "redis") == []
+    assert await search_contents(memories, "redis plan", "status:archived") == ["The old plan was to use Redis"]
+    assert await search_contents(memories, "cassandra", "status:archived") == []
 
 
 async def test_vector_mode_without_a_model_names_the_missing_extra(memories: MemoryStore) -> None:
-    await keep(memories, "Use PostgreSQL")
+    await capture_memory(memories, "Use PostgreSQL")
     page = await memories.recall("postgresql", memories.filter(""), mode="text")
     assert len(page.hits) == 1
     assert (memories.modes, memories.resolve_mode("hybrid"), memories.model) == (["text"], "text", None)
@@ -157,13 +159,13 @@ async def test_vector_mode_without_a_model_names_the_missing_extra(memories: Mem
 
 async def test_recall_reports_the_search_mode(serving, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     client = await serving(embedding_model_dir=tmp_path)
-    await said(client, "memory_capture", content="Use PostgreSQL", namespace="decisions")
-    recalled = await said(client, "memory_recall", query="which database? PostgreSQL")
+    await call_tool(client, "memory_capture", content="Use PostgreSQL", namespace="decisions")
+    recalled = await call_tool(client, "memory_recall", query="which database? PostgreSQL")
     assert (recalled["mode"], recalled["count"]) == ("text", 1)
     assert recalled["memories"][0]["score"] == 1.0
-    text, _ = await refused(client, "memory_recall", query="postgresql", mode="vector")
+    text, _ = await call_failing_tool(client, "memory_recall", query="postgresql", mode="vector")
     assert "memory-vectors" in text
-    status = await said(client, "memory_status")
+    status = await call_tool(client, "memory_status")
     assert (status["indexed"], status["embedded"]) == (1, 0)
 
 
@@ -171,7 +173,7 @@ async def test_an_import_puts_threads_in_the_order_of_time(memories: MemoryStore
     from portico_services.memory import export_import
 
     for number in range(5):
-        await keep(memories, f"line {number} of the song", thread="song", at=f"2026-01-0{number + 1}")
+        await capture_memory(memories, f"line {number} of the song", thread="song", at=f"2026-01-0{number + 1}")
     text, count, _ = await export_import.export_memories(memories, memories.filter(""), "jsonl")
     assert count == 5
     await memories.delete_all(memories.filter("domain:project"), dry_run=False, hard=True)
@@ -192,6 +194,8 @@ async def test_a_large_store_reads_rare_words_first(memories: MemoryStore, monke
         [MemoryDraft(content=f"common word number {number}", namespace="learnings") for number in range(300)]
         + [MemoryDraft(content="common word beside a rhinoceros", namespace="learnings")]
     )
-    assert (await found(memories, "common word rhinoceros", limit=3))[0] == "common word beside a rhinoceros"
-    assert len(await found(memories, "common", limit=10)) == 10
-    assert (await found(memories, "common rhinoceros", "ns:learnings", limit=3))[0] == "common word beside a rhinoceros"
+    assert (await search_contents(memories, "common word rhinoceros", limit=3))[0] == "common word beside a rhinoceros"
+    assert len(await search_contents(memories, "common", limit=10)) == 10
+    assert (await search_contents(memories, "common rhinoceros", "ns:learnings", limit=3))[
+        0
+    ] == "common word beside a rhinoceros"

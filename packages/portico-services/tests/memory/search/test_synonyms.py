@@ -9,7 +9,7 @@ from portico_services.memory.search import synonyms as other_words
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
 from support.engines import sqlite_engine  # noqa: F401
-from support.remembering import keep
+from support.remembering import capture_memory
 
 # What is asked, and what is to be found among all the others.
 PAIRS = (
@@ -61,9 +61,9 @@ async def test_database_query_finds_postgresql_first_and_not_as_a_weak_match(eve
     assert (page.hits[0].record.content, page.hits[0].weak) == ("Use PostgreSQL for storage", False)
 
 
-async def test_the_word_itself_is_better_than_another_one(memories: MemoryStore) -> None:
-    await keep(memories, "Use PostgreSQL for the orders")
-    await keep(memories, "The database of the orders is in Frankfurt")
+async def test_exact_term_ranks_above_synonym(memories: MemoryStore) -> None:
+    await capture_memory(memories, "Use PostgreSQL for the orders")
+    await capture_memory(memories, "The database of the orders is in Frankfurt")
     page = await memories.recall("database orders", memories.filter(""))
     assert page.hits[0].record.content == "The database of the orders is in Frankfurt"
     assert len(page.hits) == 2
@@ -74,9 +74,7 @@ async def test_filters_apply_to_synonym_matches(everything: MemoryStore) -> None
     assert page.hits == []
 
 
-async def test_a_large_store_looks_for_other_words_too(
-    everything: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_store_expands_synonyms(everything: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     from portico_services.memory.search import bm25
 
     monkeypatch.setattr(bm25, "LARGE_STORE_MEMORIES", 5)

@@ -20,7 +20,7 @@ from portico_services.memory.store import garbage_collection, statistics
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MIGRATION_HISTORY, MIGRATIONS, MemoryStore
 from portico_services.memory.store.namespaces import CURRENT_STATUSES
-from support.remembering import keep, said
+from support.remembering import call_tool, capture_memory
 
 
 def counted(tx: Transaction) -> dict[str, Any]:
@@ -62,8 +62,10 @@ async def agree(memories: MemoryStore) -> None:
 
 async def test_counts_are_right_after_every_change(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await agree(memories)
-    ann = await keep(memories, "Ann uses PostgreSQL and Redis", author="Ann", tags=["db", "cache"], branch="main")
-    await keep(memories, "Ben uses Redis", "learnings", author="Ben", tags=["cache"], domain="user", ttl="1h")
+    ann = await capture_memory(
+        memories, "Ann uses PostgreSQL and Redis", author="Ann", tags=["db", "cache"], branch="main"
+    )
+    await capture_memory(memories, "Ben uses Redis", "learnings", author="Ben", tags=["cache"], domain="user", ttl="1h")
     await agree(memories)
     await memories.update(ann.id, tags=["db", "storage"])
     await memories.update(ann.id, content="Ann uses MySQL", namespace="context")
@@ -101,7 +103,7 @@ async def test_counts_are_right_after_every_change(memories: MemoryStore, monkey
 
 
 async def test_a_write_that_fails_counts_nothing(memories: MemoryStore) -> None:
-    await keep(memories, "Redis is fast", tags=["cache"])
+    await capture_memory(memories, "Redis is fast", tags=["cache"])
 
     def fail(tx: Transaction) -> None:
         tx.execute("update memory_tally set memories = memories + 1")
@@ -128,7 +130,7 @@ async def test_an_older_store_is_counted_once(bare_url: str, tmp_path: Path) -> 
         await memories.close()
 
 
-async def test_an_older_store_keeps_its_index(bare_url: str, tmp_path: Path) -> None:
+async def test_older_store_preserves_its_index(bare_url: str, tmp_path: Path) -> None:
     """Its postings, its vectors and what memories mention are as they were, and go with their memory."""
     async with Database(bare_url) as database:
         await database.migrate(MIGRATION_HISTORY, migrations_before("0008", tmp_path))
@@ -219,7 +221,7 @@ async def test_bulk_delete_runs_in_batches(memories: MemoryStore, monkeypatch: p
     assert (await memories.delete_all(memories.filter("ns:progress status:deleted"), hard=True)).count == 35
 
 
-async def test_bulk_work_tells_how_far_it_is(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bulk_work_reports_progress(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.memory.store.memory_store.WRITE_BATCH_SIZE", 10)
     monkeypatch.setattr("portico_services.memory.store.garbage_collection.WRITE_BATCH_SIZE", 10)
     monkeypatch.setattr("portico_services.memory.export_import.INSERT_BATCH_SIZE", 10)
@@ -251,14 +253,16 @@ async def test_export_cursor_is_stable_under_concurrent_changes(serving: Any) ->
     """Whatever is stored or deleted meanwhile, nothing is left out and nothing comes twice."""
     client = await serving()
     for number in range(12):
-        await said(client, "memory_capture", content=f"fact {number}", namespace="context", on_duplicate="keep")
+        await call_tool(client, "memory_capture", content=f"fact {number}", namespace="context", on_duplicate="keep")
     seen: list[str] = []
     cursor: dict[str, str] = {}
     while True:
-        page = await said(client, "memory_export", limit=5, **cursor)
+        page = await call_tool(client, "memory_export", limit=5, **cursor)
         seen += [line.split('"id":"')[1][:16] for line in page["data"].splitlines() if '"id":"' in line]
-        await said(client, "memory_capture", content=f"later {len(seen)}", namespace="context", on_duplicate="keep")
-        await said(client, "memory_delete", memory_id=seen[0])
+        await call_tool(
+            client, "memory_capture", content=f"later {len(seen)}", namespace="context", on_duplicate="keep"
+        )
+        await call_tool(client, "memory_delete", memory_id=seen[0])
         if "nextCursor" not in page:
             break
         cursor = {"cursor": page["nextCursor"]}

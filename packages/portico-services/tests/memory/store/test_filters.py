@@ -318,9 +318,7 @@ async def test_recall_notes_when_the_scan_was_limited(memories: MemoryStore, mon
     assert "newest 5 " in ((await memories.recall("note", wanted)).note or "")
 
 
-async def test_the_past_is_known_however_much_has_changed(
-    memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_as_of_is_independent_of_later_changes(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces, and only so many are kept as are wanted."""
     monkeypatch.setattr(as_of, "READ_BATCH_SIZE", 2)
     taken = await memories.capture_batch(drafts(20))
@@ -387,7 +385,7 @@ async def test_as_of_search_cost_does_not_grow_with_later_memories(
     assert many < 2 * few + 10
 
 
-async def test_the_past_is_found_by_stems_and_by_other_words(memories: MemoryStore) -> None:
+async def test_as_of_search_uses_stems_and_synonyms(memories: MemoryStore) -> None:
     """As the present is."""
     for text in ("Use PostgreSQL for storage", "The deployments are done on Fridays", "Do not store shoes in here"):
         await memories.capture(MemoryDraft(content=text, namespace="context"))

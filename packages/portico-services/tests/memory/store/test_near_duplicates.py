@@ -35,7 +35,7 @@ def test_near_duplicates_are_texts_above_the_similarity_threshold(one: str, othe
     )
 
 
-def test_likeness_is_the_share_of_words_and_of_pairs_of_words() -> None:
+def test_similarity_uses_words_and_bigrams() -> None:
     # Of five words and pairs, “cache warm” and its two words are in both.
     assert similarity("the cache warm", "a cache warm again") == 3 / 5
     assert similarity("the", "the") == 1 and similarity("the", "of") == 0
@@ -57,7 +57,7 @@ def test_a_typographic_apostrophe_denies_as_the_plain_one_does() -> None:
         ("a corp without a name, 3.5 times", []),
     ],
 )
-def test_files_and_organizations_are_found_by_how_they_end(text: str, found: list[tuple[str, str]]) -> None:
+def test_files_and_organizations_are_recognized_by_suffix(text: str, found: list[tuple[str, str]]) -> None:
     assert [(one.label, one.kind) for one in extract_entities(text)[0] if one.kind in ("File", "Organization")] == found
 
 

@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Server
 from portico.auth.principal import Principal
 from portico_services.memory.service import Memory
-from support.remembering import refused, said, template
+from support.remembering import call_failing_tool, call_tool, template
 
 ANN, BOB = Principal("ann"), Principal("bob")
 UNKNOWN = "0123456789abcdef"
@@ -29,7 +29,7 @@ async def server(url: str) -> AsyncIterator[Server]:
 
 async def capture(client: Client, content: str = SALARY, **more: Any) -> str:
     given = {"namespace": "decisions", "domain": "user", "tags": ["salary"], **more}
-    stored = await said(client, "memory_capture", content=content, **given)
+    stored = await call_tool(client, "memory_capture", content=content, **given)
     return str(stored["id"])
 
 
@@ -51,7 +51,7 @@ async def texts_for(client: Client) -> str:
         ("memory_prompts", {}),
         ("memory_init", {}),
     ]
-    answers = [json.dumps(await said(client, tool, **given)) for tool, given in calls]
+    answers = [json.dumps(await call_tool(client, tool, **given)) for tool, given in calls]
     for place in (
         "user",
         "_",
@@ -70,7 +70,7 @@ async def texts_for(client: Client) -> str:
 
 
 @pytest.mark.parametrize("mine", [ANN, None])
-async def test_another_principal_sees_nothing_of_a_user_domain(server: Server, mine: Principal | None) -> None:
+async def test_user_domain_is_hidden_from_other_principals(server: Server, mine: Principal | None) -> None:
     async with Client(server, principal=mine) as owner, Client(server, principal=BOB) as bob:
         before = await texts_for(bob)
         id = await capture(owner)
@@ -79,22 +79,22 @@ async def test_another_principal_sees_nothing_of_a_user_domain(server: Server, m
         for tool in ("get", "history", "delete", "restore", "update", "erase", "enrich", "summary"):
             more = {"update": {"content": "mine now"}, "erase": {"confirm": True}}.get(tool, {})
             for form in ("{}", "urn:memory:user:decisions:{}", "memory://user/decisions/{}"):
-                hidden = await refused(bob, f"memory_{tool}", memory_id=form.format(id), **more)
-                unknown = await refused(bob, f"memory_{tool}", memory_id=form.format(UNKNOWN), **more)
+                hidden = await call_failing_tool(bob, f"memory_{tool}", memory_id=form.format(id), **more)
+                unknown = await call_failing_tool(bob, f"memory_{tool}", memory_id=form.format(UNKNOWN), **more)
                 assert str(hidden).replace(id, UNKNOWN) == str(unknown)
-            assert "not found" in (await refused(bob, f"memory_{tool}", memory_id=id[:8], **more))[0]
-        assert (await said(bob, "memory_delete_all", filter="domain:user project:*", dry_run=False))["count"] == 0
-        assert (await said(bob, "memory_erase", author="ann", confirm=True))["count"] == 0
-        assert (await said(owner, "memory_get", memory_id=id))["content"] == SALARY
+            assert "not found" in (await call_failing_tool(bob, f"memory_{tool}", memory_id=id[:8], **more))[0]
+        assert (await call_tool(bob, "memory_delete_all", filter="domain:user project:*", dry_run=False))["count"] == 0
+        assert (await call_tool(bob, "memory_erase", author="ann", confirm=True))["count"] == 0
+        assert (await call_tool(owner, "memory_get", memory_id=id))["content"] == SALARY
 
 
 async def test_same_content_of_two_principals_is_stored_separately(server: Server) -> None:
     async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob, Client(server) as local:
         ids = {await capture(client) for client in (ann, bob, local)}
         assert len(ids) == 3
-        again = await said(ann, "memory_capture", content=SALARY, namespace="decisions", domain="user")
+        again = await call_tool(ann, "memory_capture", content=SALARY, namespace="decisions", domain="user")
         assert again["duplicate_of"] in ids
-        assert (await said(bob, "memory_status"))["total"] == 1
+        assert (await call_tool(bob, "memory_status"))["total"] == 1
 
 
 async def test_import_never_overwrites_memories_of_another_owner(server: Server) -> None:
@@ -102,30 +102,33 @@ async def test_import_never_overwrites_memories_of_another_owner(server: Server)
         id = await capture(ann)
         row = {"id": id, "domain": "user", "namespace": "decisions", "content": "bob was here", "version": 9}
         for expected in ("added", "unchanged"):
-            assert (await said(bob, "memory_import", data=json.dumps(row)))[expected] == 1
-        assert (await said(ann, "memory_get", memory_id=id))["content"] == SALARY
-        assert "bob was here" in json.dumps(await said(bob, "memory_recall", filter="domain:user"))
-        exported = (await said(bob, "memory_export", filter="domain:user"))["data"]
+            assert (await call_tool(bob, "memory_import", data=json.dumps(row)))[expected] == 1
+        assert (await call_tool(ann, "memory_get", memory_id=id))["content"] == SALARY
+        assert "bob was here" in json.dumps(await call_tool(bob, "memory_recall", filter="domain:user"))
+        exported = (await call_tool(bob, "memory_export", filter="domain:user"))["data"]
         assert "project" not in json.loads(exported)
 
 
 async def test_collecting_leaves_the_deleted_memories_of_others(server: Server) -> None:
     async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob:
         id = await capture(ann)
-        await said(ann, "memory_delete", memory_id=id)
-        assert (await said(bob, "memory_gc", purge=True, older_than="0s", dry_run=False))["purged"] == 0
-        assert (await said(ann, "memory_restore", memory_id=id))["content"] == SALARY
+        await call_tool(ann, "memory_delete", memory_id=id)
+        assert (await call_tool(bob, "memory_gc", purge=True, older_than="0s", dry_run=False))["purged"] == 0
+        assert (await call_tool(ann, "memory_restore", memory_id=id))["content"] == SALARY
 
 
 async def test_saved_prompts_of_the_user_domain_are_their_owners(server: Server) -> None:
     async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob:
         save = {"action": "save", "name": "mine", "domain": "user"}
-        await said(ann, "memory_prompts", content="ann's {{file}}", **save)
-        assert "prompts" not in await said(bob, "memory_prompts") or not (await said(bob, "memory_prompts"))["prompts"]
-        await refused(bob, "memory_prompts", action="get", name="mine")
-        await said(bob, "memory_prompts", content="bob's {{file}}", **save)
+        await call_tool(ann, "memory_prompts", content="ann's {{file}}", **save)
+        assert (
+            "prompts" not in await call_tool(bob, "memory_prompts")
+            or not (await call_tool(bob, "memory_prompts"))["prompts"]
+        )
+        await call_failing_tool(bob, "memory_prompts", action="get", name="mine")
+        await call_tool(bob, "memory_prompts", content="bob's {{file}}", **save)
         for client, text in ((ann, "ann's x"), (bob, "bob's x")):
-            filled = await said(client, "memory_prompts", action="run", name="mine", variables={"file": "x"})
+            filled = await call_tool(client, "memory_prompts", action="run", name="mine", variables={"file": "x"})
             assert filled["text"] == text
 
 

@@ -17,7 +17,7 @@ from portico_services.memory.service import Memory
 from portico_services.memory.store import screening as screening_policy
 from portico_services.memory.store.screening import ContentScreen
 from support.engines import sqlite_engine  # noqa: F401
-from support.remembering import CAPTURE, KEY, refused, said
+from support.remembering import CAPTURE, KEY, call_failing_tool, call_tool
 
 Serving = Callable[..., Any]
 MAIL = "ann.lee" + "@" + "lindholm-bakery.se"
@@ -26,30 +26,32 @@ PERSONAL = f"Write to {MAIL} about the invoice"
 
 async def test_personal_data_is_stored_and_reported_by_default(serving: Serving) -> None:
     client = await serving()
-    captured = await said(client, "memory_capture", content=PERSONAL, namespace="context")
+    captured = await call_tool(client, "memory_capture", content=PERSONAL, namespace="context")
     assert captured["contains"] == ["email"] and not captured["redacted"]
     assert "email" in captured["notes"][0] and MAIL not in json.dumps(captured)
-    assert MAIL in (await said(client, "memory_get", memory_id=captured["id"]))["content"]
-    assert (await said(client, "memory_status"))["personal"] == "allow"
+    assert MAIL in (await call_tool(client, "memory_get", memory_id=captured["id"]))["content"]
+    assert (await call_tool(client, "memory_status"))["personal"] == "allow"
 
 
 async def test_personal_data_is_blocked_or_redacted_by_setting(serving: Serving) -> None:
-    _, error = await refused(await serving(pii="block"), "memory_capture", content=PERSONAL, namespace="context")
+    _, error = await call_failing_tool(
+        await serving(pii="block"), "memory_capture", content=PERSONAL, namespace="context"
+    )
     assert (error["number"], error["found"]) == (-32605, ["email"])
     client = await serving(pii="redact", tool_prefix="other")
-    captured = await said(client, "other_capture", content=PERSONAL, namespace="context", author=MAIL)
+    captured = await call_tool(client, "other_capture", content=PERSONAL, namespace="context", author=MAIL)
     assert captured["redacted"]
-    kept = await said(client, "other_get", memory_id=captured["id"])
-    assert MAIL not in json.dumps(await said(client, "other_history", memory_id=captured["id"]))
+    kept = await call_tool(client, "other_get", memory_id=captured["id"])
+    assert MAIL not in json.dumps(await call_tool(client, "other_history", memory_id=captured["id"]))
     assert kept["content"] == "Write to [REDACTED:email] about the invoice"
     assert MAIL not in json.dumps(kept)
 
 
 async def test_screening_action_can_be_set_per_kind(serving: Serving) -> None:
     client = await serving(pii="block", screening={"email": "allow"})
-    assert (await said(client, "memory_capture", content=PERSONAL, namespace="context"))["contains"] == ["email"]
+    assert (await call_tool(client, "memory_capture", content=PERSONAL, namespace="context"))["contains"] == ["email"]
     other = await serving(tool_prefix="other", screening={"aws_access_key": "redact"})
-    assert (await said(other, "other_capture", content=f"The key is {KEY}", namespace="config"))["redacted"]
+    assert (await call_tool(other, "other_capture", content=f"The key is {KEY}", namespace="config"))["redacted"]
     for wrong in ({"emial": "allow"}, {"email": "perhaps"}, "email"):
         with pytest.raises(UsageError):
             Memory(screening=wrong)  # type: ignore[arg-type]
@@ -59,23 +61,23 @@ async def test_screening_action_can_be_set_per_kind(serving: Serving) -> None:
 async def test_secret_is_detected_in_every_field(serving: Serving, field: str) -> None:
     client = await serving()
     given = [KEY] if field == "tags" else f"see {KEY}"
-    text, error = await refused(client, "memory_capture", **CAPTURE, **{field: given})
+    text, error = await call_failing_tool(client, "memory_capture", **CAPTURE, **{field: given})
     assert error["number"] == -32605 and KEY not in text
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     for arguments in ({"tags": [KEY]}, {"content": "x", "reason": f"because of {KEY}"}):
-        _, error = await refused(client, "memory_update", memory_id=id, **arguments)
+        _, error = await call_failing_tool(client, "memory_update", memory_id=id, **arguments)
         assert error["number"] == -32605
-    await refused(client, "memory_delete", memory_id=id, reason=f"because of {KEY}")
+    await call_failing_tool(client, "memory_delete", memory_id=id, reason=f"because of {KEY}")
 
 
-async def test_no_other_way_in_is_open(serving: Serving) -> None:
+async def test_user_domain_has_no_other_access_path(serving: Serving) -> None:
     client = await serving()
     line = {"content": "fine", "namespace": "config", "source": f"see {KEY}", "tags": ["x"]}
     for data in (line, {**line, "source": "x", "tags": [KEY]}, {**line, "source": "x", "author": KEY}):
-        assert (await said(client, "memory_import", data=json.dumps(data)))["refused"] == 1
+        assert (await call_tool(client, "memory_import", data=json.dumps(data)))["refused"] == 1
     save = {"action": "save", "name": "x", "content": "fine", "description": f"the key {KEY}"}
-    await refused(client, "memory_prompts", **save)
-    assert (await said(client, "memory_status"))["total"] == 0
+    await call_failing_tool(client, "memory_prompts", **save)
+    assert (await call_tool(client, "memory_status"))["total"] == 0
 
 
 async def test_long_text_is_screened_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +99,7 @@ async def test_too_long_content_is_refused_before_screening(serving: Serving, mo
     client = await serving()
     monkeypatch.setattr(screening, "screen", lambda *_, **__: pytest.fail("it was looked through"))
     for tool, more in (("memory_capture", {"namespace": "context"}), ("memory_update", {"memory_id": "abcd"})):
-        text, error = await refused(client, tool, content="x" * 3_000_000, **more)
+        text, error = await call_failing_tool(client, tool, content="x" * 3_000_000, **more)
         assert error["number"] == -32608 and "200,000" in text
 
 
@@ -112,7 +114,7 @@ async def test_event_loop_runs_while_a_long_text_is_screened(serving: Serving) -
             turns += 1
 
     counting = asyncio.create_task(count())
-    await said(client, "memory_capture", content="word " * 39_000, namespace="context")
+    await call_tool(client, "memory_capture", content="word " * 39_000, namespace="context")
     counting.cancel()
     assert turns > 20
 
@@ -148,12 +150,12 @@ async def test_every_setting_can_be_made_in_a_file(tmp_path: Path, monkeypatch: 
     async with server.lifespan(), Client(server) as client:
         assert "memory_erase" in {one.name for one in await client.list_tools()}
         text = f"The key {KEY} is for 85.214.17.92"
-        captured = await said(client, "memory_capture", content=text, namespace="config")
+        captured = await call_tool(client, "memory_capture", content=text, namespace="config")
         assert captured["redacted"] and captured["contains"] == ["ip_address"]
-        await refused(client, "memory_capture", content=PERSONAL, namespace="config")
-        status = await said(client, "memory_status")
+        await call_failing_tool(client, "memory_capture", content=PERSONAL, namespace="config")
+        status = await call_tool(client, "memory_status")
         assert (status["project"], status["secrets"], status["personal"]) == ("somebody/something", "redact", "block")
-        assert (await said(client, "memory_enrich", memory_id=captured["id"]))["by"] == "provider"
+        assert (await call_tool(client, "memory_enrich", memory_id=captured["id"]))["by"] == "provider"
     assert (tmp_path / "other.db").exists()
 
 
@@ -170,7 +172,7 @@ async def test_every_setting_can_be_made_in_a_file(tmp_path: Path, monkeypatch: 
         "colour = 3",
     ],
 )
-async def test_a_setting_that_means_nothing_is_refused_at_the_start(tmp_path: Path, wrong: str) -> None:
+async def test_setting_without_effect_is_rejected_at_start(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(UsageError, match="memory"):
         await from_file(tmp_path, f"[services.memory]\n{wrong}\n")
 
@@ -178,14 +180,14 @@ async def test_a_setting_that_means_nothing_is_refused_at_the_start(tmp_path: Pa
 async def test_read_only_on_the_command_line_is_stronger_than_a_file(tmp_path: Path) -> None:
     server = await from_file(tmp_path, "[services.memory]\nread_only = false\n", read_only=True)
     async with server.lifespan(), Client(server) as client:
-        assert "read-only" in (await refused(client, "memory_capture", **CAPTURE))[0]
+        assert "read-only" in (await call_failing_tool(client, "memory_capture", **CAPTURE))[0]
 
 
 @pytest.mark.parametrize("personal", ["allow", "redact"])
 @pytest.mark.parametrize(
     "text", ["", "plain", PERSONAL, f"{KEY} {MAIL}", f"password: {MAIL}", f"https://u:{KEY}@h/?m={MAIL}"]
 )
-def test_a_text_by_itself_passes_as_it_does_with_others(text: str, personal: screening_policy.ScreeningAction) -> None:
+def test_single_text_is_screened_like_a_batch(text: str, personal: screening_policy.ScreeningAction) -> None:
     """Also where what is allowed overlaps with what is not."""
     guard = ContentScreen("redact", personal)
     together = guard.scan(["plain", text])
@@ -203,8 +205,8 @@ def test_unstorable_characters_become_replacement_characters() -> None:
 
 async def test_that_something_could_not_be_stored_is_reported(serving: Serving) -> None:
     client = await serving()
-    captured = await said(client, "memory_capture", content="before\0after", namespace="context")
+    captured = await call_tool(client, "memory_capture", content="before\0after", namespace="context")
     assert "1 characters" in captured["notes"][0] and "U+FFFD" in captured["notes"][0]
-    changed = await said(client, "memory_update", memory_id=captured["id"], content="a\0\0b")
+    changed = await call_tool(client, "memory_update", memory_id=captured["id"], content="a\0\0b")
     assert changed["content"] == "a\ufffd\ufffdb" and "2 characters" in changed["notes"][0]
-    assert "notes" not in await said(client, "memory_update", memory_id=captured["id"], content="whole")
+    assert "notes" not in await call_tool(client, "memory_update", memory_id=captured["id"], content="whole")

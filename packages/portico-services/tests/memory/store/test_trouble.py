@@ -24,11 +24,11 @@ from portico_services.memory.service import Memory
 from portico_services.memory.store import records
 from portico_services.memory.store.memory_store import MemoryStore
 from support.paths import PROGRAMS
-from support.remembering import CAPTURE, found, keep, refused, said
+from support.remembering import CAPTURE, call_failing_tool, call_tool, capture_memory, search_contents
 from support.storm import times
 
 Serving = Callable[..., Any]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ async def test_a_failing_storage_is_explained_without_its_address(
         raise failure("/secret/path/memory.db failed")
 
     monkeypatch.setattr(Database, "write", fail)
-    text, error = await refused(client, "memory_capture", **CAPTURE)
+    text, error = await call_failing_tool(client, "memory_capture", **CAPTURE)
     assert "/secret" not in text
     assert (error["number"], error["code"], error["retryable"]) == (-32609, "storage_error", retryable)
 
@@ -114,11 +114,11 @@ async def test_captures_of_another_process_are_notified(serving: Serving) -> Non
     """Two services on one store, as two processes have them."""
     first, second = await serving(tool_prefix="first"), await serving()
     async with first.listen(uris=["first://project"]) as changes:
-        captured = await said(second, "memory_capture", **CAPTURE)
-        async with asyncio.timeout(PATIENCE):
+        captured = await call_tool(second, "memory_capture", **CAPTURE)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             change = await anext(aiter(changes))
     assert change.uri == f"first://project/decisions/{captured['id']}"
-    assert (await said(first, "first_get", memory_id=captured["id"]))["content"] == CAPTURE["content"]
+    assert (await call_tool(first, "first_get", memory_id=captured["id"]))["content"] == CAPTURE["content"]
 
 
 async def captured_until(client: Any, refused_by: str) -> tuple[list[str], dict[str, Any]]:
@@ -137,26 +137,26 @@ async def captured_until(client: Any, refused_by: str) -> tuple[list[str], dict[
 
 async def test_full_disk_is_reported_and_no_stored_memory_is_lost(serving: Serving, small_disk: Path) -> None:
     client = await serving(store=small_disk / "memory.db")
-    await said(client, "memory_capture", **CAPTURE)
+    await call_tool(client, "memory_capture", **CAPTURE)
     (small_disk / "ballast").write_bytes(b"x" * 500_000)
     kept, error = await captured_until(client, "the disk is full")
     assert kept and (error["number"], error["retryable"]) == (-32609, True)
     for id in kept:
-        assert (await said(client, "memory_get", memory_id=id))["content"].startswith("n")
-    assert (await said(client, "memory_recall", query="PostgreSQL"))["count"] >= 1
+        assert (await call_tool(client, "memory_get", memory_id=id))["content"].startswith("n")
+    assert (await call_tool(client, "memory_recall", query="PostgreSQL"))["count"] >= 1
     (small_disk / "ballast").unlink()
-    later = await said(client, "memory_capture", content="There is room again", namespace="progress")
-    assert (await said(client, "memory_recall", query="room again"))["memories"][0]["id"] == later["id"]
+    later = await call_tool(client, "memory_capture", content="There is room again", namespace="progress")
+    assert (await call_tool(client, "memory_recall", query="room again"))["memories"][0]["id"] == later["id"]
 
 
 async def test_a_file_that_is_not_to_be_written_to_can_be_searched(serving: Serving, tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     async with opened(path) as memories:
-        await keep(memories, "Use PostgreSQL for storage")
+        await capture_memory(memories, "Use PostgreSQL for storage")
     with unwritable(path):
         client = await serving(store=path)
-        assert (await said(client, "memory_recall", query="storage"))["count"] == 1
-        text, error = await refused(client, "memory_capture", content="more", namespace="context")
+        assert (await call_tool(client, "memory_recall", query="storage"))["count"] == 1
+        text, error = await call_failing_tool(client, "memory_capture", content="more", namespace="context")
     assert (error["number"], error["retryable"]) == (-32609, False)
     assert "read-only" in text and str(tmp_path) not in text
 
@@ -168,7 +168,7 @@ async def test_a_damaged_file_is_reported_and_left_alone(tmp_path: Path) -> None
     server = Server("late", version="1")
     async with server.lifespan(), Client(server) as client:
         server.add(Memory(path, project="here/project"))
-        text, error = await refused(client, "memory_recall", query="x")
+        text, error = await call_failing_tool(client, "memory_recall", query="x")
         with pytest.raises(ProtocolError) as unread:
             await client.read_resource("memory://status")
     assert (error["number"], error["retryable"]) == (-32609, False)
@@ -180,7 +180,7 @@ async def test_pages_that_are_damaged_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     async with opened(path) as memories:
         for number in range(300):
-            await keep(memories, f"number {number} {'filler ' * 100}", on_duplicate="keep")
+            await capture_memory(memories, f"number {number} {'filler ' * 100}", on_duplicate="keep")
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(size // 2 // 4096 * 4096)
@@ -203,7 +203,7 @@ async def test_two_processes_capture_into_one_file(tmp_path: Path) -> None:
     ]
     kept: set[str] = set()
     for child in both:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             out, _ = await child.communicate()
         assert child.returncode == 0
         kept |= {line.split()[0] for line in out.decode().splitlines()}
@@ -217,13 +217,13 @@ async def test_another_process_that_holds_the_file_is_reported_after_a_while(tmp
     async with Database(path, timeout=0.1) as database:
         memories = MemoryStore(database, project="here/project")
         await memories.open(read_only=True)
-        kept = await keep(memories, "before")
+        kept = await capture_memory(memories, "before")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("begin immediate")
         with pytest.raises(MemoryToolError, match="another process has held") as failure:
-            await keep(memories, "while it is held")
+            await capture_memory(memories, "while it is held")
         assert failure.value.retryable
-        assert await found(memories) == ["before"]
+        assert await search_contents(memories) == ["before"]
         other.execute("rollback")
         other.close()
         assert (await memories.update(kept.id, content="after")).version == 2
@@ -233,7 +233,7 @@ async def test_another_process_that_holds_the_file_is_reported_after_a_while(tmp
 @pytest.mark.parametrize(
     ("engine", "kills"), [("sqlite", times(15, in_a_storm=1000)), ("postgresql", times(4, in_a_storm=60))]
 )
-async def test_every_memory_that_was_acknowledged_survives_its_process_and_is_found(
+async def test_acknowledged_memories_survive_a_kill(
     engine: str, kills: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = f"sqlite://{tmp_path}/memory.db" if engine == "sqlite" else request.getfixturevalue("postgres_url")
@@ -241,7 +241,7 @@ async def test_every_memory_that_was_acknowledged_survives_its_process_and_is_fo
     child = await asyncio.create_subprocess_exec(
         sys.executable, script, url, str(kills), "7", stdout=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(10 * PATIENCE):
+    async with asyncio.timeout(10 * TIMEOUT_SECONDS):
         out, _ = await child.communicate()
     assert child.returncode == 0
     kept = dict(line.split() for line in out.decode().splitlines())
@@ -257,7 +257,10 @@ async def test_every_memory_that_was_acknowledged_survives_its_process_and_is_fo
 
 
 async def test_an_index_that_is_lost_is_built_again(memories: MemoryStore) -> None:
-    kept = [await keep(memories, f"{word} grows in the garden", "learnings") for word in ("fennel", "sorrel", "lovage")]
+    kept = [
+        await capture_memory(memories, f"{word} grows in the garden", "learnings")
+        for word in ("fennel", "sorrel", "lovage")
+    ]
     await memories.write(lambda tx: tx.execute("delete from memory_posting"))
     assert await memories.reindex() == 3
-    assert await found(memories, "sorrel") == [kept[1].content]
+    assert await search_contents(memories, "sorrel") == [kept[1].content]

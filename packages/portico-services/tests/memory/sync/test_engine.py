@@ -17,97 +17,97 @@ from portico_services.memory.store import conflicts, garbage_collection
 from portico_services.memory.store.screening import ContentScreen
 from portico_services.memory.sync import git_repository as git_module
 from portico_services.memory.sync.engine import SYNC_REF, sync_memories
-from support.clones import Clone, both, git, page, plain, pushed, state
-from support.remembering import KEY, found, keep, refused
+from support.clones import Clone, file_command, git, page, push_changes, read_state, sync_both
+from support.remembering import KEY, call_failing_tool, capture_memory, search_contents
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 
 
 async def test_memories_captured_in_one_clone_are_recalled_in_the_other(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "Ann knows about bananas", tags=["fruit"])
-    await keep(bob, "Bob knows about cherries")
-    await keep(ann, "This is private", domain="user")
+    await capture_memory(ann, "Ann knows about bananas", tags=["fruit"])
+    await capture_memory(bob, "Bob knows about cherries")
+    await capture_memory(ann, "This is private", domain="user")
     assert (await sync_memories(ann)).sent == 1
     synced = await sync_memories(bob)
     assert (synced.added, synced.sent) == (1, 1)
     assert (await sync_memories(ann)).added == 1
-    assert await found(bob, "bananas") == ["Ann knows about bananas"]
-    assert await found(ann, "cherries") == ["Bob knows about cherries"]
-    assert await found(bob, "private") == []
+    assert await search_contents(bob, "bananas") == ["Ann knows about bananas"]
+    assert await search_contents(ann, "cherries") == ["Bob knows about cherries"]
+    assert await search_contents(bob, "private") == []
     again = await sync_memories(ann)
     assert (again.added, again.updated, again.sent, again.merged) == (0, 0, 0, 0)
 
 
 async def test_changes_and_deletions_travel(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    first, second = await keep(ann, "first about apples"), await keep(ann, "second about pears")
-    await both(ann, bob)
+    first, second = await capture_memory(ann, "first about apples"), await capture_memory(ann, "second about pears")
+    await sync_both(ann, bob)
     await ann.update(first.id, content="first about oranges", who="ann")
     await bob.delete(second.id)
-    await both(ann, bob)
-    assert await found(bob, "oranges") == ["first about oranges"]
+    await sync_both(ann, bob)
+    assert await search_contents(bob, "oranges") == ["first about oranges"]
     assert (await ann.get(second.id)).status == "deleted"
     assert (await bob.history(first.id))[1][0].change == "synced"
     await bob.restore(second.id)
-    await both(ann, bob)
+    await sync_both(ann, bob)
     assert (await ann.get(second.id)).status == "active"
 
 
 async def test_different_parts_of_one_memory_are_put_together(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about plums", tags=["fruit", "old"])
-    await both(ann, bob)
+    kept = await capture_memory(ann, "about plums", tags=["fruit", "old"])
+    await sync_both(ann, bob)
     await ann.update(kept.id, content="about ripe plums")
     await bob.update(kept.id, tags=["fruit", "sweet"])
     await sync_memories(ann)
     synced = await sync_memories(bob)
     assert (synced.merged, synced.conflicts) == (1, [])
-    await both(ann, bob)
+    await sync_both(ann, bob)
     after = await ann.get(kept.id)
     assert (after.content, after.tags, after.version) == ("about ripe plums", ["fruit", "sweet"], 3)
 
 
 async def test_a_conflict_is_listed_and_decided_alike_by_both(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about plums")
-    await both(ann, bob)
+    kept = await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     await ann.update(kept.id, content="Ann's plums")
     await bob.update(kept.id, content="Bob's first plums")
     await bob.update(kept.id, content="Bob's plums")
     await sync_memories(ann)
     synced = await sync_memories(bob)
     assert [(one.id, one.fields, one.kept) for one in synced.conflicts] == [(kept.id, ["content"], "ours")]
-    await both(ann, bob)
+    await sync_both(ann, bob)
     assert (await ann.get(kept.id)).content == "Bob's plums"
     assert "Ann's plums" in [one.was.content for one in (await ann.history(kept.id))[1]]
 
 
 async def test_concurrent_delete_and_update_are_merged(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about plums")
-    await both(ann, bob)
+    kept = await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     await ann.delete(kept.id)
     await bob.update(kept.id, content="about better plums")
     await sync_memories(ann)
     assert len((await sync_memories(bob)).conflicts) == 1
-    await both(ann, bob)
+    await sync_both(ann, bob)
     after = await ann.get(kept.id)
     assert (after.status, after.content) == ("deleted", "about better plums")
 
 
 async def test_permanently_deleted_memory_is_soft_deleted_in_other_clones(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about plums")
-    await both(ann, bob)
+    kept = await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     await ann.delete(kept.id, hard=True)
-    await both(ann, bob)
+    await sync_both(ann, bob)
     with pytest.raises(MemoryNotFound):
         await ann.get(kept.id)
-    assert (await bob.get(kept.id)).status == "deleted" and await found(bob) == []
-    await both(ann, bob)
+    assert (await bob.get(kept.id)).status == "deleted" and await search_contents(bob) == []
+    await sync_both(ann, bob)
     # Somebody may have erased it by mistake, or another's.
     await bob.restore(kept.id)
     assert (await sync_memories(bob)).sent == 1
@@ -115,36 +115,36 @@ async def test_permanently_deleted_memory_is_soft_deleted_in_other_clones(clone:
 
 async def test_erased_memory_is_absent_from_the_git_history(clone: Clone, origin: Path, tmp_path: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about Zanzibarquux")
-    await keep(ann, "about plums")
-    await both(ann, bob)
+    kept = await capture_memory(ann, "about Zanzibarquux")
+    await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     await ann.update(kept.id, content="about Zanzibarquux and more")
-    await both(ann, bob)
+    await sync_both(ann, bob)
     assert "Zanzibarquux" in git(origin, "log", "-p", SYNC_REF)
     await garbage_collection.erase_memories(ann, id=kept.id)
-    await both(ann, bob)
+    await sync_both(ann, bob)
     for folder in (origin, tmp_path / "ann", tmp_path / "bob"):
         assert "Zanzibarquux" not in git(folder, "log", "-p", "--all")
         assert not list(folder.glob("**/portico-*"))
         git(folder, "-c", "gc.pruneExpire=now", "gc", "--quiet", "--prune=now")
         objects = git(folder, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
         assert "Zanzibarquux" not in "".join(git(folder, "cat-file", "-p", one) for one in objects)
-    assert await found(bob) == ["about plums"]
-    await keep(bob, "about pears")
-    await both(ann, bob)
+    assert await search_contents(bob) == ["about plums"]
+    await capture_memory(bob, "about pears")
+    await sync_both(ann, bob)
 
 
 async def test_three_clones_converge(clone: Clone) -> None:
     clones = [await clone(name) for name in ("ann", "bob", "cat")]
-    kept = await keep(clones[0], "about plums")
+    kept = await capture_memory(clones[0], "about plums")
     for memories in (*clones, *clones):
         await sync_memories(memories)
     for at, memories in enumerate(clones):
         await memories.update(kept.id, content=f"plums of {at}", tags=[f"t{at}"])
-        await keep(memories, f"only known to number {at}")
+        await capture_memory(memories, f"only known to number {at}")
     for memories in (*clones, *clones, *clones):
         await sync_memories(memories)
-    states = [await state(memories) for memories in clones]
+    states = [await read_state(memories) for memories in clones]
     assert states[0] == states[1] == states[2]
     assert len(states[0]) == 4
     assert (await sync_memories(clones[0])).sent == 0
@@ -152,20 +152,20 @@ async def test_three_clones_converge(clone: Clone) -> None:
 
 async def test_one_direction_is_one_direction(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about apples")
-    await keep(bob, "about pears")
+    await capture_memory(ann, "about apples")
+    await capture_memory(bob, "about pears")
     assert (await sync_memories(ann, direction="push")).sent == 1
     pushed = await sync_memories(bob, direction="push")
     assert (pushed.added, pushed.sent) == (0, 1)
-    assert await found(bob) == ["about pears"]
+    assert await search_contents(bob) == ["about pears"]
     fetched = await sync_memories(ann, direction="fetch")
     assert (fetched.added, fetched.sent) == (1, 0)
-    await both(ann, bob)
+    await sync_both(ann, bob)
 
 
 async def test_branches_and_files_are_left_alone(clone: Clone, origin: Path, tmp_path: Path) -> None:
     ann = await clone("ann")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     await sync_memories(ann)
     assert git(tmp_path / "ann", "status", "--porcelain") == ""
     assert git(tmp_path / "ann", "branch", "--all") == ""
@@ -174,7 +174,7 @@ async def test_branches_and_files_are_left_alone(clone: Clone, origin: Path, tmp
 
 async def test_memories_of_other_committers_are_validated(clone: Clone, origin: Path, tmp_path: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     await sync_memories(ann)
     tip = git(origin, "rev-parse", SYNC_REF)
     stream = f"commit {SYNC_REF}\ncommitter Eve <eve@example.com> 0 +0000\ndata 4\nevil\nfrom {tip}\n"
@@ -192,7 +192,7 @@ async def test_memories_of_other_committers_are_validated(clone: Clone, origin: 
     synced = await sync_memories(bob, screen=ContentScreen().screen_text)
     assert (synced.added, len(synced.problems)) == (1, 4)
     assert KEY not in str(synced.problems)
-    assert await found(bob) == ["about plums"]
+    assert await search_contents(bob) == ["about plums"]
 
 
 async def test_missing_repository_or_remote_is_reported(tmp_path: Path, clone: Clone) -> None:
@@ -216,7 +216,7 @@ async def test_a_sync_that_fails_has_its_number(serving: Callable[..., Any], tmp
     folder = tmp_path / "plain"
     folder.mkdir()
     client = await serving(project_dir=folder)
-    _, error = await refused(client, "memory_sync")
+    _, error = await call_failing_tool(client, "memory_sync")
     assert error["number"] == -32610
 
 
@@ -242,12 +242,12 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
 
 async def test_names_that_git_would_take_for_commands_do_nothing(clone: Clone, origin: Path, tmp_path: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     await sync_memories(ann)
     evil = '"memories/aa/x\\nreset refs/heads/taken\\nfrom refs/portico/memories^0\\n.md"'
-    pushed(origin, plain(evil, "x") + plain('"memories/aa/\\\\..\\t\\".md"', "y"))
+    push_changes(origin, file_command(evil, "x") + file_command('"memories/aa/\\\\..\\t\\".md"', "y"))
     before = git(origin, "rev-parse", SYNC_REF)
-    await keep(bob, "about pears")
+    await capture_memory(bob, "about pears")
     synced = await sync_memories(bob)
     assert (synced.added, synced.sent, len(synced.problems)) == (1, 1, 2)
     for folder in (tmp_path / "bob", origin):
@@ -257,23 +257,23 @@ async def test_names_that_git_would_take_for_commands_do_nothing(clone: Clone, o
     assert old <= new
 
 
-async def test_links_long_files_and_other_things_are_left_alone(clone: Clone, origin: Path) -> None:
+async def test_links_and_oversized_files_are_ignored(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about plums")
+    kept = await capture_memory(ann, "about plums")
     await sync_memories(ann)
     ids = [f"{number}" * 16 for number in range(1, 5)]
     paths = [f"memories/{id[:2]}/{id}.md" for id in ids]
-    pushed(
+    push_changes(
         origin,
-        plain(paths[0], "/etc/passwd", mode="120000")
-        + plain(paths[1], page(ids[1], "x" * 1_100_000))
-        + plain(paths[2], page(ids[2], "x" * 300_000))
+        file_command(paths[0], "/etc/passwd", mode="120000")
+        + file_command(paths[1], page(ids[1], "x" * 1_100_000))
+        + file_command(paths[2], page(ids[2], "x" * 300_000))
         + f"M 160000 {git(origin, 'rev-parse', SYNC_REF)} {paths[3]}\n"
-        + plain("README.md", "elsewhere"),
+        + file_command("README.md", "elsewhere"),
     )
     synced = await sync_memories(bob)
     assert synced.added == 1 and len(synced.problems) == 4
-    assert set(await state(bob)) == {kept.id}
+    assert set(await read_state(bob)) == {kept.id}
     await bob.delete(kept.id)
     await sync_memories(bob)
     left = git(origin, "ls-tree", "-r", "--name-only", SYNC_REF).splitlines()
@@ -282,7 +282,7 @@ async def test_links_long_files_and_other_things_are_left_alone(clone: Clone, or
 
 async def test_a_head_that_lies_is_refused(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     await sync_memories(ann)
     ids = [f"{number:02d}" * 8 for number in range(10, 16)]
     lies = [
@@ -293,19 +293,21 @@ async def test_a_head_that_lies_is_refused(clone: Clone, origin: Path) -> None:
         page(ids[4], tags="not a list"),
         "---\n" + "[" * 5000 + "\n---\nx\n",
     ]
-    pushed(origin, "".join(plain(f"memories/{id[:2]}/{id}.md", lie) for id, lie in zip(ids, lies, strict=True)))
+    push_changes(
+        origin, "".join(file_command(f"memories/{id[:2]}/{id}.md", lie) for id, lie in zip(ids, lies, strict=True))
+    )
     synced = await sync_memories(bob)
     assert len(synced.problems) == len(lies) - 1 and synced.added == 2
     assert all(len(one) <= 300 for one in synced.problems)
     assert "\ufffd" in (await bob.get(ids[3])).content
 
 
-async def test_an_id_that_belongs_to_something_else_here_is_not_taken_over(clone: Clone, origin: Path) -> None:
+async def test_foreign_id_is_not_overwritten(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     await sync_memories(ann)
-    private = await keep(bob, "This is private", domain="user")
-    pushed(origin, plain(f"memories/{private.id[:2]}/{private.id}.md", page(private.id, "mine now")))
+    private = await capture_memory(bob, "This is private", domain="user")
+    push_changes(origin, file_command(f"memories/{private.id[:2]}/{private.id}.md", page(private.id, "mine now")))
     synced = await sync_memories(bob)
     assert synced.added == 1 and len(synced.problems) == 1 and private.id in synced.problems[0]
     assert await bob.get(private.id) == private
@@ -317,7 +319,7 @@ async def test_more_than_can_be_held_is_refused_without_being_read(
 ) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     for number in range(20):
-        await keep(ann, f"number {number} about plums", on_duplicate="keep")
+        await capture_memory(ann, f"number {number} about plums", on_duplicate="keep")
     await sync_memories(ann)
     monkeypatch.setattr(git_module, "MAX_READ_BYTES", 1000)
     synced = await sync_memories(bob)
@@ -332,10 +334,10 @@ async def test_more_than_can_be_held_is_refused_without_being_read(
 
 async def test_memories_captured_while_the_remote_is_missing_are_sent_later(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    first = await keep(ann, "about plums")
-    await both(ann, bob)
+    first = await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     shutil.move(origin, origin.parent / "away.git")
-    await keep(ann, "written on the train")
+    await capture_memory(ann, "written on the train")
     await bob.update(first.id, content="about ripe plums")
     for memories in (ann, bob):
         with pytest.raises(SyncError, match="No memory is lost") as failure:
@@ -343,27 +345,25 @@ async def test_memories_captured_while_the_remote_is_missing_are_sent_later(clon
         # To try again does not help: first the repository has to be there.
         assert not failure.value.retryable
     shutil.move(origin.parent / "away.git", origin)
-    await both(ann, bob)
-    assert sorted(await found(bob)) == ["about ripe plums", "written on the train"]
+    await sync_both(ann, bob)
+    assert sorted(await search_contents(bob)) == ["about ripe plums", "written on the train"]
 
 
 async def test_concurrent_syncs_converge(clone: Clone) -> None:
     clones = [await clone(name) for name in ("ann", "bob", "cat")]
     for at, memories in enumerate(clones):
-        await keep(memories, f"only known to number {at}")
+        await capture_memory(memories, f"only known to number {at}")
     await asyncio.gather(*(sync_memories(memories) for memories in clones), sync_memories(clones[0]))
     for memories in clones:
         await sync_memories(memories)
-    states = [await state(memories) for memories in clones]
+    states = [await read_state(memories) for memories in clones]
     assert states[0] == states[1] == states[2] and len(states[0]) == 3
 
 
-async def test_a_repository_around_us_is_not_taken_for_ours(
-    clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_enclosing_repository_is_not_used(clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a hook of another repository has started us."""
     ann = await clone("ann")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     other = tmp_path / "other"
     git(tmp_path, "init", "--quiet", str(other))
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
@@ -373,8 +373,8 @@ async def test_a_repository_around_us_is_not_taken_for_ours(
 
 async def test_a_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    kept = await keep(ann, "about plums")
-    await both(ann, bob)
+    kept = await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     await ann.update(kept.id, content="Ann's plums")
     await bob.update(kept.id, content="Bob's plums")
     await sync_memories(ann)
@@ -391,14 +391,14 @@ async def test_a_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) 
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not await condition():  # noqa: ASYNC110 (other processes and threads have no event to wait for)
             await asyncio.sleep(0.05)
 
 
 async def test_memories_are_synced_by_themselves(clone: Clone, serving: Callable[..., Any], tmp_path: Path) -> None:
     bob = await clone("bob")
-    await keep(bob, "Bob knows about cherries")
+    await capture_memory(bob, "Bob knows about cherries")
     await sync_memories(bob)
     await clone("ann")
     client = await serving(store=str(tmp_path / "server.db"), project=None, project_dir=tmp_path / "ann", auto_sync=1)
@@ -413,7 +413,7 @@ async def test_memories_are_synced_by_themselves(clone: Clone, serving: Callable
     await eventually(lambda: knows("cherries"))
     await client.call_tool("memory_capture", {"content": "Ann knows about bananas", "namespace": "context"})
     await eventually(has_received)
-    assert await found(bob, "bananas") == ["Ann knows about bananas"]
+    assert await search_contents(bob, "bananas") == ["Ann knows about bananas"]
 
 
 async def test_an_automatic_sync_that_fails_is_logged_and_stops_nothing(

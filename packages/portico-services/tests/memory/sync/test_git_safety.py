@@ -10,8 +10,8 @@ import pytest
 from portico_services.memory.errors import SyncError
 from portico_services.memory.sync.engine import SYNC_REF, sync_memories
 from portico_services.memory.sync.git_repository import GitRepository
-from support.clones import Clone, both, git
-from support.remembering import found, keep
+from support.clones import Clone, git, sync_both
+from support.remembering import capture_memory, search_contents
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 
@@ -144,9 +144,9 @@ async def test_a_setting_of_the_repository_runs_nothing(
     clone: Clone, origin: Path, tmp_path: Path, run: Path, mark: Path, setting: str
 ) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     await sync_memories(ann)
-    await keep(bob, "about pears")
+    await capture_memory(bob, "about pears")
     # An alternate makes git ask it for its refs.
     (tmp_path / "bob/.git/objects/info/alternates").write_text(f"{origin}/objects\n")
     spoil(tmp_path / "bob", setting, tmp_path, origin)
@@ -159,15 +159,15 @@ async def test_hostile_git_settings_together_run_nothing(
     clone: Clone, origin: Path, tmp_path: Path, run: Path, mark: Path
 ) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
-    await both(ann, bob)
+    await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     for setting in RUNS:
         spoil(tmp_path / "bob", setting, tmp_path, origin)
     worktree = tmp_path / "bob/.git/config.worktree"
     worktree.write_text((tmp_path / "included").read_text())
     shutil.rmtree(tmp_path / "bob/.git/hooks", ignore_errors=True)
     shutil.copytree(tmp_path / "hooks", tmp_path / "bob/.git/hooks")
-    kept = await keep(bob, "about pears")
+    kept = await capture_memory(bob, "about pears")
     await sync_memories(bob)
     await bob.delete(kept.id, hard=True)
     assert (await sync_memories(bob)).sent == 1
@@ -180,7 +180,7 @@ async def test_a_remote_inside_of_the_repository_runs_nothing(
 ) -> None:
     """The other end of an address on this machine is another repository of theirs, with hooks and settings."""
     ann = await clone("ann")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     evil = tmp_path / "ann/.git/evil.git"
     git(tmp_path, "init", "--quiet", str(evil))
     inside = evil / ".git"
@@ -195,14 +195,14 @@ async def test_a_remote_inside_of_the_repository_runs_nothing(
     git(evil, "config", "core.hooksPath", str(tmp_path / "hooks"))
     git(tmp_path / "ann", "remote", "set-url", "origin", f"{scheme}{evil}")
     assert (await sync_memories(ann)).sent == 1
-    kept = await keep(ann, "about pears")
+    kept = await capture_memory(ann, "about pears")
     await sync_memories(ann)
     await ann.delete(kept.id, hard=True)
     await sync_memories(ann)
     # A push to what is checked out there would be checked out, through filters.
     (inside / "HEAD").write_text(f"ref: {SYNC_REF}\n")
     git(evil, "config", "receive.denyCurrentBranch", "updateInstead")
-    await keep(ann, "about apples")
+    await capture_memory(ann, "about apples")
     with pytest.raises(SyncError):
         await sync_memories(ann)
     nothing_ran(mark)
@@ -223,7 +223,7 @@ async def test_an_address_that_names_a_program_runs_nothing(
     clone: Clone, tmp_path: Path, run: Path, mark: Path, url: str
 ) -> None:
     ann = await clone("ann")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     git(tmp_path / "ann", "config", "remote.origin.url", url.format(run=run))
     with pytest.raises(SyncError):
         await sync_memories(ann)
@@ -243,32 +243,32 @@ async def test_global_git_config_and_repository_identity_apply(
     for name in ("NAME", "EMAIL"):
         monkeypatch.delenv(f"GIT_COMMITTER_{name}", raising=False)
     git(tmp_path / "ann", "config", "remote.origin.url", "work:")
-    await keep(ann, "about plums")
+    await capture_memory(ann, "about plums")
     assert (await sync_memories(ann)).sent == 1
     assert git(origin, "log", "-1", "--format=%an <%ae>", SYNC_REF) == "Ann at Work <ann@work.test>"
     # And of the repository's own what names nobody else.
     git(tmp_path / "bob", "config", "user.name", 'Bob "the \\ second" here')
     git(tmp_path / "bob", "config", "user.email", "bob@here.test")
-    await keep(bob, "about pears")
+    await capture_memory(bob, "about pears")
     await sync_memories(bob)
     assert git(origin, "log", "-1", "--format=%an <%ae>", SYNC_REF) == 'Bob "the \\ second" here <bob@here.test>'
 
 
 async def test_working_trees_and_packed_refs_are_followed(clone: Clone, tmp_path: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
-    await keep(ann, "about plums")
-    await both(ann, bob)
+    await capture_memory(ann, "about plums")
+    await sync_both(ann, bob)
     identity = ("-c", "user.name=x", "-c", "user.email=x@x")
     git(tmp_path / "ann", *identity, "commit", "--quiet", "--allow-empty", "-m", "first")
     git(tmp_path / "ann", "pack-refs", "--all")
     git(tmp_path / "ann", "worktree", "add", "--quiet", str(tmp_path / "tree"), "-b", "other")
     ann.root = str(tmp_path / "tree")
-    await keep(ann, "about pears")
-    await both(ann, bob)
+    await capture_memory(ann, "about pears")
+    await sync_both(ann, bob)
     git(tmp_path / "ann", "pack-refs", "--all")
-    await keep(ann, "about apples")
-    await both(ann, bob)
-    assert len(await found(bob)) == 3
+    await capture_memory(ann, "about apples")
+    await sync_both(ann, bob)
+    assert len(await search_contents(bob)) == 3
     git(tmp_path / "ann", "fsck", "--strict")
 
 

@@ -15,8 +15,8 @@ from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.sync import engine, git_repository, serialization
 from portico_services.memory.sync.engine import SyncReport, sync_memories
 from portico_services.memory.sync.git_repository import GitRepository
-from support.clones import Clone, git, page, path, plain, pushed, state
-from support.remembering import keep
+from support.clones import Clone, file_command, git, page, path, push_changes, read_state
+from support.remembering import capture_memory
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 MANY = 40
@@ -57,10 +57,10 @@ class Counted:
 async def together(clone: Clone) -> tuple[MemoryStore, MemoryStore, list[str]]:
     """Two clones that have the same."""
     ann, bob = await clone("ann"), await clone("bob")
-    ids = [(await keep(ann, f"This is the note number {number}, about fruit.")).id for number in range(MANY)]
+    ids = [(await capture_memory(ann, f"This is the note number {number}, about fruit.")).id for number in range(MANY)]
     for one in (ann, bob, ann, bob):
         await sync_memories(one)
-    assert len(await state(bob)) == MANY
+    assert len(await read_state(bob)) == MANY
     return ann, bob, ids
 
 
@@ -94,11 +94,11 @@ async def test_one_push_costs_a_bounded_amount_of_screening(
     # Screening is slow, and who can push chooses the files, their sizes, and the name of the author of them all.
     monkeypatch.setattr(git_repository, "MAX_READ_BYTES", 100_000)
     ann = await clone("ann")
-    await keep(ann, "The note that makes the ref.")
+    await capture_memory(ann, "The note that makes the ref.")
     await sync_memories(ann)
     files, content = [f"{number:016x}" for number in range(60)], "fine words " * 500
     author = f"{'Eve ' * 20_000}<eve@example.com>"
-    pushed(origin, "".join(plain(path(id), page(id, content)) for id in files), author)
+    push_changes(origin, "".join(file_command(path(id), page(id, content)) for id in files), author)
     screened: list[int] = []
 
     def screen(text: str) -> tuple[str, list[str]]:
@@ -110,7 +110,7 @@ async def test_one_push_costs_a_bounded_amount_of_screening(
         await sync_memories(ann, screen=screen)
         # The files that are read, and their author, whose name is screened in three forms at most.
         assert sum(screened) <= 100_000 + 3 * engine.MAX_SCREENED_ORIGIN_CHARS
-    assert len(await state(ann)) == len(files) + 1
+    assert len(await read_state(ann)) == len(files) + 1
 
 
 async def test_push_alone_does_not_lose_remote_changes(clone: Clone) -> None:
@@ -122,7 +122,7 @@ async def test_push_alone_does_not_lose_remote_changes(clone: Clone) -> None:
     assert (await ann.get(ids[1])).content != "Bob knows better."
     assert (await sync_memories(ann)).updated == 1
     assert (await sync_memories(bob)).updated == 1
-    assert await state(ann) == await state(bob)
+    assert await read_state(ann) == await read_state(bob)
 
 
 async def test_fetched_only_changes_are_still_sent_later(clone: Clone) -> None:
@@ -133,7 +133,7 @@ async def test_fetched_only_changes_are_still_sent_later(clone: Clone) -> None:
     assert (await sync_memories(ann, direction="fetch")).updated == 1
     assert (await sync_memories(ann)).sent == 1
     assert (await sync_memories(bob)).updated == 1
-    assert await state(ann) == await state(bob)
+    assert await read_state(ann) == await read_state(bob)
 
 
 async def test_locally_lost_memory_is_fetched_again(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ async def test_missing_remote_repository_is_not_retryable(clone: Clone, tmp_path
 async def test_push_rejected_by_the_remote_is_reported(clone: Clone, tmp_path: Path) -> None:
     """As a protected branch is, or a ref that a host keeps to itself."""
     ann = await clone("ann")
-    await keep(ann, "This is to be shared, and may not be.")
+    await capture_memory(ann, "This is to be shared, and may not be.")
     origin = Path(git(tmp_path / "ann", "remote", "get-url", "origin"))
     git(origin, "config", "receive.hideRefs", "refs/portico")
     with pytest.raises(SyncError, match=r"the remote rejected the push \(deny updating a hidden ref\)") as refusal:
@@ -181,7 +181,7 @@ async def test_push_rejected_by_the_remote_is_reported(clone: Clone, tmp_path: P
 
 async def test_lost_push_race_is_retryable(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = await clone("ann")
-    await keep(ann, "This is to be shared, and others are quicker.")
+    await capture_memory(ann, "This is to be shared, and others are quicker.")
     monkeypatch.setattr(GitRepository, "push", lambda *words: False)
     with pytest.raises(SyncError, match="on every attempt") as refusal:
         await sync_memories(ann)
@@ -202,7 +202,7 @@ async def test_sync_sends_only_changed_memories_on_either_engine(
 ) -> None:
     await clone("ann")
     here = memories.for_project(git_project.detect_project(tmp_path / "ann"))
-    kept = await keep(here, "Use PostgreSQL for storage")
+    kept = await capture_memory(here, "Use PostgreSQL for storage")
     assert [(await sync_memories(here)).sent, (await sync_memories(here)).sent] == [1, 0]
     await here.update(kept.id, tags=["database"])
     assert [(await sync_memories(here)).sent, (await sync_memories(here)).sent] == [1, 0]

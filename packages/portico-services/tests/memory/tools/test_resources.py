@@ -11,10 +11,10 @@ import pytest
 
 from portico import Client
 from portico.protocol.errors import ProtocolError
-from support.remembering import CAPTURE, said, template
+from support.remembering import CAPTURE, call_tool, template
 
 Serving = Callable[..., Any]
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 TWINS = (
     "The nightly build takes forty minutes on the big machine",
     "The nightly build takes forty minutes on the big machine because of the database",
@@ -29,7 +29,7 @@ async def read(client: Client, uri: str) -> Any:
 
 async def heard(client: Client, uri: str, do: Callable[[], Any]) -> str:
     """What a listener to a URI is told when something is done."""
-    async with client.listen(uris=[uri]) as changes, asyncio.timeout(PATIENCE):
+    async with client.listen(uris=[uri]) as changes, asyncio.timeout(TIMEOUT_SECONDS):
         await do()
         return str((await anext(aiter(changes))).uri)
 
@@ -49,32 +49,34 @@ async def test_every_resource_is_listed_and_every_family_has_a_template(serving:
 
 async def test_status_resource_matches_the_status_tool(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", **CAPTURE, branch="main")
+    await call_tool(client, "memory_capture", **CAPTURE, branch="main")
     status = await read(client, "memory://status")
-    assert status == await said(client, "memory_status")
+    assert status == await call_tool(client, "memory_status")
     assert (status["by_project"], status["by_branch"]) == ({"here/project": 1}, {"main": 1})
 
 
 async def test_summaries_list_their_sources(serving: Serving) -> None:
     client = await serving(tools="all")
     ids = [
-        (await said(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep"))["id"]
+        (await call_tool(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep"))["id"]
         for text in TWINS
     ]
-    run = await said(client, "memory_consolidate", strategy="summarize", similarity=0.6, dry_run=False)
+    run = await call_tool(client, "memory_consolidate", strategy="summarize", similarity=0.6, dry_run=False)
     (summary,) = run["kept"]
     listing = await read(client, "memory://summaries")
     assert [one["id"] for one in listing["memories"]] == [summary]
     shown = await read(client, f"memory://summaries/{summary}")
     assert {one["id"] for one in shown["sources"]} == set(ids)
-    assert await said(client, "subcog_get_summary", memory_id=summary) == shown
+    assert await call_tool(client, "subcog_get_summary", memory_id=summary) == shown
     assert (await read(client, f"memory://summaries/{ids[0]}"))["sources"] == []
 
 
 async def test_saved_prompts_are_resources_too(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_prompts", action="save", name="greet", content="Hello {{who}}", description="Greets")
-    await said(client, "memory_prompts", action="save", name="mine", content="Mine", domain="user")
+    await call_tool(
+        client, "memory_prompts", action="save", name="greet", content="Hello {{who}}", description="Greets"
+    )
+    await call_tool(client, "memory_prompts", action="save", name="mine", content="Mine", domain="user")
     everything = await read(client, "memory://_prompts")
     assert [(one["name"], one["domain"], one["variables"]) for one in everything["prompts"]] == [
         ("greet", "project", ["who"]),
@@ -92,7 +94,7 @@ async def test_saved_prompts_are_resources_too(serving: Serving) -> None:
 
 async def test_graph_resource_returns_the_edges_of_an_entity(serving: Serving) -> None:
     client = await serving()
-    await said(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
+    await call_tool(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
     around = await read(client, "memory://graph/django")
     assert [(one["source"], one["kind"], one["target"]) for one in around["edges"]] == [
         ("Django", "Uses", "PostgreSQL")
@@ -104,14 +106,14 @@ async def test_graph_resource_returns_the_edges_of_an_entity(serving: Serving) -
 
 async def test_the_names_of_other_servers_are_read_and_not_listed(serving: Serving) -> None:
     client = await serving()
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     assert (await read(client, "subcog://project/decisions"))["count"] == 1
     assert (await read(client, f"subcog://project/decisions/{id}"))["id"] == id
     assert "memory_recall" in await read(client, "subcog://help")
     listed = {one.uri for one in await client.list_resources()}
     assert not any(uri.startswith("subcog:") for uri in listed)
     for address in (f"subcog://project/decisions/{id}", f"urn:memory:project:decisions:{id}"):
-        assert (await said(client, "memory_get", memory_id=address))["id"] == id
+        assert (await call_tool(client, "memory_get", memory_id=address))["id"] == id
     other = await serving(tool_prefix="subcog")
     assert (await read(other, "memory://project/decisions"))["count"] == 1
 
@@ -125,24 +127,24 @@ async def test_the_names_of_other_servers_are_read_and_not_listed(serving: Servi
 )  # fmt: skip
 async def test_every_listing_can_be_listened_to(serving: Serving, place: str) -> None:
     client = await serving()
-    await said(client, "memory_capture", content="PostgreSQL it is", namespace="context", tags=["db"])
+    await call_tool(client, "memory_capture", content="PostgreSQL it is", namespace="context", tags=["db"])
     await read(client, f"memory://{place}")
 
     async def capture() -> None:
-        await said(client, "memory_capture", **CAPTURE, tags=["db"])
+        await call_tool(client, "memory_capture", **CAPTURE, tags=["db"])
 
     assert (await heard(client, f"memory://{place}", capture)).startswith(f"memory://{place}")
 
 
 async def test_one_memory_can_be_listened_to_by_each_of_its_addresses(serving: Serving) -> None:
     client = await serving()
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     for number, uri in enumerate(
         (f"memory://memory/{id}", f"memory://project/decisions/{id}", f"subcog://project/decisions/{id}")
     ):
 
         async def change(number: int = number) -> None:
-            await said(client, "memory_update", memory_id=id, content=f"Use version {number}")
+            await call_tool(client, "memory_update", memory_id=id, content=f"Use version {number}")
 
         assert await heard(client, uri, change) == uri
 
@@ -151,7 +153,7 @@ async def test_saved_prompts_can_be_listened_to(serving: Serving) -> None:
     client = await serving()
 
     async def save() -> None:
-        await said(client, "memory_prompts", action="save", name="greet", content="Hello")
+        await call_tool(client, "memory_prompts", action="save", name="greet", content="Hello")
 
     assert await heard(client, "memory://_prompts", save) == "memory://_prompts"
     assert await heard(client, "memory://project/_prompts/greet", save) == "memory://project/_prompts/greet"

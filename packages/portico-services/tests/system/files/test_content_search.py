@@ -46,7 +46,7 @@ def test_every_file_is_searched_within_any_time_budget(tmp_path: Path, step: flo
     assert (len(found) > 1) == (step > 0)
 
 
-def test_a_large_file_is_gone_on_with_in_its_midst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_search_resumes_inside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_search, "READ_BLOCK_BYTES", 10_000)
     lines = [f"line {n}" for n in range(1, 20_001)]
     lines[17_320] = "the needle"

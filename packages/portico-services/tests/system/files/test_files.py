@@ -22,7 +22,7 @@ from portico_services.system.files.queries import FileQueries
 from portico_services.system.files.walk import FileCriteria, walk
 from portico_services.system.path_access import AllowedPaths, OpenDirectory
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_walk_finds_the_matching_files(tree: Path, wanted: FileCriteria, expecte
 def index(tree: Path) -> Iterator[FileNameIndex]:
     made = FileNameIndex(AllowedPaths([tree]))
     made.start()
-    assert made.wait(1, PATIENCE)
+    assert made.wait(1, TIMEOUT_SECONDS)
     yield made
     made.close()
 
@@ -110,7 +110,7 @@ def test_a_walk_looks_no_closer_than_it_must(tree: Path, monkeypatch: pytest.Mon
     assert looked == []
 
 
-def test_a_walk_goes_on_where_it_was(tree: Path) -> None:
+def test_walk_resumes_at_its_position(tree: Path) -> None:
     everything = [row for row in walk(AllowedPaths([tree]).open_directory(str(tree)), FileCriteria(), [], print) if row]
     for n, row in enumerate(everything):
         rest = walk(AllowedPaths([tree]).open_directory(str(tree)), FileCriteria(), row.position, print)  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def wait_until(index: FileNameIndex, test: Any) -> None:
         passes = index.passes
         if test():
             return
-        assert index.wait(passes + 1, PATIENCE), "the index heard of nothing"
+        assert index.wait(passes + 1, TIMEOUT_SECONDS), "the index heard of nothing"
     raise AssertionError("it never came true")
 
 
@@ -185,7 +185,7 @@ def test_index_without_a_watcher_rescans_periodically(tree: Path, monkeypatch: p
     )
     made = FileNameIndex(AllowedPaths([tree]), rewalk_seconds=0.05)
     made.start()
-    assert made.wait(1, PATIENCE)
+    assert made.wait(1, TIMEOUT_SECONDS)
     (tree / "unheard.txt").write_text("x")
     (tree / "z").unlink()
     wait_until(made, lambda: made.search(FileCriteria(text="unheard"), str(tree), 0, 10))
@@ -198,7 +198,7 @@ def test_index_is_reused_after_a_restart(tree: Path, tmp_path: Path) -> None:
     for _ in range(2):
         made = FileNameIndex(AllowedPaths([tree]), str(file))
         made.start()
-        assert made.wait(1, PATIENCE)
+        assert made.wait(1, TIMEOUT_SECONDS)
         numbers = {row.path: row.position for row in made.search(FileCriteria(), str(tree), 0, 100)}
         made.close()
         assert file.stat().st_mode & 0o077 == 0
@@ -207,15 +207,13 @@ def test_index_is_reused_after_a_restart(tree: Path, tmp_path: Path) -> None:
     assert not [path for path in numbers if path.endswith("/z")]
 
 
-def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_closed_during_start_releases_files(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
     watches: list[DirectoryWatcher] = []
 
     def slow() -> DirectoryWatcher:
         begun.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(TIMEOUT_SECONDS)
         watches.append(DirectoryWatcher())
         return watches[0]
 
@@ -223,12 +221,12 @@ def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(
     made = FileNameIndex(AllowedPaths([tree]))
     starting, closing = threading.Thread(target=made.start), threading.Thread(target=made.close)
     starting.start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT_SECONDS)
     closing.start()
     closing.join(0.05)
     go_on.set()
-    starting.join(PATIENCE)
-    closing.join(PATIENCE)
+    starting.join(TIMEOUT_SECONDS)
+    closing.join(TIMEOUT_SECONDS)
     assert [watch.is_open for watch in watches] == [False]
 
 
@@ -285,7 +283,7 @@ def test_a_search_below_a_folder(tree: Path, files: FileQueries) -> None:
         files.search(FileCriteria(), "/etc", None, 10, None)
 
 
-def test_without_roots_there_is_nothing_to_search() -> None:
+def test_search_without_allowed_paths_is_empty() -> None:
     with pytest.raises(PathNotAllowed, match="--allow-path PATH"):
         FileQueries(AllowedPaths([]), EncryptedCursorCodec()).search(FileCriteria(), None, None, 10, None)
 
@@ -301,7 +299,7 @@ def test_file_contents_are_searched_by_pattern(tree: Path, files: FileQueries) -
     assert sorted(hit.name for hit in found.files) == ["Report.pdf", "three.pdf"]
 
 
-def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: FileQueries) -> None:
+def test_catastrophic_pattern_completes(tree: Path, files: FileQueries) -> None:
     pytest.importorskip("re2")
     (tree / "evil.txt").write_text("a" * 100_000)
     assert files.search(FileCriteria(), None, "/(a+)+$x/", 10, None).files == []

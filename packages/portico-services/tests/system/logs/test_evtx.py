@@ -86,7 +86,7 @@ def test_a_log_that_has_begun_again_at_its_start_is_in_order(evtx_files: list[Pa
     assert [entry.id for entry in read(log_of(turned))] == [entry.id for entry in read(log_of(path))]
 
 
-def test_pages_together_are_the_whole_and_entries_are_found_again(evtx_files: list[Path]) -> None:
+def test_pages_contain_every_entry_once(evtx_files: list[Path]) -> None:
     [path] = [path for path in evtx_files if path.name == "system.evtx"]
     log = log_of(path)
     entries = read(log)
@@ -122,9 +122,7 @@ def test_ids_of_several_files_in_a_folder_are_different(evtx_files: list[Path], 
         assert again.fields == entry.fields
 
 
-def test_a_chunk_that_would_be_read_for_ever_is_given_up(
-    evtx_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_chunk_is_abandoned(evtx_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child that reads is stopped, and another reads the rest."""
     child = tmp_path / "child.py"
     child.write_text(

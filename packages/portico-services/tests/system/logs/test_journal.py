@@ -148,7 +148,7 @@ def test_a_where_narrows_a_log(tmp_path: Path) -> None:
     assert log.entry(found[0].id + 1) is None
 
 
-def test_an_entry_is_found_again_by_its_id(journal_files: list[Path]) -> None:
+def test_entry_is_found_by_its_id(journal_files: list[Path]) -> None:
     log = log_of(journal_files[0].parent)
     entries = read(log)
     assert len({entry.id for entry in entries}) == len(entries)

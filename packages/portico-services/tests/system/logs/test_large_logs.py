@@ -92,7 +92,7 @@ def lines_and_times(time: Callable[[int], datetime]) -> tuple[list[str], list[fl
 
 @pytest.mark.parametrize("time", [ascending, in_some_disorder, put_back_by_half_an_hour, descending, begun_again])
 @pytest.mark.parametrize("between", [(0, 60), (4_400, 4_430), (6_010, 6_011), (11_990, 20_000), (-100, -1)])
-def test_all_entries_of_a_time_are_found_whatever_the_order(
+def test_entries_of_a_time_range_are_found_in_any_order(
     tmp_path: Path, time: Callable[[int], datetime], between: tuple[int, int]
 ) -> None:
     lines, times = lines_and_times(time)
@@ -208,7 +208,7 @@ def test_only_entries_that_may_have_a_text_are_read(tmp_path: Path, monkeypatch:
     assert len(parsed) < 20
 
 
-def test_a_search_that_runs_out_of_time_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_out_search_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page looks at one block, finds nothing, says so, and the next does not begin again."""
     monkeypatch.setattr(literal_search, "BLOCK_BYTES", 50_000)
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(10_000)])
@@ -463,9 +463,7 @@ def test_a_folder_is_read_from_its_oldest_entry(tmp_path: Path) -> None:
     assert [entry.message.split()[1] for page in pages for entry in page.entries] == [str(n) for n in range(900)]
 
 
-def test_the_first_entries_of_a_large_log_are_found_without_reading_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_entries_are_read_without_a_full_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(50_000)])
     log = log_of(tmp_path / "log")
     steps = (step for step in log.oldest_first(LogQuery(), None, []) if isinstance(step, LogEntry))

@@ -411,7 +411,7 @@ def test_the_year_is_the_last_in_which_a_line_is_not_from_the_future() -> None:
     assert format_iso(parse_line("Feb 29 11:00:00 h t: not in every year", NOW).time or 0).startswith("2024-02-29")
 
 
-def test_of_the_orders_of_a_date_the_one_that_fits_the_log_is_taken() -> None:
+def test_date_order_is_inferred_from_the_log() -> None:
     """The same digits: in a log that ends in February 2026 they are a day of that month."""
     assert parsed("02/01/26 10:00:00 x")[0] == "2026-02-01T10:00:00Z"
     assert parse_line("17/06/09 10:00:00 x", parse_iso_us("2017-06-10", "t")).time == parse_iso_us(

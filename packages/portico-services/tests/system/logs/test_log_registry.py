@@ -74,7 +74,7 @@ def test_the_newest_are_first_and_all_are_counted() -> None:
     assert (found.total, found.counted, found.has_more) == (1000, True, True)
 
 
-def test_a_log_that_knows_its_number_is_not_counted() -> None:
+def test_log_with_stored_count_is_not_counted() -> None:
     log = Numbers(100_000, knows=True)
     found = logs(log).query("Numbers", LogQuery(), limit=3)
     assert (found.total, found.counted) == (100_000, True)
@@ -146,7 +146,7 @@ def test_a_page_of_very_long_messages_has_fewer_of_them(monkeypatch: pytest.Monk
     assert found.cursor is not None
 
 
-def test_a_cursor_belongs_to_its_question() -> None:
+def test_cursor_is_bound_to_its_query() -> None:
     asked = logs()
     cursor = asked.query("Numbers", LogQuery(), limit=3).cursor
     assert cursor is not None
@@ -161,7 +161,7 @@ def test_statistics() -> None:
     assert (stats.oldest, stats.newest, stats.total_is_exact) == (format_iso(10**6), format_iso(1000 * 10**6), True)
 
 
-def test_a_name_in_another_case_is_the_same_and_a_misspelt_one_is_answered_with_the_nearest() -> None:
+def test_log_names_ignore_case_and_misspelling_gets_suggestion() -> None:
     assert logs().get("NUMBERS").name == "Numbers"
     with pytest.raises(NotFound, match="Did you mean 'Numbers'"):
         logs().get("Nubmers")
@@ -196,7 +196,7 @@ def test_invalid_cursor_is_refused(cursor: str) -> None:
         EncryptedCursorCodec().decode(cursor, ["q"])
 
 
-def test_the_key_of_another_installation_opens_nothing() -> None:
+def test_token_of_another_installation_is_not_resolved() -> None:
     with pytest.raises(InvalidArgument):
         EncryptedCursorCodec(b"a" * 32).decode(EncryptedCursorCodec(b"b" * 32).encode(["q"], 1, []), ["q"])
 
@@ -216,7 +216,7 @@ def test_times() -> None:
 # Which logs there are
 
 
-def test_a_machine_that_keeps_no_logs_still_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_machine_without_logs_returns_empty_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(discovery, "JOURNAL_DIRS", (str(tmp_path / "none"),))
     monkeypatch.setattr(discovery, "TEXT_LOG_DIR", str(tmp_path / "none"))
     found = dict(discovery._unix([]))
@@ -227,7 +227,7 @@ def test_a_machine_that_keeps_no_logs_still_answers(monkeypatch: pytest.MonkeyPa
     assert "not available on this machine" in answer.problems[0]
 
 
-def test_a_machine_with_text_logs_gives_them_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_text_logs_have_windows_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(discovery, "JOURNAL_DIRS", ())
     monkeypatch.setattr(discovery, "TEXT_LOG_DIR", str(tmp_path))
     (tmp_path / "auth.log").write_text("Oct 11 22:14:15 host sshd[1]: session opened\n")
@@ -238,7 +238,7 @@ def test_a_machine_with_text_logs_gives_them_the_usual_names(monkeypatch: pytest
     assert [entry.message for entry in answer.entries] == ["session opened"]
 
 
-def test_a_machine_with_journals_gives_them_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_journals_have_windows_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "0123456789abcdef"
     folder.mkdir()
     entries = [

@@ -86,7 +86,7 @@ def test_the_past_is_asked_for_in_growing_windows(asked: list[list[str]]) -> Non
     assert len(asked) < 15
 
 
-def test_only_as_much_is_asked_for_as_is_read(asked: list[list[str]]) -> None:
+def test_only_requested_entries_are_read(asked: list[list[str]]) -> None:
     for _ in zip(range(5), log().scan_newest_first(LogQuery(), None, []), strict=False):
         pass
     assert len(asked) == 1
@@ -109,7 +109,7 @@ def test_errors_are_asked_for_by_a_predicate(asked: list[list[str]]) -> None:
     assert command[-1] == '(process == "kernel") AND (messageType == error OR messageType == fault)'
 
 
-def test_an_entry_is_found_again_by_its_id(asked: list[list[str]]) -> None:
+def test_entry_is_found_by_its_id(asked: list[list[str]]) -> None:
     entry = next(entry for entry in log().scan_newest_first(LogQuery(), None, []) if entry)
     again = log().entry(entry.id)
     assert again is not None

@@ -101,9 +101,7 @@ def grow(log: Path) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [rotate_by_name, rotate_and_pack, rotate_by_copy, grow])
-def test_a_page_goes_on_where_the_last_ended_whatever_became_of_the_file(
-    tmp_path: Path, meanwhile: Callable[[Path], None]
-) -> None:
+def test_next_page_continues_after_file_changes(tmp_path: Path, meanwhile: Callable[[Path], None]) -> None:
     (tmp_path / "log").write_text(lines(0, 50))
     log = log_of(tmp_path / "log")
     first, position = page(log, None, 20)
@@ -121,7 +119,7 @@ def test_files_that_begin_the_same_are_distinguished(tmp_path: Path) -> None:
     assert numbers(rest) == list(range(40, -1, -1))
 
 
-def test_when_the_file_is_gone_so_is_the_rest(tmp_path: Path) -> None:
+def test_cursor_of_a_removed_file_ends(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(lines(0, 50))
     log = log_of(tmp_path / "log")
     _, position = page(log, None, 20)
@@ -129,7 +127,7 @@ def test_when_the_file_is_gone_so_is_the_rest(tmp_path: Path) -> None:
     assert read(log, position) == []
 
 
-def test_an_entry_is_found_again_by_its_id(tmp_path: Path) -> None:
+def test_entry_is_found_by_its_id(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(lines(0, 50) + "  continued\n\tand again\n")
     log = log_of(tmp_path / "log")
     for entry in read(log):
@@ -188,7 +186,7 @@ def test_a_folder_is_one_log_by_time(tmp_path: Path) -> None:
     assert numbers(read(log)) == list(range(59, -1, -1))
 
 
-def test_pages_of_a_folder_stay_right_while_its_files_grow_and_new_ones_come(tmp_path: Path) -> None:
+def test_directory_pages_are_stable_under_growth(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.log").write_text("".join(line(n) for n in range(part, 60, 3)))
     log = DirectoryLog("test", "", AllowedPaths([tmp_path]), str(tmp_path))
@@ -224,7 +222,7 @@ def test_a_folder_that_grows_has_another_stamp(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_page_goes_on_in_older_files_where_the_file_it_ended_in_was_cut(tmp_path: Path, gone: bool) -> None:
+def test_page_continues_in_older_files_after_truncation(tmp_path: Path, gone: bool) -> None:
     """Nothing is left out that is still there, and what is not there any more is said."""
     (tmp_path / "log.2").write_text(lines(0, 100))
     (tmp_path / "log.1").write_text(lines(100, 200))

@@ -101,7 +101,7 @@ def test_events_are_entries_newest_first(api: Api) -> None:
     assert first.level == WARNING
 
 
-def test_without_the_programs_words_its_data_is_the_message(api: Api) -> None:
+def test_event_without_message_file_shows_its_data(api: Api) -> None:
     entry = WindowsLog("System").entry(3)
     assert entry is not None
     assert entry.message == "param1=Interactive & Services; param2=%%1; bare"

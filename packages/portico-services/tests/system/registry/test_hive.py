@@ -97,7 +97,7 @@ def test_values_of_all_lengths_are_read() -> None:
         ("REG_MULTI_SZ", ["one", "two"]),
     ],
 )
-def test_a_value_comes_back_as_it_was_written(name: str, value: object) -> None:
+def test_registry_value_round_trips(name: str, value: object) -> None:
     assert decode_value(type_number(name), encode_value(type_number(name), value)) == value
 
 

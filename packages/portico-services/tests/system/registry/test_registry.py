@@ -283,7 +283,7 @@ def test_truncated_hive_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["HKLM\\SYSTEM", "HKEY_LOCAL_MACHINE\\SYSTEM", "hklm/SYSTEM/", "SYSTEM"])
-def test_a_hive_may_be_configured_by_its_place(hive_files: dict[str, Path], name: str) -> None:
+def test_hive_is_configured_by_path(hive_files: dict[str, Path], name: str) -> None:
     portable = PortableRegistry(":memory:")
     tree = RegistryTree(list_branches({name: hive_files["SYSTEM"]}, portable))
     path = "SYSTEM" if name == "SYSTEM" else "HKLM\\SYSTEM"

@@ -60,7 +60,7 @@ class ClientRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"ClientRegistration(client_id={self.client_id!r}, issuer={self.issuer!r})"
 
 
-class _Registered(Struct, frozen=True):
+class _RegistrationResponse(Struct, frozen=True):
     """Response to a registration request (RFC 7591, section 3.2.1)."""
 
     client_id: str
@@ -174,7 +174,9 @@ def register_client(
             "another redirect URI, or register a client manually and configure its client id."
         )
     try:
-        registered = msgspec.convert({name: value for name, value in result.items() if value is not None}, _Registered)
+        registered = msgspec.convert(
+            {name: value for name, value in result.items() if value is not None}, _RegistrationResponse
+        )
     except msgspec.ValidationError as error:
         raise RegistrationError(
             f"invalid registration response from {quote_untrusted(server.issuer)}: {error}."

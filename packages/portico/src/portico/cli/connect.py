@@ -143,12 +143,12 @@ def _on_sigterm() -> list[int]:
     task = asyncio.current_task()
     assert task is not None
 
-    def leave() -> None:
+    def on_signal() -> None:
         signals.append(signal.SIGTERM)
         task.cancel()
 
     try:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_signal)
     except (NotImplementedError, ValueError, RuntimeError):
         pass  # signals are not supported on this platform or in this thread
     return signals

@@ -235,7 +235,7 @@ def _absent_store(url: str, display_url: str) -> HealthCheck | None:
     return HealthCheck("store", "note", f"{display_url} does not exist yet; a server creates it")
 
 
-class _Undone(Exception):
+class _CheckFailed(Exception):
     """Raised to roll back a test write."""
 
 
@@ -243,11 +243,11 @@ async def _try_writing(store: Database) -> None:
     # DDL in a transaction that is rolled back: the write is tested without leaving a trace.
     def attempt(tx: Transaction) -> None:
         tx.execute("create table portico_doctor (tried integer)")
-        raise _Undone
+        raise _CheckFailed
 
     try:
         await store.write(attempt)
-    except _Undone:
+    except _CheckFailed:
         pass
 
 

@@ -54,7 +54,7 @@ class InvalidHandlerResult(UsageError):
     """A handler returned a result that does not fit the request."""
 
 
-class _Ourselves(Struct, frozen=True):
+class _ClientInfo(Struct, frozen=True):
     """The client's own capabilities, as the peer that `validate_client_request` checks."""
 
     capabilities: ClientCapabilities
@@ -116,7 +116,7 @@ class InputHandlers:
         request_params = METHODS[method].decode(params)
         # The same validation that a Portico server applies before it sends a request.
         try:
-            validate_client_request(_Ourselves(self.capabilities, revision), method, params or Raw(b"{}"))
+            validate_client_request(_ClientInfo(self.capabilities, revision), method, params or Raw(b"{}"))
         except (MissingClientCapability, UsageError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {method}: {str(failure)[:300]}") from None
         if method == "roots/list":

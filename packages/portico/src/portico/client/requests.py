@@ -39,7 +39,7 @@ class CallProgress(Struct, frozen=True):
     handler: ProgressHandler
 
 
-class _Kind(Struct):
+class _ResultTypeProbe(Struct):
     # Older servers do not send resultType; a missing one counts as "complete".
     result_type: str = msgspec.field(default="complete", name="resultType")
 
@@ -115,7 +115,7 @@ class RequestSession:
         # A value takes at least 2 bytes in JSON but about 60 bytes in memory.
         if len(bytes(result)) > 2 * MAX_JSON_VALUES and results.exceeds_value_count(bytes(result), MAX_JSON_VALUES):
             raise ProtocolError(f"{self.name}: {method} returned more than {MAX_JSON_VALUES} JSON values")
-        kind: str = self.decode_result(method, result, _Kind).result_type
+        kind: str = self.decode_result(method, result, _ResultTypeProbe).result_type
         return kind
 
     @property

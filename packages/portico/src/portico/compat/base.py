@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
-from portico.compat.unsupported import Unsupported, pop_unsupported
+from portico.compat.unsupported import UnsupportedFeature, pop_unsupported
 from portico.protocol.errors import UsageError
 from portico.server.components.validation import ANY_METHOD, CacheHint
 from portico.server.registry.registration import ComponentDefaults
@@ -30,19 +30,21 @@ _HTTP_OPTION_NAMES = {
 }
 HTTP_UNSUPPORTED = {
     # Portico responds with JSON unless notifications or requests precede the response.
-    "json_response": Unsupported("use True or False", accepted=(None, True, False)),
-    "event_store": Unsupported("Portico stores the events of a stream itself; omit it"),
-    "retry_interval": Unsupported("Portico sets the reconnection interval itself; omit it"),
-    "uvicorn_config": Unsupported(
+    "json_response": UnsupportedFeature("use True or False", accepted=(None, True, False)),
+    "event_store": UnsupportedFeature("Portico stores the events of a stream itself; omit it"),
+    "retry_interval": UnsupportedFeature("Portico sets the reconnection interval itself; omit it"),
+    "uvicorn_config": UnsupportedFeature(
         "use the options of Server.run: host, port, workers, ssl_certfile, ssl_keyfile, shutdown_timeout",
         accepted=(None, {}),
     ),
-    "sockets": Unsupported("use fd= with the number of an open socket"),
-    "middleware": Unsupported("use http_app(middleware=…) and run that application on an ASGI server", (None, [], ())),
-    "path_prefix": Unsupported("use path=", accepted=(None, "", "/")),
-    "mount_path": Unsupported("mount the application of http_app() at that path", accepted=(None, "", "/")),
-    "sse_path": Unsupported("the path is /sse", accepted=(None, "/sse")),
-    "message_path": Unsupported("the path is /messages", accepted=(None, "/messages", "/messages/")),
+    "sockets": UnsupportedFeature("use fd= with the number of an open socket"),
+    "middleware": UnsupportedFeature(
+        "use http_app(middleware=…) and run that application on an ASGI server", (None, [], ())
+    ),
+    "path_prefix": UnsupportedFeature("use path=", accepted=(None, "", "/")),
+    "mount_path": UnsupportedFeature("mount the application of http_app() at that path", accepted=(None, "", "/")),
+    "sse_path": UnsupportedFeature("the path is /sse", accepted=(None, "/sse")),
+    "message_path": UnsupportedFeature("the path is /messages", accepted=(None, "/messages", "/messages/")),
 }
 # Transport options that the first major version of the SDK accepts in the server's constructor.
 TRANSPORT_OPTIONS = frozenset(
@@ -93,7 +95,7 @@ class CompatServer(Server):
     """A Server that accepts the options of another project."""
 
     # Constructor options that Portico does not support.
-    unsupported: ClassVar[Mapping[str, Unsupported]] = {}
+    unsupported: ClassVar[Mapping[str, UnsupportedFeature]] = {}
     # The listening address, unless `run` overrides it.
     http_defaults: Mapping[str, Any] = {}
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from portico._options import InvalidOption
 
 
-class Unsupported(NamedTuple):
+class UnsupportedFeature(NamedTuple):
     """An option that is accepted only with a value that matches Portico's behavior."""
 
     alternative: str
     accepted: tuple[Any, ...] = (None,)
 
 
-def reject_options(of: str, options: Mapping[str, Any], unsupported: Mapping[str, Unsupported]) -> None:
+def reject_options(of: str, options: Mapping[str, Any], unsupported: Mapping[str, UnsupportedFeature]) -> None:
     """Raise InvalidOption for the first option whose value would change something."""
     for name, value in options.items():
         option = unsupported.get(name)
@@ -30,6 +30,6 @@ def reject_options(of: str, options: Mapping[str, Any], unsupported: Mapping[str
             raise InvalidOption(f"{of}: {name}={value_text} is not supported; {option.alternative}", name)
 
 
-def pop_unsupported(of: str, options: dict[str, Any], unsupported: Mapping[str, Unsupported]) -> None:
+def pop_unsupported(of: str, options: dict[str, Any], unsupported: Mapping[str, UnsupportedFeature]) -> None:
     """Remove the unsupported options. Raises InvalidOption for a value that would change something."""
     reject_options(of, {name: options.pop(name) for name in tuple(options) if name in unsupported}, unsupported)

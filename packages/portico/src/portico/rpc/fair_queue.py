@@ -44,7 +44,7 @@ def _owner(call: Call) -> str:
     return principal_id(call.principal) or ""
 
 
-class Turns(Generic[T]):
+class TurnQueue(Generic[T]):
     """Queue of waiting items. The next item belongs to the owner and client that have waited longest."""
 
     def __init__(self, most: int | None = None, most_in_all: int | None = None) -> None:
@@ -147,7 +147,7 @@ class FairScheduler:
         self._running = 0
         # Keyed by principal and network: clients that share a token are distinguished by their network.
         self._held: dict[tuple[str, str | None], int] = {}
-        self._turns: Turns[tuple[Future[None], tuple[str, str | None]]] = Turns()
+        self._turns: TurnQueue[tuple[Future[None], tuple[str, str | None]]] = TurnQueue()
 
     async def run(self, start: Callable[[Call], Any], call: Call) -> Any:
         """Run a call when it is its caller's turn, and return its result. Raises `ToolError` if too many calls wait."""
@@ -206,7 +206,7 @@ class FairPlaces:
         self._total, self._per_caller, self._seconds = total, per_caller, seconds
         self._running = 0
         self._held: dict[str, int] = {}
-        self._turns: Turns[Future[None]] = Turns(waiting, waiting_total)
+        self._turns: TurnQueue[Future[None]] = TurnQueue(waiting, waiting_total)
 
     @asynccontextmanager
     async def hold(self, call: Call) -> AsyncIterator[None]:

@@ -153,13 +153,13 @@ def _is_failed(result: Any) -> bool:
     return type(result) is Raw and b'"isError"' in (encoded := bytes(result)) and _is_error(encoded)
 
 
-class _Failed(Struct):
+class _FailedCall(Struct):
     isError: bool = False
 
 
 def _is_error(encoded: bytes) -> bool:
     try:
-        return msgspec.json.decode(encoded, type=_Failed).isError
+        return msgspec.json.decode(encoded, type=_FailedCall).isError
     except msgspec.DecodeError:
         return False
 

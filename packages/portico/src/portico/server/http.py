@@ -255,13 +255,13 @@ def _create_cluster(server: Server, made: HttpApplication, place: ClusterConfig)
     # Set before the server answers: request states used here must be visible to all processes.
     set_process_store(place.store)
 
-    def hear(method: str, about: str | None) -> None:
+    def on_change(method: str, about: str | None) -> None:
         if method in replication.METHODS:
             replication.apply_remote_change(server, method, about)
         else:
             server.subscriptions.publish(method, about)
 
-    fleet = WorkerCluster(place, made, use, hear)
+    fleet = WorkerCluster(place, made, use, on_change)
     server.subscriptions.broadcast_hook = replication.broadcast_unless_replicating(fleet.broadcast_change)
     set_process_locator(fleet.new_session_id)
     return fleet
@@ -415,13 +415,13 @@ def http_app(server: Server, **options: Unpack[AsgiAppOptions]) -> AsgiApplicati
     made = build_application(server, _settings(server, options))
 
     @asynccontextmanager
-    async def living() -> AsyncIterator[None]:
+    async def cluster_lifespan() -> AsyncIterator[None]:
         async with _join_cluster(server, made, files=True) as fleet:
             if _spans_machines(_shared_store(server)):
                 await _listen_for_machines(fleet, BindAddress(), None)
             yield
 
-    return AsgiApplication(made, living)
+    return AsgiApplication(made, cluster_lifespan)
 
 
 def _local_service(server: Server) -> str | None:

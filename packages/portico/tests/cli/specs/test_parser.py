@@ -8,6 +8,7 @@ import pytest
 
 from portico.cli.commands import all_commands
 from portico.cli.specs import form_for, parse_serve, parser, parser_for
+from portico.cli.specs.parser import join_paragraphs
 
 # They serve, change files or print a script.
 NO_RESULTS = (
@@ -158,3 +159,23 @@ def test_tool_search_and_code_mode_exclude_each_other(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         parse_serve(["--tool-search", "--code-mode"])
     assert "only one of --code-mode, --tool-search is allowed" in capsys.readouterr().err
+
+
+def test_help_joins_the_lines_of_a_paragraph() -> None:
+    wrapped = "Show the info, protocol versions, instructions and capabilities of a\nserver."
+    assert join_paragraphs(wrapped) == wrapped.replace("\n", " ")
+    row = (
+        "  diff [OLD] TARGET   compare with the lock file, or with another TARGET or\n                      .json file"
+    )
+    assert join_paragraphs(row).endswith("another TARGET or .json file")
+    table = "bash:  eval portico    in ~/.bashrc\nzsh:   eval portico    in ~/.zshrc"
+    assert join_paragraphs(table) == table
+    assert join_paragraphs("Examples:\n  portico list a.py\n\nExit status: 0 success.") == (
+        "Examples:\n  portico list a.py\n\nExit status: 0 success."
+    )
+
+
+@pytest.mark.parametrize("command", all_commands())
+def test_positional_arguments_have_help(command: str) -> None:
+    operands = [item for item in form_for(command).arguments if item.name != "action" and item.name != "profile"]
+    assert [item.name for item in operands if "help" not in item.options] == []

@@ -23,7 +23,7 @@ from portico.rpc.call import Call, Handler
 from portico.rpc.handshake.session import MAX_RESOURCE_SUBSCRIPTIONS
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
-PATIENCE = 5.0
+TIMEOUT_SECONDS = 5.0
 WHO = {"name": "a client", "version": "1"}
 
 Connect = Callable[..., Any]
@@ -259,9 +259,7 @@ async def test_missing_initialize_fields_get_defaults(server: Server, connect: C
         opening(capabilities={"roots": 1}),
     ],
 )
-async def test_a_client_that_does_not_say_who_it_is_may_try_again(
-    params: Any, server: Server, connect: Connect
-) -> None:
+async def test_client_without_info_may_retry(params: Any, server: Server, connect: Connect) -> None:
     """basic/lifecycle: the client MUST send its version, capabilities and implementation information."""
     wire = connect(server)
     assert await code(wire, "initialize", params) == INVALID_PARAMS
@@ -269,7 +267,7 @@ async def test_a_client_that_does_not_say_who_it_is_may_try_again(
     assert "result" in await wire.request("initialize", opening())
 
 
-async def test_capabilities_nobody_knows_are_let_pass(server: Server, connect: Connect) -> None:
+async def test_unknown_capabilities_are_accepted(server: Server, connect: Connect) -> None:
     wire = connect(server)
     capabilities = {"roots": {"listChanged": True}, "experimental": {"x": {}}, "telepathy": {"range": 3}}
     assert "result" in await wire.request("initialize", opening(capabilities=capabilities, trailing=1))
@@ -278,7 +276,7 @@ async def test_capabilities_nobody_knows_are_let_pass(server: Server, connect: C
 
 @pytest.mark.requirement("lifecycle.server-info")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_the_greeting_says_who_we_are_in_the_words_of_the_revision(
+async def test_initialize_result_has_server_info_of_the_version(
     revision: str, server: Server, connect: Connect
 ) -> None:
     """InitializeResult: `title` since 2025-06-18, `icons`, `description` and `websiteUrl` since 2025-11-25,
@@ -309,7 +307,7 @@ async def test_the_greeting_says_who_we_are_in_the_words_of_the_revision(
     }
 
 
-async def test_every_call_of_a_session_knows_what_was_negotiated(server: Server, connect: Connect) -> None:
+async def test_calls_of_a_session_have_the_negotiated_values(server: Server, connect: Connect) -> None:
     calls: list[Call] = []
 
     async def remember(call: Call) -> Any:
@@ -327,7 +325,7 @@ async def test_every_call_of_a_session_knows_what_was_negotiated(server: Server,
 
 
 @pytest.mark.requirement("modern.no-memory")
-async def test_a_modern_call_learns_nothing_from_the_session_around_it(server: Server, connect: Connect) -> None:
+async def test_stateless_call_ignores_the_surrounding_session(server: Server, connect: Connect) -> None:
     """2026-07-28, basic/lifecycle: a server MUST NOT infer capabilities from earlier requests."""
     calls: list[Call] = []
 
@@ -337,7 +335,7 @@ async def test_a_modern_call_learns_nothing_from_the_session_around_it(server: S
 
     wire = connect(remember)
     await wire.initialize(V2025_06_18, {"sampling": {}})
-    await wire.modern("tools/list")
+    await wire.request_stateless("tools/list")
     call = calls[-1]
     assert (call.protocol_version, call.client, call.capabilities.sampling, call.reply.can_request) == (
         V2026_07_28,
@@ -373,7 +371,7 @@ class Slow:
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
             self.reached.set()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self.opened.wait()
             if self.failing:
                 raise RuntimeError("swordfish")
@@ -386,7 +384,7 @@ async def test_initialize_cannot_be_cancelled(server: Server, connect: Connect) 
     slow = Slow(server)
     wire = connect(slow)
     wire.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening()})
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await slow.reached.wait()
     wire.notify("notifications/cancelled", {"requestId": 0})
     await turns()
@@ -398,7 +396,7 @@ async def test_while_initialize_is_being_answered_only_ping_is(server: Server, c
     slow = Slow(server)
     wire = connect(slow)
     wire.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening(protocolVersion=V2024_11_05)})
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await slow.reached.wait()
     assert (await wire.request("ping"))["result"] == {}
     assert await code(wire, "initialize", opening()) == INVALID_REQUEST
@@ -426,9 +424,9 @@ async def test_a_handshake_that_fails_can_be_tried_again(
 
 
 async def logged(wire: Any) -> list[str]:
-    wire.aside.clear()
+    wire.other_messages.clear()
     await wire.request("tools/call", {"name": "speak", "arguments": {}})
-    return [frame["params"]["level"] for frame in wire.aside]
+    return [frame["params"]["level"] for frame in wire.other_messages]
 
 
 @pytest.mark.requirement("logging.level")
@@ -469,9 +467,7 @@ async def heard(wire: Any) -> list[Any]:
 
 @pytest.mark.requirement("resources.subscribe")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_subscriber_is_notified_of_its_resource_and_of_no_other(
-    revision: str, server: Server, connect: Connect
-) -> None:
+async def test_subscriber_is_notified_of_its_resource_only(revision: str, server: Server, connect: Connect) -> None:
     """server/resources, Subscriptions."""
     wire = connect(server)
     await wire.initialize(revision)

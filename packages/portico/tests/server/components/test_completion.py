@@ -67,14 +67,14 @@ async def test_an_argument_of_a_prompt_is_completed(revision: str) -> None:
 
 @pytest.mark.requirement("completion.context")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_variable_of_a_template_is_completed_with_what_is_known_so_far(revision: str) -> None:
+async def test_template_variable_completion_receives_known_values(revision: str) -> None:
     """2025-06-18 brought the context; before, it is not said."""
     found = await complete(PLACE, "city", "P", context={"country": "fr"}, protocol_version=revision)
     assert found.values == (["Paris", "Pau"] if revision >= "2025-06-18" else [])
     assert (await complete(PLACE, "city", "P", protocol_version=revision)).values == []
 
 
-async def test_a_template_may_be_named_by_its_name() -> None:
+async def test_template_completion_accepts_its_name() -> None:
     assert (await complete(PLACE, "country", "")).values == ["fr", "it"]
 
 
@@ -129,7 +129,7 @@ async def test_at_most_a_hundred_values_are_sent() -> None:
         ([1], (["1"], 1, False)),
     ],
 )
-async def test_a_function_may_return_what_it_has(given: Any, expected: Any) -> None:
+async def test_completion_function_may_return_any_iterable(given: Any, expected: Any) -> None:
     server = Server("s")
     server.prompt("p")(lambda n: n)
     server.completion("p", "n")(lambda typed: given)
@@ -139,7 +139,7 @@ async def test_a_function_may_return_what_it_has(given: Any, expected: Any) -> N
 
 
 @pytest.mark.requirement("completion.bounded")
-async def test_also_a_completion_said_in_full_keeps_to_a_hundred() -> None:
+async def test_explicit_completion_is_limited_to_100_values() -> None:
     server = Server("s")
     server.prompt("p")(lambda n: n)
     server.completion("p", "n")(lambda typed: Completion([str(n) for n in range(101)]))
@@ -190,7 +190,7 @@ async def test_completion_of_a_missing_reference_is_an_error(ref: dict[str, str]
     ],
 )
 async def test_malformed_completion_requests_are_invalid_params(connect: Connect, params: dict[str, Any]) -> None:
-    error = (await connect(server()).modern("completion/complete", params))["error"]
+    error = (await connect(server()).request_stateless("completion/complete", params))["error"]
     assert error["code"] == -32602
     assert "completion/complete" in error["message"]
 

@@ -38,7 +38,7 @@ def manager(gate: threading.Event) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", ["generator", "manager"])
-async def test_one_that_blocks_holds_up_no_other_call(kind: str) -> None:
+async def test_blocking_dependency_does_not_delay_other_calls(kind: str) -> None:
     gate = threading.Event()
 
     def generator() -> Iterator[int]:
@@ -93,7 +93,7 @@ async def test_one_that_hangs_when_a_call_has_run_out_of_time_is_left(monkeypatc
 
 
 @pytest.mark.parametrize("blocked", [True, False])
-async def test_one_whose_call_is_cancelled_is_taken_back(blocked: bool) -> None:
+async def test_dependency_is_closed_when_its_call_is_cancelled(blocked: bool) -> None:
     gate, opened, closed = threading.Event(), threading.Event(), threading.Event()
 
     def connection() -> Iterator[int]:
@@ -122,7 +122,7 @@ async def test_one_whose_call_is_cancelled_is_taken_back(blocked: bool) -> None:
         assert await asyncio.to_thread(closed.wait, 20)
 
 
-async def test_one_is_taken_back_also_where_there_is_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dependency_is_closed_without_a_free_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bool] = []
 
     def connection() -> Iterator[int]:
@@ -144,7 +144,7 @@ async def test_one_is_taken_back_also_where_there_is_no_thread_for_it(monkeypatc
     assert left == [True]
 
 
-async def test_one_that_fails_at_the_end_fails_the_call_and_says_nothing_of_it() -> None:
+async def test_failure_while_closing_a_dependency_fails_the_call() -> None:
     """It may be the commit of what the body has done."""
 
     def commits() -> Iterator[int]:
@@ -157,7 +157,7 @@ async def test_one_that_fails_at_the_end_fails_the_call_and_says_nothing_of_it()
     assert "secret" not in str(failure.value)
 
 
-async def test_a_refusal_of_the_body_stands_where_one_also_sees_it() -> None:
+async def test_tool_error_is_raised_inside_the_dependency() -> None:
     seen: list[str] = []
 
     def watches() -> Iterator[int]:

@@ -42,23 +42,23 @@ async def test_a_prompt_is_listed_with_its_arguments() -> None:
 async def test_a_prompt_without_arguments_lists_none(connect: Connect) -> None:
     server = Server("s")
     server.prompt("bare")(lambda: "")
-    assert (await connect(server).modern("prompts/list"))["result"]["prompts"] == [{"name": "bare"}]
+    assert (await connect(server).request_stateless("prompts/list"))["result"]["prompts"] == [{"name": "bare"}]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_older_client_is_not_told_what_its_revision_does_not_know(connect: Connect, revision: str) -> None:
+async def test_older_client_does_not_receive_unknown_members(connect: Connect, revision: str) -> None:
     server = Server("s")
     server.prompt(name="p", title="T", icons=[Icon("https://example.com/i.png")], meta={"a": 1})(lambda: "")
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    [prompt] = (await wire.ask(revision, "prompts/list"))["result"]["prompts"]
+    [prompt] = (await wire.request_as(revision, "prompts/list"))["result"]["prompts"]
     known = {"name"} | ({"title", "_meta"} if revision >= "2025-06-18" else set())
     assert prompt.keys() == known | ({"icons"} if revision >= "2025-11-25" else set())
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_text_becomes_what_the_function_asks_for(revision: str) -> None:
+async def test_text_is_converted_to_the_annotated_type(revision: str) -> None:
     seen: list[Any] = []
     server = Server("s")
 
@@ -103,7 +103,7 @@ async def test_return_values_become_messages(value: Any, expected: list[tuple[st
     assert [(one.role, one.content.text) for one in await messages(server, "p")] == expected
 
 
-async def test_a_result_said_in_full_is_left_alone() -> None:
+async def test_explicit_result_is_unchanged() -> None:
     server = Server("s")
     full = GetPromptResult(description="Code review for Set", messages=[PromptMessage("user", TextContent(text="x"))])
     server.prompt("p")(lambda: full)
@@ -190,7 +190,9 @@ async def test_an_unknown_prompt_is_met_with_the_nearest_name(revision: str) -> 
 async def test_arguments_are_texts(connect: Connect, arguments: Any) -> None:
     server = Server("s")
     server.prompt(counting)
-    error = (await connect(server).modern("prompts/get", {"name": "counting", "arguments": arguments}))["error"]
+    error = (await connect(server).request_stateless("prompts/get", {"name": "counting", "arguments": arguments}))[
+        "error"
+    ]
     assert error["code"] == -32602
     assert "prompts/get" in error["message"]
     assert "arguments" in error["message"]
@@ -222,7 +224,7 @@ async def test_a_refusal_of_the_author_is_an_error_with_the_authors_words(connec
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.ask(revision, "prompts/get", {"name": "refuse"})
+    said = await wire.request_as(revision, "prompts/get", {"name": "refuse"})
     assert "Not on Sundays." in said["error"]["message"]
 
 

@@ -33,7 +33,7 @@ async def read(server: Server, uri: str, **options: Any) -> Any:
 # What is listed
 
 
-async def test_a_resource_is_listed_with_everything_that_was_said_of_it() -> None:
+async def test_resource_is_listed_with_all_options() -> None:
     server = Server("s")
 
     @server.resource(
@@ -69,7 +69,7 @@ async def test_templates_are_listed_apart() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_older_client_is_not_told_what_its_revision_does_not_know(connect: Connect, revision: str) -> None:
+async def test_older_client_does_not_receive_unknown_members(connect: Connect, revision: str) -> None:
     server = Server("s")
     options: dict[str, Any] = {"title": "T", "icons": [Icon("https://example.com/i.png")], "meta": {"example.com/a": 1}}
     late = Annotations(last_modified="2026-01-01T00:00:00Z", priority=1.0)
@@ -78,8 +78,8 @@ async def test_an_older_client_is_not_told_what_its_revision_does_not_know(conne
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    [resource] = (await wire.ask(revision, "resources/list"))["result"]["resources"]
-    [template] = (await wire.ask(revision, "resources/templates/list"))["result"]["resourceTemplates"]
+    [resource] = (await wire.request_as(revision, "resources/list"))["result"]["resources"]
+    [template] = (await wire.request_as(revision, "resources/templates/list"))["result"]["resourceTemplates"]
     known = {"name", "annotations"}
     known |= {"title", "_meta"} if revision >= "2025-06-18" else set()
     known |= {"icons"} if revision >= "2025-11-25" else set()
@@ -136,7 +136,7 @@ async def test_bytes_of_a_textual_type_are_text() -> None:
     assert (await read(server, "a://b")).text == "{}"
 
 
-async def test_a_file_is_read_and_its_place_is_not_told(tmp_path: Path) -> None:
+async def test_file_path_is_not_disclosed(tmp_path: Path) -> None:
     (tmp_path / "n.txt").write_text("inside")
     server = Server("s")
     server.resource("a://b")(lambda: File(tmp_path / "n.txt"))
@@ -184,7 +184,7 @@ async def test_variables_arrive_typed_and_decoded() -> None:
     assert (await read(server, "db://t/7?deep=true")).text == '{"table":"t","row":7,"deep":true}'
 
 
-async def test_the_uri_that_was_asked_for_is_the_one_that_is_answered() -> None:
+async def test_response_has_the_requested_uri() -> None:
     server = Server("s")
     server.resource("a://{x}")(lambda x: x)
     assert (await read(server, "a://one")).uri == "a://one"
@@ -289,7 +289,7 @@ async def test_a_refusal_of_the_author_is_an_error_with_the_authors_words(connec
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.ask(revision, "resources/read", {"uri": "a://b"})
+    said = await wire.request_as(revision, "resources/read", {"uri": "a://b"})
     assert "The archive is closed." in said["error"]["message"]
 
 
@@ -297,18 +297,18 @@ async def test_a_refusal_of_the_author_is_an_error_with_the_authors_words(connec
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_subscriber_hears_of_its_resource_until_it_stops(heard: Any, revision: str) -> None:
+async def test_subscriber_is_notified_until_it_unsubscribes(heard: Any, revision: str) -> None:
     server = Server("s")
     server.resource("a://b")(lambda: "")
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
         await client.subscribe("a://b")
         server.notify_resource_updated("a://other")
         server.notify_resource_updated("a://b")
-        await heard.until("notifications/resources/updated")
+        await heard.wait_for("notifications/resources/updated")
         await client.unsubscribe("a://b")
         server.notify_resource_updated("a://b")
         server.prompt(lambda: "a change that is heard of")
-        await heard.until("notifications/prompts/list_changed")
+        await heard.wait_for("notifications/prompts/list_changed")
     assert heard.messages == [
         ("notifications/resources/updated", {"uri": "a://b"}),
         ("notifications/prompts/list_changed", None),
@@ -324,7 +324,7 @@ async def test_a_subscription_covers_what_is_below(heard: Any) -> None:
     ):
         server.notify_resource_updated("a://bc")
         server.notify_resource_updated("a://b/c")
-        await heard.until("notifications/resources/updated")
+        await heard.wait_for("notifications/resources/updated")
     assert [said["uri"] for method, said in heard.messages if method.endswith("updated")] == ["a://b/c"]
 
 
@@ -338,9 +338,9 @@ async def test_many_updates_in_one_go_are_informed_once(heard: Any) -> None:
     ):
         for _ in range(100):
             server.notify_resource_updated("a://b")
-        await heard.until("notifications/resources/updated")
+        await heard.wait_for("notifications/resources/updated")
         server.notify_resource_updated("a://last")
-        await heard.until("notifications/resources/updated", times=2)
+        await heard.wait_for("notifications/resources/updated", times=2)
     assert [said["uri"] for method, said in heard.messages if method.endswith("updated")] == ["a://b", "a://last"]
 
 
@@ -358,7 +358,7 @@ async def test_an_update_may_be_told_from_a_thread(heard: Any) -> None:
         client.listen(SubscriptionFilter(resource_subscriptions=["a://b"])),
     ):
         await client.call_tool("touch")
-        await heard.until("notifications/resources/updated")
+        await heard.wait_for("notifications/resources/updated")
 
 
 async def test_reading_in_the_middle_of_many_reads_is_not_confused() -> None:

@@ -155,8 +155,8 @@ async def listed_and_called(connect: Connect, server: Server, revision: str) -> 
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    [tool] = (await wire.ask(revision, "tools/list"))["result"]["tools"]
-    return tool, (await wire.ask(revision, "tools/call", {"name": tool["name"]}))["result"]
+    [tool] = (await wire.request_as(revision, "tools/list"))["result"]["tools"]
+    return tool, (await wire.request_as(revision, "tools/call", {"name": tool["name"]}))["result"]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -260,7 +260,7 @@ async def test_a_server_may_keep_texts_plain(connect: Connect) -> None:
     assert "outputSchema" not in tool and "structuredContent" not in result
 
 
-async def test_a_body_need_not_say_what_it_returns(connect: Connect) -> None:
+async def test_return_annotation_is_optional(connect: Connect) -> None:
     server = Server("s")
     server.add(Tool(lambda: "words", name="give"))
     tool, result = await listed_and_called(connect, server, "2026-07-28")
@@ -270,7 +270,7 @@ async def test_a_body_need_not_say_what_it_returns(connect: Connect) -> None:
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("hint", [None, Any, str | None])
-async def test_nothing_is_no_content(connect: Connect, revision: str, hint: Any) -> None:
+async def test_none_has_no_content(connect: Connect, revision: str, hint: Any) -> None:
     _, result = await listed_and_called(connect, returning(hint, None), revision)
     assert result["content"] == []
     assert result["isError"] is False
@@ -386,7 +386,7 @@ async def test_members_that_a_revision_does_not_know_are_left_out(connect: Conne
     assert said["annotations"]["audience"] == ["user"]
 
 
-async def test_a_file_is_read_when_it_is_sent_and_its_place_is_not_told(connect: Connect, tmp_path: Path) -> None:
+async def test_file_is_read_when_sent_and_path_is_not_disclosed(connect: Connect, tmp_path: Path) -> None:
     path = tmp_path / "chart.svg"
     value = [Image(path), File(path)]
     path.write_text("<svg/>")
@@ -527,14 +527,14 @@ async def test_result_that_matches_an_explicit_schema_is_sent(connect: Connect, 
 
 
 @pytest.mark.parametrize("revision", STRUCTURED)
-async def test_a_result_said_in_full_is_an_object_to_those_who_were_shown_one(connect: Connect, revision: str) -> None:
+async def test_explicit_result_is_an_object_for_clients_with_schema(connect: Connect, revision: str) -> None:
     result = CallToolResult(content=[], structured_content=[1], is_error=False)
     _, said = await listed_and_called(connect, promising(result, {"type": "array"}), revision)
     assert said["structuredContent"] == ([1] if revision == "2026-07-28" else {"result": [1]})
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_tool_that_says_no_owes_nothing(connect: Connect, revision: str) -> None:
+async def test_tool_error_needs_no_structured_content(connect: Connect, revision: str) -> None:
     _, result = await listed_and_called(connect, promising(ToolResult(content="no", is_error=True), SCHEMA), revision)
     assert (result["isError"], result["content"][0]["text"]) == (True, "no")
 

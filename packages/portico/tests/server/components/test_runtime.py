@@ -21,7 +21,7 @@ from portico.server.components.runtime import ThreadPool
 
 Connect = Callable[..., Any]
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 
@@ -43,7 +43,7 @@ class Gate:
             self.most = max(self.most, self.waiting)
             self._arrived.notify_all()
         try:
-            if not self.opened.wait(PATIENCE):
+            if not self.opened.wait(TIMEOUT_SECONDS):
                 raise TimeoutError("the gate stayed closed")
         finally:
             with self._arrived:
@@ -55,7 +55,7 @@ class Gate:
 
         def wait() -> bool:
             with self._arrived:
-                return self._arrived.wait_for(lambda: self.waiting >= count, PATIENCE)
+                return self._arrived.wait_for(lambda: self.waiting >= count, TIMEOUT_SECONDS)
 
         assert await asyncio.to_thread(wait)
 
@@ -83,7 +83,7 @@ def blocking(gate: Gate, **options: Any) -> Server:
 
 def became_cancelled(ctx: Context) -> bool:
     """Look now and then, as a body in a thread should, but not for ever."""
-    pause, end = threading.Event(), time.monotonic() + PATIENCE
+    pause, end = threading.Event(), time.monotonic() + TIMEOUT_SECONDS
     while not ctx.is_cancelled and time.monotonic() < end:
         pause.wait(0.001)
     return ctx.is_cancelled
@@ -199,7 +199,7 @@ async def test_a_blocked_body_does_not_stop_anything_else(gate: Gate, revision: 
     async def on_the_loop() -> str:
         return "on the loop"
 
-    async with Client(server, protocol_version=revision, timeout=PATIENCE) as client:
+    async with Client(server, protocol_version=revision, timeout=TIMEOUT_SECONDS) as client:
         call = asyncio.ensure_future(client.call_tool("block"))
         await gate.has(1)
         await client.ping()
@@ -220,7 +220,7 @@ async def test_a_blocked_body_can_be_cancelled_and_is_not_answered(connect: Conn
     assert (await wire.request("ping"))["result"] == {}
     gate.opened.set()
     assert (await wire.request("tools/call", {"name": "quick"}))["result"]["content"][0]["text"] == "quick"
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 async def test_a_body_can_see_that_nobody_waits_any_more(connect: Connect) -> None:
@@ -237,10 +237,10 @@ async def test_a_body_can_see_that_nobody_waits_any_more(connect: Connect) -> No
     wire = connect(server)
     await wire.initialize("2025-11-25")
     wire.send({"jsonrpc": "2.0", "id": "it", "method": "tools/call", "params": {"name": "look"}})
-    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
     assert not seen.is_set()
     wire.notify("notifications/cancelled", {"requestId": "it"})
-    assert await asyncio.to_thread(seen.wait, PATIENCE)
+    assert await asyncio.to_thread(seen.wait, TIMEOUT_SECONDS)
     assert wire.is_silent
 
 
@@ -266,7 +266,7 @@ async def test_a_call_that_is_cancelled_before_it_has_a_thread_never_runs(connec
 async def test_timeout_of_a_threaded_tool_is_a_tool_error(gate: Gate) -> None:
     server = Server("s")
     server.tool(name="slow", timeout=0.01)(gate.pass_through)
-    async with Client(server, timeout=PATIENCE) as client:
+    async with Client(server, timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ToolError) as raised:
             await client.call_tool("slow")
     assert "'slow'" in str(raised.value)
@@ -284,17 +284,17 @@ async def test_a_body_in_a_thread_can_see_that_its_time_is_over() -> None:
             seen.set()
         return "too late"
 
-    async with Client(server, timeout=PATIENCE) as client:
+    async with Client(server, timeout=TIMEOUT_SECONDS) as client:
         # A busy machine may not come to the body before its time is over, and then it is not run at all.
         while not began.is_set():
             with pytest.raises(ToolError, match="did not finish"):
                 await client.call_tool("look")
-        assert await asyncio.to_thread(seen.wait, PATIENCE)
+        assert await asyncio.to_thread(seen.wait, TIMEOUT_SECONDS)
 
 
 async def test_a_body_that_is_quick_enough_is_not_hurried() -> None:
     server = Server("s")
-    server.tool(name="quick", timeout=PATIENCE)(lambda: "quick")
+    server.tool(name="quick", timeout=TIMEOUT_SECONDS)(lambda: "quick")
     async with Client(server) as client:
         assert (await client.call_tool("quick")).text == "quick"
 
@@ -315,7 +315,7 @@ async def test_whatever_is_raised_in_a_thread_ends_the_call_and_not_the_thread(f
         raise failure
 
     server.tool("fine")(lambda: "fine")
-    async with Client(server, timeout=PATIENCE) as client:
+    async with Client(server, timeout=TIMEOUT_SECONDS) as client:
         result = await client.call_tool("fail", raise_on_error=False)
         assert result.is_error
         assert "error id" in result.text
@@ -344,9 +344,7 @@ async def loop() -> str:
 
 
 @pytest.mark.parametrize("tool", ["thread", "inline", "loop"])
-async def test_a_body_that_wants_to_end_the_process_ends_its_call(
-    spawn: Callable[..., Any], tmp_path: Path, tool: str
-) -> None:
+async def test_system_exit_ends_only_its_call(spawn: Callable[..., Any], tmp_path: Path, tool: str) -> None:
     """Libraries call `sys.exit` (argparse does); one call of one client is no reason to leave the others."""
     (tmp_path / "exiting.py").write_text(EXITING)
     child = await spawn("serve", "exiting.py", cwd=tmp_path)
@@ -380,8 +378,8 @@ async def test_notifications_of_a_threaded_tool_precede_its_result(connect: Conn
         return "worked"
 
     wire = connect(server)
-    await wire.modern("tools/call", {"name": "work"}, log_level="info", progressToken="t")
-    said = [one["params"].get("data", one["params"].get("progress")) for one in wire.aside]
+    await wire.request_stateless("tools/call", {"name": "work"}, log_level="info", progressToken="t")
+    said = [one["params"].get("data", one["params"].get("progress")) for one in wire.other_messages]
     assert said == [number for number in range(20) for _ in range(2)]
 
 
@@ -402,7 +400,7 @@ def ordered(order: list[str], gate: Gate, **options: Any) -> Server:
 
 
 async def queued(server: Server, count: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while server.thread_pool._turns.size < count:  # noqa: ASYNC110  a queue that nothing waits for tells nobody
             await asyncio.sleep(0)
 
@@ -416,7 +414,7 @@ async def queued(server: Server, count: int) -> None:
     ],
     ids=["principals", "principals and clients", "clients"],
 )
-async def test_a_caller_who_asks_for_much_does_not_keep_another_waiting(gate: Gate, greedy: Any, modest: Any) -> None:
+async def test_busy_caller_does_not_delay_another(gate: Gate, greedy: Any, modest: Any) -> None:
     order: list[str] = []
     server = ordered(order, gate)
     async with Client(server, **greedy) as many, Client(server, **modest) as one:
@@ -483,7 +481,7 @@ async def test_a_call_that_was_cancelled_while_it_waited_does_not_count(gate: Ga
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while server.thread_pool._turns.size:  # noqa: ASYNC110  a queue that nothing waits for tells nobody
                 await asyncio.sleep(0)
         last = asyncio.create_task(client.call_tool("work", {"who": "last"}))
@@ -522,10 +520,10 @@ async def test_the_bound_holds_after_calls_that_were_cancelled_while_they_waited
         await gate.has(1)
         calls += await wait()
         with pytest.raises(ToolError, match=r"Try again in \d+ s"):
-            await asyncio.wait_for(client.call_tool("work", {"who": "ada"}), PATIENCE / 2)
+            await asyncio.wait_for(client.call_tool("work", {"who": "ada"}), TIMEOUT_SECONDS / 2)
         gate.opened.set()
         await asyncio.gather(*calls)
 
 
-def test_there_are_as_many_threads_as_elsewhere() -> None:
+def test_default_thread_limit_matches_anyio() -> None:
     assert Server("s").thread_pool.max_threads == 40

@@ -283,7 +283,7 @@ def test_an_unannotated_parameter_takes_anything() -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_the_context_is_put_in_its_place(place: int) -> None:
+def test_context_is_injected_at_any_position(place: int) -> None:
     def first(c: Context, a: int, b: int) -> Any:
         return (c, a, b)
 
@@ -556,7 +556,7 @@ def test_rejected_values_name_the_argument_path(tp: Any) -> None:
                 assert all(problem.path.startswith("arguments.x") for problem in error.problems)
 
 
-def test_values_come_out_as_the_types_that_were_asked_for() -> None:
+def test_arguments_have_the_annotated_types() -> None:
     def fn(
         order: Order,
         path: pathlib.Path,
@@ -737,7 +737,7 @@ def test_all_problems_are_reported_at_once() -> None:
     assert [problem.suggestion for problem in found] == ["did you mean 'limit'?", "", "did you mean 'celsius'?"]
 
 
-def test_a_missing_argument_comes_with_its_description() -> None:
+def test_missing_argument_error_has_its_description() -> None:
     def fn(city: Annotated[str, "The city to look at."]) -> None: ...
 
     assert message(read(fn), {}) == "Missing argument 'city': expected a string (The city to look at)."

@@ -103,14 +103,14 @@ async def test_everything_can_be_said_of_a_tool() -> None:
     assert tool.meta == {"example.com/kind": "only", META_VERSION: "1.2.0"}
 
 
-async def test_a_name_may_be_the_only_thing_said() -> None:
+async def test_decorator_accepts_only_a_name() -> None:
     server = Server("s")
     server.tool("short")(lambda: "yes")
     assert await text_of(server, "short", {}) == "yes"
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_older_client_is_not_told_what_its_revision_does_not_know(connect: Connect, revision: str) -> None:
+async def test_older_client_does_not_receive_unknown_members(connect: Connect, revision: str) -> None:
     server = Server("s")
 
     @server.tool(title="T", annotations={"readOnlyHint": True}, icons=[Icon("https://example.com/i.png")], version="1")
@@ -120,7 +120,7 @@ async def test_an_older_client_is_not_told_what_its_revision_does_not_know(conne
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    [tool] = (await wire.ask(revision, "tools/list"))["result"]["tools"]
+    [tool] = (await wire.request_as(revision, "tools/list"))["result"]["tools"]
     known = {"name", "inputSchema"}
     known |= {"annotations"} if revision >= "2025-03-26" else set()
     known |= {"title", "outputSchema", "_meta"} if revision >= "2025-06-18" else set()
@@ -194,7 +194,7 @@ async def test_an_alias_can_be_called_and_is_not_listed() -> None:
             assert (await client.call_tool(name)).text == "captured"
 
 
-async def test_an_alias_goes_with_its_tool() -> None:
+async def test_removing_a_tool_removes_its_aliases() -> None:
     server = Server("s")
     server.tool(name="one", aliases=["uno"])(lambda: "1")
     server.remove("one")
@@ -243,10 +243,10 @@ async def test_arguments_arrive_as_the_types_that_were_asked_for(revision: str) 
 
 
 @pytest.mark.parametrize("arguments", [{}, {"arguments": {}}, {"arguments": None}])
-async def test_a_tool_that_needs_nothing_is_given_nothing(connect: Connect, arguments: dict[str, Any]) -> None:
+async def test_tool_without_parameters_receives_no_arguments(connect: Connect, arguments: dict[str, Any]) -> None:
     server = Server("s")
     server.tool("bare")(lambda: "bare")
-    said = await connect(server).modern("tools/call", {"name": "bare", **arguments})
+    said = await connect(server).request_stateless("tools/call", {"name": "bare", **arguments})
     assert said["result"]["content"][0]["text"] == "bare"
 
 
@@ -313,7 +313,7 @@ def strict() -> Server:
         ({"city": None, "days": None}, ["'city'", "'days'", "null"]),
     ],
 )
-async def test_a_mistake_is_named_with_what_would_be_right(arguments: dict[str, Any], words: list[str]) -> None:
+async def test_invalid_argument_error_suggests_a_correction(arguments: dict[str, Any], words: list[str]) -> None:
     text = await text_of(strict(), "order", arguments)
     for word in words:
         assert word in text
@@ -333,8 +333,8 @@ async def test_a_long_value_is_not_repeated_in_full() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], "city", 5, True])
-async def test_arguments_that_are_no_object_are_refused_in_words(connect: Connect, arguments: Any) -> None:
-    said = await connect(strict()).modern("tools/call", {"name": "order", "arguments": arguments})
+async def test_non_object_arguments_are_rejected(connect: Connect, arguments: Any) -> None:
+    said = await connect(strict()).request_stateless("tools/call", {"name": "order", "arguments": arguments})
     assert said["result"]["isError"] is True
     assert "Invalid arguments: expected an object" in said["result"]["content"][0]["text"]
 
@@ -359,7 +359,7 @@ async def test_a_server_may_pin_how_wrong_arguments_are_informed(
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.ask(revision, "tools/call", {"name": "need"})
+    said = await wire.request_as(revision, "tools/call", {"name": "need"})
     if as_result:
         assert said["result"]["isError"] is True
         assert "Missing argument 'it'" in said["result"]["content"][0]["text"]
@@ -392,16 +392,16 @@ async def test_strict_arguments_refuses_texts_that_would_be_repaired(
     connect: Connect, arguments: dict[str, Any], path: str, expected: str
 ) -> None:
     call = {"name": "book", "arguments": arguments}
-    assert (await connect(repairing()).modern("tools/call", call))["result"]["isError"] is False
+    assert (await connect(repairing()).request_stateless("tools/call", call))["result"]["isError"] is False
     wire = connect(repairing(component_defaults=ComponentDefaults(strict_arguments=True)))
-    refused = (await wire.modern("tools/call", call))["result"]
+    refused = (await wire.request_stateless("tools/call", call))["result"]
     assert refused["isError"]
     [problem] = refused["_meta"]["portico/error"]["problems"]
     assert problem["path"] == path
     assert expected in problem["message"]
     assert "received" in problem["message"]
     # JSON Schema takes 5.0 for an integer, and so does a strict server.
-    said = await wire.modern("tools/call", {"name": "book", "arguments": {"count": 5.0}})
+    said = await wire.request_stateless("tools/call", {"name": "book", "arguments": {"count": 5.0}})
     assert said["result"]["content"][0]["text"] == "(5, False, (), None)"
 
 
@@ -412,7 +412,7 @@ async def test_strict_arguments_leaves_prompts_alone(connect: Connect) -> None:
     def plan(days: int) -> str:
         return f"{days + 1} days"
 
-    said = await connect(server).ask("2026-07-28", "prompts/get", {"name": "plan", "arguments": {"days": "2"}})
+    said = await connect(server).request_as("2026-07-28", "prompts/get", {"name": "plan", "arguments": {"days": "2"}})
     assert said["result"]["messages"][0]["content"]["text"] == "3 days"
 
 
@@ -421,8 +421,8 @@ async def test_after_a_mistake_the_next_call_works(connect: Connect, revision: s
     wire = connect(strict())
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    await wire.ask(revision, "tools/call", {"name": "order", "arguments": {"days": 0}})
-    said = await wire.ask(revision, "tools/call", {"name": "order", "arguments": {"city": "x"}})
+    await wire.request_as(revision, "tools/call", {"name": "order", "arguments": {"days": 0}})
+    said = await wire.request_as(revision, "tools/call", {"name": "order", "arguments": {"city": "x"}})
     assert said["result"]["content"][0]["text"] == "ordered"
 
 
@@ -441,7 +441,7 @@ async def test_a_misspelt_tool_is_met_with_the_nearest_names() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"name": 5}, {"name": None}, {"name": ["add"]}])
 async def test_a_call_without_a_name_is_no_call(connect: Connect, params: dict[str, Any]) -> None:
-    error = (await connect(strict()).modern("tools/call", params))["error"]
+    error = (await connect(strict()).request_stateless("tools/call", params))["error"]
     assert error["code"] == -32602
     assert "name" in error["message"]
 
@@ -505,7 +505,7 @@ async def test_a_value_that_is_not_what_was_promised_is_our_mistake_and_not_the_
     assert "many" not in result.text
 
 
-async def test_a_tool_with_a_timeout_says_how_long_it_had() -> None:
+async def test_timeout_error_has_the_limit() -> None:
     server = Server("s")
 
     @server.tool(timeout=0.01)
@@ -562,7 +562,7 @@ async def test_tool_that_awaits_its_own_cancelled_task_returns_an_error(revision
     ],
     ids=["nobody", "enough", "everything", "too_little", "nothing"],
 )
-async def test_a_scope_is_needed_by_those_who_are_known(principal: Any, allowed: bool) -> None:
+async def test_scopes_apply_to_authenticated_callers(principal: Any, allowed: bool) -> None:
     ran: list[bool] = []
     server = Server("s")
     server.tool(name="write", scopes=["write"])(lambda: str(ran.append(True)))
@@ -652,7 +652,7 @@ async def test_a_foreign_schema_may_go_with_the_context() -> None:
         assert await text_of(server, name, {"count": 1}) == "1 2026-07-28"
 
 
-async def test_a_tool_with_a_foreign_schema_may_say_its_result_in_full() -> None:
+async def test_tool_with_custom_schema_may_return_an_explicit_result() -> None:
     server = Server("s")
 
     @server.tool(input_schema=FOREIGN)

@@ -89,7 +89,7 @@ def asking(response_type: Any) -> Server:
     ids=str,
 )
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_an_answer_has_the_type_that_was_asked_for(
+async def test_elicited_data_has_the_requested_type(
     revision: str, response_type: Any, content: dict[str, Any], expected: str
 ) -> None:
     server = asking(response_type)
@@ -125,7 +125,7 @@ async def test_a_question_may_be_left_unanswered(revision: str, action: Any) -> 
 
 @pytest.mark.requirement("elicitation.flat")
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_form_is_flat_and_says_what_the_author_said(revision: str) -> None:
+async def test_form_is_flat_and_has_descriptions(revision: str) -> None:
     asked: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> dict[str, Any]:
@@ -155,7 +155,7 @@ async def test_a_form_is_flat_and_says_what_the_author_said(revision: str) -> No
     ids=str,
 )
 async def test_choices_are_choices_of_a_form(connect: Connect, response_type: Any, field: dict[str, Any]) -> None:
-    said = await connect(asking(response_type)).modern("tools/call", {"name": "ask"}, capabilities=FORM)
+    said = await connect(asking(response_type)).request_stateless("tools/call", {"name": "ask"}, capabilities=FORM)
     form = said["result"]["inputRequests"]["elicitation-1"]["params"]["requestedSchema"]
     properties = form["properties"]["value"]
     if field["type"] == "array":
@@ -197,7 +197,7 @@ async def test_a_form_that_cannot_be_drawn_is_the_authors_mistake(revision: str,
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_one_question_may_follow_another(revision: str) -> None:
+async def test_elicitations_may_be_sequential(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -242,7 +242,7 @@ async def test_a_page_may_be_asked_for(revision: str) -> None:
 
 @pytest.mark.requirement("elicitation.url")
 async def test_the_question_for_a_page_has_no_form(connect: Connect) -> None:
-    said = await connect(visiting()).modern("tools/call", {"name": "visit"}, capabilities=EVERYTHING)
+    said = await connect(visiting()).request_stateless("tools/call", {"name": "visit"}, capabilities=EVERYTHING)
     assert said["result"]["inputRequests"]["elicitation-1"] == {
         "method": "elicitation/create",
         "params": {"mode": "url", "message": "Please sign in", "url": "https://example.com/sign-in"},
@@ -250,7 +250,7 @@ async def test_the_question_for_a_page_has_no_form(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("elicitation.modes")
-async def test_before_2025_11_25_there_is_no_asking_for_a_page(connect: Connect) -> None:
+async def test_url_elicitation_requires_2025_11_25(connect: Connect) -> None:
     """Whatever such a client declares, its revision has forms alone."""
     wire = connect(visiting())
     await wire.initialize("2025-06-18", {"elicitation": {"form": {}, "url": {}}})
@@ -356,7 +356,7 @@ def needy() -> Server:
 
 @pytest.mark.parametrize("tool, capability", [("elicit", "elicitation"), ("sample", "sampling"), ("roots", "roots")])
 async def test_missing_client_capability_is_code_32021(connect: Connect, tool: str, capability: str) -> None:
-    error = (await connect(needy()).modern("tools/call", {"name": tool}))["error"]
+    error = (await connect(needy()).request_stateless("tools/call", {"name": tool}))["error"]
     assert error["code"] == -32021
     assert capability in error["message"]
     assert error["data"] == {"requiredCapabilities": {capability: {}}}
@@ -373,14 +373,14 @@ async def test_before_that_the_model_is_informed(revision: str, tool: str, capab
 
 
 @pytest.mark.parametrize("revision", BEFORE_ELICITATION)
-async def test_before_2025_06_18_nobody_can_be_asked_by_form(connect: Connect, revision: str) -> None:
+async def test_form_elicitation_requires_2025_06_18(connect: Connect, revision: str) -> None:
     """Even a client that declares it: its revision has no such request."""
     wire = connect(needy())
     await wire.initialize(revision, EVERYTHING)
     said = await wire.request("tools/call", {"name": "elicit"})
     assert said["result"]["isError"] is True
     assert "elicitation" in said["result"]["content"][0]["text"]
-    assert wire.aside == []
+    assert wire.other_messages == []
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -462,13 +462,13 @@ def size_and_count(asked: ElicitParams) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tool", ["both", "grouped"])
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_questions_may_be_asked_side_by_side(revision: str, tool: str) -> None:
+async def test_elicitations_may_be_concurrent(revision: str, tool: str) -> None:
     assert await text_of(parallel(), tool, protocol_version=revision, elicitation_handler=size_and_count) == "3 large"
 
 
 @pytest.mark.parametrize("tool", ["both", "grouped"])
-async def test_questions_asked_side_by_side_travel_together(connect: Connect, tool: str) -> None:
-    said = await connect(parallel()).modern("tools/call", {"name": tool}, capabilities=EVERYTHING)
+async def test_concurrent_elicitations_share_one_round(connect: Connect, tool: str) -> None:
+    said = await connect(parallel()).request_stateless("tools/call", {"name": tool}, capabilities=EVERYTHING)
     asked = said["result"]["inputRequests"]
     assert said["result"]["resultType"] == "input_required"
     assert {key: one["params"]["message"] for key, one in asked.items()} == {
@@ -480,7 +480,7 @@ async def test_questions_asked_side_by_side_travel_together(connect: Connect, to
 
 @pytest.mark.requirement("mrtr.kinds")
 async def test_questions_of_different_kinds_travel_together(connect: Connect) -> None:
-    said = await connect(parallel()).modern("tools/call", {"name": "three"}, capabilities=EVERYTHING)
+    said = await connect(parallel()).request_stateless("tools/call", {"name": "three"}, capabilities=EVERYTHING)
     asked = said["result"]["inputRequests"]
     assert {key: one["method"] for key, one in asked.items()} == {
         "elicitation-1": "elicitation/create",
@@ -490,7 +490,7 @@ async def test_questions_of_different_kinds_travel_together(connect: Connect) ->
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_questions_of_different_kinds_are_answered_together(revision: str) -> None:
+async def test_different_request_kinds_share_one_round(revision: str) -> None:
     text = await text_of(
         parallel(),
         "three",
@@ -503,10 +503,10 @@ async def test_questions_of_different_kinds_are_answered_together(revision: str)
 
 
 @pytest.mark.parametrize("tool", ["both", "three", "grouped"])
-async def test_nothing_is_left_behind_when_a_body_stops_to_ask(connect: Connect, tool: str) -> None:
+async def test_suspended_function_leaves_no_task(connect: Connect, tool: str) -> None:
     """The tasks that a body has started end with it."""
     before = asyncio.all_tasks()
-    await connect(parallel()).modern("tools/call", {"name": tool}, capabilities=EVERYTHING)
+    await connect(parallel()).request_stateless("tools/call", {"name": tool}, capabilities=EVERYTHING)
     async with asyncio.timeout(5):
         for task in asyncio.all_tasks() - before:
             await asyncio.wait({task}, timeout=1)
@@ -517,7 +517,7 @@ async def answered(wire: Any, name: str, responses: dict[str, Any], state: str |
     params = {"name": name, "arguments": {}, "inputResponses": responses, **more}
     if state is not None:
         params["requestState"] = state
-    said = await wire.modern("tools/call", params, capabilities=EVERYTHING)
+    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
     return said.get("result") or said["error"]
 
 
@@ -536,7 +536,7 @@ async def test_only_unanswered_input_requests_are_repeated(connect: Connect) -> 
 
 
 @pytest.mark.requirement("mrtr.unknown-ignored")
-async def test_answers_to_what_was_not_asked_are_ignored(connect: Connect) -> None:
+async def test_unrequested_responses_are_ignored_in_a_call(connect: Connect) -> None:
     wire = connect(parallel())
     first = await answered(wire, "both", {}, None)
     responses = {"elicitation-1": accepted("large"), "elicitation-2": accepted(3), "made up": {"x": 1}}
@@ -560,7 +560,7 @@ async def test_a_malformed_answer_is_an_error(connect: Connect, responses: Any) 
     assert error["code"] == -32602
 
 
-async def test_an_answer_needs_no_state_when_nothing_else_is_known(connect: Connect) -> None:
+async def test_response_without_state_is_accepted_in_the_first_round(connect: Connect) -> None:
     """A client that answers in the first request saves a round."""
     wire = connect(parallel())
     responses = {"elicitation-1": accepted("large"), "elicitation-2": accepted(3)}
@@ -577,7 +577,7 @@ async def test_an_author_may_name_the_questions(connect: Connect, revision: str)
 
     handler = lambda asked: {"value": 3}  # noqa: E731
     assert await text_of(server, "ask", protocol_version=revision, elicitation_handler=handler) == "3"
-    said = await connect(server).modern("tools/call", {"name": "ask"}, capabilities=FORM)
+    said = await connect(server).request_stateless("tools/call", {"name": "ask"}, capabilities=FORM)
     assert said["result"]["inputRequests"].keys() == {"how-many"}
 
 
@@ -612,7 +612,7 @@ async def test_a_timeout_does_not_take_a_question_for_an_end(revision: str) -> N
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_body_cleans_up_when_it_stops_to_ask(revision: str) -> None:
+async def test_finally_runs_when_a_function_is_suspended(revision: str) -> None:
     opened: list[str] = []
     server = Server("s")
 
@@ -656,8 +656,8 @@ async def test_a_cancelled_call_does_not_ask(connect: Connect) -> None:
         await begun.wait()
         wire.notify("notifications/cancelled", {"requestId": "it"})
         await ended.wait()
-    assert "result" in await wire.modern("tools/call", {"name": "after"})
-    assert wire.aside == []
+    assert "result" in await wire.request_stateless("tools/call", {"name": "after"})
+    assert wire.other_messages == []
     assert wire.is_silent
 
 
@@ -699,7 +699,7 @@ async def test_the_first_run_sees_a_step_as_the_later_ones_do(revision: str) -> 
     assert await text_of(server, "look", protocol_version=revision) == "{'name': 'Ada', 'seats': 2, 'window': False}"
 
 
-async def test_a_step_that_gives_nothing_is_not_repeated() -> None:
+async def test_step_that_returns_none_is_not_repeated() -> None:
     done: list[int] = []
     server = Server("s")
 
@@ -760,7 +760,7 @@ async def state_of(wire: Any) -> str:
     return state
 
 
-async def test_the_state_goes_on_where_it_stopped(connect: Connect) -> None:
+async def test_request_state_resumes_the_call(connect: Connect) -> None:
     wire = connect(sealed())
     said = await answered(wire, "ask", {"elicitation-1": accepted(3)}, await state_of(wire))
     assert said["content"][0]["text"] == "3 at 5"
@@ -781,13 +781,13 @@ async def test_the_order_of_the_arguments_does_not_matter(connect: Connect) -> N
 
 
 @pytest.mark.requirement("modern.other-process")
-async def test_another_process_with_the_same_key_takes_over(connect: Connect) -> None:
+async def test_process_with_the_same_key_continues_the_call(connect: Connect) -> None:
     state = await state_of(connect(sealed()))
     said = await answered(connect(sealed()), "ask", {"elicitation-1": accepted(3)}, state)
     assert said["content"][0]["text"] == "3 at 5"
 
 
-async def test_another_key_does_not_open_it(connect: Connect) -> None:
+async def test_request_state_of_another_key_is_rejected(connect: Connect) -> None:
     state = await state_of(connect(sealed()))
     stranger = Server("sealed")
     stranger.add(next(iter(sealed().tools)))
@@ -810,7 +810,7 @@ async def test_a_step_in_the_state_cannot_be_rewritten(connect: Connect) -> None
 async def test_the_state_is_bound_to_its_call(connect: Connect, changed: dict[str, Any]) -> None:
     wire = connect(sealed())
     params = {"name": "ask", "arguments": {}, "requestState": await state_of(wire), **changed}
-    said = await wire.modern("tools/call", params, capabilities=EVERYTHING)
+    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
     assert said["error"]["code"] == -32602
     assert "not issued for this request" in said["error"]["message"]
 
@@ -818,7 +818,7 @@ async def test_the_state_is_bound_to_its_call(connect: Connect, changed: dict[st
 async def test_request_state_of_a_tool_is_rejected_for_a_prompt(connect: Connect) -> None:
     wire = connect(sealed())
     params = {"name": "prompted", "arguments": {}, "requestState": await state_of(wire)}
-    assert (await wire.modern("prompts/get", params, capabilities=EVERYTHING))["error"]["code"] == -32602
+    assert (await wire.request_stateless("prompts/get", params, capabilities=EVERYTHING))["error"]["code"] == -32602
 
 
 async def test_the_state_is_bound_to_its_principal(connect: Connect) -> None:
@@ -830,7 +830,7 @@ async def test_the_state_is_bound_to_its_principal(connect: Connect) -> None:
     assert "content" in await answered(connect(server, principal="ada"), "ask", responses, state)
 
 
-async def test_an_expired_state_says_what_to_do(connect: Connect) -> None:
+async def test_expired_request_state_error_has_the_remedy(connect: Connect) -> None:
     server = sealed()
     server.state_sealer.ttl = -1.0
     wire = connect(server)
@@ -843,7 +843,7 @@ async def test_an_expired_state_says_what_to_do(connect: Connect) -> None:
 @pytest.mark.parametrize("state", [5, None, {}, ["x"]])
 async def test_a_state_is_a_text(connect: Connect, state: Any) -> None:
     params = {"name": "ask", "arguments": {}, "requestState": state}
-    error = (await connect(sealed()).modern("tools/call", params, capabilities=EVERYTHING))["error"]
+    error = (await connect(sealed()).request_stateless("tools/call", params, capabilities=EVERYTHING))["error"]
     assert error["code"] == -32602
     assert "requestState" in error["message"]
 
@@ -856,7 +856,7 @@ async def test_a_state_that_grows_without_end_is_refused_in_words(connect: Conne
         await ctx.step("much", lambda: "x" * 1_000_000)
         return str((await ctx.elicit("?", int)).data)
 
-    said = await connect(server).modern("tools/call", {"name": "hoard"}, capabilities=EVERYTHING)
+    said = await connect(server).request_stateless("tools/call", {"name": "hoard"}, capabilities=EVERYTHING)
     assert "state" in said["error"]["message"]
 
 
@@ -942,7 +942,7 @@ async def test_a_tool_may_read_a_resource(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_tool_that_is_used_by_another_may_ask(revision: str) -> None:
+async def test_nested_tool_may_elicit(revision: str) -> None:
     handler = lambda asked: {"value": 3}  # noqa: E731
     assert await text_of(nested(), "outer", protocol_version=revision, elicitation_handler=handler) == "outer inner 3"
 
@@ -978,7 +978,7 @@ async def test_progress_is_reported_to_the_progress_handler(revision: str, runni
     assert seen == [(1.0, 3.0, message), (2.0, 3.0, None)]
 
 
-async def test_progress_that_nobody_asked_for_is_not_sent(connect: Connect) -> None:
+async def test_progress_without_token_is_not_sent(connect: Connect) -> None:
     server = Server("s")
 
     @server.tool
@@ -987,8 +987,8 @@ async def test_progress_that_nobody_asked_for_is_not_sent(connect: Connect) -> N
         return "done"
 
     wire = connect(server)
-    await wire.modern("tools/call", {"name": "work"})
-    assert wire.aside == []
+    await wire.request_stateless("tools/call", {"name": "work"})
+    assert wire.other_messages == []
 
 
 @pytest.mark.requirement("progress.token")
@@ -1002,15 +1002,15 @@ async def test_progress_carries_the_token_as_it_came(connect: Connect, token: in
         return "done"
 
     wire = connect(server)
-    await wire.modern("tools/call", {"name": "work"}, progressToken=token)
-    [said] = wire.aside
+    await wire.request_stateless("tools/call", {"name": "work"}, progressToken=token)
+    [said] = wire.other_messages
     assert said["method"] == "notifications/progress"
     assert said["params"] == {"progressToken": token, "progress": 1.0}
     assert type(said["params"]["progressToken"]) is type(token)
 
 
 @pytest.mark.parametrize("level, heard", [(None, []), ("debug", 4), ("info", 3), ("warning", 2), ("emergency", 0)])
-async def test_a_modern_request_hears_what_it_asked_to_hear(connect: Connect, level: Any, heard: Any) -> None:
+async def test_stateless_request_receives_requested_notifications(connect: Connect, level: Any, heard: Any) -> None:
     server = Server("s")
 
     @server.tool
@@ -1022,16 +1022,16 @@ async def test_a_modern_request_hears_what_it_asked_to_hear(connect: Connect, le
         return "said"
 
     wire = connect(server)
-    await wire.modern("tools/call", {"name": "talk"}, log_level=level)
-    assert len(wire.aside) == (heard or 0)
+    await wire.request_stateless("tools/call", {"name": "talk"}, log_level=level)
+    assert len(wire.other_messages) == (heard or 0)
     if level == "debug":
-        assert wire.aside[0]["params"] == {"level": "debug", "logger": "s", "data": "d"}
-        assert wire.aside[3]["params"] == {"level": "error", "logger": "mine", "data": {"e": 1}}
+        assert wire.other_messages[0]["params"] == {"level": "debug", "logger": "s", "data": "d"}
+        assert wire.other_messages[3]["params"] == {"level": "error", "logger": "mine", "data": {"e": 1}}
 
 
 @pytest.mark.requirement("logging.unknown-level")
 async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
-    error = (await connect(needy()).modern("tools/list", log_level="loud"))["error"]
+    error = (await connect(needy()).request_stateless("tools/list", log_level="loud"))["error"]
     assert error["code"] == -32602
     assert "logLevel" in error["message"]
 
@@ -1040,7 +1040,7 @@ async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_body_knows_its_call(revision: str) -> None:
+async def test_function_can_read_its_call(revision: str) -> None:
     seen: list[Any] = []
     server = Server("s")
 
@@ -1066,7 +1066,7 @@ async def test_a_body_sees_all_of_meta(connect: Connect) -> None:
     async def look(ctx: Context) -> str:
         return str(ctx.meta["traceparent"])
 
-    said = await connect(server).modern("tools/call", {"name": "look"}, traceparent="00-1-2-01")
+    said = await connect(server).request_stateless("tools/call", {"name": "look"}, traceparent="00-1-2-01")
     assert said["result"]["content"][0]["text"] == "00-1-2-01"
 
 
@@ -1090,4 +1090,4 @@ async def test_a_body_that_never_asks_pays_for_no_rounds(connect: Connect) -> No
         await answered(wire, "both", {}, None)
     gc.collect()
     assert wire.channel.in_flight == 0
-    assert msgspec.json.encode(wire.aside) == b"[]"
+    assert msgspec.json.encode(wire.other_messages) == b"[]"

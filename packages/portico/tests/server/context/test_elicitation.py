@@ -58,7 +58,7 @@ class Asked:
 
     async def _modern(self, method: str, params: dict[str, Any], answer: Any) -> Any:
         while True:
-            said = await self.wire.modern(method, params, capabilities=self.able)
+            said = await self.wire.request_stateless(method, params, capabilities=self.able)
             if said.get("result", {}).get("resultType") != "input_required":
                 return said.get("result") or said["error"]
             asked = said["result"]["inputRequests"]
@@ -119,7 +119,7 @@ FIELD = {"type": "object", "properties": {"value": {"type": "string", "enum": ["
     [(FIELD, {"value": "zzz"}), (FIELD, {}), (FIELD, None), (int, {"value": "12"}), (int, {"value": {"deep": 1}})],
 )
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_an_answer_that_does_not_fit_is_not_an_answer(
+async def test_invalid_elicitation_response_is_rejected(
     connect: Connect, revision: str, schema: Any, content: Any
 ) -> None:
     answer = {"action": "accept"} | ({} if content is None else {"content": content})
@@ -293,7 +293,7 @@ QUESTIONS: dict[str, tuple[str, Any, Any]] = {
 @pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("encoded", [False, True], ids=["typed", "encoded"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_handlers_question_needs_what_the_client_declared(
+async def test_handler_request_requires_the_client_capability(
     connect: Connect, revision: str, method: str, params: Any, able: Any, encoded: bool
 ) -> None:
     asked = Asked(connect, question(method, params, encoded), revision, able)
@@ -309,9 +309,7 @@ async def test_a_handlers_question_needs_what_the_client_declared(
 @pytest.mark.requirement("mrtr.handlers")
 @pytest.mark.parametrize("mounted", [False, True], ids=["alone", "mounted"])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26"])
-async def test_a_handler_asks_no_revision_for_what_it_does_not_have(
-    connect: Connect, revision: str, mounted: bool
-) -> None:
+async def test_handler_request_requires_version_support(connect: Connect, revision: str, mounted: bool) -> None:
     handler: Any = question("elicitation/create", FORM)
     if mounted:
         inner, handler = handler, Server("outer")
@@ -344,7 +342,7 @@ async def test_a_mounted_server_elsewhere_asks_no_more_than_we_may(
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_handlers_question_is_asked_in_the_words_of_the_revision(connect: Connect, revision: str) -> None:
+async def test_handler_request_has_the_form_of_the_version(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "string", "oneOf": CHOICES}}}
     asked = Asked(connect, question("elicitation/create", {"message": "?", "requestedSchema": schema}), revision)
     assert text_of(await asked.call("t", {"action": "decline"})) == "done"
@@ -404,7 +402,7 @@ async def test_a_handler_gets_no_answer_that_does_not_fit(connect: Connect, revi
 
 
 @pytest.mark.requirement("mrtr.sealed")
-async def test_a_sealed_answer_cannot_be_given_again(connect: Connect) -> None:
+async def test_request_state_cannot_be_replayed(connect: Connect) -> None:
     """basic/patterns/mrtr: the state's integrity is protected, and with it what was done for the answers in it."""
     charged: list[Any] = []
     server = Server("s")
@@ -420,12 +418,12 @@ async def test_a_sealed_answer_cannot_be_given_again(connect: Connect) -> None:
 
     async def again(responses: Any, state: str) -> Any:
         params = {"name": "buy", "inputResponses": responses, "requestState": state}
-        return (await wire.modern("tools/call", params, capabilities=EVERYTHING))["result"]
+        return (await wire.request_stateless("tools/call", params, capabilities=EVERYTHING))["result"]
 
     def said(value: str) -> Any:
         return {"action": "accept", "content": {"value": value}}
 
-    first = (await wire.modern("tools/call", {"name": "buy"}, capabilities=EVERYTHING))["result"]
+    first = (await wire.request_stateless("tools/call", {"name": "buy"}, capabilities=EVERYTHING))["result"]
     # An answer to a question that was not asked yet is none.
     second = await again({"one": said("mine"), "two": said("early")}, first["requestState"])
     assert second["inputRequests"].keys() == {"two"}
@@ -434,7 +432,7 @@ async def test_a_sealed_answer_cannot_be_given_again(connect: Connect) -> None:
     assert charged == ["mine"]
 
 
-def test_a_state_belongs_to_a_principal_whatever_it_may_do_now() -> None:
+def test_request_state_is_bound_to_its_principal() -> None:
     def of(*scopes: str) -> bytes:
         return request_binding("tools/call", "t", {}, Principal("ada", frozenset(scopes)))
 
@@ -479,18 +477,18 @@ async def test_only_a_server_that_declares_logging_logs(connect: Connect, revisi
     wire = connect(server)
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    await wire.ask(revision, "tools/call", {"name": "say"}, log_level="debug")
-    assert len(wire.aside) == (2 if declared else 0)
+    await wire.request_as(revision, "tools/call", {"name": "say"}, log_level="debug")
+    assert len(wire.other_messages) == (2 if declared else 0)
 
 
-async def test_a_request_that_wants_no_log_gets_none_from_a_handler_either(connect: Connect) -> None:
+async def test_request_without_log_level_receives_no_handler_logs(connect: Connect) -> None:
     async def handler(call: Call) -> Any:
         call.reply.notify("notifications/message", {"level": "error", "data": "unasked"})
         return CallToolResult(content=[], is_error=False)
 
     wire = connect(handler)
-    await wire.modern("tools/call", {"name": "t"})
-    assert wire.aside == []
+    await wire.request_stateless("tools/call", {"name": "t"})
+    assert wire.other_messages == []
 
 
 # Silence
@@ -498,7 +496,7 @@ async def test_a_request_that_wants_no_log_gets_none_from_a_handler_either(conne
 
 @pytest.mark.requirement("cancellation.question-time")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
+async def test_unanswered_client_request_times_out(
     connect: Connect, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("portico.rpc.channel.CLIENT_REQUEST_TIMEOUT_SECONDS", 0.01)
@@ -515,7 +513,7 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
     await wire.initialize(revision, EVERYTHING)
     said = await wire.request("tools/call", {"name": "careful"})
     assert text_of(said["result"]).startswith("without: The client did not respond")
-    asked, withdrawn = wire.aside
+    asked, withdrawn = wire.other_messages
     assert withdrawn["method"] == "notifications/cancelled"
     assert withdrawn["params"]["requestId"] == asked["id"]
     await asyncio.sleep(0)

@@ -149,7 +149,7 @@ async def test_a_mounted_name_that_is_denied_is_not_there() -> None:
             assert refused.value.message == f"Unknown tool: {name}"
 
 
-async def test_a_gateway_guards_what_its_upstreams_have() -> None:
+async def test_policy_applies_to_upstream_components() -> None:
     gateway = Gateway({"sums": a_server()})
     gateway.set_policy(access_policy=Only("sums.write", "sums.notes://plan"))
     async with Client(gateway) as client:
@@ -163,7 +163,7 @@ async def test_a_gateway_guards_what_its_upstreams_have() -> None:
             await client.read_resource("notes://7")
 
 
-async def test_a_witness_hears_of_every_call_and_whose_it_was() -> None:
+async def test_audit_hook_receives_every_call_with_its_caller() -> None:
     server, notes = a_server(), Notes()
     server.set_policy(access_policy=Only("house.remove", "sums.plus"), audit_hook=notes)
     async with Client(server) as client:

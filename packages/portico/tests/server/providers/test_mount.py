@@ -106,12 +106,12 @@ async def test_mounted_components_can_be_used(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_contents_name_themselves_as_the_client_knows_them(revision: str) -> None:
+async def test_contents_have_exposed_uris(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
         assert [one.uri for one in await client.read_resource("data://x/one")] == ["data://x/one"]
 
 
-async def test_contents_that_the_author_keeps_are_left_as_they_are() -> None:
+async def test_explicit_contents_are_unchanged() -> None:
     kept = TextResourceContents(uri="data://kept", text="kept")
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://kept")(lambda: kept)
@@ -141,7 +141,7 @@ async def test_the_inward_name_is_unknown_outside() -> None:
             await client.read_resource("data://one")
 
 
-async def test_a_name_misspelt_behind_the_prefix_is_reported_as_the_client_knows_it() -> None:
+async def test_unknown_mounted_name_error_has_the_exposed_name() -> None:
     async with Client(outer()) as client:
         with pytest.raises(ProtocolError) as raised:
             await client.call_tool("x_ad")
@@ -152,7 +152,7 @@ async def test_a_name_misspelt_behind_the_prefix_is_reported_as_the_client_knows
     assert raised.value.message == "Unknown prompt: x_gret"
 
 
-async def test_a_missing_resource_is_reported_as_the_client_knows_it() -> None:
+async def test_missing_mounted_resource_error_has_the_exposed_uri() -> None:
     async with Client(outer()) as client:
         for uri in ("data://x/nothing/more", "data://x/nowhere"):
             with pytest.raises(ProtocolError) as raised:
@@ -272,7 +272,7 @@ async def test_wrong_arguments_are_named_as_ever() -> None:
 async def test_a_result_carries_the_name_of_the_server_that_was_asked(
     connect: Connect, method: str, params: dict[str, Any]
 ) -> None:
-    result = (await connect(outer()).modern(method, params))["result"]
+    result = (await connect(outer()).request_stateless(method, params))["result"]
     assert result["_meta"][SERVER_INFO_META_KEY] == {"name": "outer", "version": "1.0.0"}
 
 
@@ -311,11 +311,11 @@ async def test_a_change_inside_is_reported_outside(heard: Any, revision: str) ->
         if revision in HANDSHAKE_VERSIONS:
             await client.ping()
             mounted.tool("t")(lambda: "")
-            await heard.until("notifications/tools/list_changed")
+            await heard.wait_for("notifications/tools/list_changed")
         else:
             async with client.listen(EVERYTHING):
                 mounted.tool("t")(lambda: "")
-                await heard.until("notifications/tools/list_changed")
+                await heard.wait_for("notifications/tools/list_changed")
         assert [one.name for one in await client.list_tools()] == ["x_t"]
 
 
@@ -328,7 +328,7 @@ async def test_an_update_inside_is_reported_with_the_outward_uri(heard: Any) -> 
         client.listen(SubscriptionFilter(resource_subscriptions=["data://x/one"])),
     ):
         mounted.notify_resource_updated("data://one")
-        await heard.until("notifications/resources/updated")
+        await heard.wait_for("notifications/resources/updated")
     [said] = [params for method, params in heard.messages if method.endswith("updated")]
     assert said["uri"] == "data://x/one"
 
@@ -337,22 +337,22 @@ async def test_mounting_and_unmounting_is_a_change(heard: Any) -> None:
     server, mounted = Server("outer"), inner()
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
         server.mount(mounted, namespace="x")
-        await heard.until("notifications/tools/list_changed")
+        await heard.wait_for("notifications/tools/list_changed")
         assert (await client.call_tool("x_add", {"a": 1, "b": 2})).data == 3
         server.unmount(mounted)
-        await heard.until("notifications/tools/list_changed", times=2)
+        await heard.wait_for("notifications/tools/list_changed", times=2)
         assert await client.list_tools() == []
         with pytest.raises(ProtocolError, match="Unknown tool: x_add"):
             await client.call_tool("x_add")
 
 
-async def test_a_server_mounted_while_somebody_listens_is_heard_too(heard: Any) -> None:
+async def test_mounting_notifies_existing_subscribers(heard: Any) -> None:
     server, mounted = Server("outer"), Server("inner")
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
         server.mount(mounted, namespace="x")
-        await heard.until("notifications/tools/list_changed")
+        await heard.wait_for("notifications/tools/list_changed")
         mounted.tool("t")(lambda: "")
-        await heard.until("notifications/tools/list_changed", times=2)
+        await heard.wait_for("notifications/tools/list_changed", times=2)
 
 
 async def test_a_mounted_server_lives_as_long_as_ours() -> None:
@@ -428,7 +428,7 @@ async def tools_of(server: Server, revision: str = "2026-07-28") -> Any:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_list_over_mounts_is_kept_until_one_of_them_changes(revision: str) -> None:
+async def test_merged_list_is_cached_until_a_mount_changes(revision: str) -> None:
     server, mounted = many(5, 2)
     before = await tools_of(server, revision)
     assert await tools_of(server, revision) is before
@@ -457,7 +457,7 @@ async def test_a_list_over_mounts_looks_at_each_entry_once(monkeypatch: pytest.M
     assert len(renamed) == 6  # those of the one that changed
 
 
-async def test_a_list_that_depends_on_who_asks_is_asked_for_each_time() -> None:
+async def test_caller_dependent_list_is_queried_each_time() -> None:
     server, mounted = many(2, 1)
     principals: list[Any] = []
 

@@ -19,7 +19,7 @@ from portico.server.http import build_application
 from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import Listener
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def weather() -> Server:
@@ -95,7 +95,7 @@ HOW = ["url", "client", "session", "command"]
 @pytest.mark.parametrize("how", HOW)
 async def test_a_server_elsewhere_answers_as_part_of_this_one(how: str, revision: ProtocolVersion) -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         mounted(how, weather(), "w") as outer,
         Client(outer, protocol_version=revision) as client,
     ):
@@ -116,7 +116,7 @@ async def test_a_server_elsewhere_answers_as_part_of_this_one(how: str, revision
 async def test_handshake_server_results_are_translated_to_2026_07_28() -> None:
     """Without a prefix nothing in it has to change; what its revision does not say is said all the same."""
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         mounted("session", weather()) as outer,
         Client(outer, protocol_version="2026-07-28") as client,
     ):
@@ -134,7 +134,7 @@ async def test_questions_and_news_go_through(how: str, revision: ProtocolVersion
     progress: list[Any] = []
     logs: list[Any] = []
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         mounted(how, weather()) as outer,
         Client(
             outer,
@@ -155,7 +155,7 @@ async def test_questions_and_news_go_through(how: str, revision: ProtocolVersion
 async def test_a_cancelled_call_is_cancelled_there() -> None:
     started.clear()
     stopped.clear()
-    async with asyncio.timeout(PATIENCE), mounted("url", weather()) as outer, Client(outer) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), mounted("url", weather()) as outer, Client(outer) as client:
         call = asyncio.ensure_future(client.call_tool("wait"))
         await started.wait()
         call.cancel()
@@ -163,10 +163,10 @@ async def test_a_cancelled_call_is_cancelled_there() -> None:
 
 
 @pytest.mark.parametrize("how", ["url", "client", "session"])
-async def test_changes_there_are_reported_here(how: str) -> None:
+async def test_changes_of_mounted_servers_are_notified(how: str) -> None:
     inner = weather()
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         mounted(how, inner) as outer,
         Client(outer) as client,
         client.listen(tools=True) as changes,

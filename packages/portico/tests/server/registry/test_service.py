@@ -80,7 +80,7 @@ async def test_a_class_offers_its_decorated_methods(revision: str) -> None:
         assert found.values == ["brief", "broad"]
 
 
-async def test_two_instances_do_not_share_what_they_keep() -> None:
+async def test_service_instances_do_not_share_state() -> None:
     one, other = Server("one"), Server("other")
     one.add(Notes())
     other.add(Notes())
@@ -90,7 +90,7 @@ async def test_two_instances_do_not_share_what_they_keep() -> None:
         assert (await client.call_tool("keep", {"text": "bread"})).text == "1 kept"
 
 
-async def test_a_subclass_offers_what_it_inherits_and_what_it_changes() -> None:
+async def test_service_subclass_inherits_and_overrides_components() -> None:
     class More(Notes):
         name = "more"
 
@@ -208,7 +208,7 @@ async def test_a_service_that_was_removed_can_come_back() -> None:
         assert (await client.read_resource("notes://0"))[0].text == "milk"
 
 
-async def test_removing_a_service_leaves_what_others_have_put_in_its_place() -> None:
+async def test_removing_a_service_preserves_replacements() -> None:
     server = Server("s")
     server.add(Notes())
     server.remove("keep")
@@ -251,7 +251,7 @@ def taken() -> Server:
 
 
 @pytest.mark.parametrize("kind", ["tool", "alias", "prompt", "resource", "template"])
-async def test_a_service_is_added_whole_or_not_at_all(kind: str) -> None:
+async def test_service_is_added_atomically(kind: str) -> None:
     server = taken()
     with pytest.raises(UsageError, match="taken"):
         server.add(clashing(kind))
@@ -277,9 +277,9 @@ async def test_a_service_that_was_not_added_is_not_told_of(heard: Any, kind: str
         async with Client(server) as other:
             await other.list_tools()
         server.tool("sentinel")(lambda: "")
-        await heard.until(TOOLS)
+        await heard.wait_for(TOOLS)
         server.prompt("sentinel")(lambda: "")
-        await heard.until(PROMPTS)
+        await heard.wait_for(PROMPTS)
     assert [method for method in heard.methods if "list_changed" in method] == [TOOLS, PROMPTS]
 
 
@@ -306,24 +306,24 @@ async def test_a_change_is_reported_once_and_by_its_kind(heard: Any, revision: s
 
 async def steps(client: Client, server: Server, heard: Any) -> None:
     server.tool("t")(lambda: "")
-    await heard.until(TOOLS)
+    await heard.wait_for(TOOLS)
     server.prompt("p")(lambda: "")
-    await heard.until(PROMPTS)
+    await heard.wait_for(PROMPTS)
     server.resource("a://b")(lambda: "")
-    await heard.until(RESOURCES)
+    await heard.wait_for(RESOURCES)
     server.resource("a://{x}")(lambda x: x)
-    await heard.until(RESOURCES, times=2)
+    await heard.wait_for(RESOURCES, times=2)
     server.add(Notes())
-    await heard.until(TOOLS, times=2)
+    await heard.wait_for(TOOLS, times=2)
     server.remove("notes")
-    await heard.until(TOOLS, times=3)
+    await heard.wait_for(TOOLS, times=3)
     # Nothing of this changes a list.
     server.completion("p", "x")(lambda typed: [])
     server.add_middleware(lambda handler: handler)
     server.notify_resource_updated("a://b")
     await client.list_tools()
     server.remove("t")
-    await heard.until(TOOLS, times=4)
+    await heard.wait_for(TOOLS, times=4)
 
 
 async def test_the_list_has_changed_by_the_time_one_is_informed(heard: Any) -> None:
@@ -331,7 +331,7 @@ async def test_the_list_has_changed_by_the_time_one_is_informed(heard: Any) -> N
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
         assert await client.list_tools() == []
         server.add(Notes())
-        await heard.until(TOOLS)
+        await heard.wait_for(TOOLS)
         assert [one.name for one in await client.list_tools()] == ["keep", "forget_all"]
 
 
@@ -344,12 +344,12 @@ async def test_ended_subscription_gets_no_notifications(heard: Any) -> None:
         await client.list_tools()
         async with client.listen(SubscriptionFilter(prompts_list_changed=True)):
             server.prompt("p")(lambda: "")
-            await heard.until(PROMPTS)
+            await heard.wait_for(PROMPTS)
     assert TOOLS not in heard.methods
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_server_that_does_not_tell_says_so_and_keeps_to_it(heard: Any, revision: str) -> None:
+async def test_server_without_list_changed_sends_no_notifications(heard: Any, revision: str) -> None:
     server = Server("s", capabilities={"tools": {}, "prompts": {"listChanged": True}})
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
         assert client.server_capabilities.tools == {}
@@ -365,9 +365,9 @@ async def test_a_server_that_does_not_tell_says_so_and_keeps_to_it(heard: Any, r
 async def silently(server: Server, heard: Any) -> None:
     server.tool("t")(lambda: "")
     server.prompt("p")(lambda: "")
-    await heard.until(PROMPTS)
+    await heard.wait_for(PROMPTS)
     server.prompt("q")(lambda: "")
-    await heard.until(PROMPTS, times=2)
+    await heard.wait_for(PROMPTS, times=2)
 
 
 async def test_a_change_made_in_a_thread_is_reported(heard: Any) -> None:
@@ -380,7 +380,7 @@ async def test_a_change_made_in_a_thread_is_reported(heard: Any) -> None:
 
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
         await client.call_tool("learn")
-        await heard.until(TOOLS)
+        await heard.wait_for(TOOLS)
 
 
 # Their time

@@ -59,7 +59,7 @@ async def crowd() -> Any:
     assert not (index._lists or index._exact or index._below or index._lengths)
 
 
-async def test_only_who_asked_is_checked(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_calling_session_is_checked(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Subscriber] = []
     tell = Subscriber.notify
     monkeypatch.setattr(Subscriber, "notify", lambda self, *said: (looked_at.append(self), tell(self, *said))[1])
@@ -106,7 +106,7 @@ async def test_a_subscription_is_for_a_resource_and_what_is_below(
     assert crowd.told["one"] == ([("notifications/resources/updated", changed)] if told else [])
 
 
-async def test_others_have_their_turn_while_many_are_informed(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notifying_many_does_not_block_the_event_loop(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "NOTIFY_BATCH_SIZE", 2)
     for number in range(5):
         crowd.join(str(number), SubscriptionFilter(tools_list_changed=True))
@@ -249,4 +249,4 @@ async def test_client_is_notified_of_changes_made_by_its_first_call(heard: Any) 
 
     async with Client(server, protocol_version="2025-11-25", message_handler=heard) as client:
         await client.call_tool("change")
-        await heard.until("notifications/tools/list_changed")
+        await heard.wait_for("notifications/tools/list_changed")

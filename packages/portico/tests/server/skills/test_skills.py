@@ -75,7 +75,7 @@ async def test_the_extension_and_its_setting_are_declared(folder: Path) -> None:
         assert client.server_capabilities.resources is not None
 
 
-async def test_without_the_service_there_are_no_such_methods(folder: Path) -> None:
+async def test_skills_methods_require_the_service(folder: Path) -> None:
     server = serving(folder)
     server.remove("skills")
     async with Client(server) as client:
@@ -566,7 +566,7 @@ async def test_a_skill_that_breaks_is_left_out_and_the_log_says_why_once(
         assert "SKILL.md" in [one["name"] for one in children]
 
 
-async def test_a_skill_that_is_gone_is_not_found(folder: Path) -> None:
+async def test_removed_skill_is_not_found(folder: Path) -> None:
     async with Client(serving(folder)) as client:
         (folder / "acme/billing/refunds/SKILL.md").unlink()
         assert len((await ask(client, "skills/list"))["skills"]) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from portico import Server
 from support import postgres
-from support.tasking import HANDSHAKE, OLD_ABLE, Modern, Old
+from support.tasking import HANDSHAKE, LEGACY_CAPABILITIES, LegacyTasksClient, ModernTasksClient
 
 # Engines
 
@@ -54,15 +54,15 @@ async def serving() -> AsyncIterator[Callable[[Server], Awaitable[Server]]]:
 
 
 @pytest.fixture
-def modern(connect: Callable[..., Any]) -> Callable[..., Modern]:
-    return lambda server, **options: Modern(connect(server, **options), server)
+def modern(connect: Callable[..., Any]) -> Callable[..., ModernTasksClient]:
+    return lambda server, **options: ModernTasksClient(connect(server, **options), server)
 
 
 @pytest.fixture
-def old(connect: Callable[..., Any]) -> Callable[..., Awaitable[Old]]:
-    async def make(server: Server, capabilities: Any = None, **options: Any) -> Old:
+def old(connect: Callable[..., Any]) -> Callable[..., Awaitable[LegacyTasksClient]]:
+    async def make(server: Server, capabilities: Any = None, **options: Any) -> LegacyTasksClient:
         wire = connect(server, **options)
-        await wire.initialize(HANDSHAKE, OLD_ABLE if capabilities is None else capabilities)
-        return Old(wire, server)
+        await wire.initialize(HANDSHAKE, LEGACY_CAPABILITIES if capabilities is None else capabilities)
+        return LegacyTasksClient(wire, server)
 
     return make

@@ -20,7 +20,7 @@ from portico.server.tasks.leases import Lease
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, InvalidValue
 from portico.store.transaction import Transaction
-from support.tasking import PATIENCE, eventually
+from support.tasking import TIMEOUT_SECONDS, wait_until
 
 DONE = JobOutcome("completed", Raw(b'{"content":[]}'))
 FAILED = JobOutcome("completed", Raw(b'{"content":[]}'), is_retryable=True)
@@ -98,7 +98,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(engine: TaskEngine, id: str, *statuses: str) -> Job:
     with engine.watch(id) as news:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 news.clear()
                 found = await engine.get(id, None)
@@ -113,7 +113,7 @@ async def is_over(engine: TaskEngine, id: str) -> bool:
 
 
 async def soon(event: asyncio.Event) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await event.wait()
 
 
@@ -143,7 +143,7 @@ async def test_jobs_run_by_priority_and_then_by_run_at(make: Make) -> None:
 
 async def until_running(engine: TaskEngine, id: str) -> JobRun:
     """Wait until this engine has begun it."""
-    running: JobRun = await eventually(lambda: engine._running.get(id))
+    running: JobRun = await wait_until(lambda: engine._running.get(id))
     return running
 
 
@@ -234,7 +234,7 @@ async def test_idle_worker_takes_a_job_when_its_tool_limit_frees_up(make: Make) 
     gates["one"].set()
     await until(first, running.id, "completed")
     await until(second, waiting.id, "completed")
-    await eventually(lambda: len(began) == 3)
+    await wait_until(lambda: len(began) == 3)
     assert began[0] == ("first", "one")
     assert sorted(began[1:]) == [("first", "busy"), ("second", "one")]
     gates["busy"].set()
@@ -258,7 +258,7 @@ async def test_jobs_left_by_one_worker_are_claimed_by_another(make: Make) -> Non
             jobs.create(tx, one, {})
 
     await both[0].database.write(create)
-    await eventually(lambda: sum(len(one._running) for one in both) == 10)
+    await wait_until(lambda: sum(len(one._running) for one in both) == 10)
     gate.set()
     for one in queued:
         await until(both[0], one.id, "completed")
@@ -322,7 +322,7 @@ async def test_delayed_retry_runs_when_due(make: Make) -> None:
     assert ran == [1, 2]
 
 
-async def test_when_there_are_no_tries_left_the_failure_is_the_end(make: Make) -> None:
+async def test_last_retry_fails_the_task(make: Make) -> None:
     runs = 0
 
     async def body(running: JobRun) -> JobOutcome:
@@ -375,7 +375,7 @@ async def test_job_waiting_for_input_frees_its_slot(make: Make) -> None:
     for one in asking:
         assert await engine.update(one.id, {"key": Raw(b"{}")})
         await until(engine, one.id, "completed")
-    await eventually(lambda: engine.concurrency_limit.free == 1)
+    await wait_until(lambda: engine.concurrency_limit.free == 1)
 
 
 async def test_resumed_job_waits_for_a_slot_and_runs_before_queued_ones(make: Make) -> None:
@@ -403,10 +403,10 @@ async def test_resumed_job_waits_for_a_slot_and_runs_before_queued_ones(make: Ma
     for one in (asking, busy, work):
         await until(engine, one.id, "completed")
     assert order == ["busy", "ask", "work"]
-    await eventually(lambda: engine.concurrency_limit.free == 1)
+    await wait_until(lambda: engine.concurrency_limit.free == 1)
 
 
-async def test_a_body_that_asks_much_at_once_makes_room_for_one(make: Make) -> None:
+async def test_waiting_task_releases_one_slot(make: Make) -> None:
     gauge = Gauge()
 
     async def body(running: JobRun) -> None:
@@ -418,7 +418,7 @@ async def test_a_body_that_asks_much_at_once_makes_room_for_one(make: Make) -> N
     engine = await make(body, concurrency=2, ask=TaskConfig(), work=TaskConfig())
     asking = await engine.create(job("ask"))
     running = await until_running(engine, asking.id)
-    await eventually(lambda: running.waiting == 5)
+    await wait_until(lambda: running.waiting == 5)
     assert engine.concurrency_limit.free == 2
     queued = [await engine.create(job()) for _ in range(10)]
     for one in queued:
@@ -430,7 +430,7 @@ async def test_a_body_that_asks_much_at_once_makes_room_for_one(make: Make) -> N
 
 
 @pytest.mark.parametrize("moment", ["waiting", "coming back"])
-async def test_room_is_given_back_once_whenever_it_is_cancelled(make: Make, moment: str) -> None:
+async def test_slot_is_released_once_on_cancellation(make: Make, moment: str) -> None:
     gates = {name: asyncio.Event() for name in ("busy", "begun")}
 
     async def body(running: JobRun) -> None:
@@ -447,14 +447,14 @@ async def test_room_is_given_back_once_whenever_it_is_cancelled(make: Make, mome
     await soon(gates["begun"])
     if moment == "coming back":
         await engine.update(asking.id, {"key": Raw(b"{}")})
-        await eventually(lambda: engine.concurrency_limit._returning)
+        await wait_until(lambda: engine.concurrency_limit._returning)
     task = engine._running[asking.id].task
     assert task is not None
     await engine.cancel(asking.id)
-    await asyncio.wait([task], timeout=PATIENCE)
+    await asyncio.wait([task], timeout=TIMEOUT_SECONDS)
     gates["busy"].set()
     await until(engine, busy.id, "completed")
-    await eventually(lambda: not engine._running)
+    await wait_until(lambda: not engine._running)
     assert engine.concurrency_limit.free == 1
 
 
@@ -465,13 +465,13 @@ async def test_a_slot_that_is_given_in_the_moment_of_a_cancellation_is_not_lost(
     await asyncio.sleep(0)
     slots.release()
     coming.cancel()
-    await asyncio.wait([coming], timeout=PATIENCE)
+    await asyncio.wait([coming], timeout=TIMEOUT_SECONDS)
     assert coming.cancelled()
     assert slots.free == 1
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_an_answer_given_elsewhere_is_heard_of(make: Make) -> None:
+async def test_answer_in_another_process_is_received(make: Make) -> None:
     async def body(running: JobRun) -> JobOutcome:
         return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
 
@@ -482,7 +482,7 @@ async def test_an_answer_given_elsewhere_is_heard_of(make: Make) -> None:
     assert bytes((await until(one, asking.id, "completed")).outcome) == b'{"roots":[]}'
 
 
-async def test_an_answer_whose_news_got_lost_is_found(make: Make) -> None:
+async def test_answer_with_lost_event_is_found_by_polling(make: Make) -> None:
     async def body(running: JobRun) -> JobOutcome:
         return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
 
@@ -498,7 +498,7 @@ async def test_an_answer_whose_news_got_lost_is_found(make: Make) -> None:
     await until(engine, asking.id, "completed")
 
 
-async def test_an_answer_that_came_before_the_question_was_asked_again_is_used(make: Make) -> None:
+async def test_answer_before_a_restart_is_used(make: Make) -> None:
     """Its worker died while it waited; the answer comes while it is in the queue."""
     asked: list[str] = []
 
@@ -543,7 +543,7 @@ async def test_a_cancelled_body_is_stopped(make: Make, where: str) -> None:
     await soon(stopped)
 
 
-async def test_a_cancellation_whose_news_got_lost_is_noticed(make: Make) -> None:
+async def test_cancellation_with_lost_event_is_found_by_polling(make: Make) -> None:
     stopped = asyncio.Event()
 
     async def body(running: JobRun) -> None:
@@ -612,7 +612,7 @@ async def test_a_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
     first = await make(slow, concurrency=1)
     one = await first.create(job())
     running = await until_running(first, one.id)
-    await eventually(lambda: running.steps)
+    await wait_until(lambda: running.steps)
     second = await make(quick)
     await second.database.write(lambda tx: leases.reclaim(tx, "s", [first.worker], 0))
     ended = await until(second, one.id, "completed")
@@ -622,7 +622,7 @@ async def test_a_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
     assert set(await second.database.read(lambda tx: jobs.finished_steps(tx, [one.id])[one.id])) == {"begun"}
 
 
-async def test_a_worker_that_gets_its_own_job_again_runs_it_once(make: Make) -> None:
+async def test_reclaimed_job_runs_once_in_one_worker(make: Make) -> None:
     """What it was doing before counts no more, though the job has the same worker."""
     runs: list[int] = []
     lost, stay = asyncio.Event(), asyncio.Event()
@@ -650,7 +650,7 @@ async def test_a_worker_that_gets_its_own_job_again_runs_it_once(make: Make) -> 
     ended = await until(engine, one.id, "completed")
     assert bytes(ended.outcome) == b'"second"'
     assert runs == [1, 2]
-    await eventually(lambda: not engine._running)
+    await wait_until(lambda: not engine._running)
     assert engine.concurrency_limit.free == 16
 
 
@@ -686,7 +686,7 @@ class Away:
         self.alive_until = 0
 
 
-async def test_nothing_is_done_by_a_worker_that_was_away_for_too_long(store: Database) -> None:
+async def test_suspended_worker_cannot_write_after_lease_loss(store: Database) -> None:
     """A step that has not begun is not begun by somebody who may not hold the job any more."""
     moment = int(time.time() * 1000)
     one = job(run_at=moment - 60_000)
@@ -724,9 +724,7 @@ async def test_claimed_job_that_is_not_running_is_requeued(make: Make) -> None:
     await until(other, one.id, "completed")
 
 
-async def test_when_the_store_loses_the_answer_to_a_claim_nothing_is_lost(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_claim_response_loses_no_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await make(lease=0.3)
     monkeypatch.setattr(engines, "POLL_SECONDS", 0.05)
     writes, lost = engine.database.write, asyncio.Event()
@@ -775,7 +773,7 @@ async def test_a_job_is_not_failed_because_the_store_was_away_for_a_moment(
     assert set(failures.values()) == {0}
 
 
-async def test_the_engine_goes_on_whatever_goes_wrong(
+async def test_engine_recovers_from_any_failure(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engines, "POLL_SECONDS", 0.02)
@@ -795,8 +793,8 @@ async def test_the_engine_goes_on_whatever_goes_wrong(
         monkeypatch.setattr(engine, name, failing())
     for _ in range(3):
         one = await engine.create(job())
-        await eventually(lambda id=one.id: is_over(engine, id))
-    await eventually(lambda: set(trouble.values()) == {0})
+        await wait_until(lambda id=one.id: is_over(engine, id))
+    await wait_until(lambda: set(trouble.values()) == {0})
     assert "task engine scheduler failed" in caplog.text
 
 
@@ -840,7 +838,7 @@ async def test_requeued_job_is_taken_by_another_worker(make: Make) -> None:
     first = await make(for_ever)
     one = await first.create(job())
     running = await until_running(first, one.id)
-    await eventually(lambda: running.steps)
+    await wait_until(lambda: running.steps)
     second = await make(body)
     await first.stop()
     await until(second, one.id, "completed")
@@ -891,7 +889,7 @@ async def test_job_claimed_during_shutdown_is_requeued(make: Make, monkeypatch: 
     assert found.worker is None
 
 
-async def test_a_job_whose_every_worker_dies_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_is_failed_after_repeated_worker_crashes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "MAX_WORKER_DEATHS", 3)
 
     async def for_ever(running: JobRun) -> None:
@@ -901,12 +899,12 @@ async def test_a_job_whose_every_worker_dies_is_given_up(make: Make, monkeypatch
     one = await engine.create(job())
     for _ in range(3):
         await until_running(engine, one.id)
-        await eventually(lambda: engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0)))
+        await wait_until(lambda: engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0)))
     ended = await until(engine, one.id, "failed")
     assert b"the task's process ended 3 times" in bytes(ended.outcome)
 
 
-async def test_many_jobs_of_the_dead_are_taken_up_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_of_dead_workers_are_reclaimed_in_batches(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "RECLAIM_BATCH_SIZE", 10)
     other = await make(elsewhere=TaskConfig())
     lost = [job(status="running", worker="nobody", lease=1) for _ in range(35)]
@@ -966,7 +964,7 @@ async def test_queued_and_waiting_jobs_fail_when_their_ttl_expires(make: Make) -
     assert found.status == "running"
 
 
-async def test_a_result_is_kept_for_a_moment_however_short_its_time(make: Make) -> None:
+async def test_result_is_retained_for_a_minimum_time(make: Make) -> None:
     engine = await make()
     one = await engine.create(job(ttl=1))
     ended = await until(engine, one.id, "completed")
@@ -981,7 +979,7 @@ async def test_the_engine_sweeps_by_itself_and_some_at_a_time(make: Make, monkey
     for one in old:
         await other.create(one)
     await make(lease=0.3)
-    await eventually(lambda: is_empty(other.database))
+    await wait_until(lambda: is_empty(other.database))
 
 
 async def is_empty(database: Database) -> bool:
@@ -1023,7 +1021,7 @@ async def test_servers_of_other_names_have_queues_of_their_own(make: Make, url: 
     assert counted == 1
 
 
-async def test_an_engine_without_tools_takes_nothing(make: Make, url: str) -> None:
+async def test_engine_without_tools_claims_no_jobs(make: Make, url: str) -> None:
     one = TaskEngine("s", Database(url), dict, lambda running: asyncio.sleep(0, DONE))
     await one.start()
     created = await one.create(job())
@@ -1062,7 +1060,7 @@ async def test_open_tasks_per_owner_are_limited(make: Make, monkeypatch: pytest.
     await engine.create(job(owner="one"))
 
 
-async def test_a_job_whose_row_was_changed_or_added_by_hand_is_not_run(make: Make) -> None:
+async def test_job_with_tampered_row_is_not_run(make: Make) -> None:
     """Whoever can write to the store cannot run a tool, with other arguments or as another caller."""
     ran: list[str] = []
 

@@ -15,13 +15,22 @@ import pytest
 from portico import Client, Context, Image, ProtocolError, Server, Service, TaskConfig, ToolError, tool
 from portico.auth.principal import Principal
 from portico.protocol.errors import UsageError
-from support.tasking import ABLE, ADA, PATIENCE, YES, Modern, Old, until, with_tools
+from support.tasking import (
+    ADA,
+    CLIENT_CAPABILITIES,
+    TIMEOUT_SECONDS,
+    YES,
+    LegacyTasksClient,
+    ModernTasksClient,
+    wait_for_status,
+    with_tools,
+)
 
-Talk = Callable[..., Modern]
-TalkOld = Callable[..., Awaitable[Old]]
+Talk = Callable[..., ModernTasksClient]
+TalkOld = Callable[..., Awaitable[LegacyTasksClient]]
 Serve = Callable[[Server], Awaitable[Server]]
 
-WITHOUT = {name: able for name, able in ABLE.items() if name != "extensions"}
+WITHOUT = {name: able for name, able in CLIENT_CAPABILITIES.items() if name != "extensions"}
 
 
 class Report(msgspec.Struct):
@@ -37,7 +46,7 @@ def text(found: Any) -> str:
 # What costs nothing
 
 
-def test_a_server_without_tasks_loads_nothing_for_them() -> None:
+def test_server_without_tasks_does_not_import_them() -> None:
     program = """
 import sys, asyncio
 from portico import Client, Server
@@ -113,7 +122,7 @@ def test_never_is_never() -> None:
     assert server.tasks is None
 
 
-async def test_tools_of_a_service_may_be_tasks_also_when_it_comes_later(modern: Talk, serving: Serve) -> None:
+async def test_service_tools_added_later_may_be_tasks(modern: Talk, serving: Serve) -> None:
     class Reports(Service):
         name = "reports"
 
@@ -123,7 +132,7 @@ async def test_tools_of_a_service_may_be_tasks_also_when_it_comes_later(modern: 
 
     server = Server("tasks", store="sqlite://")
     client = modern(await serving(server))
-    assert (await client.refused("tasks/get", {"taskId": "x"}))["code"] == -32601
+    assert (await client.request_error("tasks/get", {"taskId": "x"}))["code"] == -32601
     server.add(Reports())
     assert text(await client.end("write")) == "written"
 
@@ -138,13 +147,13 @@ async def test_an_alias_is_the_same_tool(modern: Talk, serving: Serve) -> None:
     assert text(await modern(await serving(server)).end("old_name")) == "done"
 
 
-async def test_a_tool_that_is_gone_leaves_its_tasks_to_others(modern: Talk, serving: Serve) -> None:
+async def test_tasks_of_a_removed_tool_are_left_to_other_workers(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     assert server.tasks is not None
     server.tasks.concurrency = 1
     client = modern(await serving(server))
     await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
+    await gates.wait_for("x begun")
     id = await client.start("add", {"a": 1, "b": 2})
     server.remove("add")
     gates["x"].set()
@@ -191,16 +200,16 @@ async def test_a_thread_sees_that_it_was_cancelled(modern: Talk, serving: Serve)
 
     client = modern(await serving(server))
     id = await client.start("work")
-    assert await asyncio.to_thread(begun.wait, PATIENCE)
-    await client.ask("tasks/cancel", {"taskId": id})
-    assert await asyncio.to_thread(seen.wait, PATIENCE)
+    assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
+    await client.request("tasks/cancel", {"taskId": id})
+    assert await asyncio.to_thread(seen.wait, TIMEOUT_SECONDS)
     found = await client.get(id)
     assert found["status"] == "cancelled"
     assert "result" not in found
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_body_that_takes_too_long_is_ended(modern: Talk, serving: Serve, kind: str) -> None:
+async def test_task_is_ended_at_its_timeout(modern: Talk, serving: Serve, kind: str) -> None:
     server = Server("tasks", store="sqlite://")
     began, over = threading.Event(), threading.Event()
 
@@ -230,7 +239,7 @@ async def test_a_body_that_takes_too_long_is_ended(modern: Talk, serving: Serve,
         assert found["result"]["isError"] is True
         assert "did not finish within" in text(found)
     if kind == "thread":
-        assert await asyncio.to_thread(over.wait, PATIENCE)
+        assert await asyncio.to_thread(over.wait, TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), BaseExceptionGroup("x", [SystemExit()])])
@@ -304,7 +313,7 @@ async def test_results_of_every_kind_are_kept(modern: Talk, serving: Serve) -> N
         assert found == called
 
 
-async def test_a_body_knows_who_asked(modern: Talk, serving: Serve) -> None:
+async def test_task_has_the_principal_of_its_caller(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")
@@ -316,11 +325,11 @@ async def test_a_body_knows_who_asked(modern: Talk, serving: Serve) -> None:
     await serving(server)
     client = modern(server, principal=Principal("ada", frozenset({"read"})))
     id = await client.start("who", client={"name": "a test", "version": "1"})
-    await until(server, id, "completed")
+    await wait_for_status(server, id, "completed")
     assert text(await client.get(id)) == "ada ['read'] a test 2026-07-28"
 
 
-async def test_a_body_knows_the_revision_of_whoever_asked(old: TalkOld, serving: Serve) -> None:
+async def test_task_has_the_protocol_version_of_its_caller(old: TalkOld, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")
@@ -328,11 +337,11 @@ async def test_a_body_knows_the_revision_of_whoever_asked(old: TalkOld, serving:
         return ctx.protocol_version
 
     client = await old(await serving(server))
-    said = await client.ask("tasks/result", {"taskId": await client.start("which")})
+    said = await client.request("tasks/result", {"taskId": await client.start("which")})
     assert said["content"][0]["text"] == "2025-11-25"
 
 
-async def test_a_principal_of_another_kind_is_remembered_by_name(modern: Talk, serving: Serve) -> None:
+async def test_custom_principal_is_stored_by_name(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
     for principal in ("somebody", ("a", 1)):
@@ -360,16 +369,16 @@ async def test_a_tool_called_from_the_inside_answers_at_once(modern: Talk, servi
     client = modern(await serving(server))
     if inside == "task":
         id = await client.start("outer")
-        await until(server, id, "waiting")
+        await wait_for_status(server, id, "waiting")
         assert set((await client.get(id))["inputRequests"]) == {"inner-1/elicitation-1"}
-        await client.ask("tasks/update", {"taskId": id, "inputResponses": {"inner-1/elicitation-1": YES}})
-        await until(server, id, "completed")
+        await client.request("tasks/update", {"taskId": id, "inputResponses": {"inner-1/elicitation-1": YES}})
+        await wait_for_status(server, id, "completed")
         assert text(await client.get(id)) == "outer inner yes"
     else:
         asked = await client.call("outer", capabilities=WITHOUT)
         assert asked["resultType"] == "input_required"
         again = {"name": "outer", "arguments": {}, "requestState": asked["requestState"]}
-        said = await client.ask(
+        said = await client.request(
             "tools/call", {**again, "inputResponses": {"inner-1/elicitation-1": YES}}, capabilities=WITHOUT
         )
         assert said["content"][0]["text"] == "outer inner yes"
@@ -378,7 +387,7 @@ async def test_a_tool_called_from_the_inside_answers_at_once(modern: Talk, servi
 # Asking first, and then becoming a task
 
 
-async def test_a_detached_body_asks_first_and_nothing_twice(modern: Talk, serving: Serve) -> None:
+async def test_detached_task_does_not_repeat_elicitation(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
     asked = await client.call("later")
@@ -386,10 +395,10 @@ async def test_a_detached_body_asks_first_and_nothing_twice(modern: Talk, servin
     assert "taskId" not in asked
     assert gates.done == []
     again = {"name": "later", "arguments": {}, "requestState": asked["requestState"]}
-    created = await client.ask("tools/call", {**again, "inputResponses": {"elicitation-1": YES}})
+    created = await client.request("tools/call", {**again, "inputResponses": {"elicitation-1": YES}})
     assert created["resultType"] == "task"
     assert not {"requestState", "inputRequests"} & set(created)
-    await until(server, created["taskId"], "completed")
+    await wait_for_status(server, created["taskId"], "completed")
     assert text(await client.get(created["taskId"])) == "hello yes"
     # The step was done before it became a task, and is not done again.
     assert gates.done == ["noted", "later"]
@@ -403,10 +412,10 @@ async def test_a_detached_body_of_2025_11_25_asks_in_the_call(old: TalkOld, serv
     assert asked["method"] == "elicitation/create"
     client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
     created = (await client.wire.response("call"))["result"]
-    said = await client.ask("tasks/result", {"taskId": created["task"]["taskId"]})
+    said = await client.request("tasks/result", {"taskId": created["task"]["taskId"]})
     assert said["content"][0]["text"] == "hello yes"
     assert gates.done == ["noted", "later"]
-    assert not [one for one in client.wire.aside if one.get("method") == "elicitation/create"]
+    assert not [one for one in client.wire.other_messages if one.get("method") == "elicitation/create"]
 
 
 async def test_without_the_extension_a_detached_body_just_goes_on(modern: Talk, serving: Serve) -> None:
@@ -414,7 +423,7 @@ async def test_without_the_extension_a_detached_body_just_goes_on(modern: Talk, 
     client = modern(await serving(server))
     asked = await client.call("later", capabilities=WITHOUT)
     again = {"name": "later", "arguments": {}, "requestState": asked["requestState"]}
-    said = await client.ask("tools/call", {**again, "inputResponses": {"elicitation-1": YES}}, capabilities=WITHOUT)
+    said = await client.request("tools/call", {**again, "inputResponses": {"elicitation-1": YES}}, capabilities=WITHOUT)
     assert said["resultType"] == "complete"
     assert said["content"][0]["text"] == "hello yes"
     assert gates.done == ["noted", "later"]
@@ -480,12 +489,12 @@ async def test_our_client_starts_waits_and_answers(revision: Any) -> None:
         protocol_version=revision,
         principal=ADA,
         elicitation_handler=lambda asked: {"value": "Ada"},
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
     ) as client:
         task = await client.start_task("ask")
-        assert (await task.result(timeout=PATIENCE)).text == "accept: Ada"
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "accept: Ada"
         task = await client.start_task("add", {"a": 1, "b": 2})
-        assert (await task.result(timeout=PATIENCE)).data == 3
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).data == 3
         task = await client.start_task("refuse")
         with pytest.raises(ToolError, match="final"):
-            await task.result(timeout=PATIENCE)
+            await task.result(timeout=TIMEOUT_SECONDS)

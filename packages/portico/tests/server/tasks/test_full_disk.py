@@ -20,7 +20,7 @@ from portico import Context, Server
 from portico.server.tasks import engine as engines, execution as running_jobs
 from portico.store.database import Database
 from support import postgres
-from support.tasking import Gates, Modern, eventually, until
+from support.tasking import ModernTasksClient, ToolEvents, wait_for_status, wait_until
 
 BALLAST = 2_500_000
 
@@ -81,8 +81,8 @@ def small(request: pytest.FixtureRequest) -> Small:
     return found
 
 
-def keeping(store: str) -> tuple[Server, Gates]:
-    server, gates = Server("tasks", store=store), Gates()
+def keeping(store: str) -> tuple[Server, ToolEvents]:
+    server, gates = Server("tasks", store=store), ToolEvents()
 
     @server.tool(task="required")
     async def keep(n: int, text: str, ctx: Context) -> str:
@@ -100,13 +100,13 @@ def keeping(store: str) -> tuple[Server, Gates]:
     return server, gates
 
 
-async def fill(client: Modern) -> tuple[dict[int, str], list[Any]]:
+async def fill(client: ModernTasksClient) -> tuple[dict[int, str], list[Any]]:
     """Start tasks until there is no room: which were acknowledged, and what was said to the others."""
     started: dict[int, str] = {}
     refused: list[Any] = []
     for n in range(1000):
         arguments = {"n": n, "text": secrets.token_hex(10_000)}
-        said = await client.said("tools/call", {"name": "keep", "arguments": arguments})
+        said = await client.send_request("tools/call", {"name": "keep", "arguments": arguments})
         if "error" in said:
             refused.append(said["error"])
         else:
@@ -118,7 +118,7 @@ async def fill(client: Modern) -> tuple[dict[int, str], list[Any]]:
 
 async def test_a_full_disk_is_reported_and_when_there_is_room_again_everything_is_finished(
     small: Small,
-    modern: Callable[..., Modern],
+    modern: Callable[..., ModernTasksClient],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,24 +137,24 @@ async def test_a_full_disk_is_reported_and_when_there_is_room_again_everything_i
             assert str(small.disk) not in str(error)
         # Those that were acknowledged are there, and run into the same wall.
         gates["go"].set()
-        await eventually(lambda: "is waiting for the store" in caplog.text)
+        await wait_until(lambda: "is waiting for the store" in caplog.text)
         assert (await client.get(next(iter(started.values()))))["status"] in ("working", "completed")
         small.ballast.unlink()
         for n, id in started.items():
-            await until(server, id, "completed", "failed", "cancelled")
+            await wait_for_status(server, id, "completed", "failed", "cancelled")
             found = await client.get(id)
             assert found["status"] == "completed"
             assert found["result"]["content"][0]["text"] == f"{n} is done"
         assert (await client.call("keep", {"n": -1, "text": ""}))["resultType"] == "task"
         # What was done and could not be written down at once was not done again.
-        await eventually(lambda: "-1.2" in gates.done)
+        await wait_until(lambda: "-1.2" in gates.done)
         done = [one for one in gates.done if not one.startswith("-1.")]
         assert sorted(done) == sorted(f"{n}.{step}" for n in started for step in range(3))
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR and "not started" in one.getMessage()]
 
 
 async def test_a_server_that_is_stopped_while_the_disk_is_full_loses_nothing(
-    small_sqlite: Small, modern: Callable[..., Modern], monkeypatch: pytest.MonkeyPatch
+    small_sqlite: Small, modern: Callable[..., ModernTasksClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.05)
     server, gates = keeping(small_sqlite.url)
@@ -162,12 +162,12 @@ async def test_a_server_that_is_stopped_while_the_disk_is_full_loses_nothing(
     async with asyncio.timeout(60), server.lifespan():
         started, _ = await fill(modern(server))
         gates["go"].set()
-        await eventually(lambda: len(server.tasks._engine._running) > 0)  # type: ignore[union-attr]
+        await wait_until(lambda: len(server.tasks._engine._running) > 0)  # type: ignore[union-attr]
     small_sqlite.ballast.unlink()
     second, gates = keeping(small_sqlite.url)
     gates["go"].set()
     async with second.lifespan():
         client = modern(second)
         for id in started.values():
-            await until(second, id, "completed")
+            await wait_for_status(second, id, "completed")
             assert (await client.get(id))["status"] == "completed"

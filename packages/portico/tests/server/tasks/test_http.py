@@ -15,13 +15,22 @@ from portico.protocol.subscriptions import SubscriptionFilter
 from portico.server.http import build_application
 from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import Listener
-from support.tasking import ABLE, EXTENSION, HANDSHAKE, MODERN, PATIENCE, Gates, until, with_tools
+from support.tasking import (
+    CLIENT_CAPABILITIES,
+    EXTENSION,
+    HANDSHAKE,
+    MODERN,
+    TIMEOUT_SECONDS,
+    ToolEvents,
+    wait_for_status,
+    with_tools,
+)
 
 TOKEN = "a-token-that-nobody-guesses"
 
 
 class Site:
-    def __init__(self, server: Server, gates: Gates, port: int) -> None:
+    def __init__(self, server: Server, gates: ToolEvents, port: int) -> None:
         self.server, self.gates, self.port = server, gates, port
 
     @property
@@ -31,7 +40,7 @@ class Site:
     async def post(self, method: str, params: dict[str, Any], **headers: str | None) -> tuple[int, Any]:
         """A request of 2026-07-28, by hand. A header that is None is left out."""
         prefix = "io.modelcontextprotocol/"
-        meta = {f"{prefix}protocolVersion": MODERN, f"{prefix}clientCapabilities": ABLE}
+        meta = {f"{prefix}protocolVersion": MODERN, f"{prefix}clientCapabilities": CLIENT_CAPABILITIES}
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
         body = json.dumps(message).encode()
         fields: dict[str, str | None] = {
@@ -45,7 +54,7 @@ class Site:
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
         lines = ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value is not None)]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
             answer = await reader.read()
@@ -76,21 +85,21 @@ async def site() -> AsyncIterator[Callable[..., Any]]:
 async def test_a_task_is_started_asked_and_fetched(site: Callable[..., Any], revision: Any) -> None:
     here = await site()
     async with Client(
-        here.url, protocol_version=revision, elicitation_handler=lambda asked: {"value": "Ada"}, timeout=PATIENCE
+        here.url, protocol_version=revision, elicitation_handler=lambda asked: {"value": "Ada"}, timeout=TIMEOUT_SECONDS
     ) as client:
         task = await client.start_task("ask")
-        assert (await task.result(timeout=PATIENCE)).text == "accept: Ada"
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "accept: Ada"
 
 
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 async def test_a_task_outlives_the_connection_it_was_started_on(site: Callable[..., Any], revision: Any) -> None:
     here = await site()
-    async with Client(here.url, protocol_version=revision, timeout=PATIENCE) as client:
+    async with Client(here.url, protocol_version=revision, timeout=TIMEOUT_SECONDS) as client:
         id = (await client.start_task("running", {"name": "x"})).id
-    await here.gates.passed("x begun")
+    await here.gates.wait_for("x begun")
     here.gates["x"].set()
-    async with Client(here.url, protocol_version=revision, timeout=PATIENCE) as client:
-        assert (await client.task(id, "running").result(timeout=PATIENCE)).text == "x is done"
+    async with Client(here.url, protocol_version=revision, timeout=TIMEOUT_SECONDS) as client:
+        assert (await client.task(id, "running").result(timeout=TIMEOUT_SECONDS)).text == "x is done"
 
 
 async def test_the_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> None:
@@ -98,7 +107,7 @@ async def test_the_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> 
     here = await site()
     _, created = await here.post("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, mcp_name="add")
     id = created["result"]["taskId"]
-    await until(here.server, id, "completed")
+    await wait_for_status(here.server, id, "completed")
     status, said = await here.post("tasks/get", {"taskId": id}, mcp_name=id)
     assert (status, said["result"]["status"]) == (200, "completed")
     for name in (None, "another"):
@@ -108,7 +117,7 @@ async def test_the_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> 
 
 async def test_task_request_without_the_extension_is_http_400(site: Callable[..., Any]) -> None:
     here = await site()
-    async with Client(here.url, protocol_version=MODERN, timeout=PATIENCE) as client:
+    async with Client(here.url, protocol_version=MODERN, timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ProtocolError) as refused:
             await client.request("tasks/get", {"taskId": "x"})
     assert refused.value.code == -32021
@@ -116,20 +125,20 @@ async def test_task_request_without_the_extension_is_http_400(site: Callable[...
 
 
 @pytest.mark.requirement("tasks.no-list")
-async def test_where_nobody_says_who_they_are_nobody_gets_a_list(site: Callable[..., Any]) -> None:
+async def test_task_list_requires_authentication(site: Callable[..., Any]) -> None:
     here = await site()
-    async with Client(here.url, protocol_version=HANDSHAKE, timeout=PATIENCE) as client:
+    async with Client(here.url, protocol_version=HANDSHAKE, timeout=TIMEOUT_SECONDS) as client:
         assert client.server_capabilities.tasks == {"cancel": {}, "requests": {"tools": {"call": {}}}}
         task = await client.start_task("add", {"a": 1, "b": 2})
         with pytest.raises(ProtocolError) as refused:
             await client.request("tasks/list", {})
         assert refused.value.code == -32601
-        assert (await task.result(timeout=PATIENCE)).data == 3
+        assert (await task.result(timeout=TIMEOUT_SECONDS)).data == 3
 
 
 async def test_authenticated_client_can_list_its_tasks(site: Callable[..., Any]) -> None:
     here = await site(token=TOKEN)
-    async with Client(here.url, protocol_version=HANDSHAKE, auth=TOKEN, timeout=PATIENCE) as client:
+    async with Client(here.url, protocol_version=HANDSHAKE, auth=TOKEN, timeout=TIMEOUT_SECONDS) as client:
         assert client.server_capabilities.tasks is not None
         assert "list" in client.server_capabilities.tasks
         task = await client.start_task("add", {"a": 1, "b": 2})
@@ -139,12 +148,12 @@ async def test_authenticated_client_can_list_its_tasks(site: Callable[..., Any])
 
 async def test_tasks_belong_to_the_token_and_not_to_the_session(site: Callable[..., Any]) -> None:
     here = await site(token=TOKEN)
-    async with Client(here.url, protocol_version=MODERN, auth=TOKEN, timeout=PATIENCE) as client:
+    async with Client(here.url, protocol_version=MODERN, auth=TOKEN, timeout=TIMEOUT_SECONDS) as client:
         id = (await client.start_task("add", {"a": 1, "b": 2})).id
-    async with Client(here.url, protocol_version=HANDSHAKE, auth=TOKEN, timeout=PATIENCE) as client:
-        assert (await client.task(id, "add").result(timeout=PATIENCE)).data == 3
+    async with Client(here.url, protocol_version=HANDSHAKE, auth=TOKEN, timeout=TIMEOUT_SECONDS) as client:
+        assert (await client.task(id, "add").result(timeout=TIMEOUT_SECONDS)).data == 3
     # Whoever is on the machine's own pipes is somebody else.
-    async with Client(here.server, protocol_version=HANDSHAKE, timeout=PATIENCE) as client:
+    async with Client(here.server, protocol_version=HANDSHAKE, timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ProtocolError) as refused:
             await client.task(id, "add").refresh()
         assert refused.value.code == -32602
@@ -158,7 +167,7 @@ async def test_listeners_are_reported_over_http(site: Callable[..., Any]) -> Non
         here.url,
         protocol_version=MODERN,
         extensions=extensions,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
         message_handler=lambda method, params: heard.put_nowait((method, json.loads(bytes(params)))),
     ) as client:
         id = (await client.start_task("running", {"name": "x"})).id
@@ -166,7 +175,7 @@ async def test_listeners_are_reported_over_http(site: Callable[..., Any]) -> Non
             assert listening.accepted_filter is not None
             assert listening.accepted_filter.task_ids == [id]
             here.gates["x"].set()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while True:
                     method, params = await heard.get()
                     if method == "notifications/tasks" and params["status"] == "completed":

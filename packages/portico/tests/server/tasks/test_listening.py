@@ -11,9 +11,18 @@ import pytest
 from portico import Context, Server
 from portico.server.tasks.engine import TaskEngine
 from portico.store.transaction import Event
-from support.tasking import ABLE, ADA, BOB, EXTENSION, YES, Modern, until, with_tools
+from support.tasking import (
+    ADA,
+    BOB,
+    CLIENT_CAPABILITIES,
+    EXTENSION,
+    YES,
+    ModernTasksClient,
+    wait_for_status,
+    with_tools,
+)
 
-Talk = Callable[..., Modern]
+Talk = Callable[..., ModernTasksClient]
 Serve = Callable[[Server], Awaitable[Server]]
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -22,10 +31,10 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 class Listening:
     """A listen stream, as its client has it."""
 
-    def __init__(self, client: Modern, ids: list[str], id: str = "listen", **envelope: Any) -> None:
+    def __init__(self, client: ModernTasksClient, ids: list[str], id: str = "listen", **envelope: Any) -> None:
         self.client = client
         self.id = id
-        envelope.setdefault("capabilities", ABLE)
+        envelope.setdefault("capabilities", CLIENT_CAPABILITIES)
         params = {"notifications": {"taskIds": ids}, "_meta": client.wire.envelope(**envelope)}
         client.wire.send({"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen", "params": params})
 
@@ -47,7 +56,7 @@ class Listening:
         assert meta == {SUBSCRIPTION: self.id}
         return said["params"]
 
-    async def until(self, status: str) -> Any:
+    async def wait_for(self, status: str) -> Any:
         while (said := await self.told())["status"] != status:
             pass
         return said
@@ -73,19 +82,19 @@ async def test_every_change_is_reported_in_full(modern: Talk, serving: Serve) ->
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
     id = await client.start("ask")
-    await until(server, id, "waiting")
+    await wait_for_status(server, id, "waiting")
     listening = Listening(client, [id])
     await listening.acknowledged()
     asked = await listening.told()
     assert asked == without_signature(await asking.get(id))
     assert set(asked["inputRequests"]) == {"elicitation-1"}
-    await asking.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
-    over = await listening.until("completed")
+    await asking.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    over = await listening.wait_for("completed")
     assert over == without_signature(await asking.get(id))
     assert over["result"]["content"][0]["text"] == "accept: yes"
 
 
-async def test_only_those_who_listen_to_a_task_are_checked(modern: Talk, serving: Serve) -> None:
+async def test_only_subscribers_of_a_task_are_checked(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     ids = [await client.start("running", {"name": name}) for name in ("x", "y", "z")]
@@ -95,8 +104,8 @@ async def test_only_those_who_listen_to_a_task_are_checked(modern: Talk, serving
         await one.told()
     assert server.tasks is not None
     assert {id: len(those) for id, those in server.tasks._subscribers.items()} == dict.fromkeys(ids, 1)
-    await client.ask("tasks/cancel", {"taskId": ids[1]})
-    assert (await listening[1].until("cancelled"))["taskId"] == ids[1]
+    await client.request("tasks/cancel", {"taskId": ids[1]})
+    assert (await listening[1].wait_for("cancelled"))["taskId"] == ids[1]
 
 
 async def test_progress_is_a_change(modern: Talk, serving: Serve) -> None:
@@ -125,7 +134,7 @@ async def test_the_end_is_reported_as_looking_would(modern: Talk, serving: Serve
     id = await client.start(tool)
     listening = Listening(client, [id])
     await listening.acknowledged()
-    assert await listening.until(status) == without_signature(await asking.get(id))
+    assert await listening.wait_for(status) == without_signature(await asking.get(id))
 
 
 async def test_a_cancellation_is_reported(modern: Talk, serving: Serve) -> None:
@@ -134,8 +143,8 @@ async def test_a_cancellation_is_reported(modern: Talk, serving: Serve) -> None:
     id = await client.start("running", {"name": "x"})
     listening = Listening(client, [id])
     await listening.acknowledged()
-    await asking.ask("tasks/cancel", {"taskId": id})
-    await listening.until("cancelled")
+    await asking.request("tasks/cancel", {"taskId": id})
+    await listening.wait_for("cancelled")
 
 
 async def test_finished_task_is_reported_once(modern: Talk, serving: Serve) -> None:
@@ -158,7 +167,7 @@ async def test_others_tasks_and_unknown_ones_are_not_honoured(modern: Talk, serv
     assert (await listening.acknowledged())["taskIds"] == [mine]
     assert (await listening.told())["taskId"] == mine
     gates["y"].set()
-    await until(server, theirs, "completed")
+    await wait_for_status(server, theirs, "completed")
     gates["x"].set()
     assert (await listening.told())["taskId"] == mine
     assert ada.wire.is_silent
@@ -172,9 +181,9 @@ async def test_unrequested_tasks_are_not_reported(modern: Talk, serving: Serve) 
     await listening.acknowledged()
     await listening.told()
     gates["y"].set()
-    await until(server, other, "completed")
+    await wait_for_status(server, other, "completed")
     gates["x"].set()
-    assert (await listening.until("completed"))["taskId"] == one
+    assert (await listening.wait_for("completed"))["taskId"] == one
 
 
 async def test_several_listeners_hear_the_same(modern: Talk, serving: Serve) -> None:
@@ -186,7 +195,7 @@ async def test_several_listeners_hear_the_same(modern: Talk, serving: Serve) -> 
     for one in listening:
         await one.acknowledged()
     gates["x"].set()
-    ends = [await one.until("completed") for one in listening]
+    ends = [await one.wait_for("completed") for one in listening]
     assert ends[0] == ends[1] == ends[2]
 
 
@@ -196,7 +205,7 @@ async def test_listening_to_tasks_needs_the_extension(modern: Talk, serving: Ser
     id = await client.start("add", {"a": 1, "b": 2})
     params = {"notifications": {"taskIds": [id]}}
     async with asyncio.timeout(1):
-        error = await client.refused("subscriptions/listen", params, capabilities={"elicitation": {}})
+        error = await client.request_error("subscriptions/listen", params, capabilities={"elicitation": {}})
     assert error["code"] == -32021
     assert error["data"] == {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 
@@ -204,7 +213,7 @@ async def test_listening_to_tasks_needs_the_extension(modern: Talk, serving: Ser
 async def test_listening_has_a_bound(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    error = await client.refused("subscriptions/listen", {"notifications": {"taskIds": ["x"] * 1001}})
+    error = await client.request_error("subscriptions/listen", {"notifications": {"taskIds": ["x"] * 1001}})
     assert "too many" in error["message"]
 
 
@@ -214,21 +223,21 @@ async def test_a_change_between_looking_and_listening_is_not_missed(
     server, gates = with_tools()
     client = modern(await serving(server))
     id = await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
+    await gates.wait_for("x begun")
     looked: Any = TaskEngine.get_many
 
     async def slowly(self: TaskEngine, ids: list[str], owner: str) -> Any:
         """As it stood before the task ended; by the time the answer is there, it has."""
         found = await looked(self, ids, owner)
         gates["x"].set()
-        await until(server, id, "completed")
+        await wait_for_status(server, id, "completed")
         return found
 
     monkeypatch.setattr(TaskEngine, "get_many", slowly)
     listening = Listening(client, [id])
     await listening.acknowledged()
     assert (await listening.told())["status"] == "working"
-    await listening.until("completed")
+    await listening.wait_for("completed")
 
 
 async def test_when_events_were_lost_listeners_are_reported_all_the_same(modern: Talk, serving: Serve) -> None:
@@ -236,7 +245,7 @@ async def test_when_events_were_lost_listeners_are_reported_all_the_same(modern:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until(server, id, "waiting")
+    await wait_for_status(server, id, "waiting")
     listening = Listening(client, [id])
     await listening.acknowledged()
     before = await listening.told()

@@ -17,7 +17,7 @@ from portico.server.tasks import engine as engines, worker_ids
 from portico.server.tasks.jobs import Job
 from portico.store.database import Database
 from support.task_processes import Child
-from support.tasking import ADA, PATIENCE, YES, Modern, eventually, until, with_tools
+from support.tasking import ADA, TIMEOUT_SECONDS, YES, ModernTasksClient, wait_for_status, wait_until, with_tools
 
 Start = Callable[[], Awaitable[Child]]
 
@@ -58,23 +58,23 @@ async def test_after_a_kill_the_next_process_goes_on_after_the_last_finished_ste
 ) -> None:
     first = await start()
     id = await first.create("wait")
-    await eventually(lambda: lines(done, "F") == ["one"])
+    await wait_until(lambda: lines(done, "F") == ["one"])
     await first.kill()
     found = await row(url, id)
     assert found.status == "running"
     (done.parent / "done.go").touch()
     second = await start()
-    over = await second.until(id, "completed")
+    over = await second.wait_for_status(id, "completed")
     assert over["result"]["content"][0]["text"] == "done"
     assert lines(done, "E") == ["one", "two"]
     found = await row(url, id)
     assert (found.deaths, found.attempts, found.runs) == (1, 1, 2)
 
 
-async def test_a_process_that_ends_in_order_gives_back_what_it_has(url: str, done: Path, start: Start) -> None:
+async def test_graceful_shutdown_releases_jobs(url: str, done: Path, start: Start) -> None:
     first = await start()
     id = await first.create("wait")
-    await eventually(lambda: lines(done, "F") == ["one"])
+    await wait_until(lambda: lines(done, "F") == ["one"])
     await first.close()
     assert first.process.returncode == 0
     found = await row(url, id)
@@ -82,12 +82,12 @@ async def test_a_process_that_ends_in_order_gives_back_what_it_has(url: str, don
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-async def test_so_does_one_that_is_asked_to_end(url: str, done: Path, start: Start, how: signal.Signals) -> None:
+async def test_sigterm_releases_jobs(url: str, done: Path, start: Start, how: signal.Signals) -> None:
     first = await start()
     id = await first.create("wait")
-    await eventually(lambda: lines(done, "F") == ["one"])
+    await wait_until(lambda: lines(done, "F") == ["one"])
     first.process.send_signal(how)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await first.process.wait()
     found = await row(url, id)
     assert (found.status, found.worker, found.deaths, found.attempts) == ("queued", None, 0, 0)
@@ -97,13 +97,13 @@ async def test_another_process_on_the_machine_notices_a_death_by_itself(url: str
     """Long before the lease has run out, which here would take an hour."""
     first = await start()
     id = await first.create("wait")
-    await eventually(lambda: lines(done, "F") == ["one"])
+    await wait_until(lambda: lines(done, "F") == ["one"])
     second = await start()
     async with Database(url) as database:
         await database.write(lambda tx: tx.execute("update portico_job set lease = lease + 3600000"))
     (done.parent / "done.go").touch()
     await first.kill()
-    await second.until(id, "completed")
+    await second.wait_for_status(id, "completed")
     assert lines(done, "E") == ["one", "two"]
 
 
@@ -125,14 +125,14 @@ async def test_job_queued_by_one_process_is_taken_without_polling(
         async with server.lifespan():
             for n in range(3):
                 id = await child.create("work", n=n)
-                await until(server, id, "completed")
+                await wait_for_status(server, id, "completed")
                 assert (await child.get(id))["result"]["content"][0]["text"] == "here"
     finally:
         await child.kill()
     assert ran == [0, 1, 2]
 
 
-async def test_a_task_started_here_is_run_there_and_waited_for_here(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_runs_in_another_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two servers on one store, as with several processes: neither looks by itself, both are told."""
     monkeypatch.setattr(engines, "POLL_SECONDS", 3600.0)
     here, _ = with_tools(url)
@@ -143,38 +143,41 @@ async def test_a_task_started_here_is_run_there_and_waited_for_here(url: str, mo
         monkeypatch.setattr(engine, "_tools", dict)
         for revision in ("2026-07-28", "2025-11-25"):
             async with Client(
-                here, protocol_version=revision, elicitation_handler=lambda asked: {"value": "Ada"}, timeout=PATIENCE
+                here,
+                protocol_version=revision,
+                elicitation_handler=lambda asked: {"value": "Ada"},
+                timeout=TIMEOUT_SECONDS,
             ) as client:
                 task = await client.start_task("ask")
-                assert (await task.result(timeout=PATIENCE)).text == "accept: Ada"
+                assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "accept: Ada"
                 name = f"x {revision}"
                 task = await client.start_task("running", {"name": name})
-                await gates.passed(f"{name} begun")
+                await gates.wait_for(f"{name} begun")
                 await task.cancel()
-                await gates.passed(f"{name} stopped")
+                await gates.wait_for(f"{name} stopped")
 
 
-async def test_questions_and_answers_outlive_a_restart(url: str, modern: Callable[..., Modern]) -> None:
+async def test_input_requests_survive_a_restart(url: str, modern: Callable[..., ModernTasksClient]) -> None:
     first, _ = with_tools(url)
     async with first.lifespan():
         client = modern(first, principal=ADA)
         id = await client.start("ask_two")
-        await until(first, id, "waiting")
+        await wait_for_status(first, id, "waiting")
         engine = await first.tasks.engine()  # type: ignore[union-attr]
-        await eventually(lambda: engine._running[id].waiting == 2)
-        await client.ask("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
+        await wait_until(lambda: engine._running[id].waiting == 2)
+        await client.request("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
     second, _ = with_tools(url)
     async with second.lifespan():
         client = modern(second, principal=ADA)
-        await until(second, id, "waiting")
+        await wait_for_status(second, id, "waiting")
         assert set((await client.get(id))["inputRequests"]) == {"one"}
-        await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": YES}})
-        await until(second, id, "completed")
+        await client.request("tasks/update", {"taskId": id, "inputResponses": {"one": YES}})
+        await wait_for_status(second, id, "completed")
         assert (await client.get(id))["result"]["structuredContent"] == {"result": ["yes", "yes"]}
 
 
 async def test_a_task_belongs_to_whoever_started_it_also_after_a_restart(
-    url: str, modern: Callable[..., Modern]
+    url: str, modern: Callable[..., ModernTasksClient]
 ) -> None:
     first, _ = with_tools(url)
     async with first.lifespan():
@@ -182,10 +185,10 @@ async def test_a_task_belongs_to_whoever_started_it_also_after_a_restart(
     second, _ = with_tools(url)
     async with second.lifespan():
         assert (await modern(second, principal=ADA).get(id))["result"]["structuredContent"] == {"result": 3}
-        assert (await modern(second).refused("tasks/get", {"taskId": id}))["code"] == -32602
+        assert (await modern(second).request_error("tasks/get", {"taskId": id}))["code"] == -32602
 
 
-async def test_tries_are_counted_over_restarts(url: str, modern: Callable[..., Modern]) -> None:
+async def test_tries_are_counted_over_restarts(url: str, modern: Callable[..., ModernTasksClient]) -> None:
     runs: list[int] = []
 
     def failing() -> Server:
@@ -203,10 +206,10 @@ async def test_tries_are_counted_over_restarts(url: str, modern: Callable[..., M
     first = failing()
     async with first.lifespan():
         id = await modern(first).start("fail")
-        await eventually(lambda: len(runs) == 2)
+        await wait_until(lambda: len(runs) == 2)
     second = failing()
     async with second.lifespan():
-        assert (await until(second, id, "completed")).refused
+        assert (await wait_for_status(second, id, "completed")).refused
     # Once here, once until the restart, which does not count, and twice after it.
     assert len(runs) == 4
 
@@ -243,7 +246,7 @@ def test_a_process_that_has_ended_is_dead_also_before_anybody_has_noticed() -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look into")
-def test_another_process_with_the_same_number_is_another() -> None:
+def test_reused_pid_is_a_different_process() -> None:
     place, process, token = worker_ids.new_worker_id().split("/")
     pid, _, started = process.partition(".")
     assert worker_ids.is_worker_dead(f"{place}/{pid}.{int(started) - 1}/{token}")
@@ -252,7 +255,7 @@ def test_another_process_with_the_same_number_is_another() -> None:
 @pytest.mark.parametrize(
     "worker", ["", "x", "other:machine:/1.5/x", "/1.5/x", "{place}/1/x", "{place}/1./x", "{place}/x.5/x"]
 )
-def test_of_those_who_cannot_be_seen_nobody_knows(worker: str) -> None:
+def test_invisible_processes_have_unknown_state(worker: str) -> None:
     place = worker_ids.new_worker_id().partition("/")[0]
     assert not worker_ids.is_worker_dead(worker.format(place=place))
 

@@ -71,7 +71,7 @@ OFTEN: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", OFTEN)
-def test_an_index_leads_to_what_is_needed_in_its_order(what: str) -> None:
+def test_due_jobs_are_read_by_index_in_order(what: str) -> None:
     tx = Explaining()
     OFTEN[what](tx)
     assert tx.plans

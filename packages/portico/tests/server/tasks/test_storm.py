@@ -13,7 +13,7 @@ import pytest
 from portico.store.database import Database
 from support.storm import times
 from support.task_processes import Child
-from support.tasking import eventually
+from support.tasking import wait_until
 
 KILLS = times(3, in_a_storm=50)
 TASKS = 10 * KILLS
@@ -161,7 +161,7 @@ async def test_a_server_that_is_killed_again_and_again_finishes_every_task_and_r
         left = dict(await rest(url))
         assert left.keys() - {"completed"}, "all was finished before the storm was over"
         await storm.end()
-        await eventually(lambda: is_all_done(url))
+        await wait_until(lambda: is_all_done(url))
         deaths = await most_deaths(url)
     finally:
         for child in children:

@@ -15,9 +15,21 @@ from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.server.tasks import tasks_2025_11_25
 from portico.server.tasks.engine import TaskEngine
 from portico.store.errors import ConnectionLost
-from support.tasking import ADA, BOB, ENDED, HANDSHAKE, PATIENCE, RELATED, YES, Modern, Old, until, with_tools
+from support.tasking import (
+    ADA,
+    BOB,
+    HANDSHAKE,
+    RELATED,
+    TERMINAL_STATUSES,
+    TIMEOUT_SECONDS,
+    YES,
+    LegacyTasksClient,
+    ModernTasksClient,
+    wait_for_status,
+    with_tools,
+)
 
-Talk = Callable[..., Awaitable[Old]]
+Talk = Callable[..., Awaitable[LegacyTasksClient]]
 Serve = Callable[[Server], Awaitable[Server]]
 
 COMMON = {"taskId", "status", "createdAt", "lastUpdatedAt", "ttl", "pollInterval"}
@@ -36,7 +48,7 @@ async def test_tasks_are_among_the_capabilities(connect: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize("revision", BEFORE)
-async def test_older_revisions_know_nothing_of_them(connect: Callable[..., Any], revision: str) -> None:
+async def test_older_versions_have_no_task_methods(connect: Callable[..., Any], revision: str) -> None:
     server, _ = with_tools()
     wire = connect(server)
     offered = (await wire.initialize(revision))["capabilities"]
@@ -49,9 +61,9 @@ async def test_older_revisions_know_nothing_of_them(connect: Callable[..., Any],
 
 
 @pytest.mark.requirement("tasks.declared")
-async def test_each_tool_says_whether_it_can_be_a_task(old: Talk, serving: Serve) -> None:
+async def test_tool_list_has_task_support(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
-    tools = (await (await old(await serving(server))).ask("tools/list"))["tools"]
+    tools = (await (await old(await serving(server))).request("tools/list"))["tools"]
     said = {tool["name"]: tool.get("execution") for tool in tools}
     assert said["plain"] is None
     assert said["add"] == {"taskSupport": "optional"}
@@ -90,7 +102,7 @@ async def test_a_wish_becomes_a_nested_task_and_nothing_else(old: Talk, serving:
 async def test_without_a_wish_the_tool_answers(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    said = await client.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    said = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
     assert said["structuredContent"] == {"result": 3}
     assert "resultType" not in said
 
@@ -99,7 +111,7 @@ async def test_without_a_wish_the_tool_answers(old: Talk, serving: Serve) -> Non
 async def test_task_only_tool_called_without_a_task_is_method_not_found(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    error = await client.refused("tools/call", {"name": "ask", "arguments": {}})
+    error = await client.request_error("tools/call", {"name": "ask", "arguments": {}})
     assert error["code"] == -32601
     assert "task" in error["message"]
 
@@ -108,13 +120,13 @@ async def test_task_only_tool_called_without_a_task_is_method_not_found(old: Tal
 async def test_plain_tool_called_as_a_task_is_method_not_found(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    error = await client.refused("tools/call", {"name": "plain", "arguments": {}, "task": {}})
+    error = await client.request_error("tools/call", {"name": "plain", "arguments": {}, "task": {}})
     assert error["code"] == -32601
 
 
 @pytest.mark.requirement("tasks.undeclared-ignored")
 @pytest.mark.parametrize("revision", BEFORE)
-async def test_on_older_revisions_a_wish_means_nothing(connect: Callable[..., Any], revision: str) -> None:
+async def test_task_parameter_is_ignored_on_older_versions(connect: Callable[..., Any], revision: str) -> None:
     server, _ = with_tools()
     wire = connect(server)
     await wire.initialize(revision)
@@ -154,7 +166,7 @@ async def test_malformed_task_parameter_is_invalid_params(old: Talk, serving: Se
     server, _ = with_tools()
     client = await old(await serving(server))
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish}
-    assert (await client.refused("tools/call", params))["code"] == -32602
+    assert (await client.request_error("tools/call", params))["code"] == -32602
 
 
 async def test_wrong_arguments_are_reported_at_the_call(old: Talk, serving: Serve) -> None:
@@ -163,14 +175,14 @@ async def test_wrong_arguments_are_reported_at_the_call(old: Talk, serving: Serv
     said = await client.call("add", {"a": "one"})
     assert said["isError"] is True
     assert "task" not in said
-    assert (await client.ask("tasks/list"))["tasks"] == []
+    assert (await client.request("tasks/list"))["tasks"] == []
 
 
 async def test_the_update_of_the_extension_is_not_there(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
-    error = await client.refused("tasks/update", {"taskId": id, "inputResponses": {}})
+    error = await client.request_error("tasks/update", {"taskId": id, "inputResponses": {}})
     assert error["code"] == -32601
 
 
@@ -181,7 +193,7 @@ async def test_a_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
+    await gates.wait_for("x begun")
     found = await client.get(id)
     assert set(found) == COMMON
     assert found["status"] == "working"
@@ -197,7 +209,7 @@ async def test_a_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
         ("err", {}, "failed", "It went wrong."),
     ],
 )
-async def test_a_task_that_is_over_says_how_it_ended(
+async def test_completed_task_has_its_outcome(
     old: Talk, serving: Serve, tool: str, arguments: Any, status: str, message: str | None
 ) -> None:
     server, _ = with_tools()
@@ -208,11 +220,11 @@ async def test_a_task_that_is_over_says_how_it_ended(
 
 
 @pytest.mark.requirement("tasks.input-required")
-async def test_a_task_that_asks_wants_input(old: Talk, serving: Serve) -> None:
+async def test_task_with_elicitation_is_input_required(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
-    await until(server, id, "waiting")
+    await wait_for_status(server, id, "waiting")
     found = await client.get(id)
     assert found["status"] == "input_required"
     assert set(found) == COMMON
@@ -224,17 +236,17 @@ async def test_an_unknown_id_is_invalid(old: Talk, serving: Serve, method: str) 
     server, _ = with_tools()
     client = await old(await serving(server))
     for id in ("", "nothing", "a\u0000b", "x" * 5000):
-        assert (await client.refused(method, {"taskId": id}))["code"] == -32602
+        assert (await client.request_error(method, {"taskId": id}))["code"] == -32602
 
 
 @pytest.mark.requirement("tasks.isolated")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
-async def test_another_one_s_task_is_not_there(old: Talk, serving: Serve, method: str) -> None:
+async def test_task_of_another_caller_is_not_found(old: Talk, serving: Serve, method: str) -> None:
     server, _ = with_tools()
     await serving(server)
     ada, bob = await old(server, principal=ADA), await old(server, principal=BOB)
     id = await ada.start("ask")
-    error = await bob.refused(method, {"taskId": id})
+    error = await bob.request_error(method, {"taskId": id})
     assert error["code"] == -32602
     assert error["message"] == f"Unknown task: {id}"
     assert (await ada.get(id))["status"] in ("working", "input_required")
@@ -244,15 +256,15 @@ async def test_another_one_s_task_is_not_there(old: Talk, serving: Serve, method
 
 
 @pytest.mark.requirement("tasks.result")
-async def test_the_result_is_what_the_call_would_have_given_and_says_whose_it_is(old: Talk, serving: Serve) -> None:
+async def test_task_result_equals_the_call_result_with_related_task(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("add", {"a": 1, "b": 2})
-    said = await client.ask("tasks/result", {"taskId": id})
-    called = await client.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    said = await client.request("tasks/result", {"taskId": id})
+    called = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
     assert said == {**called, "_meta": {RELATED: {"taskId": id}}}
     # As often as one likes.
-    assert await client.ask("tasks/result", {"taskId": id}) == said
+    assert await client.request("tasks/result", {"taskId": id}) == said
 
 
 @pytest.mark.parametrize("returned", [3, [1, 2], "text", None, {"a": 1}, {"result": [1]}])
@@ -264,16 +276,16 @@ async def test_structured_results_are_those_of_a_call(old: Talk, serving: Serve,
         return returned  # type: ignore[no-any-return]
 
     client = await old(await serving(server))
-    called = await client.ask("tools/call", {"name": "give", "arguments": {}})
-    said = await client.ask("tasks/result", {"taskId": await client.start("give")})
+    called = await client.request("tools/call", {"name": "give", "arguments": {}})
+    said = await client.request("tasks/result", {"taskId": await client.start("give")})
     said.pop("_meta")
     assert said == called
 
 
-async def test_a_tool_that_says_no_gives_that_result(old: Talk, serving: Serve) -> None:
+async def test_tool_error_is_the_task_result(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    said = await client.ask("tasks/result", {"taskId": await client.start("refuse")})
+    said = await client.request("tasks/result", {"taskId": await client.start("refuse")})
     assert said["isError"] is True
     assert said["content"] == [{"type": "text", "text": "No, and that is final."}]
 
@@ -282,7 +294,7 @@ async def test_a_tool_that_says_no_gives_that_result(old: Talk, serving: Serve) 
 async def test_an_error_of_the_protocol_is_that_error(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    error = await client.refused("tasks/result", {"taskId": await client.start("err")})
+    error = await client.request_error("tasks/result", {"taskId": await client.start("err")})
     assert error == {"code": -32050, "message": "It went wrong.", "data": {"why": "because"}}
 
 
@@ -290,8 +302,8 @@ async def test_a_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
-    await client.ask("tasks/cancel", {"taskId": id})
-    error = await client.refused("tasks/result", {"taskId": id})
+    await client.request("tasks/cancel", {"taskId": id})
+    error = await client.request_error("tasks/result", {"taskId": id})
     assert error["code"] == -32603
     assert "cancelled" in error["message"]
 
@@ -301,55 +313,55 @@ async def test_a_result_is_waited_for_while_others_are_served(old: Talk, serving
     server, gates = with_tools()
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
-    waiting = asyncio.ensure_future(client.said("tasks/result", {"taskId": id}))
-    await gates.passed("x begun")
+    waiting = asyncio.ensure_future(client.send_request("tasks/result", {"taskId": id}))
+    await gates.wait_for("x begun")
     other = await old(server)
     assert (await other.get(id))["status"] == "working"
     assert not waiting.done()
     gates["x"].set()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert (await waiting)["result"]["content"][0]["text"] == "x is done"
 
 
-async def test_a_result_that_nobody_waits_for_any_more_is_let_go(old: Talk, serving: Serve) -> None:
+async def test_abandoned_result_request_is_released(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
     client.wire.send({"jsonrpc": "2.0", "id": "r", "method": "tasks/result", "params": {"taskId": id}})
     client.wire.notify("notifications/cancelled", {"requestId": "r"})
     gates["x"].set()
-    await until(server, id, "completed")
-    assert (await client.ask("tasks/result", {"taskId": id}))["content"][0]["text"] == "x is done"
+    await wait_for_status(server, id, "completed")
+    assert (await client.request("tasks/result", {"taskId": id}))["content"][0]["text"] == "x is done"
 
 
 async def test_pending_tasks_result_reports_cancellation(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client, other = await old(await serving(server)), await old(server)
     id = await client.start("running", {"name": "x"})
-    waiting = asyncio.ensure_future(client.said("tasks/result", {"taskId": id}))
-    await gates.passed("x begun")
-    await other.ask("tasks/cancel", {"taskId": id})
-    async with asyncio.timeout(PATIENCE):
+    waiting = asyncio.ensure_future(client.send_request("tasks/result", {"taskId": id}))
+    await gates.wait_for("x begun")
+    await other.request("tasks/cancel", {"taskId": id})
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert "cancelled" in (await waiting)["error"]["message"]
 
 
 # Questions
 
 
-async def next_question(client: Old) -> Any:
+async def next_question(client: LegacyTasksClient) -> Any:
     """The next request of the server's."""
-    for message in client.wire.aside:
+    for message in client.wire.other_messages:
         if "method" in message and "id" in message:
-            client.wire.aside.remove(message)
+            client.wire.other_messages.remove(message)
             return message
     while True:
         message = await client.wire.receive()
         if "method" in message and "id" in message:
             return message
-        client.wire.aside.append(message)
+        client.wire.other_messages.append(message)
 
 
-def wait_for_result(client: Old, id: str, request: str = "result") -> None:
+def wait_for_result(client: LegacyTasksClient, id: str, request: str = "result") -> None:
     client.wire.send({"jsonrpc": "2.0", "id": request, "method": "tasks/result", "params": {"taskId": id}})
 
 
@@ -358,7 +370,7 @@ async def test_client_waiting_for_tasks_result_gets_the_elicitation(old: Talk, s
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
-    await until(server, id, "waiting")
+    await wait_for_status(server, id, "waiting")
     wait_for_result(client, id)
     asked = await next_question(client)
     assert asked["method"] == "elicitation/create"
@@ -381,7 +393,7 @@ async def test_client_that_already_waits_gets_a_later_elicitation(old: Talk, ser
     client = await old(await serving(server))
     id = await client.start("ask")
     wait_for_result(client, id)
-    assert (await client.ask("ping")) == {}
+    assert (await client.request("ping")) == {}
     go.set()
     asked = await next_question(client)
     client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
@@ -392,13 +404,13 @@ async def test_client_that_does_not_wait_gets_no_elicitation(old: Talk, serving:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
-    await until(server, id, "waiting")
+    await wait_for_status(server, id, "waiting")
     await client.get(id)
-    assert not [one for one in client.wire.aside if "id" in one]
+    assert not [one for one in client.wire.other_messages if "id" in one]
     assert client.wire.is_silent
 
 
-async def test_questions_asked_side_by_side_come_side_by_side(old: Talk, serving: Serve) -> None:
+async def test_concurrent_input_requests_are_relayed_concurrently(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask_two")
@@ -414,24 +426,24 @@ async def test_questions_asked_side_by_side_come_side_by_side(old: Talk, serving
     assert (await client.wire.response("result"))["result"]["structuredContent"] == {"result": ["1", "2"]}
 
 
-async def test_two_who_wait_for_the_same_are_not_both_asked(old: Talk, serving: Serve) -> None:
+async def test_input_request_is_sent_to_one_waiting_client(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
     one, two = await old(server), await old(server)
     id = await one.start("ask")
-    await until(server, id, "waiting")
+    await wait_for_status(server, id, "waiting")
     wait_for_result(one, id)
     asked = await next_question(one)
     wait_for_result(two, id)
-    assert await two.ask("ping") == {}
+    assert await two.request("ping") == {}
     one.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
     for client in (one, two):
         said = await client.wire.response("result")
         assert said["result"]["content"][0]["text"] == "accept: yes"
-    assert not [message for message in two.wire.aside if "method" in message and "id" in message]
+    assert not [message for message in two.wire.other_messages if "method" in message and "id" in message]
 
 
-async def test_when_the_one_who_was_asked_goes_away_the_other_is_asked(old: Talk, serving: Serve) -> None:
+async def test_input_request_moves_to_another_client_on_disconnect(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
     one, two = await old(server), await old(server)
@@ -466,18 +478,18 @@ async def test_elicitation_is_not_repeated_after_a_store_failure(
     client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept: yes"
     assert failures == []
-    assert not [one for one in client.wire.aside if one.get("method") == "elicitation/create"]
+    assert not [one for one in client.wire.other_messages if one.get("method") == "elicitation/create"]
 
 
-async def test_a_question_is_withdrawn_when_its_task_is_cancelled(old: Talk, serving: Serve) -> None:
+async def test_cancelling_a_task_cancels_its_input_request(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
     wait_for_result(client, id)
     asked = await next_question(client)
-    assert (await client.ask("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
+    assert (await client.request("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
     assert "cancelled" in (await client.wire.response("result"))["error"]["message"]
-    withdrawn = [one["params"] for one in client.wire.aside if one.get("method") == "notifications/cancelled"]
+    withdrawn = [one["params"] for one in client.wire.other_messages if one.get("method") == "notifications/cancelled"]
     assert [one["requestId"] for one in withdrawn] == [asked["id"]]
 
 
@@ -550,8 +562,8 @@ async def test_unsupported_elicitation_in_a_task_fails_as_in_a_plain_call(old: T
         return str((await ctx.elicit("Well?", str)).data)
 
     client = await old(await serving(server), capabilities={})
-    called = await client.ask("tools/call", {"name": "ask", "arguments": {}})
-    said = await client.ask("tasks/result", {"taskId": await client.start("ask")})
+    called = await client.request("tools/call", {"name": "ask", "arguments": {}})
+    said = await client.request("tasks/result", {"taskId": await client.start("ask")})
     assert said["content"] == called["content"]
     assert said["isError"] is called["isError"] is True
 
@@ -560,16 +572,16 @@ async def test_unsupported_elicitation_in_a_task_fails_as_in_a_plain_call(old: T
 
 
 @pytest.mark.requirement("tasks.cancelled")
-async def test_a_cancelled_task_is_what_the_answer_says(old: Talk, serving: Serve) -> None:
+async def test_cancel_response_has_the_cancelled_status(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
-    said = await client.ask("tasks/cancel", {"taskId": id})
+    await gates.wait_for("x begun")
+    said = await client.request("tasks/cancel", {"taskId": id})
     assert set(said) == COMMON | {"statusMessage"}
     assert said["taskId"] == id
     assert said["status"] == "cancelled"
-    await gates.passed("x stopped")
+    await gates.wait_for("x stopped")
     assert await client.get(id) == said
 
 
@@ -582,9 +594,9 @@ async def test_a_task_that_is_over_cannot_be_cancelled(old: Talk, serving: Serve
     client = await old(await serving(server))
     id = await client.start(tool, {"a": 1, "b": 2} if tool == "add" else {})
     if tool == "ask":
-        await client.ask("tasks/cancel", {"taskId": id})
-    await until(server, id, *ENDED)
-    error = await client.refused("tasks/cancel", {"taskId": id})
+        await client.request("tasks/cancel", {"taskId": id})
+    await wait_for_status(server, id, *TERMINAL_STATUSES)
+    error = await client.request_error("tasks/cancel", {"taskId": id})
     assert error["code"] == -32602
     assert status in error["message"]
     assert (await client.get(id))["status"] == status
@@ -594,8 +606,8 @@ async def test_a_task_that_asks_can_be_cancelled(old: Talk, serving: Serve) -> N
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
-    await until(server, id, "waiting")
-    assert (await client.ask("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
+    await wait_for_status(server, id, "waiting")
+    assert (await client.request("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
 
 
 # Listing
@@ -607,13 +619,13 @@ async def test_all_tasks_are_listed_page_by_page(old: Talk, serving: Serve) -> N
     client = await old(await serving(server))
     ids = [await client.start("add", {"a": n, "b": 0}) for n in range(205)]
     for id in ids:
-        await until(server, id, "completed")
-    first = await client.ask("tasks/list")
+        await wait_for_status(server, id, "completed")
+    first = await client.request("tasks/list")
     assert set(first) == {"tasks", "nextCursor"}
     assert len(first["tasks"]) == 100
     assert first["tasks"][0] == await client.get(first["tasks"][0]["taskId"])
-    second = await client.ask("tasks/list", {"cursor": first["nextCursor"]})
-    third = await client.ask("tasks/list", {"cursor": second["nextCursor"]})
+    second = await client.request("tasks/list", {"cursor": first["nextCursor"]})
+    third = await client.request("tasks/list", {"cursor": second["nextCursor"]})
     assert "nextCursor" not in third
     found = [task["taskId"] for page in (first, second, third) for task in page["tasks"]]
     assert sorted(found) == sorted(ids)
@@ -623,16 +635,16 @@ async def test_all_tasks_are_listed_page_by_page(old: Talk, serving: Serve) -> N
 
 
 @pytest.mark.requirement("tasks.list")
-async def test_a_list_says_of_each_what_looking_at_it_would(old: Talk, serving: Serve) -> None:
+async def test_task_list_entries_equal_tasks_get(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     for tool in ("refuse", "err"):
         await client.end(tool)
     await client.end("add", {"a": 1, "b": 2})
-    await until(server, await client.start("ask"), "waiting")
+    await wait_for_status(server, await client.start("ask"), "waiting")
     await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
-    listed = (await client.ask("tasks/list"))["tasks"]
+    await gates.wait_for("x begun")
+    listed = (await client.request("tasks/list"))["tasks"]
     assert listed == [await client.get(task["taskId"]) for task in listed]
     assert [task["status"] for task in listed] == ["failed", "failed", "completed", "input_required", "working"]
 
@@ -644,7 +656,7 @@ async def test_tasks_list_shows_only_own_tasks(old: Talk, serving: Serve) -> Non
     ada, bob, nobody = await old(server, principal=ADA), await old(server, principal=BOB), await old(server)
     ids = {who: await who.start("add", {"a": 1, "b": 2}) for who in (ada, bob, nobody)}
     for who, id in ids.items():
-        assert [task["taskId"] for task in (await who.ask("tasks/list"))["tasks"]] == [id]
+        assert [task["taskId"] for task in (await who.request("tasks/list"))["tasks"]] == [id]
 
 
 @pytest.mark.requirement("tasks.unknown")
@@ -666,7 +678,7 @@ async def test_tasks_list_shows_only_own_tasks(old: Talk, serving: Serve) -> Non
 async def test_malformed_cursor_is_invalid_params(old: Talk, serving: Serve, cursor: str) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    assert (await client.refused("tasks/list", {"cursor": cursor}))["code"] == -32602
+    assert (await client.request_error("tasks/list", {"cursor": cursor}))["code"] == -32602
 
 
 async def test_large_results_do_not_make_a_list_large(old: Talk, serving: Serve) -> None:
@@ -687,17 +699,17 @@ async def test_large_results_do_not_make_a_list_large(old: Talk, serving: Serve)
 # Telling
 
 
-def told(client: Old, id: str) -> list[Any]:
+def told(client: LegacyTasksClient, id: str) -> list[Any]:
     return [
         one["params"]
-        for one in client.wire.aside
+        for one in client.wire.other_messages
         if one.get("method") == "notifications/tasks/status" and one["params"]["taskId"] == id
     ]
 
 
-async def until_told(client: Old, id: str, status: str) -> list[Any]:
+async def until_told(client: LegacyTasksClient, id: str, status: str) -> list[Any]:
     while not any(one["status"] == status for one in told(client, id)):
-        client.wire.aside.append(await client.wire.receive())
+        client.wire.other_messages.append(await client.wire.receive())
     return told(client, id)
 
 
@@ -731,14 +743,14 @@ async def test_other_sessions_get_no_task_status_notifications(old: Talk, servin
     one, two = await old(server), await old(server)
     id = await one.start("add", {"a": 1, "b": 2})
     await until_told(one, id, "completed")
-    await two.ask("ping")
+    await two.request("ping")
     assert not told(two, id)
 
 
 # What a tool does with it
 
 
-async def test_a_tool_with_retries_says_no_only_once(old: Talk, serving: Serve) -> None:
+async def test_tool_error_is_not_retried(old: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     runs = []
 
@@ -751,14 +763,16 @@ async def test_a_tool_with_retries_says_no_only_once(old: Talk, serving: Serve) 
     assert len(runs) == 1
 
 
-async def test_both_designs_see_the_same_task(old: Talk, modern: Callable[..., Modern], serving: Serve) -> None:
+async def test_both_designs_see_the_same_task(
+    old: Talk, modern: Callable[..., ModernTasksClient], serving: Serve
+) -> None:
     server, _ = with_tools()
     await serving(server)
     before, now = await old(server), modern(server)
     id = await now.start("add", {"a": 1, "b": 2})
-    assert (await before.ask("tasks/result", {"taskId": id}))["structuredContent"] == {"result": 3}
+    assert (await before.request("tasks/result", {"taskId": id}))["structuredContent"] == {"result": 3}
     id = await before.start("refuse")
-    await until(server, id, "completed")
+    await wait_for_status(server, id, "completed")
     assert (await before.get(id))["status"] == "failed"
     assert (await now.get(id))["status"] == "completed"
 
@@ -796,4 +810,4 @@ async def test_the_progress_of_a_task_is_reported_under_its_token(old: Talk, ser
             "_meta": {"io.modelcontextprotocol/related-task": {"taskId": id}},
         }
     await wire.request("tasks/cancel", {"taskId": id})
-    assert not [one for one in wire.aside if one["method"] == "notifications/progress"]
+    assert not [one for one in wire.other_messages if one["method"] == "notifications/progress"]

@@ -13,15 +13,27 @@ import pytest
 from portico import Context, Server, TaskConfig
 from portico.auth.principal import Principal
 from portico.store.errors import ConnectionLost
-from support.tasking import ABLE, ADA, BOB, ENDED, EXTENSION, PATIENCE, SERVER_INFO, YES, Modern, until, with_tools
+from support.tasking import (
+    ADA,
+    BOB,
+    CLIENT_CAPABILITIES,
+    EXTENSION,
+    SERVER_INFO,
+    TERMINAL_STATUSES,
+    TIMEOUT_SECONDS,
+    YES,
+    ModernTasksClient,
+    wait_for_status,
+    with_tools,
+)
 
-Talk = Callable[..., Modern]
+Talk = Callable[..., ModernTasksClient]
 Serve = Callable[[Server], Awaitable[Server]]
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 SIGNED = {"_meta": {SERVER_INFO: {"name": "tasks", "version": "1"}}}
 COMMON = {"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs", "resultType", "_meta"}
-WITHOUT = {name: able for name, able in ABLE.items() if name != "extensions"}
+WITHOUT = {name: able for name, able in CLIENT_CAPABILITIES.items() if name != "extensions"}
 MISSING = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 DAY = 24 * 3600 * 1000
 
@@ -76,7 +88,7 @@ async def test_a_client_without_the_extension_gets_the_result(modern: Talk, serv
 async def test_task_only_tool_requires_the_extension(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    error = await client.refused("tools/call", {"name": "ask", "arguments": {}}, capabilities=WITHOUT)
+    error = await client.request_error("tools/call", {"name": "ask", "arguments": {}}, capabilities=WITHOUT)
     assert error["code"] == -32021
     assert error["data"] == MISSING
 
@@ -100,12 +112,12 @@ async def test_plain_tool_returns_a_complete_result(modern: Talk, serving: Serve
 async def test_the_wish_of_2025_11_25_is_ignored(modern: Talk, serving: Serve, wish: Any) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    created = await client.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish})
+    created = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish})
     assert created["resultType"] == "task"
     assert created["ttlMs"] == DAY
-    plain = await client.ask("tools/call", {"name": "plain", "arguments": {}, "task": wish})
+    plain = await client.request("tools/call", {"name": "plain", "arguments": {}, "task": wish})
     assert plain["resultType"] == "complete"
-    said = await client.ask(
+    said = await client.request(
         "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish}, capabilities=WITHOUT
     )
     assert said["resultType"] == "complete"
@@ -153,7 +165,7 @@ async def test_task_reports_configured_ttl_and_poll_interval(modern: Talk, servi
     created = await client.call("for_ever")
     assert created["ttlMs"] is None
     assert created["pollIntervalMs"] == 3000
-    await until(server, created["taskId"], "completed")
+    await wait_for_status(server, created["taskId"], "completed")
     found = await client.get(created["taskId"])
     assert found["ttlMs"] is None
     assert found["pollIntervalMs"] == 3000
@@ -162,13 +174,13 @@ async def test_task_reports_configured_ttl_and_poll_interval(modern: Talk, servi
 async def test_the_extension_is_offered_and_the_experiment_is_not(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    found = await client.ask("server/discover")
+    found = await client.request("server/discover")
     assert found["capabilities"]["extensions"][EXTENSION] == {}
     assert "tasks" not in found["capabilities"]
-    assert all("execution" not in tool for tool in (await client.ask("tools/list"))["tools"])
+    assert all("execution" not in tool for tool in (await client.request("tools/list"))["tools"])
 
 
-async def test_without_a_tool_that_may_be_a_task_there_are_no_tasks(modern: Talk, serving: Serve) -> None:
+async def test_tasks_capability_requires_a_task_tool(modern: Talk, serving: Serve) -> None:
     server = Server("none")
 
     @server.tool
@@ -177,30 +189,30 @@ async def test_without_a_tool_that_may_be_a_task_there_are_no_tasks(modern: Talk
 
     client = modern(await serving(server))
     assert server.tasks is None
-    assert "extensions" not in (await client.ask("server/discover"))["capabilities"]
+    assert "extensions" not in (await client.request("server/discover"))["capabilities"]
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-        assert (await client.refused(method, {"taskId": "x"}))["code"] == -32601
+        assert (await client.request_error(method, {"taskId": "x"}))["code"] == -32601
 
 
 # Looking
 
 
-async def test_a_task_that_works_says_so_and_no_more(modern: Talk, serving: Serve) -> None:
+async def test_working_task_has_no_additional_members(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
     id = await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
+    await gates.wait_for("x begun")
     found = await client.get(id)
     assert set(found) == COMMON
     assert found["resultType"] == "complete"
     assert found["status"] == "working"
 
 
-async def test_a_task_that_asks_shows_everything_it_asks(modern: Talk, serving: Serve) -> None:
+async def test_input_required_task_has_all_requests(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask_two")
-    await until_asked(server, id, "one", "two")
+    await wait_for_request(server, id, "one", "two")
     found = await client.get(id)
     assert set(found) == COMMON | {"inputRequests"}
     assert found["status"] == "input_required"
@@ -212,11 +224,11 @@ async def test_a_task_that_asks_shows_everything_it_asks(modern: Talk, serving: 
     assert await client.get(id) == found
 
 
-async def until_asked(server: Server, id: str, *keys: str) -> None:
+async def wait_for_request(server: Server, id: str, *keys: str) -> None:
     assert server.tasks is not None
     engine = await server.tasks.engine()
     with engine.watch(id) as news:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 news.clear()
                 job = await engine.get(id, None)
@@ -259,7 +271,7 @@ async def test_an_error_of_the_protocol_is_a_failure(modern: Talk, serving: Serv
     assert found["statusMessage"] == "It went wrong."
 
 
-async def test_an_exception_nobody_expected_keeps_its_text_to_itself(
+async def test_unexpected_exception_text_is_not_disclosed(
     modern: Talk, serving: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, _ = with_tools()
@@ -280,7 +292,7 @@ async def test_an_exception_nobody_expected_keeps_its_text_to_itself(
 async def test_an_unknown_id_is_invalid(modern: Talk, serving: Serve, method: str, id: str) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    error = await client.refused(method, {"taskId": id, "inputResponses": {}})
+    error = await client.request_error(method, {"taskId": id, "inputResponses": {}})
     assert error["code"] == -32602
     assert error["message"].startswith("Unknown task: ")
     assert len(error["message"]) < 200
@@ -292,7 +304,7 @@ async def test_missing_or_non_string_task_id_is_invalid_params(
     modern: Talk, serving: Serve, method: str, params: Any
 ) -> None:
     server, _ = with_tools()
-    assert (await modern(await serving(server)).refused(method, params))["code"] == -32602
+    assert (await modern(await serving(server)).request_error(method, params))["code"] == -32602
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
@@ -301,7 +313,7 @@ async def test_asking_about_tasks_needs_the_extension(modern: Talk, serving: Ser
     client = modern(await serving(server))
     id = await client.start("add", {"a": 1, "b": 2})
     for known in (id, "unknown"):
-        error = await client.refused(method, {"taskId": known, "inputResponses": {}}, capabilities=WITHOUT)
+        error = await client.request_error(method, {"taskId": known, "inputResponses": {}}, capabilities=WITHOUT)
         assert error["code"] == -32021
         assert error["data"] == MISSING
 
@@ -311,11 +323,11 @@ async def test_the_methods_of_2025_11_25_are_gone(modern: Talk, serving: Serve, 
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("add", {"a": 1, "b": 2})
-    for capabilities in (ABLE, WITHOUT):
-        assert (await client.refused(method, {"taskId": id}, capabilities=capabilities))["code"] == -32601
+    for capabilities in (CLIENT_CAPABILITIES, WITHOUT):
+        assert (await client.request_error(method, {"taskId": id}, capabilities=capabilities))["code"] == -32601
 
 
-async def test_another_one_s_task_is_not_there(modern: Talk, serving: Serve) -> None:
+async def test_task_of_another_caller_is_not_found(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     await serving(server)
     ada, bob, nobody = modern(server, principal=ADA), modern(server, principal=BOB), modern(server)
@@ -323,15 +335,15 @@ async def test_another_one_s_task_is_not_there(modern: Talk, serving: Serve) -> 
     stranger = {}
     for who in (bob, nobody):
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-            error = await who.refused(method, {"taskId": id, "inputResponses": {}})
+            error = await who.request_error(method, {"taskId": id, "inputResponses": {}})
             stranger = {**error, "message": error["message"].replace(id, "…"), "data": None}
             assert error["code"] == -32602
-    unknown = await bob.refused("tasks/get", {"taskId": "nothing"})
+    unknown = await bob.request_error("tasks/get", {"taskId": "nothing"})
     # Nothing tells a task of somebody else's from one that never was.
     assert stranger == {**unknown, "message": "Unknown task: …", "data": None}
     assert (await ada.get(id))["status"] == "working"
     gates["x"].set()
-    assert (await until(server, id, *ENDED)).status == "completed"
+    assert (await wait_for_status(server, id, *TERMINAL_STATUSES)).status == "completed"
 
 
 @pytest.mark.parametrize(
@@ -349,7 +361,7 @@ async def test_when_the_store_fails_the_client_is_informed_which_of_its_wishes_a
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
+    await wait_for_request(server, id, "elicitation-1")
 
     async def away(fn: Any, **how: Any) -> Any:
         raise ConnectionLost("connection to server at 10.1.2.3 failed for user portico")
@@ -359,69 +371,69 @@ async def test_when_the_store_fails_the_client_is_informed_which_of_its_wishes_a
     params = {"name": "ask", "arguments": {}, "taskId": id, "inputResponses": {"elicitation-1": YES}}
     with monkeypatch.context() as patched:
         patched.setattr(database, "read" if method == "tasks/get" else "write", away)
-        error = await client.refused(method, params)
+        error = await client.request_error(method, params)
     assert error["code"] == -32603
     assert re.fullmatch(rf"Internal error: {said}, for its store failed \(error id [0-9a-f]{{8}}\)", error["message"])
     # And when it is back, it is as if nothing had been.
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
-    await until(server, id, "completed")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    await wait_for_status(server, id, "completed")
 
 
 # Answering
 
 
-async def test_an_answer_is_acknowledged_and_the_task_goes_on(modern: Talk, serving: Serve) -> None:
+async def test_answer_is_acknowledged_and_the_task_continues(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
-    said = await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    await wait_for_request(server, id, "elicitation-1")
+    said = await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
     assert said == {"resultType": "complete", **SIGNED}
-    await until(server, id, "completed")
+    await wait_for_status(server, id, "completed")
     found = await client.get(id)
     assert found["result"]["content"][0]["text"] == "accept: yes"
     assert "inputRequests" not in found
 
 
-async def test_answers_have_to_be_there(modern: Talk, serving: Serve) -> None:
+async def test_answers_are_required(modern: Talk, serving: Serve) -> None:
     """The schema of `tasks/update`: `inputResponses` is required, empty or not."""
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
-    error = await client.refused("tasks/update", {"taskId": id})
+    await wait_for_request(server, id, "elicitation-1")
+    error = await client.request_error("tasks/update", {"taskId": id})
     assert error["code"] == -32602
     assert "inputResponses" in error["message"]
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {}})
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {}})
 
 
-async def test_a_part_of_the_answers_may_come_first(modern: Talk, serving: Serve) -> None:
+async def test_partial_answers_are_accepted(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask_two")
-    await until_asked(server, id, "one", "two")
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
+    await wait_for_request(server, id, "one", "two")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
     found = await client.get(id)
     assert found["status"] == "input_required"
     assert set(found["inputRequests"]) == {"one"}
     other = {"action": "accept", "content": {"value": "no"}}
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": other}})
-    await until(server, id, "completed")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"one": other}})
+    await wait_for_status(server, id, "completed")
     assert (await client.get(id))["result"]["structuredContent"] == {"result": ["no", "yes"]}
 
 
-async def test_answers_to_what_is_not_asked_are_ignored(modern: Talk, serving: Serve) -> None:
+async def test_unrequested_answers_are_ignored(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"other": YES, "elicitation-2": YES, "": 5}})
+    await wait_for_request(server, id, "elicitation-1")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"other": YES, "elicitation-2": YES, "": 5}})
     assert (await client.get(id))["status"] == "input_required"
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"other": YES, "elicitation-1": YES}})
-    await until(server, id, "completed")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"other": YES, "elicitation-1": YES}})
+    await wait_for_status(server, id, "completed")
     # And so are those to what was answered already.
     no = {"action": "decline"}
-    assert await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": no}})
+    assert await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": no}})
     assert (await client.get(id))["result"]["content"][0]["text"] == "accept: yes"
 
 
@@ -429,12 +441,12 @@ async def test_an_answer_counts_once(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask_two")
-    await until_asked(server, id, "one", "two")
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": YES}})
+    await wait_for_request(server, id, "one", "two")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"one": YES}})
     changed = {"action": "accept", "content": {"value": "changed my mind"}}
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"one": changed}})
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
-    await until(server, id, "completed")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"one": changed}})
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
+    await wait_for_status(server, id, "completed")
     assert (await client.get(id))["result"]["structuredContent"] == {"result": ["yes", "yes"]}
 
 
@@ -445,12 +457,12 @@ async def test_malformed_input_response_is_rejected_and_the_task_waits(
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
-    error = await client.refused("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": answer}})
+    await wait_for_request(server, id, "elicitation-1")
+    error = await client.request_error("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": answer}})
     assert error["code"] == -32602
     assert "elicitation-1" in error["message"]
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
-    await until(server, id, "completed")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    await wait_for_status(server, id, "completed")
 
 
 @pytest.mark.parametrize("responses", [5, "x", [], None])
@@ -458,17 +470,17 @@ async def test_responses_are_an_object(modern: Talk, serving: Serve, responses: 
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    error = await client.refused("tasks/update", {"taskId": id, "inputResponses": responses})
+    error = await client.request_error("tasks/update", {"taskId": id, "inputResponses": responses})
     assert error["code"] == -32602
 
 
-async def test_a_question_declined_is_an_answer(modern: Talk, serving: Serve) -> None:
+async def test_declined_elicitation_is_an_answer(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": {"action": "decline"}}})
-    await until(server, id, "completed")
+    await wait_for_request(server, id, "elicitation-1")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": {"action": "decline"}}})
+    await wait_for_status(server, id, "completed")
     assert (await client.get(id))["result"]["content"][0]["text"] == "decline: None"
 
 
@@ -486,9 +498,9 @@ async def test_keys_are_not_used_again(modern: Talk, serving: Serve) -> None:
     client = modern(await serving(server))
     id = await client.start("many")
     for n in range(1, 6):
-        await until_asked(server, id, f"elicitation-{n}")
-        await client.ask("tasks/update", {"taskId": id, "inputResponses": {f"elicitation-{n}": YES}})
-    await until(server, id, "completed")
+        await wait_for_request(server, id, f"elicitation-{n}")
+        await client.request("tasks/update", {"taskId": id, "inputResponses": {f"elicitation-{n}": YES}})
+    await wait_for_status(server, id, "completed")
     assert (await client.get(id))["result"]["structuredContent"] == {"result": 15}
 
 
@@ -503,14 +515,16 @@ async def test_a_body_may_ask_the_model_and_for_roots(modern: Talk, serving: Ser
 
     client = modern(await serving(server))
     id = await client.start("look")
-    await until_asked(server, id, "roots-1")
+    await wait_for_request(server, id, "roots-1")
     assert (await client.get(id))["inputRequests"] == {"roots-1": {"method": "roots/list"}}
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"roots-1": {"roots": [{"uri": "file:///a"}]}}})
-    await until_asked(server, id, "sampling-1")
+    await client.request(
+        "tasks/update", {"taskId": id, "inputResponses": {"roots-1": {"roots": [{"uri": "file:///a"}]}}}
+    )
+    await wait_for_request(server, id, "sampling-1")
     assert (await client.get(id))["inputRequests"]["sampling-1"]["method"] == "sampling/createMessage"
     answer = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "this"}}
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"sampling-1": answer}})
-    await until(server, id, "completed")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"sampling-1": answer}})
+    await wait_for_status(server, id, "completed")
     assert (await client.get(id))["result"]["content"][0]["text"] == "file:///a this"
 
 
@@ -518,7 +532,7 @@ async def test_task_fails_if_the_client_lacks_elicitation(modern: Talk, serving:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask", capabilities={"extensions": {EXTENSION: {}}})
-    await until(server, id, "failed")
+    await wait_for_status(server, id, "failed")
     found = await client.get(id)
     assert found["error"]["code"] == -32021
     assert found["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
@@ -531,9 +545,9 @@ async def test_a_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, se
     server, gates = with_tools()
     client = modern(await serving(server))
     id = await client.start("running", {"name": "x"})
-    await gates.passed("x begun")
-    assert await client.ask("tasks/cancel", {"taskId": id}) == {"resultType": "complete", **SIGNED}
-    await gates.passed("x stopped")
+    await gates.wait_for("x begun")
+    assert await client.request("tasks/cancel", {"taskId": id}) == {"resultType": "complete", **SIGNED}
+    await gates.wait_for("x stopped")
     found = await client.get(id)
     assert set(found) == COMMON | {"statusMessage"}
     assert found["status"] == "cancelled"
@@ -545,16 +559,16 @@ async def test_a_task_that_has_not_begun_never_does(modern: Talk, serving: Serve
     server.tasks.concurrency = 1
     client = modern(await serving(server))
     first = await client.start("running", {"name": "first"})
-    await gates.passed("first begun")
+    await gates.wait_for("first begun")
     second = await client.start("running", {"name": "second"})
-    await client.ask("tasks/cancel", {"taskId": second})
+    await client.request("tasks/cancel", {"taskId": second})
     assert (await client.get(second))["status"] == "cancelled"
     gates["first"].set()
-    await until(server, first, "completed")
+    await wait_for_status(server, first, "completed")
     third = await client.start("running", {"name": "third"})
-    await gates.passed("third begun")
+    await gates.wait_for("third begun")
     gates["third"].set()
-    await until(server, third, "completed")
+    await wait_for_status(server, third, "completed")
     assert not gates["second begun"].is_set()
 
 
@@ -562,12 +576,12 @@ async def test_a_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> No
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
-    await until_asked(server, id, "elicitation-1")
-    await client.ask("tasks/cancel", {"taskId": id})
+    await wait_for_request(server, id, "elicitation-1")
+    await client.request("tasks/cancel", {"taskId": id})
     found = await client.get(id)
     assert found["status"] == "cancelled"
     assert "inputRequests" not in found
-    await client.ask("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
     assert (await client.get(id))["status"] == "cancelled"
 
 
@@ -578,7 +592,7 @@ async def test_a_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, 
     client = modern(await serving(server))
     before = await client.end(tool)
     assert before["status"] == status
-    assert await client.ask("tasks/cancel", {"taskId": before["taskId"]}) == {"resultType": "complete", **SIGNED}
+    assert await client.request("tasks/cancel", {"taskId": before["taskId"]}) == {"resultType": "complete", **SIGNED}
     assert await client.get(before["taskId"]) == before
 
 
@@ -587,12 +601,12 @@ async def test_cancelling_twice_is_no_error(modern: Talk, serving: Serve) -> Non
     client = modern(await serving(server))
     id = await client.start("running", {"name": "x"})
     for _ in range(2):
-        await client.ask("tasks/cancel", {"taskId": id})
+        await client.request("tasks/cancel", {"taskId": id})
         assert (await client.get(id))["status"] == "cancelled"
 
 
 @pytest.mark.requirement("tasks.cancelled")
-async def test_a_cancelled_task_stays_cancelled_whatever_its_body_does(modern: Talk, serving: Serve) -> None:
+async def test_cancelled_task_cannot_complete(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -607,9 +621,9 @@ async def test_a_cancelled_task_stays_cancelled_whatever_its_body_does(modern: T
 
     client = modern(await serving(server))
     id = await client.start("stubborn")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await begun.wait()
-        await client.ask("tasks/cancel", {"taskId": id})
+        await client.request("tasks/cancel", {"taskId": id})
         await ended.wait()
     found = await client.get(id)
     assert found["status"] == "cancelled"
@@ -641,7 +655,7 @@ async def test_progress_is_reported_in_words(modern: Talk, serving: Serve) -> No
         await until_said(server, id)
         assert (await client.get(id))["statusMessage"] == words
         go.set()
-        await until(server, id, "completed")
+        await wait_for_status(server, id, "completed")
         assert "statusMessage" not in await client.get(id)
 
 
@@ -649,7 +663,7 @@ async def until_said(server: Server, id: str) -> None:
     assert server.tasks is not None
     engine = await server.tasks.engine()
     with engine.watch(id) as news:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 news.clear()
                 job = await engine.get(id, None)
@@ -673,7 +687,7 @@ async def test_an_endless_message_has_an_end(modern: Talk, serving: Serve) -> No
     await until_said(server, id)
     assert len((await client.get(id))["statusMessage"]) < 1000
     go.set()
-    await until(server, id, "completed")
+    await wait_for_status(server, id, "completed")
 
 
 async def test_logging_and_progress_in_a_task_are_not_sent(
@@ -690,5 +704,5 @@ async def test_logging_and_progress_in_a_task_are_not_sent(
 
     client = modern(await serving(server))
     assert (await client.end("talk"))["status"] == "completed"
-    assert all("method" not in message for message in client.wire.aside)
+    assert all("method" not in message for message in client.wire.other_messages)
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]

@@ -13,10 +13,10 @@ from portico.protocol.errors import ConnectError, ConnectionClosed, ProtocolErro
 from portico.transports.http_client import pool as pools
 from portico.transports.http_client.connection import MAX_HEAD_BYTES, READ_AHEAD_BYTES, HttpClientResponse
 from portico.transports.http_client.pool import HttpConnectionPool, HttpUrl
-from support.scripted import Peer, Site, until
+from support.scripted import Peer, Site, wait_until
 
 Listen = Callable[..., Any]
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 LONGEST = 1024 * 1024
 
 
@@ -31,7 +31,7 @@ async def pool() -> AsyncIterator[HttpConnectionPool]:
 async def ask(pool: HttpConnectionPool, site: Site, body: bytes = b"{}", **options: Any) -> tuple[int, bytes]:
     """One exchange, from the request to the end of the body."""
     place = HttpUrl(site.url)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         answer = await pool.send("POST", place, options.get("headers", ()), body)
         try:
             return answer.status, await answer.read(LONGEST)
@@ -159,9 +159,7 @@ async def test_a_trailer_is_not_taken_for_a_header(listen: Listen, pool: HttpCon
     pool.release(place, answer)
 
 
-async def test_an_answer_that_was_given_back_takes_nothing_from_the_next(
-    listen: Listen, pool: HttpConnectionPool
-) -> None:
+async def test_returned_response_does_not_affect_the_next(listen: Listen, pool: HttpConnectionPool) -> None:
     """Giving back twice must not lend one connection to two, nor end the exchange of somebody else."""
     site = await listen(saying(OK + b"Content-Length: 5\r\n\r\nhello"))
     place = HttpUrl(site.url)
@@ -207,7 +205,7 @@ async def test_malformed_responses_are_rejected(
     site = await listen(saying(answer))
     with pytest.raises(ProtocolError, match=complaint):
         await ask(pool, site)
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +262,7 @@ async def test_a_body_beyond_the_bound_is_not_read(listen: Listen, pool: HttpCon
     site = await listen(script)
     with pytest.raises(ProtocolError, match=f"longer than {LONGEST} bytes"):
         await ask(pool, site)
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
     assert sent < 50 * LONGEST
 
 
@@ -293,11 +291,11 @@ async def test_unread_response_applies_backpressure(listen: Listen, pool: HttpCo
     assert answer.connection._buffered_bytes <= READ_AHEAD_BYTES + 2**20
     # And once it is read, there is more.
     taken = 0
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while taken < READ_AHEAD_BYTES * 20:
             taken += len(await answer.read_chunk())
     pool.release(place, answer)
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
 
 
 def in_chunks(times: int) -> Callable[[Peer], Any]:
@@ -324,7 +322,7 @@ async def test_a_million_small_chunks_are_one_body(listen: Listen, pool: HttpCon
     pool.release(place, answer)
 
 
-async def test_small_chunks_take_the_room_of_what_is_in_them(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_small_chunks_count_by_their_size(listen: Listen, pool: HttpConnectionPool) -> None:
     site = await listen(in_chunks(200_000))
     place = HttpUrl(site.url)
     answer = await pool.send("GET", place, ())
@@ -386,9 +384,7 @@ async def test_a_body_without_length_that_is_reset_is_not_whole(listen: Listen, 
     pool.release(place, answer)
 
 
-async def test_a_server_that_hangs_up_before_anything_is_asked_is_not_blamed_for_the_question(
-    listen: Listen, pool: HttpConnectionPool
-) -> None:
+async def test_connection_closed_before_a_request_is_retried(listen: Listen, pool: HttpConnectionPool) -> None:
     """ConnectFailed says that nothing was sent; Closed, that it may have been."""
     place = HttpUrl("http://127.0.0.1:1/mcp")
     with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1"):
@@ -406,7 +402,7 @@ async def test_a_server_that_speaks_first_is_not_listened_to(listen: Listen, poo
     site = await listen(script)
     place = HttpUrl(site.url)
     connection = await pool._connect(place, None)
-    await until(lambda: connection.ended)
+    await wait_until(lambda: connection.ended)
     with pytest.raises(ConnectError, match="sent data before a request"):
         await connection.send_request(b"GET / HTTP/1.1\r\n\r\n")
 
@@ -428,7 +424,7 @@ async def test_unsolicited_data_closes_an_idle_connection(listen: Listen, pool: 
     assert await ask(pool, site) == (200, b"good")
     speak.set()
     await spoken.wait()
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
     assert await ask(pool, site) == (200, b"good")
     assert len(site.peers) == 2
 
@@ -438,7 +434,7 @@ async def test_an_idle_connection_that_ends_is_not_used(listen: Listen, pool: Ht
     for _ in range(3):
         assert await ask(pool, site) == (200, b"ok")
         [idle] = pool._idle.values()
-        await until(lambda idle=idle: not any(one.reusable for one in idle))
+        await wait_until(lambda idle=idle: not any(one.reusable for one in idle))
     assert len(site.peers) == 3
 
 
@@ -477,7 +473,7 @@ async def test_cancelled_request_closes_its_connection(listen: Listen, pool: Htt
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
     assert not pool._open
     assert not any(pool._idle.values())
 
@@ -491,11 +487,11 @@ async def test_request_cancelled_at_any_step_closes_its_connection(listen: Liste
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait({task}, timeout=PATIENCE)
+        await asyncio.wait({task}, timeout=TIMEOUT_SECONDS)
         assert task.done()
         assert not pool._open
         await pool.close()
-        await until(lambda: site.open == 0)
+        await wait_until(lambda: site.open == 0)
 
 
 async def test_closing_ends_whatever_is_open(listen: Listen) -> None:
@@ -506,11 +502,11 @@ async def test_closing_ends_whatever_is_open(listen: Listen) -> None:
     site = await listen(script)
     pool = HttpConnectionPool()
     task = asyncio.ensure_future(ask(pool, site))
-    await until(lambda: site.open == 1)
+    await wait_until(lambda: site.open == 1)
     await pool.close()
     with pytest.raises(ConnectionClosed):
         await task
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
     with pytest.raises(ConnectionClosed):
         await ask(pool, site)
 
@@ -530,7 +526,7 @@ async def test_closing_the_pool_aborts_pending_connections(listen: Listen) -> No
         await pool.close()
         with pytest.raises((ConnectionClosed, ConnectError)):
             await task
-        await until(lambda: site.open == 0)
+        await wait_until(lambda: site.open == 0)
 
 
 # What we send
@@ -600,7 +596,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\
         ((HEAD.replace(b": 2", b": 3") + b"[1]",), b"[1]"),
     ],
 )
-async def test_a_head_that_was_read_before_means_what_it_meant(
+async def test_cached_head_is_parsed_equally(
     pool: HttpConnectionPool, listen: Listen, pieces: tuple[bytes, ...], wanted: bytes
 ) -> None:
     async def script(peer: Peer) -> None:

@@ -19,11 +19,11 @@ from portico.protocol.errors import RequestTimeout
 from portico.transports.http_client import browser_login as browsing, oauth as driving, oauth_fetcher
 from portico.transports.http_client.browser_login import BrowserLogin, headless_login
 from portico.transports.http_client.pool import HttpConnectionPool
-from support.scripted import Endpoint, Peer, Request, Site, until
+from support.scripted import Endpoint, Peer, Request, Site, wait_until
 
 Serve = Callable[..., Any]
 Listen = Callable[..., Any]
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def free_port() -> int:
@@ -131,10 +131,10 @@ def oauth_for(url: str, port: int | None = None) -> OAuth:
 # The driver
 
 
-async def test_a_server_that_wants_a_token_is_given_one(serve: Serve, issuer: Issuer) -> None:
+async def test_server_that_requires_a_token_receives_it(serve: Serve, issuer: Issuer) -> None:
     there = await serve(Guarded(issuer))
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(there.url, auth=oauth_for(there.url), open_browser=headless_login) as client,
     ):
         await asyncio.gather(*(client.list_tools() for _ in range(10)))
@@ -145,14 +145,14 @@ async def test_a_server_that_wants_a_token_is_given_one(serve: Serve, issuer: Is
     assert parse_qs(urlsplit(issuer.asked("/authorize")[0].target).query)["resource"] == [there.url]
     assert parse_qs(issuer.asked("/token")[0].body.decode())["resource"] == [there.url]
     # And nobody is left on the line, neither there nor here.
-    await until(lambda: issuer.site.open == there.site.open == 0)
+    await wait_until(lambda: issuer.site.open == there.site.open == 0)
 
 
-async def test_a_client_may_be_opened_again_with_what_it_has(serve: Serve, issuer: Issuer) -> None:
+async def test_client_can_be_reopened_with_stored_tokens(serve: Serve, issuer: Issuer) -> None:
     there = await serve(Guarded(issuer))
     client = Client(there.url, auth=oauth_for(there.url), open_browser=headless_login)
     for _ in range(3):
-        async with asyncio.timeout(PATIENCE), client:
+        async with asyncio.timeout(TIMEOUT_SECONDS), client:
             await client.list_tools()
     assert issuer.tokens == ["token-1"]
 
@@ -165,21 +165,24 @@ async def test_private_cache_is_dropped_after_a_new_login(serve: Serve, issuer: 
         request, {"resultType": "complete", "tools": [], "ttlMs": 60_000, "cacheScope": "private"}
     )
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
         Client(there.url, auth=oauth_for(there.url), open_browser=headless_login) as client,
     ):
         for _ in range(3):
             await client.list_tools()
-        lists = [one for one in there.asked("tools/list") if "authorization" in one.headers]
+        lists = [one for one in there.requests_for("tools/list") if "authorization" in one.headers]
         assert len(lists) == 1
         # Somebody else logs in: the old token is refused.
         there.refused.add("token-1")
         await client.ping()
         await client.list_tools()
-    assert [one.headers["authorization"] for one in there.asked("tools/list")] == ["Bearer token-1", "Bearer token-2"]
+    assert [one.headers["authorization"] for one in there.requests_for("tools/list")] == [
+        "Bearer token-1",
+        "Bearer token-2",
+    ]
 
 
-async def test_a_person_takes_as_long_as_a_person_takes(serve: Serve, issuer: Issuer) -> None:
+async def test_login_has_no_short_timeout(serve: Serve, issuer: Issuer) -> None:
     """The time that a request may take is for the server; also whoever waits for the same login has it."""
     there = await serve(Guarded(issuer))
     slow = 1.2
@@ -189,7 +192,7 @@ async def test_a_person_takes_as_long_as_a_person_takes(serve: Serve, issuer: Is
         return await headless_login(url, redirect_uri)
 
     client = Client(there.url, auth=oauth_for(there.url), open_browser=person, timeout=1.0, max_retries=0)
-    async with asyncio.timeout(PATIENCE), client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
         there.refused.add("token-1")
         await asyncio.gather(*(client.list_tools() for _ in range(3)))
         # And afterwards time runs again.
@@ -203,7 +206,10 @@ async def test_a_page_of_any_length_may_come_with_a_refusal(serve: Serve, issuer
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(403, "x" * 2_000_000, "text/html")
     with pytest.raises(AuthorizationError, match="forbids"):
-        async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), open_browser=headless_login):
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            Client(there.url, auth=oauth_for(there.url), open_browser=headless_login),
+        ):
             pass
 
 
@@ -211,7 +217,10 @@ async def test_a_server_that_refuses_every_token_is_left(serve: Serve, issuer: I
     there = await serve(Guarded(issuer))
     there.refused |= {f"token-{number}" for number in range(100)}
     with pytest.raises(TokenRejected):
-        async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), open_browser=headless_login):
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            Client(there.url, auth=oauth_for(there.url), open_browser=headless_login),
+        ):
             pass
     assert len(issuer.tokens) < 10
 
@@ -243,7 +252,10 @@ async def test_an_issuer_that_misbehaves_is_an_error_and_no_harm(
     issuer.rules[path] = rule
     there = await serve(Guarded(issuer))
     with pytest.raises(AuthorizationError):
-        async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), open_browser=headless_login):
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            Client(there.url, auth=oauth_for(there.url), open_browser=headless_login),
+        ):
             pass
     assert all("authorization" not in one.headers for one in there.seen)
 
@@ -269,12 +281,15 @@ async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
     monkeypatch.setattr(oauth_fetcher, "resolve_addresses", told)
     monkeypatch.setattr(HttpConnectionPool, "_connect", abroad)
     with pytest.raises((UnsafeUrl, DiscoveryError)):
-        async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), open_browser=headless_login):
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            Client(there.url, auth=oauth_for(there.url), open_browser=headless_login),
+        ):
             pass
     assert issuer.seen == []
 
 
-async def test_a_name_is_looked_up_once_and_connected_to_as_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_host_is_resolved_once_and_the_checked_address_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or else it could be one address for the judge, and another for the connection."""
     looked_up: list[str] = []
     loop = asyncio.get_running_loop()
@@ -296,7 +311,7 @@ async def test_a_name_is_looked_up_once_and_connected_to_as_it_was_judged(monkey
 async def page(port: int, target: str, method: str = "GET") -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         said = (await reader.read()).decode()
     writer.close()
     return int(said.split(" ")[1]), said
@@ -315,7 +330,7 @@ async def test_a_browser_comes_back(opened: list[str]) -> None:
     told: list[str] = []
     redirect = f"http://127.0.0.1:{port}/callback"
     login = asyncio.ensure_future(BrowserLogin(told.append)("https://issuer.test/authorize?x=1", redirect))
-    await until(lambda: opened)
+    await wait_until(lambda: opened)
     assert opened == told == ["https://issuer.test/authorize?x=1"]
     # Others knock here too, and are not taken for it.
     for target, method in [
@@ -329,7 +344,7 @@ async def test_a_browser_comes_back(opened: list[str]) -> None:
     status, said = await page(port, "/callback?code=a%26b&state=s")
     assert (status, "You can close this window" in said) == (200, True)
     assert "no-store" in said
-    assert await asyncio.wait_for(login, PATIENCE) == f"{redirect}?code=a%26b&state=s"
+    assert await asyncio.wait_for(login, TIMEOUT_SECONDS) == f"{redirect}?code=a%26b&state=s"
     with pytest.raises(OSError):
         await page(port, "/callback?code=1")
 
@@ -338,11 +353,11 @@ async def test_a_browser_that_was_refused_is_reported_so(opened: list[str]) -> N
     port = free_port()
     redirect = f"http://127.0.0.1:{port}/callback"
     login = asyncio.ensure_future(BrowserLogin(lambda url: None)("https://issuer.test/", redirect))
-    await until(lambda: opened)
+    await wait_until(lambda: opened)
     _, said = await page(port, "/callback?error=access_denied&state=<script>")
     assert "Access denied" in said
     assert "<script>" not in said
-    assert "error=access_denied" in await asyncio.wait_for(login, PATIENCE)
+    assert "error=access_denied" in await asyncio.wait_for(login, TIMEOUT_SECONDS)
 
 
 async def test_idle_connections_do_not_block_the_login_callback(opened: list[str]) -> None:
@@ -350,13 +365,13 @@ async def test_idle_connections_do_not_block_the_login_callback(opened: list[str
     login = asyncio.ensure_future(
         BrowserLogin(lambda url: None)("https://issuer.test/", f"http://127.0.0.1:{port}/callback")
     )
-    await until(lambda: opened)
+    await wait_until(lambda: opened)
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
     idle[0][1].write(b"x" * 100_000)
     idle[1][1].write(b"GET /callback?code=")
     idle[2][1].write(b"\x00\xff\r\n\r\n")
     await page(port, "/callback?code=1&state=2")
-    assert await asyncio.wait_for(login, PATIENCE)
+    assert await asyncio.wait_for(login, TIMEOUT_SECONDS)
     for _, writer in idle:
         writer.close()
 
@@ -367,7 +382,7 @@ async def test_browser_login_times_out(opened: list[str]) -> None:
         await BrowserLogin(lambda url: None, timeout=0.05)("https://issuer.test/", redirect)
 
 
-async def test_a_port_that_is_taken_is_said_to_be(opened: list[str]) -> None:
+async def test_port_in_use_is_reported(opened: list[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -16,10 +16,10 @@ from portico.protocol.errors import ConnectError, UsageError
 from portico.transports.http_client import pool as pools
 from portico.transports.http_client.pool import HttpConnectionPool, HttpUrl
 from portico.transports.http_client.simple_request import http_request
-from support.scripted import Peer, Request, Site, until
+from support.scripted import Peer, Request, Site, wait_until
 
 Listen = Callable[..., Any]
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ async def pool_of() -> AsyncIterator[Callable[..., HttpConnectionPool]]:
 
 async def get(pool: HttpConnectionPool, url: str, **headers: str) -> bytes:
     place = HttpUrl(url)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         answer = await pool.send("GET", place, headers.items())
         try:
             return await answer.read(1000)
@@ -120,7 +120,7 @@ async def test_a_handshake_that_does_not_end_is_given_up(
     site = await listen(lambda peer: peer.gone())
     with pytest.raises(ConnectError, match=r"no response within 0\.05 s"):
         await get(pool_of(tls_client), f"https://localhost:{site.port}/x")
-    await until(lambda: site.open == 0)
+    await wait_until(lambda: site.open == 0)
 
 
 # Addresses
@@ -159,7 +159,7 @@ async def test_a_host_name_that_cannot_be_encoded_is_a_failed_connection(pool_of
         await http_request("GET", f"https://{host}/", timeout=20, max_response_bytes=100, public_only=True)
 
 
-async def test_a_name_that_was_looked_up_is_not_looked_up_again(listen: Listen, pool_of: Any) -> None:
+async def test_resolved_host_is_cached(listen: Listen, pool_of: Any) -> None:
     seen: list[Request] = []
     site = await listen(remembering(seen))
     place = HttpUrl(f"http://no-such-host.invalid:{site.port}/x", "127.0.0.1")
@@ -299,12 +299,12 @@ async def test_localhost_that_resolves_to_another_address_gets_no_request(pool_o
         received.append(await reader.read(100))
         writer.close()
 
-    async with await asyncio.start_server(read, address, 0) as server, asyncio.timeout(PATIENCE):
+    async with await asyncio.start_server(read, address, 0) as server, asyncio.timeout(TIMEOUT_SECONDS):
         port = server.sockets[0].getsockname()[1]
         place = HttpUrl(f"http://{host}:{port}/x", address)
         with pytest.raises(ConnectError, match="expected a loopback address"):
             await pool_of().send("GET", place, [("Authorization", "Bearer secret")])
-        await until(lambda: received)
+        await wait_until(lambda: received)
     assert received == [b""]
 
 
@@ -318,7 +318,7 @@ async def test_a_pool_may_do_without_proxies(listen: Listen, pool_of: Any, monke
     assert answer.status == 200
 
 
-async def test_a_proxy_of_another_kind_is_not_spoken_to(pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsupported_proxy_scheme_is_rejected(pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is meant for a tunnel of SOCKS is not said to it in the clear."""
     monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:1080")
     with pytest.raises(UsageError, match="socks5"):
@@ -377,7 +377,7 @@ async def test_https_goes_through_a_tunnel(
     assert seen[0].target == "/x"
 
 
-async def test_a_tunnel_to_another_server_is_found_out(
+async def test_tunnel_to_another_server_fails_tls_verification(
     listen: Listen,
     pool_of: Any,
     tls_server: ssl.SSLContext,
@@ -391,7 +391,7 @@ async def test_a_tunnel_to_another_server_is_found_out(
     with pytest.raises(ConnectError, match=r"elsewhere\.test: TLS: Hostname mismatch"):
         await get(pool_of(tls_client), "https://elsewhere.test/x")
     assert seen == []
-    await until(lambda: proxy.open == 0)
+    await wait_until(lambda: proxy.open == 0)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ async def test_a_proxy_that_refuses_is_reported_to(
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
     with pytest.raises(ConnectError, match=rf"cannot connect to server\.test.*{complaint}"):
         await get(pool_of(), "https://server.test/x")
-    await until(lambda: proxy.open == 0)
+    await wait_until(lambda: proxy.open == 0)
 
 
 async def test_cancelled_tunnel_leaves_no_connection(
@@ -432,9 +432,9 @@ async def test_cancelled_tunnel_leaves_no_connection(
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait({task}, timeout=PATIENCE)
+        await asyncio.wait({task}, timeout=TIMEOUT_SECONDS)
         await pool.close()
-        await until(lambda: proxy.open == 0)
+        await wait_until(lambda: proxy.open == 0)
 
 
 # Limits
@@ -460,7 +460,7 @@ async def test_requests_wait_for_a_connection(listen: Listen, pool_of: Any, monk
     site = await listen(script)
     pool = pool_of()
     gets = [asyncio.create_task(get(pool, f"http://127.0.0.1:{site.port}/x")) for _ in range(10)]
-    await until(lambda: len(pool._waiters) == 8)
+    await wait_until(lambda: len(pool._waiters) == 8)
     # A request that gives up does not take the place of another.
     gets[4].cancel()
     go_on.set()
@@ -475,7 +475,7 @@ async def test_waiting_requests_end_with_the_pool(
     monkeypatch.setattr(pools, "MAX_CONNECTIONS", 0)
     pool = pool_of()
     waiting = asyncio.create_task(get(pool, "http://127.0.0.1:9/x"))
-    await until(lambda: len(pool._waiters) == 1)
+    await wait_until(lambda: len(pool._waiters) == 1)
     await pool.close()
     with pytest.raises(ConnectionError):
         await waiting

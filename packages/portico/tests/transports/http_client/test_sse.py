@@ -16,10 +16,10 @@ from portico.server.http import build_application
 from portico.transports.http_client import sse
 from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import Listener
-from support.scripted import Endpoint, Peer, Request, text, until
+from support.scripted import Endpoint, Peer, Request, text, wait_until
 
 Serve = Callable[..., Any]
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 R1 = "2024-11-05"
 
 
@@ -58,7 +58,7 @@ async def test_a_server_of_2024_11_05_is_spoken_to(how: str) -> None:
         revision = R1 if how == "pinned" else None
         seen: list[str] = []
         options: Any = {"sampling_handler": lambda asked: "yes", "on_message_bytes": lambda way, said: seen.append(way)}
-        async with asyncio.timeout(PATIENCE), Client(target, protocol_version=revision, **options) as client:
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(target, protocol_version=revision, **options) as client:
             assert client.protocol_version == (R1 if how == "pinned" else client.protocol_version)
             assert (await client.call_tool("forecast", {"city": "Rome"})).text == "sun in Rome"
             assert (await client.call_tool("ask")).text == "yes"
@@ -75,7 +75,7 @@ async def test_changes_are_heard(heard: Any) -> None:
         client.listen(tools=True) as changes,
     ):
         server.tool("more")(lambda: "")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert (await anext(aiter(changes))).kind == "tools"
 
 
@@ -115,7 +115,7 @@ class Old(Endpoint):
 @pytest.mark.requirement("old-sse.fallback")
 async def test_the_way_back_to_2024_11_05(serve: Serve) -> None:
     there = await serve(Old())
-    async with asyncio.timeout(PATIENCE), Client(there.url, headers={"X-Own": "1"}) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, headers={"X-Own": "1"}) as client:
         assert client.protocol_version == R1
         for _ in range(5):
             assert (await client.call_tool("t")).text == "done"
@@ -134,10 +134,10 @@ async def test_the_way_back_to_2024_11_05(serve: Serve) -> None:
 async def test_an_endpoint_on_another_origin_is_refused(serve: Serve, where: str) -> None:
     there = await serve(Old(where))
     with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.* announced a message endpoint of another origin"):
-        async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}, auth="secret"):
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}, auth="secret"):
             pass
     assert [one.method for one in there.seen] == ["GET"]
-    await until(lambda: there.site.open == 0)
+    await wait_until(lambda: there.site.open == 0)
 
 
 @pytest.mark.requirement("old-sse.fallback")
@@ -148,7 +148,7 @@ async def test_where_there_is_neither_the_first_refusal_is_reported(serve: Serve
         for says in ("server/discover", "initialize", "GET")
     }
     with pytest.raises(HttpStatusError, match="initialize with HTTP status 404: no such page"):
-        async with asyncio.timeout(PATIENCE), Client(there.url):
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url):
             pass
     assert [one.says for one in there.seen] == ["server/discover", "initialize", "GET"]
 
@@ -170,9 +170,9 @@ async def test_a_stream_that_does_not_begin_is_given_up(
 
     there.rules["GET"] = rule
     with pytest.raises(RequestTimeout, match=r"did not announce its message endpoint within 0\.1 s"):
-        async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}):
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}):
             pass
-    await until(lambda: there.site.open == 0)
+    await wait_until(lambda: there.site.open == 0)
 
 
 async def test_a_stream_that_ends_at_once_is_reported_to(serve: Serve) -> None:
@@ -184,7 +184,7 @@ async def test_a_stream_that_ends_at_once_is_reported_to(serve: Serve) -> None:
 
     there.rules["GET"] = rule
     with pytest.raises(ConnectionClosed, match="ended its stream without announcing a message endpoint"):
-        async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}):
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}):
             pass
 
 
@@ -200,14 +200,14 @@ async def test_messages_on_the_heels_of_the_endpoint_are_heard(serve: Serve, hea
 
     there.rules["GET"] = rule
     target = {"url": there.url, "type": "sse"}
-    async with asyncio.timeout(PATIENCE), Client(target, message_handler=heard):
-        await heard.until("notifications/early")
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(target, message_handler=heard):
+        await heard.wait_for("notifications/early")
 
 
 async def test_a_post_that_is_refused_fails_the_call(serve: Serve) -> None:
     there = await serve(Old())
     there.rules["tools/call"] = lambda peer, request: peer.answer(413, "too much", "text/plain")
-    async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         with pytest.raises(HttpStatusError, match="413: too much"):
             await client.call_tool("t")
         assert await client.list_tools() == []
@@ -230,7 +230,7 @@ async def test_invalid_response_error_names_the_server_and_method(serve: Serve, 
         there.say(answer)
 
     there.rules["tools/call"] = rule
-    async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         with pytest.raises(ProtocolError, match=rf"{there.site.port}/mcp, tools/call.*{complaint}"):
             await client.call_tool("t")
         assert await client.list_tools() == []
@@ -238,27 +238,27 @@ async def test_invalid_response_error_names_the_server_and_method(serve: Serve, 
 
 async def test_a_broken_stream_is_opened_again(serve: Serve) -> None:
     there = await serve(Old())
-    async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         assert await client.list_tools() == []
         assert there.stream is not None
         there.stream.abort()
-        await until(lambda: client._upstream.transport.closed)
+        await wait_until(lambda: client._upstream.transport.closed)
         assert await client.list_tools() == []
-    assert len(there.asked("GET")) == 2
+    assert len(there.requests_for("GET")) == 2
 
 
 async def test_a_call_that_is_given_up_is_withdrawn(serve: Serve) -> None:
     there = await serve(Old())
     there.rules["tools/call"] = lambda peer, request: peer.answer(202)
-    async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         with pytest.raises(RequestTimeout, match=rf"{there.site.port}/mcp: tools/call was not answered within 0\.05 s"):
             await client.call_tool("t", timeout=0.05)
-        said = await there.until_asked("notifications/cancelled")
-    assert said.json["params"]["requestId"] == there.asked("tools/call")[0].json["id"]
+        said = await there.wait_for_request("notifications/cancelled")
+    assert said.json["params"]["requestId"] == there.requests_for("tools/call")[0].json["id"]
 
 
 async def test_nothing_is_left_open(serve: Serve) -> None:
     there = await serve(Old())
-    async with asyncio.timeout(PATIENCE), Client({"url": there.url, "type": "sse"}) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         await client.list_tools()
-    await until(lambda: there.site.open == 0)
+    await wait_until(lambda: there.site.open == 0)

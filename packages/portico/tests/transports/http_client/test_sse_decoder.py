@@ -121,14 +121,14 @@ def test_lines_of_data_are_joined() -> None:
     assert event == ServerSentEvent(b'{"a":\n1}')
 
 
-def test_an_event_without_data_only_brings_its_id() -> None:
+def test_event_without_data_only_sets_the_id() -> None:
     """2025-11-25, basic/transports: a stream begins with an id and nothing else."""
     events = SseDecoder(LONGEST)
     assert events.feed(b"id: 9\n\n") == []
     assert events.last_id == "9"
 
 
-def test_the_id_of_an_event_that_was_cut_off_is_not_what_to_come_back_with() -> None:
+def test_incomplete_event_does_not_set_the_last_event_id() -> None:
     """Or else the server would take the event for heard."""
     events = SseDecoder(LONGEST)
     events.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n")

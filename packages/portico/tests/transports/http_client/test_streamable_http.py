@@ -16,10 +16,10 @@ from portico.auth.errors import AuthorizationError
 from portico.protocol.errors import ConnectionClosed, HttpStatusError, MethodNotFound, RequestTimeout
 from portico.protocol.versions import HANDSHAKE_VERSIONS, V2025_03_26, V2025_06_18
 from portico.transports.http_client import streamable_http
-from support.scripted import MODERN, PREFIX, Endpoint, Peer, Request, text, until
+from support.scripted import MODERN, PREFIX, Endpoint, Peer, Request, text, wait_until
 
 Serve = Callable[..., Any]
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 BOTH = "application/json, text/event-stream"
 ZONED = {
     "name": "move",
@@ -64,7 +64,7 @@ async def test_a_modern_request_repeats_itself_in_its_headers(serve: Serve) -> N
         assert request.headers["x-own"] == "1"
         assert "mcp-session-id" not in request.headers
         assert request.json["params"]["_meta"][PREFIX + "protocolVersion"] == MODERN
-    [call] = there.asked("tools/call")
+    [call] = there.requests_for("tools/call")
     assert call.headers["mcp-name"] == "move"
     assert call.headers["mcp-param-zone"] == f"=?base64?{b64encode('öst'.encode()).decode()}?="
     assert call.headers["mcp-param-count"] == "42"
@@ -86,15 +86,13 @@ async def test_a_modern_request_repeats_itself_in_its_headers(serve: Serve) -> N
         (None, None),
     ],
 )
-async def test_a_mirrored_parameter_is_spelled_so_that_a_header_can_carry_it(
-    serve: Serve, value: str | None, header: str | None
-) -> None:
+async def test_mirrored_parameter_is_encoded_for_a_header(serve: Serve, value: str | None, header: str | None) -> None:
     there = await serve()
     there.rules |= {"tools/list": with_tools(ZONED), "tools/call": saying("moved")}
     async with Client(there.url) as client:
         await client.list_tools()
         await client.call_tool("move", {"zone": value})
-    [call] = there.asked("tools/call")
+    [call] = there.requests_for("tools/call")
     assert call.headers.get("mcp-param-zone") == header
     assert "mcp-param-count" not in call.headers
     assert "evil" not in call.headers
@@ -115,7 +113,7 @@ async def test_requests_send_the_mcp_name_header(serve: Serve, ask: Any, says: s
     async with Client(there.url) as client:
         with pytest.raises(ProtocolError):
             await ask(client)
-    [asked] = there.asked(says)
+    [asked] = there.requests_for(says)
     assert asked.headers.get("mcp-name") == name
 
 
@@ -168,26 +166,26 @@ async def test_headers_that_never_fit_are_not_tried_without_end(serve: Serve) ->
         with pytest.raises(ProtocolError) as raised:
             await client.call_tool("move")
     assert raised.value.code == -32020
-    assert len(there.asked("tools/call")) == 2
+    assert len(there.requests_for("tools/call")) == 2
 
 
 async def test_a_modern_notification_names_its_method(serve: Serve) -> None:
     there = await serve()
     async with Client(there.url) as client:
         await client.notify("notifications/custom", {"a": 1})
-    [said] = there.asked("notifications/custom")
+    [said] = there.requests_for("notifications/custom")
     assert said.headers["mcp-method"] == "notifications/custom"
     assert said.headers["mcp-protocol-version"] == MODERN
 
 
 @pytest.mark.requirement("http.no-sessions")
-async def test_a_session_that_a_modern_server_gives_is_not_taken(serve: Serve) -> None:
+async def test_session_id_of_a_stateless_server_is_ignored(serve: Serve) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.result(request, there.discovery(), Mcp_Session_Id="abc")
     async with Client(there.url) as client:
         await client.list_tools()
     assert all("mcp-session-id" not in one.headers for one in there.seen)
-    assert there.asked("DELETE") == there.asked("GET") == []
+    assert there.requests_for("DELETE") == there.requests_for("GET") == []
 
 
 # What is said: the handshake
@@ -221,7 +219,7 @@ async def test_a_server_without_sessions_is_not_told_of_one(serve: Serve) -> Non
     async with Client(there.url, protocol_version="2025-11-25") as client:
         await client.list_tools()
     assert all("mcp-session-id" not in one.headers for one in there.seen)
-    assert there.asked("DELETE") == []
+    assert there.requests_for("DELETE") == []
 
 
 @pytest.mark.requirement("sessions.version-header")
@@ -229,7 +227,7 @@ async def test_the_next_version_header_is_the_one_that_was_agreed_on(serve: Serv
     there = await serve(Endpoint(modern=False, revision="2025-06-18"))
     async with Client(there.url, protocol_version="2025-11-25") as client:
         assert client.protocol_version == "2025-06-18"
-    assert there.asked("notifications/initialized")[0].headers["mcp-protocol-version"] == "2025-06-18"
+    assert there.requests_for("notifications/initialized")[0].headers["mcp-protocol-version"] == "2025-06-18"
 
 
 @pytest.mark.parametrize("id", ["two words", "é", "a, b", "tab\there"])
@@ -276,7 +274,7 @@ async def test_an_answer_may_be_json_or_a_stream(serve: Serve, modern: bool, for
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_progress_and_log_messages_come_before_the_answer(serve: Serve, modern: bool) -> None:
+async def test_progress_and_logs_precede_the_response(serve: Serve, modern: bool) -> None:
     there = await serve(Endpoint(modern=modern))
     heard: list[Any] = []
 
@@ -307,7 +305,7 @@ async def test_an_error_of_the_protocol_is_one_at_any_status(serve: Serve, moder
             await client.call_tool("t")
     assert (raised.value.code, raised.value.message, raised.value.data) == (-32602, "Unknown tool: t", [1])
     assert raised.value.http_status == status
-    assert len(there.asked("tools/call")) == 1
+    assert len(there.requests_for("tools/call")) == 1
 
 
 @pytest.mark.parametrize("id", [None, "server-error", "absent"])
@@ -340,7 +338,7 @@ PAGE = "<html><body>\x1b[31mGo away\x07</body></html>"
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 410, 429, 500, 502, 503])
-async def test_a_page_instead_of_an_answer_is_said_to_be_one(serve: Serve, status: int) -> None:
+async def test_html_response_error_says_so(serve: Serve, status: int) -> None:
     there = await serve()
     there.rules["tools/call"] = lambda peer, request: peer.answer(status, PAGE, "text/html")
     async with Client(there.url) as client:
@@ -435,7 +433,7 @@ async def test_invalid_response_error_names_the_server_and_method(
         assert "tools/call" in str(raised.value)
         assert len(str(raised.value)) < 1000
         assert await client.list_tools() == []
-    assert len(there.asked("tools/call")) == 1
+    assert len(there.requests_for("tools/call")) == 1
 
 
 @pytest.mark.parametrize(
@@ -485,7 +483,7 @@ async def test_a_missing_result_type_counts_as_complete(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 202, 204])
-async def test_nothing_where_an_answer_should_be_is_an_error(serve: Serve, status: int) -> None:
+async def test_empty_response_is_an_error(serve: Serve, status: int) -> None:
     there = await serve()
     there.rules["tools/call"] = lambda peer, request: (
         peer.answer(status) if status != 204 else peer.send("HTTP/1.1 204 X\r\n\r\n")
@@ -496,7 +494,7 @@ async def test_nothing_where_an_answer_should_be_is_an_error(serve: Serve, statu
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_an_answer_that_is_packed_is_said_to_be(serve: Serve, kind: str) -> None:
+async def test_compressed_response_is_reported(serve: Serve, kind: str) -> None:
     there = await serve()
     there.rules["tools/call"] = lambda peer, request: peer.answer(200, b"\x1f\x8b", kind, Content_Encoding="gzip")
     async with Client(there.url) as client:
@@ -525,7 +523,7 @@ async def test_a_batch_is_understood_where_there_are_batches(serve: Serve) -> No
 
 
 @pytest.mark.requirement("modern.no-server-requests", "modern.no-client-responses")
-async def test_a_question_on_2026_07_28_is_not_answered(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_server_request_on_2026_07_28_is_ignored(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     there = await serve()
     asked: list[Any] = []
 
@@ -543,7 +541,7 @@ async def test_a_question_on_2026_07_28_is_not_answered(serve: Serve, caplog: py
         assert (await client.call_tool("t")).text == "x"
         await client.list_tools()
     assert asked == []
-    assert there.asked("answer") == []
+    assert there.requests_for("answer") == []
     # And the log is not the server's to fill.
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
 
@@ -565,7 +563,7 @@ QUESTIONS: dict[str, Any] = {
 @pytest.mark.requirement("questions.on-the-stream")
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("where", ["on the call's stream", "on the other stream"])
-async def test_a_question_of_a_session_is_answered_by_a_post(serve: Serve, question: str, where: str) -> None:
+async def test_server_request_of_a_session_is_answered_by_post(serve: Serve, question: str, where: str) -> None:
     there = await serve(Endpoint(modern=False))
     params, expected = QUESTIONS[question]
     message: Any = {"jsonrpc": "2.0", "id": "q-1", "method": question} | ({"params": params} if params else {})
@@ -601,15 +599,15 @@ async def test_a_question_of_a_session_is_answered_by_a_post(serve: Serve, quest
         "elicitation_handler": lambda asked: {"m": 4},
         "roots": ["file:///x"],
     }
-    async with Client(there.url, protocol_version="2025-11-25", **handlers) as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url, protocol_version="2025-11-25", **handlers) as client, asyncio.timeout(TIMEOUT_SECONDS):
         assert (await client.call_tool("t")).text == "asked"
-    [said] = there.asked("answer")
+    [said] = there.requests_for("answer")
     assert said.json == {"jsonrpc": "2.0", "id": "q-1", "result": expected}
     assert said.headers["mcp-session-id"] == "s-1"
     assert said.headers["mcp-protocol-version"] == "2025-11-25"
 
 
-async def test_a_question_that_cannot_be_answered_is_refused_by_a_post(serve: Serve) -> None:
+async def test_unsupported_server_request_is_rejected_by_post(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     answered = asyncio.Event()
 
@@ -625,9 +623,9 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_a_post(serve: Se
         peer.end()
 
     there.rules |= {"tools/call": call, "answer": answer}
-    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(TIMEOUT_SECONDS):
         await client.call_tool("t")
-    assert there.asked("answer")[0].json["error"]["code"] == MethodNotFound.code
+    assert there.requests_for("answer")[0].json["error"]["code"] == MethodNotFound.code
 
 
 @pytest.mark.requirement("ping.client")
@@ -648,10 +646,10 @@ async def test_a_ping_before_the_handshake_is_over_is_answered(serve: Serve) -> 
         peer.end()
 
     there.rules |= {"initialize": initialize, "answer": answer}
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version="2025-11-25") as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version="2025-11-25") as client:
         await client.list_tools()
-    assert there.asked("answer")[0].json == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    assert there.asked("tools/list")[0].headers["mcp-session-id"] == "s-2"
+    assert there.requests_for("answer")[0].json == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert there.requests_for("tools/list")[0].headers["mcp-session-id"] == "s-2"
 
 
 # Streams that break off
@@ -663,9 +661,7 @@ def result_event(peer: Peer, request: Request, said: str, id: str | None = None)
 
 @pytest.mark.requirement("sessions.resumed", "sessions.client-resumes")
 @pytest.mark.parametrize("ends", ["properly", "abruptly"])
-async def test_a_stream_is_taken_up_where_it_broke_off(
-    serve: Serve, ends: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_broken_stream_is_resumed(serve: Serve, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2025-11-25, basic/transports: GET with Last-Event-ID, and not before `retry`."""
     there = await serve(Endpoint(modern=False))
     pauses: list[float] = []
@@ -692,7 +688,7 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
             peer.answer(405)
             return
         peer.stream()
-        if len(there.asked("GET")) == 2:
+        if len(there.requests_for("GET")) == 2:
             peer.event({"jsonrpc": "2.0", "method": "notifications/x"}, id="a-3")
         else:
             result_event(peer, calls[0], "resumed")
@@ -704,8 +700,8 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
         assert (await client.call_tool("t")).text == "resumed"
         monkeypatch.undo()
         assert await client.list_tools() == []
-        await until(lambda: not client._upstream.transport._pool._open)  # type: ignore[attr-defined]
-    resumed = there.asked("GET")[1:]
+        await wait_until(lambda: not client._upstream.transport._pool._open)  # type: ignore[attr-defined]
+    resumed = there.requests_for("GET")[1:]
     assert [one.headers["last-event-id"] for one in resumed] == ["a-1", "a-3"]
     assert all(one.headers["mcp-session-id"] == "s-1" for one in resumed)
     assert pauses == [1.234, 1.234]
@@ -725,10 +721,10 @@ async def test_a_stream_that_is_not_to_be_resumed_ends_the_call(serve: Serve, st
         "tools/call": call,
         "GET": lambda peer, request: peer.answer(status if "last-event-id" in request.headers else 405),
     }
-    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(ConnectionClosed, match="tools/call"):
             await client.call_tool("t")
-    assert len(there.asked("GET")) == 2
+    assert len(there.requests_for("GET")) == 2
 
 
 async def test_a_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serve: Serve) -> None:
@@ -743,10 +739,10 @@ async def test_a_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serv
         "tools/call": call,
         "GET": lambda peer, request: peer.answer(503 if "last-event-id" in request.headers else 405),
     }
-    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(ConnectionClosed, match=r"not retried.*tools/call and cannot be reached to resume it"):
             await client.call_tool("t")
-    assert len(there.asked("GET")) < 10
+    assert len(there.requests_for("GET")) < 10
 
 
 @pytest.mark.requirement("http.no-resumption")
@@ -764,7 +760,7 @@ async def test_a_stream_without_ids_is_lost(serve: Serve, modern: bool) -> None:
     async with Client(there.url) as client:
         with pytest.raises(ConnectionClosed, match=r"was not retried.*ended the stream of tools/call"):
             await client.call_tool("t")
-    assert [one for one in there.asked("GET") if "last-event-id" in one.headers] == []
+    assert [one for one in there.requests_for("GET") if "last-event-id" in one.headers] == []
 
 
 async def test_the_other_stream_is_attended_to_again(serve: Serve, heard: Any) -> None:
@@ -773,7 +769,7 @@ async def test_the_other_stream_is_attended_to_again(serve: Serve, heard: Any) -
 
     async def get(peer: Peer, request: Request) -> None:
         peer.stream()
-        number = len(there.asked("GET"))
+        number = len(there.requests_for("GET"))
         if number <= 3:
             peer.chunk("retry: 0\n")
             peer.event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}, id=f"e-{number}")
@@ -787,15 +783,15 @@ async def test_the_other_stream_is_attended_to_again(serve: Serve, heard: Any) -
     there.rules["GET"] = get
     async with (
         Client(there.url, protocol_version="2025-11-25", message_handler=heard) as client,
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT_SECONDS),
     ):
-        await heard.until("notifications/tools/list_changed", 3)
+        await heard.wait_for("notifications/tools/list_changed", 3)
         await over.wait()
         assert await client.list_tools() == []
-    assert [one.headers.get("last-event-id") for one in there.asked("GET")] == [None, "e-1", "e-2", "e-3"]
+    assert [one.headers.get("last-event-id") for one in there.requests_for("GET")] == [None, "e-1", "e-2", "e-3"]
 
 
-async def test_an_answer_to_nobody_on_the_other_stream_is_ignored(serve: Serve, heard: Any) -> None:
+async def test_unmatched_response_on_the_get_stream_is_ignored(serve: Serve, heard: Any) -> None:
     there = await serve(Endpoint(modern=False))
 
     async def get(peer: Peer, request: Request) -> None:
@@ -807,8 +803,8 @@ async def test_an_answer_to_nobody_on_the_other_stream_is_ignored(serve: Serve, 
 
     there.rules["GET"] = get
     async with Client(there.url, protocol_version="2025-11-25", message_handler=heard):
-        await heard.until("notifications/x")
-    assert len(there.asked("GET")) == 1
+        await heard.wait_for("notifications/x")
+    assert len(there.requests_for("GET")) == 1
 
 
 # Giving up
@@ -832,7 +828,7 @@ async def test_leaving_a_modern_call_closes_its_stream(serve: Serve, how: str, m
         left.set()
 
     there.rules["tools/call"] = call
-    async with Client(there.url) as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         if how == "timeout":
             with pytest.raises(RequestTimeout, match=rf"{there.site.port}/mcp: tools/call .* 0\.05 s"):
                 await client.call_tool("t", timeout=0.05)
@@ -844,7 +840,7 @@ async def test_leaving_a_modern_call_closes_its_stream(serve: Serve, how: str, m
                 await task
         await left.wait()
         assert await client.list_tools() == []
-    assert there.asked("notifications/cancelled") == []
+    assert there.requests_for("notifications/cancelled") == []
 
 
 @pytest.mark.requirement("cancellation.session-client")
@@ -859,7 +855,7 @@ async def test_leaving_a_call_of_a_session_is_reported(serve: Serve, how: str) -
         await peer.gone()
 
     there.rules["tools/call"] = call
-    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url, protocol_version="2025-11-25") as client, asyncio.timeout(TIMEOUT_SECONDS):
         if how == "timeout":
             with pytest.raises(RequestTimeout):
                 await client.call_tool("t", timeout=0.05)
@@ -869,8 +865,8 @@ async def test_leaving_a_call_of_a_session_is_reported(serve: Serve, how: str) -
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        said = await there.until_asked("notifications/cancelled")
-    assert said.json["params"]["requestId"] == there.asked("tools/call")[0].json["id"]
+        said = await there.wait_for_request("notifications/cancelled")
+    assert said.json["params"]["requestId"] == there.requests_for("tools/call")[0].json["id"]
     assert said.headers["mcp-session-id"] == "s-1"
 
 
@@ -881,10 +877,10 @@ async def test_the_handshake_cannot_be_cancelled(serve: Serve) -> None:
     with pytest.raises(RequestTimeout):
         async with Client(there.url, protocol_version="2025-11-25", timeout=0.05):
             pass
-    assert there.asked("notifications/cancelled") == []
+    assert there.requests_for("notifications/cancelled") == []
 
 
-async def test_a_server_that_answers_drop_by_drop_has_no_more_time_than_others(serve: Serve) -> None:
+async def test_slow_trickle_response_times_out(serve: Serve) -> None:
     there = await serve()
 
     async def call(peer: Peer, request: Request) -> None:
@@ -894,10 +890,10 @@ async def test_a_server_that_answers_drop_by_drop_has_no_more_time_than_others(s
             await asyncio.sleep(0.01)
 
     there.rules["tools/call"] = call
-    async with Client(there.url) as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(RequestTimeout, match="tools/call"):
             await client.call_tool("t", timeout=0.1)
-        await until(lambda: there.site.open <= 1)
+        await wait_until(lambda: there.site.open <= 1)
 
 
 @pytest.mark.requirement("cancellation.no-extension")
@@ -913,19 +909,17 @@ async def test_keep_alive_data_does_not_extend_the_timeout(serve: Serve, form: s
             await asyncio.sleep(0.01)
 
     there.rules["tools/call"] = call
-    async with Client(there.url) as client, asyncio.timeout(PATIENCE):
+    async with Client(there.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(RequestTimeout, match="tools/call"):
             await client.call_tool("t", timeout=0.1)
 
 
-async def test_a_notification_that_is_never_taken_does_not_hold_us_for_ever(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unaccepted_notification_times_out(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamable_http, "POST_TIMEOUT_SECONDS", 0.05)
     there = await serve(Endpoint(modern=False))
     there.rules["notifications/initialized"] = lambda peer, request: peer.gone()
     with pytest.raises(RequestTimeout, match=r"notifications/initialized within 0\.05 s"):
-        async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version="2025-11-25"):
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version="2025-11-25"):
             pass
 
 
@@ -937,7 +931,7 @@ async def test_a_notification_may_be_answered_with_a_stream_that_is_not_read(ser
         await peer.gone()
 
     there.rules["notifications/initialized"] = rule
-    async with asyncio.timeout(PATIENCE), Client(there.url, protocol_version="2025-11-25") as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version="2025-11-25") as client:
         assert await client.list_tools() == []
 
 
@@ -998,7 +992,7 @@ async def test_a_redirect_that_would_lose_the_question_is_not_followed(serve: Se
 
 @pytest.mark.requirement("sessions.delete")
 @pytest.mark.parametrize("habit", ["405", "200", "hangs", "slams the door"])
-async def test_a_session_is_ended_whatever_the_server_thinks_of_it(
+async def test_session_is_deleted_whatever_the_response(
     serve: Serve, habit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streamable_http, "SESSION_DELETE_TIMEOUT_SECONDS", 0.1)
@@ -1013,12 +1007,12 @@ async def test_a_session_is_ended_whatever_the_server_thinks_of_it(
             peer.answer(int(habit))
 
     there.rules["DELETE"] = rule
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with Client(there.url, protocol_version="2025-11-25"):
             pass
-    [said] = there.asked("DELETE")
+    [said] = there.requests_for("DELETE")
     assert said.headers["mcp-session-id"] == "s-1"
-    await until(lambda: there.site.open == 0)
+    await wait_until(lambda: there.site.open == 0)
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -1032,11 +1026,11 @@ async def test_nothing_is_left_open(serve: Serve, modern: bool) -> None:
     there.rules |= {"GET": stream, "tools/call": lambda peer, request: peer.gone()}
     async with Client(there.url) as client:
         call = asyncio.ensure_future(client.call_tool("t"))
-        await there.until_asked("tools/call")
+        await there.wait_for_request("tools/call")
         await client.list_tools()
     with pytest.raises(ConnectionClosed):
-        await asyncio.wait_for(call, PATIENCE)
-    await until(lambda: there.site.open == 0)
+        await asyncio.wait_for(call, TIMEOUT_SECONDS)
+    await wait_until(lambda: there.site.open == 0)
 
 
 async def test_every_message_can_be_watched(serve: Serve) -> None:

@@ -28,7 +28,7 @@ from portico.transports.event_loop import new_event_loop
 from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import ConnectionTimeouts, Listener
 
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 MODERN = "2026-07-28"
 BOTH = "application/json, text/event-stream"
 PREFIX = "io.modelcontextprotocol/"
@@ -149,16 +149,16 @@ class Raw:
         self.writer.write(data.encode() if isinstance(data, str) else data)
 
     async def line(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.reader.readuntil(b"\r\n")
 
     async def exactly(self, count: int) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.reader.readexactly(count)
 
     async def rest(self) -> bytes:
         """Everything until the server closes. A reset is an end too."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             with suppress(ConnectionError):
                 return await self.reader.read()
         return b""
@@ -255,7 +255,7 @@ class Raw:
 
     async def close(self) -> None:
         self.writer.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             with suppress(OSError, ssl.SSLError):
                 await self.writer.wait_closed()
 
@@ -268,7 +268,7 @@ async def dial(
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     limit = receive_buffer or 2**26
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         try:
             await asyncio.get_running_loop().sock_connect(sock, (host, port))
         except BaseException:
@@ -395,7 +395,7 @@ class Site:
         fields = self._fields(modern_fields(message), headers)
         return written("POST", self.prefix + path, fields, json.dumps(message, ensure_ascii=False).encode())
 
-    async def modern(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Response:
+    async def request_stateless(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Response:
         raw = await self.connect()
         raw.send(self.modern_bytes(method, params, **options))
         response = await raw.response()
@@ -410,7 +410,7 @@ class Site:
         return raw
 
     async def call(self, tool: str, arguments: dict[str, Any] | None = None, **options: Any) -> Response:
-        return await self.modern("tools/call", {"name": tool, "arguments": arguments or {}}, **options)
+        return await self.request_stateless("tools/call", {"name": tool, "arguments": arguments or {}}, **options)
 
     async def open_call(self, tool: str, arguments: dict[str, Any] | None = None, **options: Any) -> Raw:
         return await self.open_modern("tools/call", {"name": tool, "arguments": arguments or {}}, **options)
@@ -562,7 +562,7 @@ class Here(Site):
 
     async def stop(self, timeout: float = 0.0) -> None:
         self.stopped = True
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.listener.stop(timeout)
 
     async def end(self) -> None:
@@ -574,7 +574,7 @@ class Here(Site):
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for something to become true. What is polled has no event of its own."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -637,10 +637,10 @@ class Held:
             raise
 
     async def has_started(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.started.wait()
 
-    async def was_cancelled(self, within: float = PATIENCE) -> None:
+    async def was_cancelled(self, within: float = TIMEOUT_SECONDS) -> None:
         async with asyncio.timeout(within):
             await self.cancelled.wait()
 
@@ -757,7 +757,7 @@ class Process:
             self.said += line.decode()
 
     async def ended(self) -> int:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             code = await self.process.wait()
             if self._reading is not None:
                 await self._reading

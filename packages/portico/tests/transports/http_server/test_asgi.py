@@ -247,7 +247,7 @@ async def test_the_ladder_is_the_same(endpoint: At) -> None:
     assert (await endpoint.call("echo", text, headers={"content-type": "text/plain"})).status == 415
     assert (await endpoint.call("echo", text, headers={"mcp-name": "wrong"})).error == (400, -32020)
     assert (await endpoint.call("echo", text, meta={"protocolVersion": "v9"})).error == (400, -32022)
-    assert (await endpoint.site.modern("nonsense", path=endpoint.path)).error == (404, -32601)
+    assert (await endpoint.site.request_stateless("nonsense", path=endpoint.path)).error == (404, -32601)
     assert (await endpoint.call("ask")).error == (400, -32021)
     assert (await endpoint.site.request("PUT", endpoint.path)).status == 405
     twice = [("mcp-method", "tools/call"), ("mcp-method", "tools/call")]
@@ -355,7 +355,7 @@ async def test_a_body_that_is_too_large_is_413(served: Served, endpoint: At) -> 
     assert (await raw.response()).status == 413
 
 
-async def test_many_calls_at_once_find_their_answers(endpoint: At) -> None:
+async def test_concurrent_calls_get_their_responses(endpoint: At) -> None:
     """Each request is a task of the server's, and none gets another's answer."""
     responses = await asyncio.gather(*(endpoint.call("echo", {"text": str(n)}, id=n) for n in range(100)))
     assert [one.json["id"] for one in responses] == list(range(100))
@@ -365,7 +365,7 @@ async def test_many_calls_at_once_find_their_answers(endpoint: At) -> None:
 # Alone
 
 
-async def test_alone_it_has_every_path(bare: Served, at: Callable[..., Any]) -> None:
+async def test_standalone_application_serves_every_path(bare: Served, at: Callable[..., Any]) -> None:
     """The paths: /mcp, /, /health, /healthz, /metrics."""
     site = at(bare.port)
     assert (await site.call("echo", {"text": "x"}, path="/")).status == 200
@@ -386,7 +386,7 @@ async def test_it_is_mounted_in_one_line(mounted: Served, at: Callable[..., Any]
     assert (await site.request("GET", "/hello")).json == {"hello": "world"}
 
 
-async def test_it_is_mounted_where_it_was_said(mounted: Served, at: Callable[..., Any]) -> None:
+async def test_application_is_mounted_at_its_path(mounted: Served, at: Callable[..., Any]) -> None:
     """The same without the slash: answered, or sent on to where it is (which is the framework's choice)."""
     site = at(mounted.port)
     response = await site.call("echo", {"text": "x"}, path="/mcp")
@@ -416,7 +416,7 @@ async def test_nothing_was_left_in_the_log(bare: Served, mounted: Served) -> Non
         assert "Traceback" not in served.said, served.said
 
 
-async def test_alone_it_ends_with_its_host(bare: Served) -> None:
+async def test_standalone_application_ends_with_its_server(bare: Served) -> None:
     """ASGI 3, Lifespan: it is told."""
     bare.end()
     assert "the lifespan has ended" in bare.said
@@ -605,7 +605,7 @@ async def test_the_environment_has_a_token_for_both_doors(scoped: Server, monkey
     await app.stop()
 
 
-async def test_scopes_refuse_who_is_nobody(scoped: Server) -> None:
+async def test_scopes_reject_anonymous_callers(scoped: Server) -> None:
     """docs/explanation/security.md: over HTTP without a principal there is no scope; in this process all are there."""
     app = scoped.http_app()
     result = (await asked(app))[1]["result"]

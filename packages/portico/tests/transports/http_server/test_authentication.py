@@ -80,7 +80,7 @@ def bearer(token: str) -> dict[str, str]:
 
 async def call(site: Any, token: str | None, tool: str = "who", **arguments: Any) -> Any:
     headers = None if token is None else bearer(token)
-    return await site.modern("tools/call", {"name": tool, "arguments": arguments}, headers=headers)
+    return await site.request_stateless("tools/call", {"name": tool, "arguments": arguments}, headers=headers)
 
 
 def told(response: Any) -> Any:
@@ -101,7 +101,7 @@ async def test_a_proxy_may_drop_the_port_of_the_public_url(
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE, public_url="https://mcp.acme.test:8443")
     site = await serve(add_tools(server))
     headers = {**bearer(issuer.token(AUDIENCE)), "host": host}
-    response = await site.modern("tools/call", {"name": "who", "arguments": {}}, headers=headers)
+    response = await site.request_stateless("tools/call", {"name": "who", "arguments": {}}, headers=headers)
     assert response.status == status
 
 
@@ -116,7 +116,7 @@ async def test_the_audience_of_a_refused_token_is_logged_as_a_warning(
     assert f"expected {AUDIENCE!r}, got 'https://elsewhere.example'" in record.getMessage()
 
 
-async def test_a_signed_token_is_who_it_says(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+async def test_signed_token_identifies_its_subject(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(
         AUDIENCE,
@@ -295,12 +295,12 @@ async def test_keys_are_kept_while_the_issuer_is_away(
     assert (await call(site, issuer.token(AUDIENCE, sub="eve"))).status == 200
 
 
-async def test_the_metadata_of_another_issuer_is_not_taken(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_metadata_of_another_issuer_is_rejected(serve: Serve, server: Server, issuer: Issuer) -> None:
     real, issuer.url = issuer.url, "https://evil.example"
     server.auth = ResourceServer(real, audience=AUDIENCE)
     site = await serve(server)
     token = issuer.token(AUDIENCE, iss=real)
-    assert (await site.modern("tools/list", headers=bearer(token))).status == 503
+    assert (await site.request_stateless("tools/list", headers=bearer(token))).status == 503
     assert "/keys" not in issuer.fetched
 
 
@@ -315,7 +315,7 @@ async def test_an_issuer_does_not_send_us_elsewhere(guarded: Server, serve: Serv
 
 
 @pytest.mark.requirement("auth.metadata-published")
-async def test_a_challenge_says_where_to_go_and_what_to_ask_for(guarded: Server, serve: Serve) -> None:
+async def test_challenge_has_metadata_url_and_scopes(guarded: Server, serve: Serve) -> None:
     site = await serve(guarded)
     response = await call(site, None, "write", text="x")
     metadata = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
@@ -335,7 +335,7 @@ async def test_behind_a_prefix_the_metadata_can_still_be_reached(serve: Serve, s
         issuer.url, public_url="https://acme.example/tools/", required_scopes=["mcp", "offline_access"]
     )
     site = await serve(server)
-    response = await site.modern("tools/list")
+    response = await site.request_stateless("tools/list")
     where = "https://acme.example/tools/.well-known/oauth-protected-resource/mcp"
     assert challenge(response) == f'Bearer scope="mcp", resource_metadata="{where}"'
     for path in ("", "/mcp", "/tools/mcp"):
@@ -344,7 +344,7 @@ async def test_behind_a_prefix_the_metadata_can_still_be_reached(serve: Serve, s
         assert document["scopes_supported"] == ["mcp"]
     # The audience is what the resource is called.
     good = issuer.token("https://acme.example/tools/mcp", scope="mcp offline_access")
-    assert (await site.modern("tools/list", headers=bearer(good))).status == 200
+    assert (await site.request_stateless("tools/list", headers=bearer(good))).status == 200
     # The public name is one of ours.
     named = {"host": "acme.example"}
     assert (await site.request("GET", "/.well-known/oauth-protected-resource", named)).status == 200
@@ -358,8 +358,8 @@ async def test_on_this_machine_the_resource_is_the_url_that_was_asked(
     here = f"http://127.0.0.1:{site.port}"
     document = (await site.request("GET", "/.well-known/oauth-protected-resource/mcp")).json
     assert document["resource"] == f"{here}/mcp"
-    assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/mcp")))).status == 200
-    assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
+    assert (await site.request_stateless("tools/list", headers=bearer(issuer.token(f"{here}/mcp")))).status == 200
+    assert (await site.request_stateless("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
 
 
 async def test_a_host_header_does_not_choose_the_audience(serve: Serve, server: Server, issuer: Issuer) -> None:
@@ -369,14 +369,14 @@ async def test_a_host_header_does_not_choose_the_audience(serve: Serve, server: 
     for elsewhere in ("localhost:9999", "127.0.0.1:9999", "localhost", f"[::1]:{site.port}", f"localhost.:{site.port}"):
         stolen = bearer(issuer.token(f"http://{elsewhere}/mcp"))
         for host in (elsewhere, f"localhost:{site.port}", f"127.0.0.1:{site.port}"):
-            assert (await site.modern("tools/list", headers={**stolen, "host": host})).status in (401, 403)
+            assert (await site.request_stateless("tools/list", headers={**stolen, "host": host})).status in (401, 403)
         document = await site.request("GET", "/.well-known/oauth-protected-resource", {"host": elsewhere})
         assert document.status == 403 or document.json["resource"] == f"http://127.0.0.1:{site.port}/mcp"
     for name in ("localhost", "127.0.0.1"):
         own, host = f"http://{name}:{site.port}/mcp", {"host": f"{name}:{site.port}"}
         document = (await site.request("GET", "/.well-known/oauth-protected-resource/mcp", host)).json
         assert document["resource"] == own
-        assert (await site.modern("tools/list", headers={**bearer(issuer.token(own)), **host})).status == 200
+        assert (await site.request_stateless("tools/list", headers={**bearer(issuer.token(own)), **host})).status == 200
 
 
 async def test_a_host_header_does_not_choose_what_a_proof_is_for(serve: Serve, server: Server, issuer: Issuer) -> None:
@@ -388,7 +388,7 @@ async def test_a_host_header_does_not_choose_what_a_proof_is_for(serve: Serve, s
     for host, status in ((f"127.0.0.1:{site.port}", 200), ("localhost:9999", 401)):
         proof = prover.proof(token, f"http://{host}/mcp")
         headers = {"authorization": f"DPoP {token}", "dpop": proof, "host": host}
-        assert (await site.modern("tools/list", headers=headers)).status == status
+        assert (await site.request_stateless("tools/list", headers=headers)).status == status
 
 
 def with_views(server: Server) -> Server:
@@ -419,13 +419,13 @@ async def test_a_token_for_one_endpoint_is_not_for_another(
         token = bearer(issuer.token(base + audience))
         # Twice: what was verified for one endpoint is not remembered for others.
         for path in ("/mcp/look", "/mcp", "/mcp/look/more", "/ops", "/") * 2:
-            status = (await site.modern("tools/list", path=path, headers=token)).status
+            status = (await site.request_stateless("tools/list", path=path, headers=token)).status
             assert (audience, path, status) == (audience, path, 200 if path in paths else 401)
         assert ((await site.request("GET", "/metrics", token)).status == 200) == ("/metrics" in paths)
     for path in ("/mcp", "/mcp/look", "/mcp/look/more", "/ops"):
         found = (await site.request("GET", f"/.well-known/oauth-protected-resource{path}")).json
         assert found["resource"] == base + path
-        refused = await site.modern("tools/list", path=path)
+        refused = await site.request_stateless("tools/list", path=path)
         assert f'resource_metadata="{base}/.well-known/oauth-protected-resource{path}"' in challenge(refused)
 
 
@@ -441,13 +441,13 @@ async def test_a_configured_audience_that_names_a_view_is_for_that_view(
     for audience in audiences:
         for path in ("/mcp/look", "/mcp", "/ops"):
             refused = audience.endswith("/look") and path != "/mcp/look"
-            response = await site.modern("tools/list", path=path, headers=bearer(issuer.token(audience)))
+            response = await site.request_stateless("tools/list", path=path, headers=bearer(issuer.token(audience)))
             assert (audience, path, response.status) == (audience, path, 401 if refused else 200)
     document = (await site.request("GET", "/.well-known/oauth-protected-resource/mcp/look")).json
     assert document["resource"] == "https://mcp.example/mcp/look"
 
 
-def test_the_origins_of_sockets_are_those_that_they_are_bound_to() -> None:
+def test_socket_origins_are_the_bound_addresses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.2", 0)) as other:
         ports = one.getsockname()[1], other.getsockname()[1]
         assert origins_of([one, other], secure=True) == [
@@ -482,10 +482,10 @@ async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, is
     token = issuer.token(AUDIENCE)
     assert (await call(site, token)).status == 200
     for headers in (None, bearer(token)):
-        response = await site.modern("tools/list", headers=headers, path=f"/mcp?access_token={token}")
+        response = await site.request_stateless("tools/list", headers=headers, path=f"/mcp?access_token={token}")
         assert response.status == 400
         assert 'error="invalid_request"' in challenge(response)
-    unreadable = await site.modern("tools/list", headers={"authorization": "Bearer"})
+    unreadable = await site.request_stateless("tools/list", headers={"authorization": "Bearer"})
     assert unreadable.status == 400
 
 
@@ -531,7 +531,7 @@ async def test_one_scope_may_include_others(serve: Serve, server: Server, issuer
 async def test_anonymous_clients_can_call_tools_without_scopes(serve: Serve, server: Server, issuer: Issuer) -> None:
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE, allow_anonymous=True)
     site = await serve(add_tools(server))
-    assert (await site.modern("tools/call", {"name": "echo", "arguments": {"text": "x"}})).status == 200
+    assert (await site.request_stateless("tools/call", {"name": "echo", "arguments": {"text": "x"}})).status == 200
     refused = await call(site, None, "read")
     assert (refused.status, 'scope="notes:read"' in challenge(refused)) == (401, True)
     assert (await call(site, issuer.token("https://other.example"), "echo", text="x")).status == 401
@@ -556,7 +556,7 @@ async def test_introspection_asks_the_issuer(serve: Serve, server: Server, issue
     assert (await call(site, "another")).status == 503
 
 
-async def test_many_who_show_the_same_token_are_verified_once(serve: Serve, server: Server) -> None:
+async def test_concurrent_uses_of_a_token_verify_it_once(serve: Serve, server: Server) -> None:
     verified = 0
     began, release = asyncio.Event(), asyncio.Event()
 
@@ -619,13 +619,13 @@ async def test_a_certificate_is_believed_from_a_trusted_proxy_alone(serve: Serve
     said = {"x-client-dn": "CN=ada", "x-client-verify": "SUCCESS"}
     trusting = await serve(server, trusted_proxies=["127.0.0.1"])
     request = {"name": "who", "arguments": {}}
-    found = await trusting.modern("tools/call", request, headers=said)
+    found = await trusting.request_stateless("tools/call", request, headers=said)
     assert told(found)["id"] == "CN=ada"
-    failed = await trusting.modern("tools/call", request, headers={**said, "x-client-verify": "FAILED"})
+    failed = await trusting.request_stateless("tools/call", request, headers={**said, "x-client-verify": "FAILED"})
     assert failed.status == 401
-    assert (await trusting.modern("tools/call", request)).status == 401
+    assert (await trusting.request_stateless("tools/call", request)).status == 401
     direct = await serve(server)
-    assert (await direct.modern("tools/call", request, headers=said)).status == 401
+    assert (await direct.request_stateless("tools/call", request, headers=said)).status == 401
 
 
 class Proving:
@@ -640,7 +640,7 @@ class Proving:
     async def call(self, proof: str | None = None, scheme: str = "DPoP", **more: Any) -> Any:
         proof = self.prover.proof(self.token, self.url, **more) if proof is None else proof
         headers = {"authorization": f"{scheme} {self.token}", "dpop": proof}
-        return await self.site.modern("tools/list", headers=headers)
+        return await self.site.request_stateless("tools/list", headers=headers)
 
 
 async def test_a_bound_token_needs_a_proof_for_each_request(guarded: Server, serve: Serve, issuer: Issuer) -> None:
@@ -672,7 +672,7 @@ async def test_a_bound_token_needs_a_proof_for_each_request(guarded: Server, ser
     assert (await client.call(scheme="Bearer")).status == 401
     unbound = issuer.token(AUDIENCE)
     headers = {"authorization": f"DPoP {unbound}", "dpop": client.prover.proof(unbound, client.url)}
-    assert (await client.site.modern("tools/list", headers=headers)).status == 401
+    assert (await client.site.request_stateless("tools/list", headers=headers)).status == 401
 
 
 async def test_proofs_may_have_to_have_a_number_of_ours(serve: Serve, server: Server, issuer: Issuer) -> None:
@@ -684,7 +684,7 @@ async def test_proofs_may_have_to_have_a_number_of_ours(serve: Serve, server: Se
     assert (asked.status, 'error="use_dpop_nonce"' in challenge(asked)) == (401, True)
     assert (await client.call(nonce=asked["dpop-nonce"])).status == 200
     assert (await client.call(nonce="x")).status == 401
-    plain = await client.site.modern("tools/list", headers=bearer(issuer.token(AUDIENCE)))
+    plain = await client.site.request_stateless("tools/list", headers=bearer(issuer.token(AUDIENCE)))
     assert (plain.status, challenge(plain).startswith("DPoP ")) == (401, True)
 
 
@@ -704,7 +704,7 @@ async def test_several_processes_know_of_each_others_proofs(serve: Serve, issuer
         assert (await client.call()).status == 200
 
 
-def test_a_full_table_of_proofs_lets_none_in_twice() -> None:
+def test_full_replay_cache_rejects_replays() -> None:
     now = 1000.0
     table = MemoryReplayCache(2, clock=lambda: now)
     assert [table.try_add(id, 1100.0) for id in ("a", "b", "a")] == [True, True, False]
@@ -714,7 +714,7 @@ def test_a_full_table_of_proofs_lets_none_in_twice() -> None:
     assert table.try_add("c", 1300.0)
 
 
-async def test_a_function_of_the_author_says_who_may_call_a_tool(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_auth_function_decides_who_may_call(serve: Serve, server: Server, issuer: Issuer) -> None:
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
 
     async def only_ada(call: Any) -> bool:
@@ -754,10 +754,10 @@ async def test_bodies_see_the_headers_that_the_server_asks_for(serve: Serve) -> 
 
     site = await serve(server, trusted_proxies=["127.0.0.1"])
     headers = {"x-tenant": "acme", "x-other": "1", "x-forwarded-for": "203.0.113.7"}
-    said = await site.modern("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
+    said = await site.request_stateless("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
     assert told(said) == {"x-tenant": "acme", "from": "203.0.113.7"}
     untrusting = await serve(server)
-    said = await untrusting.modern("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
+    said = await untrusting.request_stateless("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
     assert told(said) == {"x-tenant": "acme", "from": "127.0.0.1"}
     with pytest.raises(UsageError, match="request_headers must not contain"):
         Server("x", request_headers=["Authorization"])
@@ -821,7 +821,7 @@ async def asked(
     return sent[0], b"".join(one.get("body", b"") for one in sent[1:])
 
 
-async def test_a_server_for_others_says_what_it_is_called(server: Server, issuer: Issuer) -> None:
+async def test_public_server_requires_a_name(server: Server, issuer: Issuer) -> None:
     server.auth = ResourceServer(issuer.url)
     with pytest.raises(UsageError, match="--public-url"):
         await serve_http(server, host="0.0.0.0", port=0)
@@ -846,26 +846,28 @@ async def test_tasks_and_request_state_belong_to_one_principal(serve: Serve, ser
         able = {
             "clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
         }
-        begun = await site.modern("tools/call", {"name": "slow", "arguments": {}}, headers=ada, meta=able)
+        begun = await site.request_stateless("tools/call", {"name": "slow", "arguments": {}}, headers=ada, meta=able)
         id = begun.json["result"]["taskId"]
 
         async def of_task(method: str, id: str, who: dict[str, str]) -> Any:
-            return (await site.modern(method, {"taskId": id}, headers={**who, "mcp-name": id}, meta=able)).json
+            return (
+                await site.request_stateless(method, {"taskId": id}, headers={**who, "mcp-name": id}, meta=able)
+            ).json
 
         assert "result" in await of_task("tasks/get", id, same)
         for method in ("tasks/get", "tasks/cancel"):
             hers, never = await of_task(method, id, eve), await of_task(method, "0" * 32, eve)
             assert hers["error"]["code"] == never["error"]["code"] == -32602
             assert hers["error"]["message"].startswith("Unknown task")
-        asked = await site.modern("tools/call", {"name": "ask", "arguments": {}}, headers=ada, meta=able)
+        asked = await site.request_stateless("tools/call", {"name": "ask", "arguments": {}}, headers=ada, meta=able)
         state = asked.json["result"]["requestState"]
         answers = {
             key: {"action": "accept", "content": {"value": "x"}} for key in asked.json["result"]["inputRequests"]
         }
         retry = {"name": "ask", "arguments": {}, "requestState": state, "inputResponses": answers}
-        stolen = await site.modern("tools/call", retry, headers=eve, meta=able)
+        stolen = await site.request_stateless("tools/call", retry, headers=eve, meta=able)
         assert "it was not issued for this request" in stolen.json["error"]["message"]
-        assert "result" in (await site.modern("tools/call", retry, headers=same, meta=able)).json
+        assert "result" in (await site.request_stateless("tools/call", retry, headers=same, meta=able)).json
 
 
 async def test_on_stdio_missing_scopes_are_for_the_model_to_read(server: Server) -> None:
@@ -900,7 +902,7 @@ async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
     await stream.until_comment()
 
 
-async def test_a_session_that_its_client_carries_belongs_to_it(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_stateless_session_is_bound_to_its_client(serve: Serve, server: Server, issuer: Issuer) -> None:
     server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
     site = await serve(server, stateless_session_key=b"k" * 32)
     session = await site.initialize(R4, headers=bearer(issuer.token(AUDIENCE)))
@@ -921,4 +923,4 @@ async def test_disconnect_during_token_verification_is_handled(serve: Serve, ser
     await held.has_started()
     raw.abort()
     held.release.set()
-    assert (await site.modern("tools/list", headers=bearer("y"))).status == 401
+    assert (await site.request_stateless("tools/list", headers=bearer("y"))).status == 401

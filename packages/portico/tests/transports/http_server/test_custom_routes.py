@@ -34,7 +34,7 @@ def paged(server: Server) -> Server:
     return server
 
 
-async def test_a_page_is_found_by_its_path_and_by_how_that_begins(paged: Server, serve: Callable[..., Any]) -> None:
+async def test_custom_route_matches_path_and_prefix(paged: Server, serve: Callable[..., Any]) -> None:
     site = await serve(paged)
     assert (await site.request("GET", "/hello?a=1")).body == b"GET /hello?a=1 None"
     assert (await site.request("GET", "/below/deep/er")).body == b"GET /below/deep/er? None"
@@ -97,7 +97,7 @@ async def test_other_hosts_and_origins_see_no_page(paged: Server, serve: Callabl
     assert (await site.request("GET", "/hello", {"origin": "https://evil.example"})).status == 403
 
 
-async def test_a_page_that_fails_says_nothing_of_why(
+async def test_failed_custom_route_discloses_nothing(
     server: Server, serve: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(request: HttpRequest) -> HttpResponse:

@@ -56,7 +56,7 @@ async def test_a_session_belongs_to_its_path(serve: Any) -> None:
     assert (await site.post(message, headers, path="/mcp/other")).status == 404
 
 
-async def test_an_endpoint_comes_and_goes_while_others_are_served(serve: Any) -> None:
+async def test_endpoints_can_be_added_and_removed_while_serving(serve: Any) -> None:
     server, other = pair()
     site = await serve(server)
     message = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -98,7 +98,7 @@ def test_invalid_endpoint_paths_raise_usage_error(path: str) -> None:
 
 
 @pytest.mark.parametrize("root, path", [("", "/mcp/other"), ("/api", "/api/mcp/other"), ("/mcp", "/mcp/other")])
-async def test_an_application_has_them_too(root: str, path: str) -> None:
+async def test_asgi_application_has_custom_routes(root: str, path: str) -> None:
     server, other = pair()
     server.add_endpoint("/mcp/other", other)
     application = server.http_app(allowed_hosts=["there.example"])

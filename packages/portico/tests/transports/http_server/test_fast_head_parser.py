@@ -278,7 +278,7 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
 @pytest.mark.parametrize(
     "options", [{}, {"token": "secret", "max_total_body_size": 500}, {"max_body_size": 100}], ids=str
 )
-async def test_a_connection_is_answered_the_same_whichever_way_it_is_read(options: dict[str, Any]) -> None:
+async def test_fast_and_full_parsers_give_equal_responses(options: dict[str, Any]) -> None:
     options = {"allowed_hosts": ["good.example"], "trusted_proxies": ["10.0.0.1"], **options}
     usual, parsing = Site(HttpServerConnection, **options), Site(Parsing, **options)
     chance = random.Random(7)

@@ -106,7 +106,7 @@ async def test_names_of_this_machine_are_let_in(serve: Serve, server: Server, ho
 
 @pytest.mark.requirement("http.host")
 @pytest.mark.parametrize("host", NOT_OURS)
-async def test_other_names_are_not_let_in(serve: Serve, server: Server, host: str) -> None:
+async def test_unknown_host_names_are_rejected(serve: Serve, server: Server, host: str) -> None:
     """The same: a foreign Host is refused, parsed and never compared by its beginning."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status in (400, 403)
@@ -168,7 +168,7 @@ async def test_our_own_pages_are_let_in(serve: Serve, server: Server, host: str)
 @pytest.mark.parametrize(
     "origin", ["http://localhost", "http://localhost:3000", "http://127.0.0.1:1", "http://[::1]:1"]
 )
-async def test_other_pages_of_this_machine_are_named_or_403(serve: Serve, server: Server, origin: str) -> None:
+async def test_other_local_origins_are_rejected_unless_allowed(serve: Serve, server: Server, origin: str) -> None:
     """Any user of a machine can have a page on it."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"origin": origin})).status == 403
@@ -225,7 +225,7 @@ async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None
     assert "PORTICO_ALLOWED_ORIGINS" in origin.json["error"]["message"]
 
 
-async def test_a_refusal_quotes_only_so_much(serve: Serve, server: Server) -> None:
+async def test_rejection_quotes_a_bounded_text(serve: Serve, server: Server) -> None:
     """docs/explanation/security.md: a value quoted in an error is cut off."""
     site = await serve(server)
     response = await site.request("GET", "/metrics", {"host": "e" * 5000})
@@ -242,7 +242,7 @@ async def test_a_host_that_is_listed_is_let_in(serve: Serve, server: Server, hos
     assert (await site.request("GET", "/metrics", {"host": f"x{host}"})).status in (400, 403)
 
 
-async def test_a_host_that_is_listed_with_its_port_is_let_in_with_it(serve: Serve, server: Server) -> None:
+async def test_allowed_host_with_port_is_accepted_with_it(serve: Serve, server: Server) -> None:
     """The same: with a port, that port alone."""
     site = await serve(server, allowed_hosts=["tools.example:8443"])
     assert (await site.request("GET", "/metrics", {"host": "tools.example:8443"})).status == 200
@@ -264,7 +264,7 @@ async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) 
         assert (await site.request("GET", "/metrics", {"origin": origin})).status == status, origin
 
 
-async def test_anybody_is_let_in_where_that_is_said(serve: Serve, server: Server) -> None:
+async def test_wildcard_host_accepts_any_host(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: behind something else that looks."""
     site = await serve(server, allowed_hosts=["*"], allowed_origins=["*"])
     fields = {"host": "whatever.example", "origin": "http://evil.example"}
@@ -317,10 +317,10 @@ async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> No
         "localhost": 200,
         "fourth.example": 403,
     }.items():
-        assert (await site.modern("tools/list", headers={"host": host})).status == status, host
+        assert (await site.request_stateless("tools/list", headers={"host": host})).status == status, host
     for origin, status in {"https://app.example": 200, "https://page.example": 200, "https://x.example": 403}.items():
-        assert (await site.modern("tools/list", headers={"origin": origin})).status == status, origin
-    assert (await site.modern("tools/list", headers={"authorization": None})).status == 401
+        assert (await site.request_stateless("tools/list", headers={"origin": origin})).status == status, origin
+    assert (await site.request_stateless("tools/list", headers={"authorization": None})).status == 401
 
 
 @pytest.mark.requirement("auth.invalid-token")
@@ -328,7 +328,7 @@ async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> No
 async def test_a_wrong_token_is_said_to_be_one(serve: Serve, server: Server, given: str | None) -> None:
     """RFC 6750, 3.1: `invalid_token` for a token that is wrong, and no error code where none was sent."""
     site = await serve(server, token="right")
-    refused = await site.modern("tools/list", headers={"authorization": given})
+    refused = await site.request_stateless("tools/list", headers={"authorization": given})
     assert refused.status == 401
     challenge = 'Bearer realm="mcp"' if given is None else 'Bearer realm="mcp", error="invalid_token"'
     assert refused["www-authenticate"] == challenge
@@ -345,7 +345,7 @@ PREFLIGHT = {
 }
 
 
-async def test_a_page_that_is_let_in_may_ask_first(serve: Serve, server: Server) -> None:
+async def test_allowed_origin_may_send_preflight(serve: Serve, server: Server) -> None:
     """Fetch, 3.2: the preflight has no token, and needs none; it says what is allowed."""
     site = await serve(server, token="right", allowed_origins=PAGES)
     response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "authorization": None})
@@ -358,7 +358,7 @@ async def test_a_page_that_is_let_in_may_ask_first(serve: Serve, server: Server)
     assert "origin" in response["vary"].lower()
 
 
-async def test_a_page_that_is_not_let_in_learns_nothing(serve: Serve, server: Server) -> None:
+async def test_rejected_origin_gets_no_cors_headers(serve: Serve, server: Server) -> None:
     """Fetch, 3.2: no CORS header at all."""
     site = await serve(server, allowed_origins=PAGES)
     response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "origin": "http://evil.example"})
@@ -366,7 +366,7 @@ async def test_a_page_that_is_not_let_in_learns_nothing(serve: Serve, server: Se
     assert not [name for name, _ in response.fields if name.startswith("access-control")]
 
 
-async def test_a_page_that_is_let_in_can_read_the_answers(serve: Serve, server: Server) -> None:
+async def test_allowed_origin_can_read_responses(serve: Serve, server: Server) -> None:
     """Fetch, 3.2: on JSON, on streams, in sessions, and on errors; the session's id is exposed."""
     site = await serve(server, allowed_origins=PAGES)
     page = {"origin": "http://localhost:3000"}
@@ -376,8 +376,8 @@ async def test_a_page_that_is_let_in_can_read_the_answers(serve: Serve, server: 
     for response in (
         await site.call("echo", {"text": "x"}, headers=page),
         await site.call("nothing", headers=page),
-        await site.modern("nonsense", headers=page),
-        await site.modern("tools/list", meta={"clientCapabilities": None}, headers=page),
+        await site.request_stateless("nonsense", headers=page),
+        await site.request_stateless("tools/list", meta={"clientCapabilities": None}, headers=page),
         stream.head,
         session.response,
         listening.head,
@@ -450,9 +450,9 @@ async def test_a_domain_has_many_names(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: `*.example.com` is what is below it, and not itself."""
     site = await serve(server, allowed_hosts=["*.example.com"])
     for host in ("a.example.com", "b.a.example.com:8443", "A.EXAMPLE.COM"):
-        assert (await site.modern("tools/list", headers={"host": host})).status == 200, host
+        assert (await site.request_stateless("tools/list", headers={"host": host})).status == 200, host
     for host in ("example.com", ".example.com", "aexample.com", "example.com.evil.example", "a.example.com.evil"):
-        assert (await site.modern("tools/list", headers={"host": host})).status in (400, 403), host
+        assert (await site.request_stateless("tools/list", headers={"host": host})).status in (400, 403), host
 
 
 FORWARDED = [
@@ -504,7 +504,7 @@ LOOPBACK_CLAIMS = [
 
 
 @pytest.mark.parametrize(("headers", "client"), FORWARDED)
-def test_a_proxy_says_where_a_request_comes_from(headers: dict[bytes, bytes], client: str) -> None:
+def test_proxy_header_sets_the_client_address(headers: dict[bytes, bytes], client: str) -> None:
     """RFC 7239, 5.2: the last address that is not a proxy of ours; what stands before it is the client's own word."""
     proxies = TrustedProxies(["10.0.0.0/8", "::1"])
     assert proxies.trusts("10.0.0.1")

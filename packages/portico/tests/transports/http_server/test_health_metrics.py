@@ -76,7 +76,7 @@ async def numbers(site: Any) -> Numbers:
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz"])
-async def test_health_says_who_and_what(serve: Serve, server: Server, path: str) -> None:
+async def test_health_has_name_and_version(serve: Serve, server: Server, path: str) -> None:
     """docs/how-to/deploy.md: 200 with name, version, revisions and uptime."""
     site = await serve(server)
     response = await site.request("GET", path)
@@ -133,7 +133,7 @@ async def test_calls_are_counted_by_method_tool_and_outcome(serve: Serve, server
     for _ in range(3):
         await site.call("echo", {"text": "x"})
     await site.call("later", {"text": "x"})
-    await site.modern("tools/list")
+    await site.request_stateless("tools/list")
     await site.call("talk", {"count": 0, "fail": True})
     await site.call("echo", {"text": 1})
     await site.call("ask")

@@ -10,7 +10,7 @@ import pytest
 
 from portico import Context, Server
 
-from .conftest import PATIENCE, Here
+from .conftest import TIMEOUT_SECONDS, Here
 
 Serve = Callable[..., Awaitable[Here]]
 
@@ -56,7 +56,7 @@ async def test_notifications_of_a_finished_call_are_not_in_the_next_response(str
         meta: dict[str, Any] = {"progressToken": f"{tool}-token", "io.modelcontextprotocol/logLevel": "debug"}
         params = {"name": tool, "arguments": {"stream": streams}}
         raw.send(site.modern_bytes("tools/call", params, id=number, meta=meta))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             response = await raw.response()
         assert response["content-type"] == ("text/event-stream" if streams else "application/json")
         messages = response.messages
@@ -74,7 +74,7 @@ async def test_trailers_are_not_merged_into_the_headers(serve: Serve) -> None:
     lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
     chunked = b"\r\n".join([*lines, b"transfer-encoding: chunked"]) + b"\r\n\r\n"
     raw.send(chunked + b"%x\r\n%b\r\n0\r\nmcp-name: sleepy\r\norigin: https://evil.example\r\n\r\n" % (len(body), body))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         response = await raw.response()
     assert response.status == 200
     assert "access-control-allow-origin" not in response

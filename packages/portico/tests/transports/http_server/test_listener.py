@@ -83,7 +83,7 @@ async def test_a_connection_that_should_be_closed_is(serve: Serve, server: Serve
     assert await raw.is_over()
 
 
-async def test_a_known_head_is_not_a_known_body(serve: Serve, server: Server) -> None:
+async def test_cached_head_does_not_imply_a_cached_body(serve: Serve, server: Server) -> None:
     """docs/decisions/listener.md: a head that was read before is not read again; its body always is."""
     site = await serve(server)
     raw, other = await site.connect(), await site.connect()
@@ -160,7 +160,7 @@ async def test_requests_in_a_row_are_answered_in_order(serve: Serve, server: Ser
     assert [(await raw.response()).json["id"] for _ in range(30)] == list(range(30))
 
 
-async def test_more_requests_in_a_row_than_are_held_are_answered_too(serve: Serve, server: Server, held: Any) -> None:
+async def test_pipelined_requests_beyond_the_buffer_are_answered(serve: Serve, server: Server, held: Any) -> None:
     """RFC 9112 9.3.2: the line has a bound; what does not fit is not read yet, and not lost."""
     site = await serve(server)
     raw = await site.connect()
@@ -180,7 +180,7 @@ async def test_a_stream_in_a_row_is_followed_by_the_next_answer(serve: Serve, se
     assert text_of(await raw.response()) == "next"
 
 
-async def test_nonsense_after_a_request_does_not_take_its_answer(serve: Serve, server: Server, held: Any) -> None:
+async def test_invalid_data_after_a_request_does_not_lose_its_response(serve: Serve, server: Server, held: Any) -> None:
     """RFC 9112 9.3.2, 2.2: the first request was fine; its answer comes before the complaint about the second."""
     site = await serve(server)
     raw = await site.connect()
@@ -194,7 +194,7 @@ async def test_nonsense_after_a_request_does_not_take_its_answer(serve: Serve, s
     assert await raw.is_over()
 
 
-async def test_a_client_that_has_said_everything_gets_its_answer(serve: Serve, server: Server, held: Any) -> None:
+async def test_half_closed_client_gets_its_response(serve: Serve, server: Server, held: Any) -> None:
     """RFC 9112 9.6: a half-closed connection still has a reader."""
     site = await serve(server)
     raw = await site.connect()
@@ -219,7 +219,7 @@ async def test_a_request_that_ends_in_the_middle_is_400(serve: Serve, server: Se
         assert await raw.is_over()
 
 
-async def test_a_connection_that_says_nothing_is_closed(serve: Serve, server: Server) -> None:
+async def test_silent_connection_is_closed(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: between requests."""
     site = await serve(server, deadlines=ConnectionTimeouts(idle=0.1))
     fresh, used = await site.connect(), await site.connect()
@@ -322,7 +322,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("how", ["aborted", "closed", "answered", "refused"])
-async def test_a_body_is_let_go_with_its_connection(
+async def test_request_body_is_released_with_its_connection(
     serve: Serve, server: Server, how: str, wait_until: Callable[..., Any]
 ) -> None:
     """Nothing that was read is left when a client is gone, also before the collector has come by."""
@@ -348,7 +348,7 @@ async def test_a_body_is_let_go_with_its_connection(
 
 
 @pytest.mark.usefixtures("uncollected")
-async def test_a_call_is_let_go_with_its_answer(serve: Serve, server: Server) -> None:
+async def test_call_is_released_with_its_response(serve: Serve, server: Server) -> None:
     """Calls that only the collector could let go of would stop everything for it, again and again."""
     site = await serve(server)
     raw = await site.connect()
@@ -440,9 +440,7 @@ async def test_a_client_that_asks_first_is_informed_to_continue(serve: Serve, se
     assert text_of(await raw.response()) == "continued"
 
 
-async def test_a_client_that_asks_first_does_not_disturb_what_is_being_said(
-    serve: Serve, server: Server, held: Any
-) -> None:
+async def test_expect_continue_does_not_interrupt_a_response(serve: Serve, server: Server, held: Any) -> None:
     """RFC 9112 9.3.2: 100 belongs to the second response, so it cannot stand in the middle of the first."""
     site = await serve(server)
     raw = await site.connect()
@@ -471,7 +469,7 @@ async def test_a_client_that_asks_first_does_not_disturb_what_is_being_said(
         ({"authorization": "Bearer wrong"}, 401),
     ],
 )
-async def test_a_client_that_asks_first_is_informed_no_before_its_body(
+async def test_expect_continue_is_rejected_before_the_body(
     serve: Serve, server: Server, fields: dict[str, str], status: int
 ) -> None:
     """RFC 9110 10.1.1: a final status instead of 100 if the head is enough to refuse it. It waits for that."""
@@ -505,7 +503,7 @@ async def test_a_body_that_becomes_too_large_is_413(serve: Serve, server: Server
         assert (await raw.response()).status == 413
 
 
-async def test_a_body_that_was_too_large_is_413_when_it_is_complete(serve: Serve, server: Server) -> None:
+async def test_oversized_body_is_413_when_complete(serve: Serve, server: Server) -> None:
     """The same for a client that sends all of it before it listens."""
     site = await serve(server, max_body_size=10_000)
     for data in (
@@ -529,7 +527,7 @@ async def test_a_body_of_the_greatest_size_is_read(serve: Serve, server: Server)
     assert (await site.call("echo", {"text": "x" * (padding + 1)})).status == 413
 
 
-async def test_a_large_answer_arrives_whole(serve: Serve, server: Server) -> None:
+async def test_large_response_is_complete(serve: Serve, server: Server) -> None:
     """More than any buffer holds."""
     site = await serve(server)
     assert len(text_of(await site.call("large", {"size": 20_000_000}))) == 20_000_000
@@ -562,7 +560,7 @@ async def test_a_method_that_is_not_offered_is_405(serve: Serve, server: Server,
 
 
 @pytest.mark.parametrize("line", ["FOO /health HTTP/1.1", "get /health HTTP/1.1", "CONNECT localhost:80 HTTP/1.1"])
-async def test_a_method_that_nobody_knows_is_refused_once(serve: Serve, server: Server, line: str) -> None:
+async def test_unknown_http_method_is_rejected_once(serve: Serve, server: Server, line: str) -> None:
     """RFC 9110 9.1: 501 or 405, or a complaint about the syntax; one response to one request."""
     site = await serve(server)
     raw = await site.connect()
@@ -758,7 +756,7 @@ async def test_a_huge_request_line_is_414(serve: Serve, server: Server, length: 
         pytest.param(b"".join(b"X-%d: %b\r\n" % (n, b"y" * 1000) for n in range(90)), id="long together"),
     ],
 )
-async def test_too_much_head_is_431(serve: Serve, server: Server, fields: bytes) -> None:
+async def test_oversized_head_is_431(serve: Serve, server: Server, fields: bytes) -> None:
     """RFC 6585 5; docs/how-to/deploy.md: 64 KiB, 100 fields."""
     site = await serve(server)
     raw = await site.connect()
@@ -925,7 +923,7 @@ async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, ser
     assert len((await raw.response()).messages) == 401
 
 
-async def test_a_listener_that_is_too_far_behind_is_let_go(serve: Serve, server: Server, wait_until: Any) -> None:
+async def test_slow_listener_is_disconnected(serve: Serve, server: Server, wait_until: Any) -> None:
     """docs/how-to/deploy.md, Limits: what cannot be missed is not dropped; the connection is ended instead."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
@@ -946,9 +944,7 @@ async def test_a_listener_that_is_too_far_behind_is_let_go(serve: Serve, server:
     assert not server.subscriptions._listeners
 
 
-async def test_a_reader_that_never_reads_its_answer_does_not_stay_for_ever(
-    serve: Serve, server: Server, wait_until: Any
-) -> None:
+async def test_client_that_never_reads_is_disconnected(serve: Serve, server: Server, wait_until: Any) -> None:
     """docs/how-to/deploy.md, Limits: a client that takes too long loses its connection, read or not."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.2, body=0.2, idle=0.2))
     raw = await site.connect(receive_buffer=4096)
@@ -1033,7 +1029,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return made, key
 
 
-async def test_it_speaks_tls(
+async def test_listener_supports_tls(
     serve: Serve, server: Server, tmp_path: Path, held: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """docs/how-to/deploy.md: `--ssl-certfile`, `--ssl-keyfile`; TLS 1.2 at least."""
@@ -1151,13 +1147,13 @@ async def test_other_machines_are_served_with_a_token(run: Any, at: Any, script:
     child = await run(*arguments, env={"PORTICO_TOKEN": "right"})
     url = (await child.read_until("Serving on ")).strip()
     site = at(int(url.rpartition(":")[2].partition("/")[0]), token="right")
-    assert (await site.modern("tools/list")).status == 200
-    assert (await site.modern("tools/list", headers={"authorization": None})).status == 401
+    assert (await site.request_stateless("tools/list")).status == 200
+    assert (await site.request_stateless("tools/list", headers={"authorization": None})).status == 401
     assert "right" not in child.said
 
 
 @pytest.mark.requirement("http.local")
-async def test_nothing_listens_beyond_this_machine_unless_asked(run: Any, at: Any, script: Path) -> None:
+async def test_server_listens_on_loopback_by_default(run: Any, at: Any, script: Path) -> None:
     """docs/how-to/deploy.md: 127.0.0.1 is the default. A signal ends it with status 0."""
     child = await run("-m", "portico", "serve", script, "--transport", "http", "--port", "0")
     url = (await child.read_until("Serving on ")).strip()
@@ -1188,7 +1184,7 @@ async def busy_with(site: Any) -> bool:
     return "mcp_server_in_flight 1" in text
 
 
-def test_a_request_by_hand_is_what_it_looks_like() -> None:
+def test_curl_request_is_answered() -> None:
     """The helper of these tests itself: chunks hold the body."""
     data = chunked(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\n", json.dumps([1]).encode(), 2)
     assert data.endswith(b"\r\n\r\n2\r\n[1\r\n1\r\n]\r\n0\r\n\r\n")

@@ -27,14 +27,14 @@ class Old:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         return await self.site.request("POST", self.address, {"content-type": "application/json"}, body)
 
-    async def ask(self, method: str, params: Any = None, id: Any = 1) -> Any:
+    async def request(self, method: str, params: Any = None, id: Any = 1) -> Any:
         message = {"jsonrpc": "2.0", "id": id, "method": method}
         response = await self.post(message if params is None else message | {"params": params})
         assert response.status == 202
         return await self.stream.message()
 
     async def call(self, tool: str, arguments: Any = None, id: Any = 1) -> Any:
-        return await self.ask("tools/call", {"name": tool, "arguments": arguments or {}}, id)
+        return await self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id)
 
 
 async def opened(site: Any, headers: Any = None, **options: Any) -> Old:
@@ -47,7 +47,7 @@ async def opened(site: Any, headers: Any = None, **options: Any) -> Old:
 async def initialized(site: Any, capabilities: Any = None) -> Old:
     old = await opened(site)
     params = {"protocolVersion": R1, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
-    said = await old.ask("initialize", params, id=0)
+    said = await old.request("initialize", params, id=0)
     assert said["result"]["protocolVersion"] == R1
     assert (await old.post({"jsonrpc": "2.0", "method": "notifications/initialized"})).status == 202
     return old
@@ -56,7 +56,7 @@ async def initialized(site: Any, capabilities: Any = None) -> Old:
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/sse"), ("POST", "/messages"), ("POST", "/messages?session_id=x")]
 )
-async def test_it_is_off_unless_asked_for(serve: Serve, server: Server, method: str, path: str) -> None:
+async def test_sse_is_off_by_default(serve: Serve, server: Server, method: str, path: str) -> None:
     """docs/how-to/choose-a-transport.md: only with `--sse`."""
     site = await serve(server)
     response = await site.request(
@@ -79,7 +79,7 @@ async def test_the_first_event_says_where_to_post(serve: Serve, server: Server) 
 
 
 @pytest.mark.requirement("old-sse.messages")
-async def test_answers_come_on_the_stream(serve: Serve, server: Server) -> None:
+async def test_responses_are_sent_on_the_sse_stream(serve: Serve, server: Server) -> None:
     """The same section: server messages are SSE `message` events; the POST itself is only accepted."""
     site = await serve(server, sse=True)
     old = await initialized(site)
@@ -95,16 +95,16 @@ async def test_the_revision_is_respected(serve: Serve, server: Server) -> None:
     """2024-11-05 knows neither structured content nor the members that came later."""
     site = await serve(server, sse=True)
     old = await initialized(site)
-    tools = (await old.ask("tools/list"))["result"]["tools"]
+    tools = (await old.request("tools/list"))["result"]["tools"]
     assert all("outputSchema" not in one and "title" not in one for one in tools)
 
 
-async def test_progress_and_questions_come_on_the_stream_too(serve: Serve, server: Server) -> None:
+async def test_progress_and_server_requests_use_the_sse_stream(serve: Serve, server: Server) -> None:
     """The same section: every server message is on the one stream; the client's answers are POSTs."""
     site = await serve(server, sse=True)
     old = await initialized(site, {"sampling": {}})
     params = {"name": "talk", "arguments": {"count": 2}, "_meta": {"progressToken": 5}}
-    said = [await old.ask("tools/call", params), await old.stream.message(), await old.stream.message()]
+    said = [await old.request("tools/call", params), await old.stream.message(), await old.stream.message()]
     assert [one.get("method") for one in said] == ["notifications/progress", "notifications/progress", None]
     question = await old.call("sample", id=2)
     assert question["method"] == "sampling/createMessage"
@@ -131,7 +131,7 @@ async def test_parse_error_does_not_end_the_sse_session(serve: Serve, server: Se
         assert (await old.stream.message())["error"]["code"] == -32700
     else:
         assert response.status == 400
-    assert (await old.ask("ping"))["result"] == {}
+    assert (await old.request("ping"))["result"] == {}
 
 
 @pytest.mark.requirement("old-sse.messages")

@@ -54,7 +54,7 @@ def text_of(message: Any) -> str:
 
 @pytest.mark.requirement("lifecycle.version-echo")
 @every
-async def test_a_revision_that_is_known_is_answered_with_itself(serve: Serve, server: Server, revision: str) -> None:
+async def test_supported_version_is_negotiated(serve: Serve, server: Server, revision: str) -> None:
     """basic/lifecycle, Version Negotiation: MUST respond with the same version if it is supported."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -65,9 +65,7 @@ async def test_a_revision_that_is_known_is_answered_with_itself(serve: Serve, se
 
 @pytest.mark.requirement("lifecycle.version-counter")
 @pytest.mark.parametrize("asked", ["2026-07-28", "1999-01-01", "2099-12-31", "nonsense", ""])
-async def test_a_revision_that_is_not_known_is_answered_with_one_that_is(
-    serve: Serve, server: Server, asked: str
-) -> None:
+async def test_unsupported_version_is_negotiated_to_a_supported_one(serve: Serve, server: Server, asked: str) -> None:
     """basic/lifecycle, Version Negotiation: MUST respond with another version it supports."""
     site = await serve(server)
     assert (await site.initialize(asked)).result["protocolVersion"] == R4
@@ -96,7 +94,7 @@ async def test_the_first_request_is_initialize(serve: Serve, server: Server) -> 
 
 
 @pytest.mark.requirement("batch.no-initialize")
-async def test_initialize_stands_alone(serve: Serve, server: Server) -> None:
+async def test_initialize_cannot_be_in_a_batch(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/lifecycle: the initialize request MUST NOT be part of a JSON-RPC batch."""
     site = await serve(server)
     refused = await site.post([initialize(R2)])
@@ -120,9 +118,7 @@ async def test_ping_is_answered_before_the_handshake_is_complete(serve: Serve, s
 
 @pytest.mark.requirement("lifecycle.server-silent")
 @every
-async def test_the_server_says_nothing_uninvited_before_initialized(
-    serve: Serve, server: Server, revision: str
-) -> None:
+async def test_server_sends_nothing_before_initialized(serve: Serve, server: Server, revision: str) -> None:
     """basic/lifecycle: before `initialized` a server SHOULD send nothing but pings and log messages."""
     site = await serve(server)
     session = await site.initialize(revision, initialized=False)
@@ -232,7 +228,7 @@ async def test_a_deleted_session_leaves_nobody_waiting(serve: Serve, server: Ser
 
 
 @pytest.mark.requirement("sessions.other-principal")
-async def test_a_session_of_another_principal_is_not_there(serve: Serve, server: Server) -> None:
+async def test_session_of_another_principal_is_not_found(serve: Serve, server: Server) -> None:
     """Somebody else's session must look like none; security best practices, Session Hijacking."""
 
     async def believing(credentials: RequestCredentials) -> Principal:
@@ -252,7 +248,7 @@ async def test_a_session_of_another_principal_is_not_there(serve: Serve, server:
 
 
 @pytest.mark.requirement("sessions.other-principal")
-async def test_two_sessions_know_nothing_of_each_other(serve: Serve, server: Server) -> None:
+async def test_sessions_are_isolated(serve: Serve, server: Server) -> None:
     """basic/transports: a session is one client's; ids of requests are only unique inside one."""
     site = await serve(server)
     one, other = await site.initialize(R4, ELICIT), await site.initialize(R4)
@@ -275,7 +271,7 @@ async def test_initialize_inside_a_session_begins_another(serve: Serve, server: 
     assert (await session.post(LIST)).status == 200
 
 
-async def test_the_oldest_session_that_nobody_uses_makes_room(serve: Serve, server: Server) -> None:
+async def test_oldest_unused_session_is_evicted(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: a flood of `initialize` locks nobody out; who is connected stays."""
     site = await serve(server, max_sessions=3)
     used, listening, unused = await site.initialize(R4), await site.initialize(R4), await site.initialize(R4)
@@ -536,7 +532,7 @@ async def test_a_batch_without_requests_is_202(serve: Serve, server: Server) -> 
 
 
 @pytest.mark.requirement("batch.responses")
-async def test_answers_may_come_in_a_batch(serve: Serve, server: Server) -> None:
+async def test_responses_may_be_in_a_batch(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/transports: an array batching one or more responses."""
     site = await serve(server)
     session = await site.initialize(R2, {"sampling": {}})
@@ -597,7 +593,7 @@ async def test_a_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: S
 
 @pytest.mark.requirement("questions.on-the-stream")
 @pytest.mark.parametrize("revision", [R3, R4])
-async def test_a_question_travels_on_the_stream_of_its_call(serve: Serve, server: Server, revision: str) -> None:
+async def test_server_request_is_sent_on_the_stream_of_its_call(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports: requests on a POST stream SHOULD relate to it; the answer is a POST of its own, 202."""
     site = await serve(server)
     session = await site.initialize(revision, ELICIT)
@@ -631,7 +627,7 @@ async def test_a_refused_question_is_the_tools_failure(serve: Serve, server: Ser
 
 
 @pytest.mark.requirement("lifecycle.negotiated-capabilities")
-async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: Server) -> None:
+async def test_unsupported_server_request_is_not_sent(serve: Serve, server: Server) -> None:
     """basic/lifecycle, Operation: MUST only use capabilities that were negotiated."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -640,7 +636,7 @@ async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: S
     assert response.json["result"]["isError"] is True
 
 
-async def test_a_client_that_hears_of_no_events_is_not_asked(serve: Serve, server: Server) -> None:
+async def test_client_without_event_streams_receives_no_server_requests(serve: Serve, server: Server) -> None:
     """It takes JSON alone and has opened no stream, so that the question would never reach it."""
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)
@@ -661,7 +657,7 @@ async def test_a_client_that_listens_may_answer_in_json(serve: Serve, server: Se
     assert text_of((await raw.response()).json) == "yes"
 
 
-async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Server) -> None:
+async def test_cancelled_call_cancels_its_server_request(serve: Serve, server: Server) -> None:
     """basic/utilities/cancellation: whoever stops waiting for a request says so."""
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)
@@ -757,7 +753,7 @@ async def test_a_message_is_sent_on_one_stream_only(serve: Serve, server: Server
 
 
 @pytest.mark.requirement("progress.own-stream")
-async def test_a_call_says_what_it_has_to_say_on_its_own_stream(serve: Serve, server: Server) -> None:
+async def test_call_notifications_use_the_stream_of_the_call(serve: Serve, server: Server) -> None:
     """basic/transports: progress SHOULD relate to the request whose stream it is on."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -905,7 +901,7 @@ async def test_a_lost_get_stream_is_resumed_where_it_was(serve: Serve, server: S
 
 
 @pytest.mark.requirement("sessions.resumed")
-async def test_coming_back_twice_brings_nothing_twice(serve: Serve, server: Server, held: Any) -> None:
+async def test_resuming_twice_repeats_no_event(serve: Serve, server: Server, held: Any) -> None:
     """2025-11-25, basic/transports, Resumability: after the last event it has seen, whatever that event was.
 
     A stream that is resumed may begin with an event that has an id and no data. If a client comes back with that
@@ -933,7 +929,7 @@ async def test_coming_back_twice_brings_nothing_twice(serve: Serve, server: Serv
     assert text_of(await final.message()) == "said"
 
 
-async def test_a_get_stream_that_is_opened_again_brings_nothing_twice(serve: Serve, server: Server) -> None:
+async def test_reopened_get_stream_repeats_no_event(serve: Serve, server: Server) -> None:
     """The same for the GET stream, whose first event has an id too."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -956,7 +952,7 @@ async def test_a_get_stream_that_is_opened_again_brings_nothing_twice(serve: Ser
 
 
 @pytest.mark.requirement("sessions.let-go")
-async def test_the_server_may_let_a_client_go_and_it_comes_back(serve: Serve, server: Server, held: Any) -> None:
+async def test_server_may_close_a_stream_and_client_resumes(serve: Serve, server: Server, held: Any) -> None:
     """2025-11-25, basic/transports: the server MAY close after an event with an id; the client polls (SEP-1699)."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1011,7 +1007,7 @@ async def test_the_store_of_events_is_bounded_in_bytes(serve: Serve, server: Ser
 @pytest.mark.parametrize(
     "last", ["nonsense", "", "99-1", "-", "1-", "0-99999999999999999999", "²-1", "999999999999999-1"]
 )
-async def test_an_event_id_that_is_not_ours_is_no_trouble(serve: Serve, server: Server, last: str) -> None:
+async def test_unknown_event_id_is_ignored(serve: Serve, server: Server, last: str) -> None:
     """basic/transports, Resumability: MAY replay. An id that never was is answered with a stream, or refused."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1021,7 +1017,7 @@ async def test_an_event_id_that_is_not_ours_is_no_trouble(serve: Serve, server: 
     assert (await session.post(LIST)).status == 200
 
 
-async def test_an_event_id_of_another_session_gives_nothing(serve: Serve, server: Server) -> None:
+async def test_event_id_of_another_session_replays_nothing(serve: Serve, server: Server) -> None:
     """Events belong to the session: the id of somebody else's is not a way to them."""
     site = await serve(server)
     one, other = await site.initialize(R3), await site.initialize(R3)
@@ -1153,9 +1149,7 @@ async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, ser
     assert len(said.messages) == 201
 
 
-async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else(
-    serve: Serve, server: Server, held: Any
-) -> None:
+async def test_slow_reader_loses_only_its_connection(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md, Limits: 1 MiB unread. The work goes on, and the end of it can be resumed."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1176,7 +1170,7 @@ async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else
 # What is said while no stream is open
 
 
-async def test_an_idle_session_keeps_little_of_what_it_misses(serve: Serve, server: Server) -> None:
+async def test_idle_session_buffers_few_events(serve: Serve, server: Server) -> None:
     """Two hundred changes of a list are one to who was not there, and cost nothing until it is."""
     site = await serve(server)
     idle = [await site.initialize(R4) for _ in range(5)]
@@ -1332,7 +1326,7 @@ async def test_a_question_waits_until_the_client_is_ready(
 
 
 @pytest.mark.parametrize("revision", [R2, R3, R4])
-async def test_an_error_has_the_id_that_its_revision_wants(serve: Serve, server: Server, revision: str) -> None:
+async def test_error_id_follows_the_protocol_version(serve: Serve, server: Server, revision: str) -> None:
     """Up to 2025-06-18 an id that could not be read is null; from 2025-11-25 on it is left out. One that could be read
     is said again."""
     site = await serve(server)

@@ -20,7 +20,7 @@ from portico import Context, Server
 from support import debian, nginx
 from support.storm import times
 
-from .conftest import PATIENCE, Raw, Session, Site, call_message, until
+from .conftest import TIMEOUT_SECONDS, Raw, Session, Site, call_message, until
 
 CONNECTIONS = 20
 CALLS = times(400, 20_000)
@@ -82,7 +82,7 @@ class Bodies:
         """Does not take its cancellation for an answer."""
         await ctx.report_progress(1, None, mark)
         try:
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(TIMEOUT_SECONDS)
         except asyncio.CancelledError:
             await self._speak(mark, ctx, "stubborn")
         return mark
@@ -187,13 +187,13 @@ async def soak(bodies: Bodies, site: Site) -> None:
 
 
 @pytest.mark.requirement("logging.own-stream", "http.own-answer")
-async def test_each_answer_holds_its_own(serve: Callable[..., Awaitable[Any]]) -> None:
+async def test_each_response_counts_its_body(serve: Callable[..., Awaitable[Any]]) -> None:
     bodies = Bodies()
     await soak(bodies, await serve(bodies.server, max_concurrent_requests_per_client=CALLS))
 
 
 @pytest.mark.requirement("http.own-answer")
-async def test_each_answer_holds_its_own_behind_a_proxy_that_pools(
+async def test_each_response_counts_its_body_behind_a_pooling_proxy(
     serve: Callable[..., Awaitable[Any]], at: Callable[..., Site]
 ) -> None:
     """Two clients of the proxy follow one another on one connection to us."""
@@ -207,7 +207,7 @@ async def test_each_answer_holds_its_own_behind_a_proxy_that_pools(
 
 
 @pytest.mark.requirement("http.own-answer")
-async def test_each_answer_holds_its_own_under_asgi(at: Callable[..., Site]) -> None:
+async def test_each_response_counts_its_body_under_asgi(at: Callable[..., Site]) -> None:
     bodies = Bodies()
     async with under_uvicorn(bodies.server) as port:
         await soak(bodies, at(port))

@@ -131,10 +131,10 @@ async def test_a_request_is_judged_in_the_order_of_the_ladder(
 
 
 @pytest.mark.requirement("jsonrpc.unreadable-id-absent")
-async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(serve: Serve, server: Server) -> None:
+async def test_error_has_the_request_id_if_known(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, section 5: an id that could not be read is left out, never null."""
     site = await serve(server)
-    known = await site.modern("tools/list", id="seven", meta={"clientCapabilities": None})
+    known = await site.request_stateless("tools/list", id="seven", meta={"clientCapabilities": None})
     assert known.json["id"] == "seven"
     fields = {"content-type": "application/json", "mcp-protocol-version": "2026-07-28"}
     unknown = await site.request("POST", "/mcp", fields, b"{")
@@ -146,7 +146,7 @@ async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(se
 async def test_a_missing_meta_key_is_invalid_params(serve: Serve, server: Server, missing: str) -> None:
     """2026-07-28, basic, General fields: -32602 and 400, and it comes before the headers are compared."""
     site = await serve(server)
-    response = await site.modern("tools/list", meta={missing: None}, headers={"mcp-method": "wrong"})
+    response = await site.request_stateless("tools/list", meta={missing: None}, headers={"mcp-method": "wrong"})
     assert response.error == (400, -32602)
     assert missing in response.json["error"]["message"]
 
@@ -165,7 +165,7 @@ async def test_header_and_body_of_different_versions_are_a_mismatch(serve: Serve
     """Header 2026-07-28 with body v999 is -32020, not -32022."""
     site = await serve(server)
     for header, body in ((MODERN, "v999"), ("v999", MODERN), ("2025-11-25", MODERN), (MODERN, "2025-11-25")):
-        response = await site.modern(
+        response = await site.request_stateless(
             "tools/list", meta={"protocolVersion": body}, headers={"mcp-protocol-version": header}
         )
         assert response.error == (400, -32020), (header, body)
@@ -178,11 +178,11 @@ async def test_an_unsupported_version_is_reported_with_what_is_supported(
 ) -> None:
     """2026-07-28, basic/versioning: -32022 with `supported` and `requested`, 400; the same list as discover's."""
     site = await serve(server)
-    response = await site.modern("tools/list", meta={"protocolVersion": version})
+    response = await site.request_stateless("tools/list", meta={"protocolVersion": version})
     assert response.error == (400, -32022)
     data = response.json["error"]["data"]
     assert data["requested"] == version
-    discovered = (await site.modern("server/discover")).json["result"]
+    discovered = (await site.request_stateless("server/discover")).json["result"]
     assert data["supported"] == discovered["supportedVersions"]
 
 
@@ -193,11 +193,11 @@ async def test_an_unsupported_version_is_reported_with_what_is_supported(
 async def test_a_method_that_this_revision_has_not_is_404(serve: Serve, server: Server, method: str) -> None:
     """2026-07-28, basic/transports: -32601 is 404; the era is decided before the method."""
     site = await serve(server)
-    assert (await site.modern(method)).error == (404, -32601)
+    assert (await site.request_stateless(method)).error == (404, -32601)
 
 
 @pytest.mark.requirement("modern.missing-capability")
-async def test_a_missing_capability_is_400_also_when_it_is_found_out_late(serve: Serve, server: Server) -> None:
+async def test_missing_capability_is_400_even_if_found_late(serve: Serve, server: Server) -> None:
     """2026-07-28, basic, Error Codes: -32021 is 400 wherever it arises, with a ClientCapabilities object."""
     site = await serve(server)
     response = await site.call("ask")
@@ -209,7 +209,7 @@ async def test_errors_of_the_handler_are_http_200(serve: Serve, server: Server) 
     """200, except the codes with a MUST."""
     site = await serve(server)
     assert (await site.call("nothing")).error == (200, -32602)
-    assert (await site.modern("resources/read", {"uri": "gone://x"})).error == (200, -32602)
+    assert (await site.request_stateless("resources/read", {"uri": "gone://x"})).error == (200, -32602)
     wrong = await site.call("echo", {"text": 1})
     assert wrong.status == 200
     assert wrong.json["result"]["isError"] is True
@@ -238,7 +238,7 @@ async def test_the_headers_have_any_case(serve: Serve, server: Server) -> None:
 
 
 @pytest.mark.parametrize("blank", ["  echo", "echo  ", "\techo\t", " \t echo \t "])
-async def test_white_space_around_a_value_means_nothing(serve: Serve, server: Server, blank: str) -> None:
+async def test_white_space_around_header_values_is_ignored(serve: Serve, server: Server, blank: str) -> None:
     """RFC 9110 5.5: optional white space is not part of the value."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"mcp-name": blank})).status == 200
@@ -272,7 +272,7 @@ async def test_a_header_that_stands_twice_is_a_mismatch(serve: Serve, routed: Se
 
 
 @pytest.mark.parametrize("header", ["host", "origin", "authorization", "content-type"])
-async def test_a_header_that_decides_who_is_let_in_stands_once(serve: Serve, server: Server, header: str) -> None:
+async def test_duplicate_security_headers_are_rejected(serve: Serve, server: Server, header: str) -> None:
     """RFC 9110 5.3: only list-based fields may repeat; two parties could believe different ones."""
     site = await serve(server, token="t")
     value = {
@@ -298,7 +298,7 @@ async def test_a_header_that_decides_who_is_let_in_stands_once(serve: Serve, ser
 async def test_a_name_may_be_base64_of_its_utf_8(serve: Serve, server: Server, uri: str, header: str) -> None:
     """2026-07-28, basic/transports, Value encoding: decoded before it is compared."""
     site = await serve(server)
-    assert (await site.modern("resources/read", {"uri": uri}, headers={"mcp-name": header})).status == 200
+    assert (await site.request_stateless("resources/read", {"uri": uri}, headers={"mcp-name": header})).status == 200
 
 
 @pytest.mark.requirement("http.header-base64")
@@ -320,7 +320,7 @@ async def test_a_name_may_be_base64_of_its_utf_8(serve: Serve, server: Server, u
 async def test_invalid_base64_in_mcp_name_is_a_header_mismatch(serve: Serve, server: Server, header: str) -> None:
     """2026-07-28, basic/transports, Value encoding: bad padding or alphabet is -32020; other markers are literal."""
     site = await serve(server)
-    response = await site.modern("resources/read", {"uri": "note://a"}, headers={"mcp-name": header})
+    response = await site.request_stateless("resources/read", {"uri": "note://a"}, headers={"mcp-name": header})
     assert response.error == (400, -32020)
 
 
@@ -329,10 +329,10 @@ async def test_mcp_name_in_base64_form_is_always_decoded(serve: Serve, server: S
     """The same section: a value that is itself of the form must be wrapped, or a gateway would read another name."""
     server.prompt("=?base64?YQ==?=")(lambda: "misleading")
     site = await serve(server)
-    literal = await site.modern("prompts/get", {"name": "=?base64?YQ==?="})
+    literal = await site.request_stateless("prompts/get", {"name": "=?base64?YQ==?="})
     assert literal.error == (400, -32020)
     wrapped = {"mcp-name": based("=?base64?YQ==?=")}
-    assert (await site.modern("prompts/get", {"name": "=?base64?YQ==?="}, headers=wrapped)).status == 200
+    assert (await site.request_stateless("prompts/get", {"name": "=?base64?YQ==?="}, headers=wrapped)).status == 200
 
 
 @pytest.mark.requirement("http.header-base64")
@@ -340,7 +340,7 @@ async def test_a_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -
     """The same section: only visible ASCII, space and tab stand plain; anything else is malformed."""
     site = await serve(server)
     raw = {"mcp-name": "note://öst".encode().decode("latin-1")}
-    assert (await site.modern("resources/read", {"uri": "note://öst"}, headers=raw)).error == (400, -32020)
+    assert (await site.request_stateless("resources/read", {"uri": "note://öst"}, headers=raw)).error == (400, -32020)
 
 
 # Parameters in headers
@@ -371,7 +371,7 @@ async def test_a_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -
         ({"free": "x"}, {"Mcp-Param-Unknown": "forwarded"}),
     ],
 )
-async def test_a_parameter_in_a_header_says_what_the_body_says(
+async def test_mirrored_header_must_equal_the_body(
     serve: Serve, routed: Server, arguments: dict[str, Any], headers: dict[str, str]
 ) -> None:
     """2026-07-28, basic/transports, Custom headers."""
@@ -459,7 +459,7 @@ async def test_the_path_can_be_chosen(serve: Serve, server: Server) -> None:
 
 @pytest.mark.requirement("http.json-or-events")
 @pytest.mark.parametrize("tool", ["echo", "later"])
-async def test_an_answer_is_json_when_nothing_was_said_before_it(serve: Serve, server: Server, tool: str) -> None:
+async def test_response_is_json_without_earlier_messages(serve: Serve, server: Server, tool: str) -> None:
     """2026-07-28, basic/transports: either form is allowed; plain JSON is what can still have a status."""
     site = await serve(server)
     response = await site.call(tool, {"text": "hi"}, id="one")
@@ -469,7 +469,7 @@ async def test_an_answer_is_json_when_nothing_was_said_before_it(serve: Serve, s
 
 
 @pytest.mark.requirement("http.json-or-events")
-async def test_an_answer_becomes_events_when_something_was_said(serve: Serve, server: Server) -> None:
+async def test_response_is_an_event_stream_after_a_message(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/transports: notifications of this request, then its response, then the end."""
     site = await serve(server)
     response = await site.call("talk", {"count": 3}, meta={"progressToken": "t"})
@@ -542,7 +542,7 @@ async def test_a_question_is_a_result(serve: Serve, server: Server) -> None:
     (key,) = asked["inputRequests"]
     answer = {key: {"action": "accept", "content": {"value": "blue"}}}
     retry = {"name": "ask", "arguments": {}, "inputResponses": answer, "requestState": asked["requestState"]}
-    done = await site.modern("tools/call", retry, id=2, meta=meta)
+    done = await site.request_stateless("tools/call", retry, id=2, meta=meta)
     assert done.json["result"]["content"][0]["text"] == "blue"
 
 
@@ -573,7 +573,7 @@ async def test_a_client_that_accepts_nothing_we_have_is_informed(serve: Serve, s
         (None, 415),
     ],
 )
-async def test_the_body_is_json_and_says_so(serve: Serve, server: Server, kind: str | None, status: int) -> None:
+async def test_body_must_be_json_by_content_type(serve: Serve, server: Server, kind: str | None, status: int) -> None:
     """RFC 9110 15.5.16; a form of a page in a browser must not become a call without a preflight."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"content-type": kind})).status == status
@@ -616,7 +616,7 @@ async def test_a_session_is_ignored_and_never_given(serve: Serve, server: Server
 
 
 @pytest.mark.requirement("modern.no-memory")
-async def test_nothing_is_remembered_from_one_request_to_the_next(serve: Serve, server: Server) -> None:
+async def test_requests_share_no_state(serve: Serve, server: Server) -> None:
     """Capabilities of one request do not count for the next on the same connection."""
     site = await serve(server)
     raw = await site.connect()
@@ -667,7 +667,7 @@ async def test_a_closed_stream_cancels_the_body(serve: Serve, server: Server, he
 
 
 @pytest.mark.requirement("cancellation.http-disconnect")
-async def test_one_call_that_is_gone_leaves_the_others_alone(
+async def test_disconnected_call_does_not_affect_others(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
     """2026-07-28, basic/patterns/cancellation: it cancels that request."""
@@ -711,7 +711,7 @@ async def test_a_listen_without_the_capability_is_acknowledged_without_it(serve:
 
 
 @pytest.mark.requirement("subscriptions.filter")
-async def test_changes_reach_those_who_asked_and_nobody_else(serve: Serve, server: Server) -> None:
+async def test_changes_are_sent_to_subscribers_only(serve: Serve, server: Server) -> None:
     """The same section: nothing that was not asked for, each event tagged with its subscription."""
     site = await serve(server)
     tools = await site.listen(1, toolsListChanged=True)
@@ -754,7 +754,7 @@ async def test_an_idle_stream_is_kept_alive_by_comments(
     assert await raw.until_comment()
 
 
-async def test_a_call_that_has_said_nothing_is_not_begun_by_a_comment(serve: Serve, server: Server, held: Any) -> None:
+async def test_keepalive_does_not_start_a_response(serve: Serve, server: Server, held: Any) -> None:
     """A stream must not be committed to before the answer's status is known."""
     site = await serve(server)
     raw = await site.connect()
@@ -865,9 +865,7 @@ async def test_a_token_in_the_query_is_no_token(serve: Serve, server: Server) ->
 
 
 @pytest.mark.parametrize("path", ["/healthcare", "/health/mcp", "/healthz-and-more"])
-async def test_an_endpoint_whose_name_begins_like_health_needs_the_token_too(
-    serve: Serve, server: Server, path: str
-) -> None:
+async def test_endpoint_named_like_health_requires_the_token(serve: Serve, server: Server, path: str) -> None:
     """docs/how-to/deploy.md: /health needs no token. Nothing else may be reached without one."""
     site = await serve(server, token="right", path=path)
     response = await site.call("echo", {"text": "x"}, path=path, headers={"authorization": None})
@@ -887,6 +885,6 @@ async def test_an_endpoint_whose_name_begins_like_health_needs_the_token_too(
 )
 async def test_a_name_has_a_bound(serve: Serve, server: Server, method: str, params: Any) -> None:
     """A URI of 4 MiB was matched against every template for seconds, and then repeated."""
-    response = await (await serve(server)).modern(method, params, headers={"mcp-name": "n"})
+    response = await (await serve(server)).request_stateless(method, params, headers={"mcp-name": "n"})
     assert response.json["error"]["code"] == -32602
     assert len(response.body) < 1000

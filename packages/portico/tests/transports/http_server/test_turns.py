@@ -138,7 +138,7 @@ async def test_disconnected_calls_do_not_count_towards_the_queue_limit(
         assert (await raw.response()).json["result"]["isError"] is False
 
 
-async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next() -> None:
+async def test_slot_granted_during_cancellation_passes_on() -> None:
     shares, release, done = fair_queue.FairScheduler(), asyncio.Event(), []
 
     async def body(who: str) -> None:
@@ -191,7 +191,7 @@ async def test_places_are_shared_between_callers_and_waiting_is_bounded() -> Non
     assert (places._running, places._held, places._turns.size) == (0, {}, 0)
 
 
-async def test_a_place_goes_to_the_next_caller_that_may_have_one() -> None:
+async def test_slot_passes_to_the_next_eligible_caller() -> None:
     places = fair_queue.FairPlaces(2, 1, waiting=10, waiting_total=10, seconds=10.0)
     entered: list[str] = []
     third = asyncio.Event()

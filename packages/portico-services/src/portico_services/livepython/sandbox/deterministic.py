@@ -73,7 +73,7 @@ def _clock_datetime(clock: ScriptClock) -> type:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, _RealDatetime)
 
-    class Clocked(_RealDatetime, metaclass=DatetimeKind):
+    class ScriptDatetime(_RealDatetime, metaclass=DatetimeKind):
         @classmethod
         def now(cls, tz: datetimes.tzinfo | None = None) -> Any:
             return cls.fromtimestamp(clock.time(), tz)
@@ -86,9 +86,9 @@ def _clock_datetime(clock: ScriptClock) -> type:
         def today(cls) -> Any:
             return cls.now()
 
-    Clocked.__name__ = Clocked.__qualname__ = "datetime"
-    Clocked.__module__ = "datetime"
-    return Clocked
+    ScriptDatetime.__name__ = ScriptDatetime.__qualname__ = "datetime"
+    ScriptDatetime.__module__ = "datetime"
+    return ScriptDatetime
 
 
 def seed_random(seed: str) -> None:
@@ -97,16 +97,16 @@ def seed_random(seed: str) -> None:
     source = random.Random(seed)
     random.seed(source.getrandbits(64))
 
-    class Seeded(random.Random):
+    class SeededRandom(random.Random):
         def seed(self, a: Any = None, version: int = 2) -> None:
             super().seed(source.getrandbits(64) if a is None else a, version)
 
-    Seeded.__name__ = Seeded.__qualname__ = "Random"
-    own = Seeded()
+    SeededRandom.__name__ = SeededRandom.__qualname__ = "Random"
+    own = SeededRandom()
     for name in dir(random):
         # The functions of the module are bound methods of one hidden instance.
         if getattr(getattr(random, name), "__self__", None) is random._inst:
             setattr(random, name, getattr(own, name))
     bytes_of = lambda size, flags=0: source.randbytes(size)  # noqa: E731
-    _patch_module(random, Random=Seeded, _inst=own, _urandom=bytes_of)
+    _patch_module(random, Random=SeededRandom, _inst=own, _urandom=bytes_of)
     _patch_module(os, urandom=bytes_of, getrandom=bytes_of)

@@ -36,7 +36,7 @@ def search_as_of(
     scored: dict[str, MemoryRecord] = {}
     best: list[_Rank] = []
 
-    def take(item: MemoryRecord, least: float = 0.0) -> None:
+    def add_candidate(item: MemoryRecord, least: float = 0.0) -> None:
         rank = (max(least, retrieval.term_coverage(item, terms)), item.at, item.id)
         if len(best) < most:
             heapq.heappush(best, rank)
@@ -48,9 +48,9 @@ def search_as_of(
         scored[item.id] = item
 
     for item, is_like in _unchanged_since(tx, words, filter, moment, most):
-        take(item, reranker.MIN_STRONG_SHARE if is_like else 0.0)
+        add_candidate(item, reranker.MIN_STRONG_SHARE if is_like else 0.0)
     for item in _changed_since(tx, filter, moment):
-        take(item)
+        add_candidate(item)
     ranked = sorted(best, key=lambda rank: (-rank[0], -rank[1], rank[2]))
     # Results that match nothing are returned only if nothing matches at all.
     result = [rank for rank in ranked if rank[0]] or ranked

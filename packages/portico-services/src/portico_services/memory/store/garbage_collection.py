@@ -99,13 +99,13 @@ async def _for_each_batch(
             lambda tx: tx.fetch_one(int, f"select count(*) from memory where {condition}", values)
         )
 
-    def some(tx: Transaction) -> int:
+    def delete_batch(tx: Transaction) -> int:
         where = records.select_where(tx, condition, values, WRITE_BATCH_SIZE)
         do(tx, where)
         return len(where)
 
     total = 0
-    while count := await memories.write(some):
+    while count := await memories.write(delete_batch):
         total += count
         done(total)
     return total
@@ -132,7 +132,7 @@ async def erase_memories(
         scoped = memories.restrict_to_visible(MemoryFilter().with_condition("author", author), every_project=True)
     now = timestamps.now_ms()
 
-    def some(tx: Transaction) -> int:
+    def delete_batch(tx: Transaction) -> int:
         if tx.engine == "sqlite":
             # Overwrite deleted content instead of leaving it in the file until the page is reused.
             tx.fetch_all(int, "pragma secure_delete = on")
@@ -145,8 +145,8 @@ async def erase_memories(
         tx.execute("update memory_synced set digest = '' where memory in :ids", {"ids": [item.id for item in result]})
         return len(result)
 
-    total = await memories.write(some)
-    while scoped is not None and total and (count := await memories.write(some)):
+    total = await memories.write(delete_batch)
+    while scoped is not None and total and (count := await memories.write(delete_batch)):
         total += count
         done(total)
     return total

@@ -419,12 +419,12 @@ class MemoryStore:
         total = await self.read(lambda tx: tx.fetch_one(int, "select count(*) from memory"))
         count, last = 0, ""
 
-        def some(tx: Transaction) -> list[MemoryRecord]:
+        def reindex_batch(tx: Transaction) -> list[MemoryRecord]:
             where = records.select_where(tx, "memory.id > :last", {"last": last}, WRITE_BATCH_SIZE)
             entities.reindex_mentions(tx, where)
             return where
 
-        while result := await self.write(some):
+        while result := await self.write(reindex_batch):
             count, last = count + len(result), result[-1].id
             done(count, 2 * total)
         # Entities first: searches by text keep working on the old index until this point.

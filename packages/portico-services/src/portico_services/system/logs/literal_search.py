@@ -32,7 +32,7 @@ _KEY = _PREFIX + rb"([A-Z][a-z]{2} [ \d]\d|\d\d[-/]\d\d|\d{4}) "
 _DAY_KEY = re.compile(rb"\n" + _KEY)
 
 
-class Days:
+class DateRangeSearch:
     """Days of a block of lines: start offset and last microsecond of each."""
 
     def __init__(self, begins: list[int], ends: list[int]) -> None:
@@ -49,10 +49,10 @@ class Days:
         return self._ends[0] - DAY_US + 1 if self._ends else newest
 
 
-NO_DAYS = Days([], [])
+NO_DAYS = DateRangeSearch([], [])
 
 
-def days_of(data: bytes, newest: int) -> Days | None:
+def days_of(data: bytes, newest: int) -> DateRangeSearch | None:
     """Return the days of a block of lines whose last line is not newer than `newest`.
 
     Return None if the line starts do not determine them, or if the days are not in order: then the year of a line
@@ -74,7 +74,7 @@ def days_of(data: bytes, newest: int) -> Days | None:
         bound = moment.time
         begins.append(begin)
         ends.append(bound + DAY_US - 1)
-    return Days(begins[::-1], ends[::-1]) if runs else None
+    return DateRangeSearch(begins[::-1], ends[::-1]) if runs else None
 
 
 @lru_cache(1024)

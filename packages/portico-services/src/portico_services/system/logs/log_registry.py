@@ -170,7 +170,7 @@ class LogRegistry:
             offset = before + to_skip
         size = min(limit, MAX_PAGE_ENTRIES)
         page = page or self._pages.number(question, offset, size)
-        counting = _Counting(self, log, query, fits, is_first=cursor is None)
+        counting = _LineCounter(self, log, query, fits, is_first=cursor is None)
         scan = _QueryScan(log, query, position, self.clock, seconds, fits, oldest_first=oldest_first)
         with closing(scan):
             skipped = scan.skip(to_skip)
@@ -301,7 +301,7 @@ def _page(scan: _QueryScan, size: int) -> list[LogEntry]:
     return entries
 
 
-class _Counting:
+class _LineCounter:
     """Counts matches beyond the page. The count is cached while the log does not change, and the next call continues
     it: a total never decreases, and becomes exact after some calls.
     """

@@ -44,7 +44,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "  a.b=value     a member of an object\n"
         "  key=@file     the contents of a file; key=- for standard input\n"
         "  key:=json     a JSON value",
-        (TARGET, argument("tool", "tools", metavar="TOOL"), ARGUMENT_PAIRS),
+        (TARGET, argument("tool", "tools", metavar="TOOL", help="name of the tool"), ARGUMENT_PAIRS),
         option(
             "--arguments",
             metavar="JSON",
@@ -66,7 +66,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         examples=("inspect my_server.py", "inspect -- npx -y @modelcontextprotocol/server-everything"),
     ),
     "doctor": CommandSpec(
-        "portico doctor [TARGET] [options]\n       portico doctor [options] -- command arg …",
+        "portico doctor [TARGET] [options]\n       portico doctor [options] -- COMMAND …",
         "Check the environment, the store and a server's health: Python, extras, the\n"
         "store, the port and the configuration files of clients; with a TARGET also\n"
         "whether it responds, and where its login fails. Changes nothing.",
@@ -132,7 +132,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "TARGET URI",
         "URI -- COMMAND …",
         "Read a resource.",
-        (TARGET, argument("uri", "resources", metavar="URI")),
+        (TARGET, argument("uri", "resources", metavar="URI", help="URI of the resource")),
         FORMAT,
         SAVE_DIR,
         examples=("read my_server.py config://app",),
@@ -144,7 +144,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "Render a prompt. Its arguments are strings: key=value, key=@file, or key=- for\n"
         "standard input; key:='\"@name\"' is a JSON string, for a value that begins with @\n"
         "or is a single dash.",
-        (TARGET, argument("name", "prompts", metavar="NAME"), ARGUMENT_PAIRS),
+        (TARGET, argument("name", "prompts", metavar="NAME", help="name of the prompt"), ARGUMENT_PAIRS),
         FORMAT,
         SAVE_DIR,
         examples=("prompt my_server.py review code=@main.py",),
@@ -154,7 +154,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "Log in to a server with OAuth and store the token, which other commands then use.\n"
         "Opens a browser; without one, shows a code to enter on another device if the\n"
         "authorization server supports it (RFC 8628).",
-        (argument("url", metavar="URL"),),
+        (argument("url", metavar="URL", help="URL of the server"),),
         {
             "": (
                 option("--device", action="store_true", help="show a code to enter on another device"),
@@ -175,7 +175,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
     "logout": CommandSpec(
         "portico logout URL",
         "Delete the stored token of a server. The token is not revoked.",
-        (argument("url", metavar="URL"),),
+        (argument("url", metavar="URL", help="URL of the server"),),
         {},
         EXIT_STATUS_HELP,
         examples=("logout https://mcp.example.com/mcp",),

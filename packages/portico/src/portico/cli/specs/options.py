@@ -14,11 +14,11 @@ TARGET is one of
   path/to/file.py[:object]    a Server in a file, run inside this command
   module:object               a Server in a module, run inside this command
   path/to/mcp.json[:name]     an entry of a configuration file, or all of them
-  'command arg …'             a server to start, or at the end: -- command arg …
+  'command arg …'             a command to start; or at the end: -- COMMAND …
 """
 EXIT_STATUS_HELP = "Exit status: 0 success; 1 refused or not found; 2 usage error; 3 server\nunreachable."
-TARGET = argument("target", "target", metavar="TARGET")
-ARGUMENT_PAIRS = argument("pairs", "pairs", nargs="*", default=[], metavar="key=value")
+TARGET = argument("target", "target", metavar="TARGET", help="server: a URL, file, module or command (see below)")
+ARGUMENT_PAIRS = argument("pairs", "pairs", nargs="*", default=[], metavar="key=value", help="arguments by name")
 
 # Values
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 DEFAULT_WIDTH_COLUMNS = 80
 # Examples in the help of a command.
 MAX_EXAMPLES = 4
+# Shorter lines end a paragraph or belong to a list.
+MIN_WRAPPED_CHARS = 50
 
 
 @cache
@@ -37,12 +39,32 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=_width())
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap long lines, each aligned to its own second column."""
-        return "\n".join(wrap_line(line, width) for line in text.split("\n"))
+        """Join the lines of each paragraph, and wrap long lines, each aligned to its own second column."""
+        return "\n".join(wrap_line(line, width) for line in join_paragraphs(text).split("\n"))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # argparse would break `portico-services` at its hyphen.
+        from textwrap import wrap
+
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _format_usage(self, *arguments: Any) -> str:
         usage = super()._format_usage(*arguments)
         return "\n".join(wrap_line(line, self._width, len("usage: ")) for line in usage.split("\n"))
+
+
+def join_paragraphs(text: str) -> str:
+    """Join lines that were wrapped in the source; lists and the rows of a table remain separate lines."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        before = lines[-1] if lines else ""
+        is_prose = len(before) >= MIN_WRAPPED_CHARS and not before.startswith(" ") and "  " not in before + line
+        is_second_column = line.startswith(" " * 8) and re.match(r" +\S+( \S+)*  +\S", before)
+        if line and ((is_prose and not line.startswith(("Exit status:", "Settings:"))) or is_second_column):
+            lines[-1] = f"{before} {line.lstrip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def wrap_line(line: str, width: int, indent: int | None = None) -> str:
@@ -173,8 +195,8 @@ class CommandSpec(NamedTuple):
         epilog = f"{self._format_examples(command, action)}\n{self.epilog}"
         usage = self.usage
         if action:
-            words = [item.options.get("metavar", item.name.upper()) for item in self.arguments if item.name != "action"]
-            usage = " ".join(["portico", command, action, *(f"[{name} …]" for name in words), "[options]"])
+            words = [_format_operand(item) for item in self.arguments if item.name != "action"]
+            usage = " ".join(["portico", command, action, *words, "[options]"])
         parser = CommandParser(command, usage, "" if action else self.description, epilog)
         parser.owners = owners
         if not action and owners:
@@ -197,6 +219,14 @@ class CommandSpec(NamedTuple):
         begin = f"{command} {action}".strip()
         lines = [line for line in self.examples if f"{line} ".startswith(f"{begin} ")][:MAX_EXAMPLES]
         return "".join(["Examples:\n" if len(lines) > 1 else "Example:\n", *(f"  portico {line}\n" for line in lines)])
+
+
+def _format_operand(operand: Argument) -> str:
+    """Return a positional argument as it is written in a usage line."""
+    name: str = operand.options.get("metavar", operand.name.upper())
+    if "nargs" not in operand.options:
+        return name
+    return f"[{name}]" if operand.options["nargs"] == "?" else f"[{name} …]"
 
 
 def argument(name: str, kind: str = "", *, completions: tuple[str, ...] = (), **options: Any) -> Argument:

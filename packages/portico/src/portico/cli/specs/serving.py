@@ -226,7 +226,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "Serve a recording: the same request gets the same response, with the same\n"
         "server-to-client requests and notifications before it. Equal requests are\n"
         "answered in the order of the recording.",
-        (argument("file", "file", metavar="FILE"),),
+        (argument("file", "file", metavar="FILE", help="Python file with a Server"),),
         {
             "": (
                 option(

@@ -85,7 +85,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
     "completion": CommandSpec(
         "portico completion bash|zsh|fish",
         "Print a shell completion script.",
-        (argument("shell", choices=("bash", "zsh", "fish")),),
+        (argument("shell", choices=("bash", "zsh", "fish"), help="shell to complete in"),),
         {},
         'bash:  eval "$(portico completion bash)"    in ~/.bashrc\n'
         'zsh:   eval "$(portico completion zsh)"     in ~/.zshrc, after compinit\n'

@@ -11,7 +11,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "List, show, cancel or retry the tasks in a store. An ID may be abbreviated.",
         (
             argument("action", choices=("list", "show", "cancel", "retry")),
-            argument("ids", nargs="*", default=[], metavar="ID"),
+            argument("ids", nargs="*", default=[], metavar="ID", help="ID of a task"),
         ),
         {
             "": (

@@ -15,29 +15,29 @@ from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jws import ParsedJws, parse_pem
 from portico.auth.verifiers.jwt import ALGORITHMS, JwtVerifier
 from portico.compat.mcp_sdk.auth import AuthProvider, TokenVerifier, required_by, server_url, to_verifier
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 from portico.protocol.errors import UsageError
 
 _CACHED = "Portico caches keys and results itself; leave it out"
 _FETCHED = "Portico fetches with its own HTTP client and its own limits; leave it out"
 _BASE_URL = "base_url is the URL of the server and of the resource"
 _VERIFIER_UNSUPPORTED = {
-    "http_client": Unsupported(_FETCHED),
-    "timeout_seconds": Unsupported(_FETCHED),
-    "jwks_refresh_interval": Unsupported(_CACHED),
-    "cache_ttl_seconds": Unsupported(_CACHED),
-    "max_cache_size": Unsupported(_CACHED),
-    "ssrf_safe": Unsupported("private addresses are always refused", accepted=(None, True)),
-    "client_auth_method": Unsupported(
+    "http_client": UnsupportedFeature(_FETCHED),
+    "timeout_seconds": UnsupportedFeature(_FETCHED),
+    "jwks_refresh_interval": UnsupportedFeature(_CACHED),
+    "cache_ttl_seconds": UnsupportedFeature(_CACHED),
+    "max_cache_size": UnsupportedFeature(_CACHED),
+    "ssrf_safe": UnsupportedFeature("private addresses are always refused", accepted=(None, True)),
+    "client_auth_method": UnsupportedFeature(
         "the client authenticates with HTTP Basic", accepted=(None, "client_secret_basic")
     ),
-    "resource_base_url": Unsupported(_BASE_URL),
+    "resource_base_url": UnsupportedFeature(_BASE_URL),
 }
 _PROVIDER_UNSUPPORTED = {
-    "resource_base_url": Unsupported(_BASE_URL),
-    "resource_documentation": Unsupported("use ResourceServer(resource_documentation=…)"),
-    "challenge_scopes": Unsupported("use required_scopes="),
-    "server_source_id": Unsupported("omit it: the first verifier that accepts a token decides"),
+    "resource_base_url": UnsupportedFeature(_BASE_URL),
+    "resource_documentation": UnsupportedFeature("use ResourceServer(resource_documentation=…)"),
+    "challenge_scopes": UnsupportedFeature("use required_scopes="),
+    "server_source_id": UnsupportedFeature("omit it: the first verifier that accepts a token decides"),
 }
 
 
@@ -192,7 +192,7 @@ class MultiAuth(AuthProvider):
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
         # Each verifier has its own required scopes. Adding them all to the server's would reject
         # tokens of the other verifiers.
-        others: list[Any] = [_Requiring(to_verifier(item), required_by(item)) for item in self._verifiers]
+        others: list[Any] = [_ScopeRequiringVerifier(to_verifier(item), required_by(item)) for item in self._verifiers]
         made: ResourceServer
         if self._login is None:
             made = ResourceServer(others, required_scopes=self.required_scopes, public_url=server_url(self._home))
@@ -205,7 +205,7 @@ class MultiAuth(AuthProvider):
         return made
 
 
-class _Requiring:
+class _ScopeRequiringVerifier:
     """A verifier whose tokens must have these scopes."""
 
     def __init__(self, verifier: Any, required: Collection[str]) -> None:
@@ -319,15 +319,15 @@ class IssuerAuthProvider(AuthProvider):
 _INTROSPECTED = "use IntrospectionTokenVerifier with RemoteAuthProvider"
 _ISSUER_UNSUPPORTED = {
     **_PROVIDER_UNSUPPORTED,
-    "auth_route": Unsupported("use JWTVerifier with RemoteAuthProvider", accepted=(None, "/auth/v1")),
-    "algorithm": Unsupported("use JWTVerifier(algorithm=…) as token_verifier="),
-    "client_id": Unsupported("clients have their own id at the issuer; omit it"),
-    "mcp_url": Unsupported("use base_url="),
-    "project_id": Unsupported("use config_url="),
-    "descope_base_url": Unsupported("use config_url="),
-    "introspection_client_id": Unsupported(_INTROSPECTED),
-    "introspection_client_secret": Unsupported(_INTROSPECTED),
-    "token_introspection_overrides": Unsupported(_INTROSPECTED),
+    "auth_route": UnsupportedFeature("use JWTVerifier with RemoteAuthProvider", accepted=(None, "/auth/v1")),
+    "algorithm": UnsupportedFeature("use JWTVerifier(algorithm=…) as token_verifier="),
+    "client_id": UnsupportedFeature("clients have their own id at the issuer; omit it"),
+    "mcp_url": UnsupportedFeature("use base_url="),
+    "project_id": UnsupportedFeature("use config_url="),
+    "descope_base_url": UnsupportedFeature("use config_url="),
+    "introspection_client_id": UnsupportedFeature(_INTROSPECTED),
+    "introspection_client_secret": UnsupportedFeature(_INTROSPECTED),
+    "token_introspection_overrides": UnsupportedFeature(_INTROSPECTED),
 }
 
 

@@ -6,19 +6,19 @@ from collections.abc import Collection
 from typing import Any
 
 from portico.compat.mcp_sdk import context as sdk
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 
 _VISIBILITY_UNSUPPORTED = {
-    "keys": Unsupported("use names=", accepted=(None, ())),
-    "version": Unsupported("use names= with NAME@VERSION"),
-    "components": Unsupported("use names= or tags="),
+    "keys": UnsupportedFeature("use names=", accepted=(None, ())),
+    "version": UnsupportedFeature("use names= with NAME@VERSION"),
+    "components": UnsupportedFeature("use names= or tags="),
 }
 _STATE_UNSUPPORTED = {
-    "serializable": Unsupported("store objects in the lifespan: ctx.lifespan_context", accepted=(None, True))
+    "serializable": UnsupportedFeature("store objects in the lifespan: ctx.lifespan_context", accepted=(None, True))
 }
 _ELICIT_UNSUPPORTED = {
-    "response_title": Unsupported("put it into the message"),
-    "response_description": Unsupported("put it into the message"),
+    "response_title": UnsupportedFeature("put it into the message"),
+    "response_description": UnsupportedFeature("put it into the message"),
 }
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 from portico.protocol.errors import UsageError
 from portico.server import middleware as native
 
@@ -31,13 +31,13 @@ class Middleware(native.Middleware):
 
 _PAYLOADS = "write a Middleware with on_request, which sees context.message"
 _LOGGING_UNSUPPORTED = {
-    "include_payloads": Unsupported(_PAYLOADS, accepted=(None, False)),
-    "include_payload_length": Unsupported(_PAYLOADS, accepted=(None, False)),
-    "estimate_payload_tokens": Unsupported(_PAYLOADS, accepted=(None, False)),
+    "include_payloads": UnsupportedFeature(_PAYLOADS, accepted=(None, False)),
+    "include_payload_length": UnsupportedFeature(_PAYLOADS, accepted=(None, False)),
+    "estimate_payload_tokens": UnsupportedFeature(_PAYLOADS, accepted=(None, False)),
     # Options for payloads, which are not logged.
-    "max_payload_length": Unsupported(_PAYLOADS, accepted=(None, 1000)),
-    "payload_serializer": Unsupported(_PAYLOADS),
-    "methods": Unsupported("filter the log records with a logging.Filter"),
+    "max_payload_length": UnsupportedFeature(_PAYLOADS, accepted=(None, 1000)),
+    "payload_serializer": UnsupportedFeature(_PAYLOADS),
+    "methods": UnsupportedFeature("filter the log records with a logging.Filter"),
 }
 
 
@@ -70,9 +70,9 @@ class PingMiddleware(Middleware):
 
 
 _RETRY_UNSUPPORTED = {
-    "max_delay": Unsupported("use fewer retries or a shorter base_delay", accepted=(None, 60.0)),
-    "backoff_multiplier": Unsupported("the delay doubles with each attempt", accepted=(None, 2.0)),
-    "logger": Unsupported("use LoggingMiddleware inside of it"),
+    "max_delay": UnsupportedFeature("use fewer retries or a shorter base_delay", accepted=(None, 60.0)),
+    "backoff_multiplier": UnsupportedFeature("the delay doubles with each attempt", accepted=(None, 2.0)),
+    "logger": UnsupportedFeature("use LoggingMiddleware inside of it"),
 }
 
 
@@ -92,13 +92,13 @@ class RetryMiddleware(native.RetryMiddleware):
 
 _LISTS_CACHED = "lists are cached by the server; clients cache them with FastMCP(cache_ttl=…)"
 _CACHING_UNSUPPORTED = {
-    "cache_storage": Unsupported("results are cached in memory"),
-    "list_tools_settings": Unsupported(_LISTS_CACHED),
-    "list_resources_settings": Unsupported(_LISTS_CACHED),
-    "list_prompts_settings": Unsupported(_LISTS_CACHED),
-    "read_resource_settings": Unsupported("clients cache resources with FastMCP(cache_ttl=…)"),
-    "get_prompt_settings": Unsupported("prompts are not cached"),
-    "max_item_size": Unsupported("omit it: results of any size are cached", accepted=(None, 1024 * 1024)),
+    "cache_storage": UnsupportedFeature("results are cached in memory"),
+    "list_tools_settings": UnsupportedFeature(_LISTS_CACHED),
+    "list_resources_settings": UnsupportedFeature(_LISTS_CACHED),
+    "list_prompts_settings": UnsupportedFeature(_LISTS_CACHED),
+    "read_resource_settings": UnsupportedFeature("clients cache resources with FastMCP(cache_ttl=…)"),
+    "get_prompt_settings": UnsupportedFeature("prompts are not cached"),
+    "max_item_size": UnsupportedFeature("omit it: results of any size are cached", accepted=(None, 1024 * 1024)),
 }
 
 
@@ -126,8 +126,8 @@ class ResponseCachingMiddleware(native.ResponseCachingMiddleware):
 
 
 _LIMITING_UNSUPPORTED = {
-    "truncation_suffix": Unsupported("the text ends with the number of omitted characters"),
-    "tools": Unsupported("write a Middleware with on_call_tool"),
+    "truncation_suffix": UnsupportedFeature("the text ends with the number of omitted characters"),
+    "tools": UnsupportedFeature("write a Middleware with on_call_tool"),
 }
 
 
@@ -140,10 +140,12 @@ class ResponseLimitingMiddleware(native.ResponseLimitingMiddleware):
 
 
 _ERRORS_UNSUPPORTED = {
-    "logger": Unsupported("errors are logged by portico.server"),
+    "logger": UnsupportedFeature("errors are logged by portico.server"),
     # Both apply to every server.
-    "include_traceback": Unsupported("tracebacks are in the log of portico.server", accepted=(None, True, False)),
-    "transform_errors": Unsupported("unexpected errors are never sent to clients", accepted=(None, True)),
+    "include_traceback": UnsupportedFeature(
+        "tracebacks are in the log of portico.server", accepted=(None, True, False)
+    ),
+    "transform_errors": UnsupportedFeature("unexpected errors are never sent to clients", accepted=(None, True)),
 }
 
 

@@ -8,23 +8,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from portico.compat.unsupported import Unsupported, pop_unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, pop_unsupported, reject_options
 from portico.protocol.errors import UsageError
 from portico.server.registry.service import Component, Service
 
 log = logging.getLogger("portico")
 
 _numbers = count(1)
-_LOCAL_UNSUPPORTED = {"on_duplicate": Unsupported("use FastMCP(on_duplicate=…)", accepted=(None, "error"))}
+_LOCAL_UNSUPPORTED = {"on_duplicate": UnsupportedFeature("use FastMCP(on_duplicate=…)", accepted=(None, "error"))}
 _SKILLS_UNSUPPORTED = {
     # Files are read on demand.
-    "reload": Unsupported("use True or False", accepted=(None, True, False)),
-    "main_file_name": Unsupported("the file is SKILL.md", accepted=(None, "SKILL.md")),
+    "reload": UnsupportedFeature("use True or False", accepted=(None, True, False)),
+    "main_file_name": UnsupportedFeature("the file is SKILL.md", accepted=(None, "SKILL.md")),
     # Supporting files are listed as resources and read through a template.
-    "supporting_files": Unsupported("use 'template' or 'resources'", accepted=(None, "template", "resources")),
-    "experimental_skills": Unsupported("omit it: skills are always available", accepted=(None, False, True)),
+    "supporting_files": UnsupportedFeature("use 'template' or 'resources'", accepted=(None, "template", "resources")),
+    "experimental_skills": UnsupportedFeature("omit it: skills are always available", accepted=(None, False, True)),
 }
-_PROXY_UNSUPPORTED = {"mode": Unsupported("protocol versions are translated between both sides; omit it")}
+_PROXY_UNSUPPORTED = {"mode": UnsupportedFeature("protocol versions are translated between both sides; omit it")}
 
 
 class LocalProvider(Service):

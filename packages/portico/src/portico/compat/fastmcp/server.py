@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from portico.compat.base import CompatServer, MiddlewareList
 from portico.compat.fastmcp.context import Context
-from portico.compat.unsupported import Unsupported, pop_unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, pop_unsupported, reject_options
 from portico.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,27 +16,29 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 AsgiApp = Callable[[MutableMapping[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 
-_VERSION = {"version": Unsupported("use names= with NAME@VERSION")}
+_VERSION = {"version": UnsupportedFeature("use names= with NAME@VERSION")}
 _ROUTE_UNSUPPORTED = {
     # Portico has no OpenAPI schema that could include a route.
-    "include_in_schema": Unsupported("use True or False", accepted=(None, True, False))
+    "include_in_schema": UnsupportedFeature("use True or False", accepted=(None, True, False))
 }
 _TOOL_UNSUPPORTED = {
-    "exclude_args": Unsupported("use Depends() for parameters that clients must not see"),
-    "serializer": Unsupported("return a ToolResult"),
-    "enabled": Unsupported("use server.disable(names={…})", accepted=(None, True)),
-    "app": Unsupported("use ui= with an AppPage or the path of an HTML file", accepted=(None, False)),
+    "exclude_args": UnsupportedFeature("use Depends() for parameters that clients must not see"),
+    "serializer": UnsupportedFeature("return a ToolResult"),
+    "enabled": UnsupportedFeature("use server.disable(names={…})", accepted=(None, True)),
+    "app": UnsupportedFeature("use ui= with an AppPage or the path of an HTML file", accepted=(None, False)),
 }
 _RESOURCE_UNSUPPORTED = {name: _TOOL_UNSUPPORTED[name] for name in ("enabled", "app")}
 _PROMPT_UNSUPPORTED = {"enabled": _TOOL_UNSUPPORTED["enabled"]}
 _MOUNT_UNSUPPORTED = {
-    "tool_names": Unsupported("use add_transform(ToolTransform({…})) on the mounted server", accepted=(None, {})),
-    "as_proxy": Unsupported("mount create_proxy(server)", accepted=(None, False)),
+    "tool_names": UnsupportedFeature(
+        "use add_transform(ToolTransform({…})) on the mounted server", accepted=(None, {})
+    ),
+    "as_proxy": UnsupportedFeature("mount create_proxy(server)", accepted=(None, False)),
 }
 _OPENAPI_UNSUPPORTED = {
-    "route_map_fn": Unsupported("use route_maps="),
-    "mcp_component_fn": Unsupported("use server.add_transform(ToolTransform({…}))"),
-    "httpx_client_kwargs": Unsupported("use headers=, timeout= and auth=", accepted=(None, {})),
+    "route_map_fn": UnsupportedFeature("use route_maps="),
+    "mcp_component_fn": UnsupportedFeature("use server.add_transform(ToolTransform({…}))"),
+    "httpx_client_kwargs": UnsupportedFeature("use headers=, timeout= and auth=", accepted=(None, {})),
 }
 _OPENAPI_NAMES = {"mcp_names": "rename"}
 
@@ -47,19 +49,23 @@ class FastMCP(CompatServer):
     context_class = Context
     default_name = "FastMCP"
     unsupported = {
-        "mask_error_details": Unsupported(
+        "mask_error_details": UnsupportedFeature(
             "unexpected exceptions are never sent to clients; raise ToolError with the text that they may read",
             accepted=(None, True),
         ),
-        "dereference_schemas": Unsupported("schemas have $defs, which clients resolve", accepted=(None, False)),
-        "include_fastmcp_meta": Unsupported("tags and versions are always in _meta", accepted=(None, True)),
-        "dependencies": Unsupported("declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])),
-        "session_state_store": Unsupported("state belongs to the session; store more with store=URL or in a database"),
-        "client_log_level": Unsupported("the client chooses the level; use log_level= for the server's own log"),
-        "tasks": Unsupported("use @server.tool(task=True)", accepted=(None, False)),
-        "sampling_handler": Unsupported("sample with ctx.sample(), which the client answers"),
-        "sampling_handler_behavior": Unsupported("sample with ctx.sample(), which the client answers"),
-        "debug": Unsupported("use log_level='debug'", accepted=(None, False)),
+        "dereference_schemas": UnsupportedFeature("schemas have $defs, which clients resolve", accepted=(None, False)),
+        "include_fastmcp_meta": UnsupportedFeature("tags and versions are always in _meta", accepted=(None, True)),
+        "dependencies": UnsupportedFeature(
+            "declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])
+        ),
+        "session_state_store": UnsupportedFeature(
+            "state belongs to the session; store more with store=URL or in a database"
+        ),
+        "client_log_level": UnsupportedFeature("the client chooses the level; use log_level= for the server's own log"),
+        "tasks": UnsupportedFeature("use @server.tool(task=True)", accepted=(None, False)),
+        "sampling_handler": UnsupportedFeature("sample with ctx.sample(), which the client answers"),
+        "sampling_handler_behavior": UnsupportedFeature("sample with ctx.sample(), which the client answers"),
+        "debug": UnsupportedFeature("use log_level='debug'", accepted=(None, False)),
     }
 
     def __init__(self, name: str | None = None, instructions: str | None = None, **options: Any) -> None:

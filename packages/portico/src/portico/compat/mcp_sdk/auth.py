@@ -11,7 +11,7 @@ from portico.auth.access_token import AccessToken
 from portico.auth.principal import Principal
 from portico.auth.resource_server import ResourceServer
 from portico.auth.verifiers.base import InvalidToken, RequestCredentials, VerifiedToken
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 from portico.protocol.errors import UsageError
 
 
@@ -26,7 +26,7 @@ class AuthProvider:
 
 
 _VERIFIER_UNSUPPORTED = {
-    "resource_base_url": Unsupported("base_url is the URL of the server and of the resource"),
+    "resource_base_url": UnsupportedFeature("base_url is the URL of the server and of the resource"),
 }
 
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from portico.compat.base import CompatServer
 from portico.compat.mcp_sdk.context import Context
 from portico.compat.mcp_sdk.extension import ServerRequestContext, create_sdk_context
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 from portico.jsonschema import SchemaError, validate
 from portico.protocol.client_features import InputRequiredResult
 from portico.protocol.completion import CompleteResult
@@ -66,8 +66,10 @@ _OURS = frozenset(
 
 
 _RUN_UNSUPPORTED = {
-    "raise_exceptions": Unsupported("use Client(server) in tests: exceptions are in the log", accepted=(None, False)),
-    "stateless": Unsupported("use run('http', stateless=True)", accepted=(None, False)),
+    "raise_exceptions": UnsupportedFeature(
+        "use Client(server) in tests: exceptions are in the log", accepted=(None, False)
+    ),
+    "stateless": UnsupportedFeature("use run('http', stateless=True)", accepted=(None, False)),
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from portico.compat.base import CompatServer, MiddlewareList
 from portico.compat.mcp_sdk.context import Context
-from portico.compat.unsupported import Unsupported
+from portico.compat.unsupported import UnsupportedFeature
 
 if TYPE_CHECKING:
     from portico.transports.http_server.asgi import AsgiApplication
@@ -31,14 +31,18 @@ class MCPServer(CompatServer):
     context_class = Context
     default_name = "mcp-server"
     unsupported = {
-        "auth_server_provider": Unsupported("use [auth.proxy] of portico-gateway, docs/how-to/control-access.md"),
-        "debug": Unsupported("use log_level='debug'", accepted=(None, False)),
-        "dependencies": Unsupported("declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])),
-        "subscriptions": Unsupported("use store=URL, so that workers share notifications"),
+        "auth_server_provider": UnsupportedFeature(
+            "use [auth.proxy] of portico-gateway, docs/how-to/control-access.md"
+        ),
+        "debug": UnsupportedFeature("use log_level='debug'", accepted=(None, False)),
+        "dependencies": UnsupportedFeature(
+            "declare them in pyproject.toml or in the script (PEP 723)", accepted=(None, [])
+        ),
+        "subscriptions": UnsupportedFeature("use store=URL, so that workers share notifications"),
         # A second component with the same name is dropped with a log message, whatever these are set to.
-        "warn_on_duplicate_tools": Unsupported("use on_duplicate=", accepted=_BOTH),
-        "warn_on_duplicate_resources": Unsupported("use on_duplicate=", accepted=_BOTH),
-        "warn_on_duplicate_prompts": Unsupported("use on_duplicate=", accepted=_BOTH),
+        "warn_on_duplicate_tools": UnsupportedFeature("use on_duplicate=", accepted=_BOTH),
+        "warn_on_duplicate_resources": UnsupportedFeature("use on_duplicate=", accepted=_BOTH),
+        "warn_on_duplicate_prompts": UnsupportedFeature("use on_duplicate=", accepted=_BOTH),
     }
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from portico.compat.unsupported import Unsupported, pop_unsupported
+from portico.compat.unsupported import UnsupportedFeature, pop_unsupported
 from portico.protocol.client_features import ListRootsResult
 from portico.server.context.context import Context
 
@@ -114,8 +114,8 @@ class ServerSession:
 
 
 _SAMPLING_UNSUPPORTED = {
-    "include_context": Unsupported("put the context into the messages", accepted=(None, "none")),
-    "metadata": Unsupported("put information for the client into the messages"),
+    "include_context": UnsupportedFeature("put the context into the messages", accepted=(None, "none")),
+    "metadata": UnsupportedFeature("put information for the client into the messages"),
 }
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from portico.auth.resource_server import ResourceServer
 from portico.compat.mcp_sdk.auth import AuthProvider, required_by, server_url, to_verifier
-from portico.compat.unsupported import Unsupported, reject_options
+from portico.compat.unsupported import UnsupportedFeature, reject_options
 from portico.protocol.errors import UsageError
 from portico.server.options import StateCodec
 
@@ -37,8 +37,8 @@ class TransportSecuritySettings(Struct):
 
 
 _REQUEST_STATE_UNSUPPORTED = {
-    "bind_principal": Unsupported("a state is always bound to the principal", accepted=(None, True)),
-    "audience": Unsupported("a state is always bound to the name of the server"),
+    "bind_principal": UnsupportedFeature("a state is always bound to the principal", accepted=(None, True)),
+    "audience": UnsupportedFeature("a state is always bound to the name of the server"),
 }
 
 
@@ -90,11 +90,11 @@ class RequestStateSecurity:
 
 _AUTHORIZATION_SERVER = "an authorization server is configured with [auth.proxy] of portico-gateway"
 _AUTH_UNSUPPORTED = {
-    "client_registration_options": Unsupported(_AUTHORIZATION_SERVER),
-    "revocation_options": Unsupported(_AUTHORIZATION_SERVER),
-    "identity_assertion_enabled": Unsupported(_AUTHORIZATION_SERVER, accepted=(None, False)),
+    "client_registration_options": UnsupportedFeature(_AUTHORIZATION_SERVER),
+    "revocation_options": UnsupportedFeature(_AUTHORIZATION_SERVER),
+    "identity_assertion_enabled": UnsupportedFeature(_AUTHORIZATION_SERVER, accepted=(None, False)),
     # The audience of tokens is always validated.
-    "validate_token_resource": Unsupported("use True or False", accepted=(None, True, False)),
+    "validate_token_resource": UnsupportedFeature("use True or False", accepted=(None, True, False)),
 }
 AUTH_FIELDS = ("issuer_url", "resource_server_url", "required_scopes", "service_documentation_url", *_AUTH_UNSUPPORTED)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct
 
 from portico._lazy import LazyModule
-from portico.rpc.fair_queue import ANONYMOUS_CALLER, Caller, Turns
+from portico.rpc.fair_queue import ANONYMOUS_CALLER, Caller, TurnQueue
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
@@ -55,7 +55,7 @@ class ThreadPool:
 
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
         self.max_threads = max_threads
-        self._turns: Turns[_ThreadCall] = Turns()
+        self._turns: TurnQueue[_ThreadCall] = TurnQueue()
         # At least one ticket per queued call; threads wait for tickets.
         self._tickets: SimpleQueue[None] | None = None
         self._lock = threading.Lock()

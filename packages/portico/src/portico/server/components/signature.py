@@ -370,17 +370,17 @@ def make_output_validator(hint: Any, name: str) -> OutputValidator | None:
     exact = bare if bare in (int, bool) else None
 
     @functools.cache
-    def made() -> Callable[[bytes], Any]:
+    def make_decoder() -> Callable[[bytes], Any]:
         return msgspec.json.Decoder(TypeTranslator().translate(hint), dec_hook=dec_hook).decode
 
     # Create the decoder on demand: nearly all functions return an instance of the annotated class.
-    decode = None if trusted else made()
+    decode = None if trusted else make_decoder()
 
     def verify(value: Any, encoded: bytes) -> None:
         if type(value) is exact or isinstance(value, trusted):
             return
         try:
-            (decode or made())(encoded)
+            (decode or make_decoder())(encoded)
         except ValueError as reason:
             # `int`, not `<class 'int'>`.
             expected = inspect.formatannotation(hint)

@@ -270,11 +270,11 @@ class ReplayKeys:
     def step(self, name: str) -> str:
         return _path.get() + name
 
-    def inside_step(self, name: str) -> _Inside:
-        return _Inside(self.step(name))
+    def inside_step(self, name: str) -> _NestedRound:
+        return _NestedRound(self.step(name))
 
-    def inside_call(self, name: str) -> _Inside:
-        return _Inside(self._next_key(name))
+    def inside_call(self, name: str) -> _NestedRound:
+        return _NestedRound(self._next_key(name))
 
     def _next_key(self, kind: str) -> str:
         key = _path.get() + kind
@@ -282,7 +282,7 @@ class ReplayKeys:
         return f"{key}-{self._counts[key]}"
 
 
-class _Inside:
+class _NestedRound:
     """Context manager that prefixes keys with this key."""
 
     __slots__ = ("_key", "_token")

@@ -449,7 +449,7 @@ def _missing_scopes(call: Call, scopes: frozenset[str]) -> frozenset[str]:
     return scopes if lacks is None else frozenset(lacks(scopes))
 
 
-class _Located(msgspec.Struct, gc=False):
+class _UriEntry(msgspec.Struct, gc=False):
     uri: str | None = None
 
 
@@ -457,7 +457,7 @@ def _uri_in(call: Call) -> str | None:
     if call.params is EMPTY_RAW:
         return None
     try:
-        return msgspec.json.decode(call.params, type=_Located).uri
+        return msgspec.json.decode(call.params, type=_UriEntry).uri
     except msgspec.DecodeError:
         return None  # reported when the method decodes its params
 

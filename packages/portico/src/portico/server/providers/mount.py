@@ -195,7 +195,7 @@ class Mount(Struct, eq=False):
                 return None
             subscription_filter = SubscriptionFilter(resource_subscriptions=inward)
 
-        def tell(method: str, params: Any) -> None:
+        def publish_exposed(method: str, params: Any) -> None:
             if method in _CHANGES:
                 uri = getattr(params, "uri", None)
                 publish(method, None if uri is None else self.exposed_uri(uri))
@@ -215,7 +215,7 @@ class Mount(Struct, eq=False):
             ):
                 publish(method, None)
 
-        return ChangeRelay(self.handler, subscription_filter, tell, on_gap=report_all_changed)
+        return ChangeRelay(self.handler, subscription_filter, publish_exposed, on_gap=report_all_changed)
 
 
 def resolve_handler(target: Any) -> Handler:

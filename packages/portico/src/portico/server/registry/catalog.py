@@ -33,14 +33,14 @@ _MAC = 12
 MAX_CURSOR_CHARS = 1024
 
 
-class Listable(Protocol):
+class ListableComponent(Protocol):
     """A component that can be listed: a tool, a resource, a template, a prompt."""
 
     @property
     def definition(self) -> Any: ...
 
 
-C = TypeVar("C", bound=Listable)
+C = TypeVar("C", bound=ListableComponent)
 
 
 class Catalog(Generic[C]):

@@ -104,8 +104,8 @@ def _suppress_replication() -> Iterator[None]:
 def broadcast_unless_replicating(broadcast: Broadcast) -> Broadcast:
     """Return a broadcast function that is silent during replication: other processes know the change already."""
 
-    def tell(method: str, name: str | None) -> None:
+    def broadcast_local(method: str, name: str | None) -> None:
         if not _following.get():
             broadcast(method, name)
 
-    return tell
+    return broadcast_local

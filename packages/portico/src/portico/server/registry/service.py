@@ -176,7 +176,7 @@ def component_factories(function: Any) -> list[Callable[[Any], Component]]:
     return list(result) if callable(function) and isinstance(result, list) else []
 
 
-class _Marks(Registrar):
+class _MethodMarkers(Registrar):
     """Decorators for methods: they attach a mark that is read when the service is added."""
 
     def _decorate(self, make: Callable[[Callable[..., Any]], Component]) -> Callable[[F], F]:
@@ -190,7 +190,7 @@ class _Marks(Registrar):
         return mark
 
 
-_marks = _Marks()
+_marks = _MethodMarkers()
 tool = _marks.tool
 resource = _marks.resource
 prompt = _marks.prompt

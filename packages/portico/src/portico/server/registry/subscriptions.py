@@ -64,7 +64,7 @@ def accepted_filter(
     only.
     """
 
-    def tells(feature: str, flag: str = "listChanged") -> bool:
+    def is_declared(feature: str, flag: str = "listChanged") -> bool:
         return bool((getattr(capabilities, feature) or {}).get(flag))
 
     uris = requested.resource_subscriptions
@@ -72,10 +72,10 @@ def accepted_filter(
     if uris is not None and len(uris) <= MAX_URIS_PER_SUBSCRIBER:
         uris = [uri for uri in dict.fromkeys(uris) if exists(uri)]
     return SubscriptionFilter(
-        tools_list_changed=requested.tools_list_changed and tells("tools"),
-        prompts_list_changed=requested.prompts_list_changed and tells("prompts"),
-        resources_list_changed=requested.resources_list_changed and tells("resources"),
-        resource_subscriptions=uris if tells("resources", "subscribe") else None,
+        tools_list_changed=requested.tools_list_changed and is_declared("tools"),
+        prompts_list_changed=requested.prompts_list_changed and is_declared("prompts"),
+        resources_list_changed=requested.resources_list_changed and is_declared("resources"),
+        resource_subscriptions=uris if is_declared("resources", "subscribe") else None,
         task_ids=requested.task_ids if EXTENSION in (capabilities.extensions or {}) else None,
     )
 

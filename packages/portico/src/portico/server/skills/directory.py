@@ -51,7 +51,7 @@ _TYPES = {
 Stamp = tuple[int, int, int, int]
 
 
-class _Seen(Struct):
+class _CachedFile(Struct):
     """Cached properties of a file, valid while its stamp is unchanged."""
 
     stamp: Stamp
@@ -72,7 +72,7 @@ class SkillDirectory:
             raise UsageError(f"{self.root} is not a folder")
         if self._file(self.root / MANIFEST) is not None:
             raise UsageError(f"{self.root} is a skill itself: pass its parent folder")
-        self._seen: dict[Path, _Seen] = {}
+        self._seen: dict[Path, _CachedFile] = {}
 
     # Discovery
 
@@ -130,7 +130,7 @@ class SkillDirectory:
             raise UsageError(problems[0])
         return result
 
-    def _read_file_info(self, file: Path, *, whole: bool = False) -> _Seen:
+    def _read_file_info(self, file: Path, *, whole: bool = False) -> _CachedFile:
         """Return size and digest of a file, and with `whole` its frontmatter. Reads it again only if it has changed."""
         seen = self._seen.get(file)
         if seen is not None and seen.stamp == _stamp(file.stat()) and (seen.frontmatter is not None or not whole):
@@ -144,7 +144,7 @@ class SkillDirectory:
                 raise UsageError(f"{file}: must be UTF-8") from None
             except UsageError as problem:
                 raise UsageError(f"{file}: {problem}") from None
-        seen = _Seen(stamp, len(data), f"sha256:{sha256(data).hexdigest()}", described)
+        seen = _CachedFile(stamp, len(data), f"sha256:{sha256(data).hexdigest()}", described)
         self._seen[file] = seen
         return seen
 
@@ -272,12 +272,12 @@ def _walk(place: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
     Symlinked directories are not followed: they can form cycles.
     """
 
-    def note(failure: OSError) -> None:
+    def record_problem(failure: OSError) -> None:
         # A file deleted during the scan is not a problem.
         if not isinstance(failure, FileNotFoundError):
             problems.append(f"{failure.filename}: {failure.strerror}")
 
-    for folder, folders, names in os.walk(place, onerror=note):
+    for folder, folders, names in os.walk(place, onerror=record_problem):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         yield Path(folder), sorted(name for name in names if not _is_hidden(name))
 

@@ -177,13 +177,13 @@ class EventStreamTransport(HttpTransportBase, ClientTransport):
         """
         begun = asyncio.Event()
 
-        async def attend() -> None:
+        async def run_stream() -> None:
             try:
                 await self._run_get_stream(begun)
             finally:
                 begun.set()
 
-        self._start_background(attend())
+        self._start_background(run_stream())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GET_STREAM_OPEN_TIMEOUT_SECONDS):
                 await begun.wait()
@@ -225,13 +225,13 @@ class EventStreamTransport(HttpTransportBase, ClientTransport):
         return asyncio.get_running_loop().time() - begun > INITIAL_BACKOFF_SECONDS
 
     def _start_background(self, errand: Any) -> None:
-        async def quietly() -> None:
+        async def log_errors() -> None:
             try:
                 await errand
             except PorticoError as failure:
                 log.debug("%s: %s", self.name, failure)
 
-        task = self._background_tasks.start(quietly())
+        task = self._background_tasks.start(log_errors())
         # A task cancelled before its first step would leave its coroutine unawaited.
         task.add_done_callback(lambda _: errand.close())
 

@@ -549,14 +549,14 @@ class HttpApplication:
         return self.metrics.render_prometheus(gauges) + "".join(f"{line}\n" for line in more)
 
     def _serve_metrics(self, request: HttpRequest, writer: ResponseWriter) -> None:
-        def tell(text: str) -> None:
+        def respond(text: str) -> None:
             writer.respond(HttpResponse(200, _METRICS_HEADERS, self._filter_metrics(request, text).encode()))
 
         own = self.render_metrics()
         if self.cluster is None or request.hops:
-            tell(own)
+            respond(own)
         else:
-            self.cluster.aggregate_metrics(own, tell)
+            self.cluster.aggregate_metrics(own, respond)
 
     def _filter_metrics(self, request: HttpRequest, text: str) -> str:
         """Return the metrics that the caller may see: all tools for operators, otherwise the tools visible to the

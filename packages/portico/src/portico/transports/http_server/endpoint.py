@@ -331,11 +331,11 @@ class Endpoint:
         stream = _SseSession(self._new_session(request, request.headers), writer)
         self._sse_sessions[stream.session.id] = stream
 
-        def gone() -> None:
+        def on_close() -> None:
             self._sse_sessions.pop(stream.session.id, None)
             stream.session.close()
 
-        writer.on_close = gone
+        writer.on_close = on_close
         writer.start(200, (*sse.EVENT_STREAM_HEADERS, *request.cors))
         writer.write(
             # 2024-11-05 (basic/transports): the first event names the URI that the client must POST to.

@@ -145,7 +145,7 @@ def test_names_that_come_to_the_same_are_distinguished_in_time() -> None:
     ],
     ids=["deep", "very deep", "aliases", "itself", "an object", "deep JSON"],
 )
-def test_a_text_that_says_too_much_is_one_sentence(text: str) -> None:
+def test_settings_error_is_one_sentence(text: str) -> None:
     with pytest.raises(UsageError) as refusal:
         read_document(text.encode())
     assert len(str(refusal.value)) < 1000

@@ -115,7 +115,7 @@ async def called(server: Server, name: str = "echo_get") -> Any:
         ("oauth", "client", "authorization", "Bearer minted"),
     ],
 )
-async def test_a_credential_goes_where_the_scheme_wants_it(
+async def test_credential_is_placed_by_its_security_scheme(
     peer: Peer, scheme: str, auth: Any, where: str, value: str
 ) -> None:
     if auth == "client":

@@ -56,7 +56,7 @@ def test_a_query_is_written_by_its_style(style: str, explode: bool, value: Any, 
     assert "&".join(f"{name}={one}" for name, one in serialize_query("color", value, style, explode)) == said
 
 
-def test_reserved_characters_stay_where_they_are_allowed_but_not_those_that_end_a_value() -> None:
+def test_reserved_characters_are_allowed_except_delimiters() -> None:
     assert serialize_query("next", "/a?b=c&d", reserved=True) == [("next", "/a?b%3Dc%26d")]
 
 

@@ -61,7 +61,7 @@ def test_3_1_is_left_as_it_is() -> None:
     assert SchemaConverter(read_document(document({}, "3.1.0"))).convert(said, "in") == said
 
 
-async def test_cycles_stay_references_and_only_what_is_reached_is_there() -> None:
+async def test_recursive_schemas_remain_references_and_unused_are_omitted() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/Node"}}}
     spec = document(
         {"Node": node, "Other": {"type": "string"}},
@@ -177,7 +177,7 @@ def test_operations_are_chosen_and_their_names_are_distinct(options: dict[str, A
     assert [one.name for one in server.registry.tools] == names
 
 
-def test_route_maps_say_what_becomes_a_tool() -> None:
+def test_route_maps_select_operations() -> None:
     spec = {
         "openapi": "3.1.0",
         "info": {"title": "t", "version": "1"},

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.fleets import PORTICO_MAIN, SERVER, Fleet, Line, Standing
+from support.fleets import PORTICO_MAIN, SERVER, Fleet, HttpConnection, SharedFleet
 from support.overrides import override_constants
 
 Serve = Callable[..., Awaitable[Fleet]]
@@ -80,7 +80,7 @@ def serve(start: Serve, server_file: Path) -> Serve:
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedFleet]:
     """Two workers, for all tests of a module that change nothing about them."""
     path = tmp_path_factory.mktemp("standing") / "many.py"
     path.write_text(SERVER)
@@ -88,7 +88,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
     command = [sys.executable, "-m", "portico", *words]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield Standing(process)
+            yield SharedFleet(process)
         finally:
             process.terminate()
             process.communicate(timeout=30)
@@ -96,12 +96,12 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
 
 
 @pytest.fixture
-async def line() -> AsyncIterator[Callable[..., Awaitable[Line]]]:
+async def line() -> AsyncIterator[Callable[..., Awaitable[HttpConnection]]]:
     """`await line(port)` is a new connection."""
-    lines: list[Line] = []
+    lines: list[HttpConnection] = []
 
-    async def connect(port: int, **how: Any) -> Line:
-        lines.append(await Line.to(port, **how))
+    async def connect(port: int, **how: Any) -> HttpConnection:
+        lines.append(await HttpConnection.to(port, **how))
         return lines[-1]
 
     yield connect

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portico import Client
-from support.fleets import PATIENCE, Fleet, Line, Session, application
+from support.fleets import TIMEOUT_SECONDS, Fleet, HttpConnection, Session, application
 
 RUNNING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 
@@ -28,7 +28,7 @@ async def uvicorn(start: Any, server_file: Path) -> Any:
         folder = application(server_file, made)
         program = ("-m", "uvicorn", "served:app", "--port", "0", *words)
         fleet = await start(*program, cwd=folder, env={"PYTHONPATH": str(folder), **(env or {})}, ready=False)
-        await fleet.until(
+        await fleet.wait_until(
             lambda: (
                 sum("startup complete" in text for text in fleet.log) == (2 if words else 1)
                 and any(map(RUNNING.search, fleet.log))
@@ -44,7 +44,7 @@ async def test_sessions_find_their_worker(uvicorn: Any, tmp_path: Path) -> None:
     fleet, port = await uvicorn("--workers", "2", env={"PORTICO_STORE": str(tmp_path / "store.db")})
     sessions: list[Session] = []
     seen: list[int] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         # Both accept from one socket, and the one that is awake may have all that come one after the other.
         while len(set(seen)) < 2:
             some = await asyncio.gather(*(Session(port).begin() for _ in range(10)))
@@ -55,7 +55,7 @@ async def test_sessions_find_their_worker(uvicorn: Any, tmp_path: Path) -> None:
                 seen.append(pid)
             sessions += some
     os.kill(seen[0], signal.SIGKILL)
-    await fleet.until(lambda: sum("startup complete" in text for text in fleet.log) == 3)
+    await fleet.wait_until(lambda: sum("startup complete" in text for text in fleet.log) == 3)
     assert {(await session.call("pid")).status for session in sessions} == {200}
     assert await fleet.end() == 0
 
@@ -63,7 +63,7 @@ async def test_sessions_find_their_worker(uvicorn: Any, tmp_path: Path) -> None:
 async def test_a_client_that_listens_does_not_keep_it_from_ending(uvicorn: Any) -> None:
     fleet, port = await uvicorn()
     session = await Session(port).begin()
-    streams = [await Line.to(port) for _ in range(2)]
+    streams = [await HttpConnection.to(port) for _ in range(2)]
     await streams[0].send("GET", **session.fields)
     assert (await streams[0].head())[0] == 200
     params = {"notifications": {"toolsListChanged": True}}
@@ -84,7 +84,7 @@ async def test_without_a_store_a_session_may_be_carried_by_its_client(uvicorn: A
     assert len({one.value for one in answers}) == 2
     asked = (await session.call("name")).json["result"]
     assert asked["isError"]
-    one = await Line.to(port)
+    one = await HttpConnection.to(port)
     await one.send("GET", **session.fields)
     assert (await one.head())[0] == 405
     await one.close()
@@ -118,20 +118,20 @@ async def test_sessions_find_their_worker_in_other_servers(
 
     async def both_answer() -> bool:
         try:
-            one = await Line.to(port)
+            one = await HttpConnection.to(port)
         except OSError:
             return False
         answering.add((await one.call("pid")).value)
         await one.close()
         return len(answering) == 2
 
-    await fleet.until(both_answer)
+    await fleet.wait_until(both_answer)
     sessions = [await Session(port).begin() for _ in range(6)]
     for session in sessions:
         answers = [await session.call("pid") for _ in range(6)]
         assert [one.status for one in answers] == [200] * 6
         assert len({one.value for one in answers}) == 1
-    stream = await Line.to(port)
+    stream = await HttpConnection.to(port)
     await stream.send("GET", **sessions[0].fields)
     assert (await stream.head())[0] == 200
     assert await fleet.end() == 0
@@ -159,7 +159,7 @@ async def test_mounted_app_warns_if_its_lifespan_is_not_started(
     uvicorn: Any, module: str, name: str, lifespan: str, warned: bool
 ) -> None:
     fleet, port = await uvicorn(made=RECIPE.format(module=module, name=name, lifespan=lifespan))
-    one = await Line.to(port)
+    one = await HttpConnection.to(port)
     assert (await one.get("/tools/health")).status == 200
     await one.close()
     async with Client(f"http://127.0.0.1:{port}/tools/mcp", protocol_version="2025-11-25") as client:

@@ -17,7 +17,7 @@ from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
 from portico.transports.http_server.workers import store as rows
 from portico.transports.http_server.workers.store import open_worker_store
-from support.fleets import PATIENCE, Line, Session
+from support.fleets import TIMEOUT_SECONDS, HttpConnection, Session
 
 LEASE_DURATION_SECONDS, LIVENESS_CACHE_SECONDS = 4.0, 1.0
 WORKERS = "portico.transports.http_server.workers"
@@ -70,7 +70,7 @@ async def test_event_stream_cannot_be_resumed_from_another_session(standing: Any
 
 
 def _remove_when_there(path: Path) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.01)
     path.unlink()
@@ -84,28 +84,26 @@ async def test_a_session_whose_row_cannot_be_read_has_ended(serve: Any, tmp_path
         owner = (await session.call("pid")).value
         await alter(store, "update portico_session set memo = ? where id = ?", memo, session.fields["mcp_session_id"])
         os.kill(owner, signal.SIGKILL)
-        await fleet.until(lambda owner=owner: owner not in fleet.workers() and len(fleet.workers()) == 2)
+        await fleet.wait_until(lambda owner=owner: owner not in fleet.workers() and len(fleet.workers()) == 2)
         assert {(await session.call("pid")).status for _ in range(3)} == {404}
         # A new one is as good as any.
         assert (await (await Session(fleet.port).begin()).call("pid")).status == 200
     assert not [text for text in fleet.log if "Traceback" in text]
 
 
-async def test_an_event_that_was_made_up_is_no_error_after_a_move(serve: Any, line: Any) -> None:
+async def test_forged_event_id_is_ignored_after_takeover(serve: Any, line: Any) -> None:
     fleet = await serve("--workers", "2")
     session = await Session(fleet.port).begin()
     owner = (await session.call("pid")).value
     os.kill(owner, signal.SIGKILL)
-    await fleet.until(lambda: owner not in fleet.workers() and len(fleet.workers()) == 2)
+    await fleet.wait_until(lambda: owner not in fleet.workers() and len(fleet.workers()) == 2)
     for name in ("1.i" + "f" * 64, "1.x" + "f" * 64, "1.xff0", "1.i0"):
         one = await line(fleet.port)
         await one.send("GET", last_event_id=f"{name}-1", **session.fields)
         assert (await one.head())[0] == 200
 
 
-async def test_a_machine_whose_clock_is_wrong_sees_who_lives(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_wrong_clock_does_not_affect_lease_checks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = [
         await open_worker_store(postgres_url, worker * 16, "s", SigningKeys([b"k" * 32])) for worker in "ab"
     ]
@@ -130,7 +128,7 @@ async def test_a_machine_whose_clock_is_wrong_sees_who_lives(
         await theirs.close()
 
 
-async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_over(
+async def test_suspended_worker_does_not_serve_taken_over_sessions(
     serve: Any, postgres_url: str, tmp_path: Path
 ) -> None:
     """On two machines: each has a folder of its own."""
@@ -143,7 +141,7 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
     counted = tmp_path / "counted"
     session = await Session(first.port).begin()
     assert (await session.call("count", path=str(counted), word="before")).value == first.process.pid
-    listening = await Line.to(first.port)
+    listening = await HttpConnection.to(first.port)
     await listening.send("GET", **session.fields)
     assert (await listening.head())[0] == 200
 
@@ -152,7 +150,7 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
     try:
         # Requests sent now wait in its sockets; their clients disconnect.
         for number in range(2):
-            waiting = await Line.to(first.port)
+            waiting = await HttpConnection.to(first.port)
             params = {"name": "count", "arguments": {"path": str(counted), "word": f"late-{number}"}}
             await waiting.send(
                 "POST", {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}, **session.fields
@@ -169,7 +167,7 @@ async def test_a_worker_that_was_stopped_does_nothing_in_what_another_has_taken_
     for number, port in enumerate((first.port, second.port, first.port)):
         session.port = port
         assert (await session.call("count", path=str(counted), word=f"after-{number}")).value == second.process.pid
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while await listening.chunk():
             pass
     await listening.close()
@@ -193,7 +191,7 @@ async def test_a_worker_of_the_same_machine_that_was_stopped_is_not_waited_for(
         # The other worker caches for a second that this one responds.
         await asyncio.sleep(LIVENESS_CACHE_SECONDS)
         await alter(postgres_url, "update portico_worker set lease_until = 0 where pid = ?", first.process.pid)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert [(await session.call("pid")).value for session in sessions] == [second.process.pid] * 2
     finally:
         first.process.send_signal(signal.SIGCONT)

@@ -10,14 +10,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from support.fleets import Answer, Line, Session
+from support.fleets import HttpAnswer, HttpConnection, Session
 from support.storm import times
 
 
-async def call(session: Session, tool: str, **arguments: Any) -> Answer | None:
+async def call(session: Session, tool: str, **arguments: Any) -> HttpAnswer | None:
     """The answer; None where the connection was lost before there was one."""
     try:
-        answer: Answer = await session.call(tool, **arguments)
+        answer: HttpAnswer = await session.call(tool, **arguments)
     except (OSError, EOFError):
         return None
     return answer
@@ -44,16 +44,16 @@ async def test_no_call_is_made_twice_and_no_session_ends(serve: Any, tmp_path: P
 
     sessions = [await Session(fleet.port).begin() for _ in range(6)]
     calling = [asyncio.ensure_future(keep_calling(session, name)) for name, session in enumerate(sessions)]
-    await fleet.until(path.exists)
+    await fleet.wait_until(path.exists)
     kills = times(2, 24)
     for kill in range(kills):
         victim = random.choice(sorted(fleet.workers()))
         os.kill(victim, signal.SIGKILL)
-        await fleet.until(lambda victim=victim: victim not in fleet.workers() and len(fleet.workers()) >= 3)
+        await fleet.wait_until(lambda victim=victim: victim not in fleet.workers() and len(fleet.workers()) >= 3)
         if kill == kills // 2:
             before = fleet.workers()
             fleet.process.send_signal(signal.SIGHUP)
-            await fleet.until(lambda before=before: len(fleet.workers()) == 3 and not fleet.workers() & before)
+            await fleet.wait_until(lambda before=before: len(fleet.workers()) == 3 and not fleet.workers() & before)
     over.set()
     await asyncio.gather(*calling)
     counted = Counter(path.read_text().split())
@@ -75,7 +75,7 @@ async def test_a_call_whose_worker_was_killed_ends_with_an_error(serve: Any, lin
         seen += (await one.chunk()).decode()
     last = [text.removeprefix("id:").strip() for text in seen.splitlines() if text.startswith("id:")][-1]
     os.kill(owner, signal.SIGKILL)
-    await fleet.until(lambda: owner not in fleet.workers())
+    await fleet.wait_until(lambda: owner not in fleet.workers())
     again = await line(fleet.port)
     await again.send("GET", last_event_id=last, **session.fields)
     said = (await again.answer()).json
@@ -93,7 +93,7 @@ async def test_notifications_queued_before_a_deploy_are_delivered_after_it(serve
     assert (await session.call("touch")).status == 200
     before = fleet.workers()
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
+    await fleet.wait_until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
     one = await line(fleet.port)
     await one.send("GET", **session.fields)
     assert (await one.head())[0] == 200
@@ -111,19 +111,19 @@ async def test_calls_that_need_no_store_go_on_while_it_is_away(
     await asyncio.to_thread(postgres_server.stop)
     try:
         assert [(await session.call("pid")).status for _ in range(6)] == [200] * 6
-        one = await Line.to(fleet.port)
+        one = await HttpConnection.to(fleet.port)
         assert [(await one.call("pid")).status for _ in range(3)] == [200] * 3
         await one.close()
         # What needs it says so, and does not keep its client waiting until it is back.
         owner = (await session.call("pid")).value
         os.kill(owner, signal.SIGKILL)
-        await fleet.until(lambda: owner not in fleet.workers())
+        await fleet.wait_until(lambda: owner not in fleet.workers())
         said = [answer for answer in [await call(session, "pid") for _ in range(4)] if answer is not None]
         assert {answer.status for answer in said} <= {502, 503}
         assert any(answer.status == 503 and "retry-after" in answer.fields for answer in said)
         # There is no other worker before the store is back; no connection waits for that one.
         for _ in range(12):
-            one = await Line.to(fleet.port)
+            one = await HttpConnection.to(fleet.port)
             assert (await one.call("pid")).value in fleet.workers()
             await one.close()
     finally:
@@ -136,5 +136,5 @@ async def test_calls_that_need_no_store_go_on_while_it_is_away(
         answers[:] = [await call(session, "pid") for _ in range(6)]
         return all(answer is not None and answer.status == 200 for answer in answers)
 
-    await fleet.until(is_back)
+    await fleet.wait_until(is_back)
     assert owner not in [answer.value for answer in answers]

@@ -16,7 +16,7 @@ from portico.rpc.handshake.session import SessionState
 from portico.store.keys import SigningKeys
 from portico.transports.http_server.session_snapshot import SessionSnapshot
 from portico.transports.http_server.workers.store import open_worker_store
-from support.fleets import PATIENCE, PORTICO_MAIN, Line, Session, free_port
+from support.fleets import PORTICO_MAIN, TIMEOUT_SECONDS, HttpConnection, Session, free_port
 from support.overrides import override_constants
 
 # The same server with leases that expire sooner.
@@ -122,21 +122,21 @@ async def who_at_last(session: Session, fleet: Any) -> Any:
         said.append(await pid_at(session, fleet))
         return said[-1] != 503
 
-    await fleet.until(is_settled)
+    await fleet.wait_until(is_settled)
     return said[-1]
 
 
 @pytest.mark.parametrize("how", ["cut", "silence"])
-async def test_one_that_is_cut_off_refuses_before_another_can_take_over(both: Any, way: Way, how: str) -> None:
+async def test_partitioned_worker_stops_before_takeover(both: Any, way: Way, how: str) -> None:
     first, second = both
     session = await Session(first.port).begin()
-    listening = await Line.to(first.port)
+    listening = await HttpConnection.to(first.port)
     await listening.send("GET", **session.fields)
     assert (await listening.head())[0] == 200
     await getattr(way, how)()
     assert await pid_at(session, first) == first.process.pid
     said: list[tuple[Any, Any]] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not said or said[-1][1] != second.process.pid:
             said.append((await pid_at(session, first), await pid_at(session, second)))
             await asyncio.sleep(0.05)
@@ -144,7 +144,7 @@ async def test_one_that_is_cut_off_refuses_before_another_can_take_over(both: An
     # The last time it was asked before the other one, which had not taken over yet.
     assert await pid_at(session, first) == 503
     # What was listened to has ended: its client comes back, and hears where it is heard.
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while await listening.chunk():
             pass
     await listening.close()
@@ -160,7 +160,7 @@ async def test_a_client_that_has_left_meanwhile_has_left_everywhere(both: Any, w
     assert await pid_at(session, first) == first.process.pid
     await way.cut()
     assert await who_at_last(session, second) == second.process.pid
-    one = await Line.to(second.port)
+    one = await HttpConnection.to(second.port)
     await one.send("DELETE", **session.fields)
     assert (await one.answer()).status == 204
     await one.close()
@@ -178,7 +178,7 @@ async def test_with_the_store_away_for_all_sessions_wait_for_it_and_new_ones_do_
     async def is_refused() -> bool:
         return await pid_at(session, first) == 503
 
-    await first.until(is_refused)
+    await first.wait_until(is_refused)
     # No other worker can know of it, so none can take it.
     later = await Session(first.port).begin()
     assert await pid_at(later, first) == first.process.pid
@@ -187,7 +187,7 @@ async def test_with_the_store_away_for_all_sessions_wait_for_it_and_new_ones_do_
     assert await pid_at(later, first) == first.process.pid
 
 
-async def test_one_of_the_same_machine_says_itself_that_others_may_take_over(
+async def test_local_worker_confirms_takeover(
     start: Any, server_file: Path, way: Way, postgres_url: str, tmp_path: Path
 ) -> None:
     fleets = []
@@ -198,7 +198,7 @@ async def test_one_of_the_same_machine_says_itself_that_others_may_take_over(
     session = await Session(first.port).begin()
     assert await pid_at(session, second) == first.process.pid
     await way.cut()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while (said := await pid_at(session, second)) != second.process.pid:
             assert said in (first.process.pid, 503)
             await asyncio.sleep(0.05)

@@ -21,7 +21,7 @@ import pytest
 
 from portico.cli.main import main
 from support import debian, haproxy, nginx, node
-from support.fleets import SERVER, Line, Session, Standing
+from support.fleets import SERVER, HttpConnection, Session, SharedFleet
 from support.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -54,7 +54,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
             stack.callback(process.communicate, timeout=30)
             stack.callback(process.terminate)
             # One after the other: the second would say that it waits for the first one's tables.
-            ports.append(Standing(process).port)
+            ports.append(SharedFleet(process).port)
         yield ports[0], ports[1]
 
 
@@ -84,7 +84,7 @@ async def _use(port: int, waits: Path) -> None:
     sessions = [await Session(port).begin() for _ in range(4)]
     answers = [[(await session.call("pid")).value for _ in range(3)] for session in sessions]
     assert all(len(set(one)) == 1 for one in answers)
-    line = await Line.to(port)
+    line = await HttpConnection.to(port)
     params = {"name": "slowly", "arguments": {"path": str(waits)}, "_meta": {"progressToken": 1}}
     message = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}
     await line.send("POST", message, **sessions[0].fields)
@@ -112,7 +112,7 @@ def _remove_soon(path: Path) -> None:
 # systemd
 
 
-def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         try:
             debian.install("systemd")
@@ -225,7 +225,7 @@ def test_the_commands_of_the_image_and_of_the_pods_are_understood(capsys: pytest
         assert "token" in capsys.readouterr().err.lower()
 
 
-def test_the_image_copies_and_installs_what_there_is() -> None:
+def test_image_copies_existing_files() -> None:
     """Docker is not on the machines that run the tests, so the image itself is not built by them."""
     image = (DEPLOY / "Dockerfile").read_text()
     (server,) = re.findall(r"^ARG SERVER=(\S+)$", image, re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.extend import http_request
-from support.fleets import Line
+from support.fleets import HttpConnection
 
 UPSTREAM = """
 from portico import Server
@@ -43,8 +43,8 @@ async def test_workers_agree_about_upstreams(serve: Any, tmp_path: Path) -> None
     assert [one["state"] for one in (await states()).values()] == ["not tried", "not tried"]
     for _ in range(CALLS):
         # Each on a connection of its own, so that both workers get some.
-        line = await Line.to(fleet.port)
-        await line.modern("tools/list", {})
+        line = await HttpConnection.to(fleet.port)
+        await line.request_stateless("tools/list", {})
         await line.call("one_work")
         await line.close()
     for _ in range(CALLS):

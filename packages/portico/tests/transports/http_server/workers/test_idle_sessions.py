@@ -21,13 +21,13 @@ from portico.transports.http_server.messages import HttpRequest
 from portico.transports.http_server.workers import reverse_proxy
 from portico.transports.http_server.workers.batch_loader import BatchLoader
 from support import storm
-from support.fleets import Fleet, Line, Session
+from support.fleets import Fleet, HttpConnection, Session
 from support.paths import ROOT
 
 SCRIPT = ROOT / "benchmarks" / "idle_sessions.py"
 
 
-def test_a_deploy_loses_none_of_many_idle_sessions() -> None:
+def test_rolling_restart_preserves_idle_sessions() -> None:
     count = storm.times(60, 10_000)
     command = [sys.executable, str(SCRIPT), "--sessions", str(count), "--idle", "0"]
     # What a session takes in memory, and the deploy in time, is judged where there are enough of them.
@@ -50,7 +50,7 @@ async def test_concurrent_loads_are_batched() -> None:
     assert asked == [[1, 2, 3, 4], [5]]
 
 
-async def test_a_request_that_is_gone_takes_nothing_from_the_others() -> None:
+async def test_cancelled_forward_does_not_affect_others() -> None:
     going_on = asyncio.Event()
 
     async def ask(keys: list[int]) -> dict[int, int]:
@@ -85,8 +85,8 @@ async def test_store_error_fails_all_pending_loads_and_is_not_cached() -> None:
         await waiting
 
 
-async def test_a_worker_that_leaves_ends_what_only_listens_while_a_call_goes_on(
-    serve: Callable[..., Awaitable[Fleet]], line: Callable[[int], Awaitable[Line]], tmp_path: Path
+async def test_stopping_worker_ends_streams_while_a_call_continues(
+    serve: Callable[..., Awaitable[Fleet]], line: Callable[[int], Awaitable[HttpConnection]], tmp_path: Path
 ) -> None:
     fleet = await serve("--workers", "1")
     waits = tmp_path / "waits"
@@ -100,7 +100,7 @@ async def test_a_worker_that_leaves_ends_what_only_listens_while_a_call_goes_on(
         "POST", **modern.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     )
     assert (await modern.head())[0] == 200
-    await fleet.until(waits.exists)
+    await fleet.wait_until(waits.exists)
     fleet.process.send_signal(signal.SIGHUP)
     for one in (listening, modern):
         # Ended properly, and the connection with it: the next one is to another worker.
@@ -114,7 +114,7 @@ async def test_a_worker_that_leaves_ends_what_only_listens_while_a_call_goes_on(
     assert (await call).value == "done"
 
 
-async def test_a_worker_whose_line_is_full_is_asked_again(tmp_path: Path) -> None:
+async def test_full_connection_is_retried(tmp_path: Path) -> None:
     """Linux lets nobody wait for a place in the line of a Unix socket."""
     path = str(tmp_path / "full")
     with socket.socket(socket.AF_UNIX) as door, ExitStack() as stack:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portico.server.http import serve_http
-from support.fleets import SERVER, Line, Session
+from support.fleets import SERVER, HttpConnection, Session
 from support.issuers import Issuer, Prover
 
 AUDIENCE = "https://mcp.example/mcp"
@@ -31,21 +31,21 @@ def keys(store: Path, *, age: float = 0.0) -> int:
         return int(database.execute("select count(*) from portico_fleet_key").fetchone()[0])
 
 
-async def test_a_new_key_takes_nothing_from_those_who_hold_something_of_the_old(serve: Any, tmp_path: Path) -> None:
+async def test_new_key_accepts_values_of_the_old_key(serve: Any, tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": str(store), "TMPDIR": str(tmp_path)})
     session = await Session(fleet.port).begin()
-    line = await Line.to(fleet.port)
+    line = await HttpConnection.to(fleet.port)
     asked = (await line.call("name")).json["result"]
     assert await asyncio.to_thread(keys, store, age=31 * 86400) == 1
     # Both have looked: the one has made it, and then each has looked again.
-    await fleet.until(lambda: asyncio.to_thread(lambda: keys(store) == 2))
+    await fleet.wait_until(lambda: asyncio.to_thread(lambda: keys(store) == 2))
     assert {(await session.call("pid")).status for _ in range(8)} == {200}
     assert {(await (await Session(fleet.port).begin()).call("pid")).status for _ in range(8)} == {200}
     [key] = asked["inputRequests"]
     answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
     params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
-    assert (await line.modern("tools/call", params)).value.startswith("Ada ")
+    assert (await line.request_stateless("tools/call", params)).value.startswith("Ada ")
     await line.close()
 
 
@@ -68,12 +68,12 @@ async def test_a_proof_is_good_once_in_all_workers(serve: Any, server_file: Path
     prover = Prover()
     token = issuer.token(AUDIENCE, cnf={"jkt": prover.thumbprint}, exp=int(time.time()) + 600)
 
-    async def show(line: Line, proof: str) -> Any:
+    async def show(line: HttpConnection, proof: str) -> Any:
         shown = {"authorization": f"DPoP {token}", "dpop": proof}
         params = {"name": "pid", "arguments": {}}
         return await line.post(**{**line.stand_alone("tools/call", params), **shown})
 
-    lines = [await Line.to(fleet.port) for _ in range(16)]
+    lines = [await HttpConnection.to(fleet.port) for _ in range(16)]
     by_pid = {(await show(line, prover.proof(token, AUDIENCE))).value: line for line in lines}
     assert set(by_pid) == fleet.workers()
     first, second = by_pid.values()

@@ -13,7 +13,7 @@ import pytest
 
 from portico import Client
 from support import debian, nginx
-from support.fleets import Line, Session, certificate, free_port
+from support.fleets import HttpConnection, Session, certificate, free_port
 
 
 @pytest.fixture
@@ -74,13 +74,13 @@ async def test_between_machines_requests_travel_by_tls(serve: Any, postgres_url:
         fleets.append(await serve("--ssl-certfile", both, env={k: v for k, v in env.items() if v}))
 
     async def call(fleet: Any, session: Session) -> Any:
-        one = await Line.to(fleet.port, ssl=context, server_hostname="localhost")
+        one = await HttpConnection.to(fleet.port, ssl=context, server_hostname="localhost")
         try:
             return await session.call("pid", one)
         finally:
             await one.close()
 
-    first = await Line.to(fleets[0].port, ssl=context, server_hostname="localhost")
+    first = await HttpConnection.to(fleets[0].port, ssl=context, server_hostname="localhost")
     session = Session(fleets[0].port)
     await session.begin(line=first)
     await first.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from portico import Client
-from support.fleets import Line
+from support.fleets import HttpConnection
 
 UPSTREAM = """
 import os
@@ -52,7 +52,7 @@ async def gateway(serve: Any, tmp_path: Path) -> Any:
 
 async def ask(port: int, word: str) -> dict[str, Any]:
     """A call as far as its question: the params to go on with."""
-    one = await Line.to(port)
+    one = await HttpConnection.to(port)
     asked = (await one.call("one_greet", word=word)).json["result"]
     await one.close()
     [key] = asked["inputRequests"]
@@ -62,14 +62,14 @@ async def ask(port: int, word: str) -> dict[str, Any]:
 
 
 async def go_on(port: int, params: dict[str, Any]) -> Any:
-    one = await Line.to(port)
+    one = await HttpConnection.to(port)
     try:
-        return await one.modern("tools/call", params)
+        return await one.request_stateless("tools/call", params)
     finally:
         await one.close()
 
 
-async def test_an_answer_finds_the_worker_that_waits_for_it(gateway: Any) -> None:
+async def test_response_reaches_the_waiting_worker(gateway: Any) -> None:
     fleet, counted = gateway
     asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
     said = [await go_on(fleet.port, params) for params in asked]
@@ -84,7 +84,7 @@ async def test_parked_calls_of_a_killed_worker_are_reported_as_ended(gateway: An
     asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
     victim = min(fleet.workers())
     os.kill(victim, signal.SIGKILL)
-    await fleet.until(lambda: victim not in fleet.workers() and len(fleet.workers()) == 2)
+    await fleet.wait_until(lambda: victim not in fleet.workers() and len(fleet.workers()) == 2)
     said = [(await go_on(fleet.port, params)).json for params in asked]
     answered = [one for one in said if "result" in one]
     assert all("the call has ended" in one["error"]["message"] for one in said if "error" in one)

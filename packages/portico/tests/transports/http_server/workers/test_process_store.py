@@ -9,16 +9,16 @@ from typing import Any
 from portico import Server
 from portico.server.context.replay_guard import process_store
 
-PATIENCE = 30
+TIMEOUT_SECONDS = 30
 
 
-async def test_a_server_that_has_ended_leaves_its_store_to_no_other(tmp_path: Path) -> None:
+async def test_private_store_is_deleted_with_its_server(tmp_path: Path) -> None:
     """Another server of the process would count its limits there."""
     app = Server("one", store=str(tmp_path / "shared.db")).http_app()
     said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     life = asyncio.create_task(app({"type": "lifespan"}, said.get, heard.put))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await said.put({"type": "lifespan.startup"})
         assert (await heard.get())["type"] == "lifespan.startup.complete"
         shared = process_store()

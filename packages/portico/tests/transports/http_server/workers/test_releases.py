@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.fleets import Fleet, Line, Session
+from support.fleets import Fleet, HttpConnection, Session
 from support.paths import ROOT
 
 PACKAGES = ROOT / "packages" / "portico" / "src"
@@ -55,14 +55,14 @@ async def test_sessions_move_between_two_releases_both_ways(
         return fleet
 
     async def ask(session: Session, fleet: Fleet) -> Any:
-        line = await Line.to(fleet.port)
+        line = await HttpConnection.to(fleet.port)
         try:
             return (await session.call("pid", line)).value
         finally:
             await line.close()
 
     async def status(session: Session, fleet: Fleet) -> int:
-        line = await Line.to(fleet.port)
+        line = await HttpConnection.to(fleet.port)
         try:
             return int((await session.call("pid", line)).status)
         finally:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portico import Client
-from support.fleets import Line, Session, certificate
+from support.fleets import HttpConnection, Session, certificate
 
 
 async def test_a_session_is_one_worker_s_whichever_is_asked(standing: Any) -> None:
@@ -26,7 +26,7 @@ async def test_a_session_is_one_worker_s_whichever_is_asked(standing: Any) -> No
     assert others == fleet.workers()
 
 
-async def test_an_id_that_was_made_up_is_not_known(standing: Any) -> None:
+async def test_forged_session_id_is_rejected(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     real = session.fields["mcp_session_id"]
@@ -44,12 +44,12 @@ async def test_a_request_that_claims_to_be_sent_on_is_refused(standing: Any, lin
     assert [(await one.post(message, **fields)).status for _ in range(4)] == [403] * 4
 
 
-async def test_a_session_goes_on_when_its_worker_is_killed(serve: Any) -> None:
+async def test_session_survives_a_killed_worker(serve: Any) -> None:
     fleet = await serve("--workers", "2")
     session = await Session(fleet.port).begin()
     first = (await session.call("pid")).value
     os.kill(first, signal.SIGKILL)
-    await fleet.until(lambda: first not in fleet.workers())
+    await fleet.wait_until(lambda: first not in fleet.workers())
     answers = [await session.call("pid") for _ in range(6)]
     assert [one.status for one in answers] == [200] * 6
     [second] = {one.value for one in answers}
@@ -70,9 +70,9 @@ async def test_sessions_outlive_a_deploy_and_no_call_is_made_twice(serve: Any, t
         return made
 
     calling = [asyncio.ensure_future(keep_calling(str(number))) for number in range(3)]
-    await fleet.until(path.exists)
+    await fleet.wait_until(path.exists)
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
+    await fleet.wait_until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
     over.set()
     made = [word for words in await asyncio.gather(*calling) for word in words]
     assert sorted(path.read_text().split()) == sorted(made)
@@ -82,7 +82,7 @@ async def test_a_deleted_session_is_gone_for_all(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     for _ in range(4):
-        one = await Line.to(fleet.port)
+        one = await HttpConnection.to(fleet.port)
         await one.send("DELETE", **session.fields)
         status, _ = await one.head()
         await one.close()
@@ -91,7 +91,7 @@ async def test_a_deleted_session_is_gone_for_all(standing: Any) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25"])
-async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_path: Path, revision: str) -> None:
+async def test_progress_and_server_requests_are_forwarded(serve: Any, tmp_path: Path, revision: str) -> None:
     fleet = await serve("--workers", "2")
     heard: list[Any] = []
 
@@ -109,7 +109,7 @@ async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_
             assert said.content[0].text.startswith("Ada ")
             flag = tmp_path / str(number)
             calling = asyncio.ensure_future(client.call_tool("slowly", {"path": str(flag)}))
-            await fleet.until(flag.exists)
+            await fleet.wait_until(flag.exists)
             flag.unlink()
             assert (await calling).content[0].text == "done"
     assert len(heard) == 8
@@ -120,7 +120,7 @@ async def test_metrics_are_those_of_all_workers(serve: Any) -> None:
     sessions = [await Session(fleet.port).begin() for _ in range(6)]
     assert {(await session.call("pid")).value for session in sessions} <= fleet.workers()
     for _ in range(4):
-        one = await Line.to(fleet.port)
+        one = await HttpConnection.to(fleet.port)
         text = (await one.get("/metrics")).body.decode()
         assert (await one.get("/readyz")).status == 200
         await one.close()
@@ -142,14 +142,14 @@ async def test_changes_are_notified_to_clients_of_all_workers(standing: Any, hea
             await client.subscribe("note://one")
         workers = {(await client.call_tool("touch")).content[0].text for client in clients[:1]}
         assert len(workers) == 1
-        await heard.until("notifications/resources/updated", len(clients))
+        await heard.wait_for("notifications/resources/updated", len(clients))
 
 
 async def test_requests_on_a_connection_of_another_worker_are_forwarded(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     owner = (await session.call("pid")).value
-    lines = [await Line.to(fleet.port) for _ in range(8)]
+    lines = [await HttpConnection.to(fleet.port) for _ in range(8)]
     # Requests without a session are answered by the worker that has the connection.
     before = [(await one.call("pid")).value for one in lines]
     assert set(before) == fleet.workers()
@@ -162,10 +162,10 @@ async def test_requests_on_a_connection_of_another_worker_are_forwarded(standing
 async def test_a_deploy_closes_idle_connections(serve: Any) -> None:
     fleet = await serve("--workers", "1")
     before = fleet.workers()
-    lines = [await Line.to(fleet.port) for _ in range(8)]
+    lines = [await HttpConnection.to(fleet.port) for _ in range(8)]
     assert {(await one.call("pid")).value for one in lines} <= before
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
+    await fleet.wait_until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
     for one in lines:
         assert await one.at_end()
         await one.close()
@@ -178,10 +178,10 @@ async def test_a_session_is_found_by_tls_and_by_a_path(serve: Any, tmp_path: Pat
     fleet = await serve("--workers", "2", *how, env={"TMPDIR": str(tmp_path)})
     context = ssl.create_default_context(cafile=both)
 
-    async def connected() -> Line:
+    async def connected() -> HttpConnection:
         if place == "unix":
-            return Line(*await asyncio.open_unix_connection(tmp_path / "s"))
-        return await Line.to(fleet.port, ssl=context, server_hostname="localhost")
+            return HttpConnection(*await asyncio.open_unix_connection(tmp_path / "s"))
+        return await HttpConnection.to(fleet.port, ssl=context, server_hostname="localhost")
 
     first = await connected()
     session = await Session(0).begin(line=first)

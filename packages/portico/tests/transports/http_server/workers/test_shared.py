@@ -16,7 +16,7 @@ import pytest
 
 from portico import Client
 from portico.protocol.subscriptions import SubscriptionFilter
-from support.fleets import PATIENCE, SERVER, Line, Standing
+from support.fleets import SERVER, TIMEOUT_SECONDS, HttpConnection, SharedFleet
 
 MORE = '''
 
@@ -76,7 +76,7 @@ tool = "*.together"
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedFleet]:
     folder = tmp_path_factory.mktemp("shared")
     (folder / "many.py").write_text(SERVER + MORE)
     (folder / "access.toml").write_text(LIMITS)
@@ -87,16 +87,16 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
     ) as process:
         try:
-            yield Standing(process)
+            yield SharedFleet(process)
         finally:
             process.terminate()
             process.communicate(timeout=30)
 
 
 @pytest.fixture
-async def both(standing: Standing) -> Any:
+async def both(standing: SharedFleet) -> Any:
     """A connection to each of the two."""
-    lines = [await Line.to(standing.port) for _ in range(20)]
+    lines = [await HttpConnection.to(standing.port) for _ in range(20)]
     by_pid = {(await one.call("pid")).value: one for one in lines}
     assert set(by_pid) == standing.workers()
     yield list(by_pid.values())
@@ -110,9 +110,9 @@ async def test_an_answer_counts_once_in_all_workers(both: Any) -> None:
     [key] = asked["inputRequests"]
     answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
     params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
-    assert (await second.modern("tools/call", params)).value.startswith("Ada ")
+    assert (await second.request_stateless("tools/call", params)).value.startswith("Ada ")
     for one in both:
-        said = (await one.modern("tools/call", params)).json
+        said = (await one.request_stateless("tools/call", params)).json
         assert "used before" in said["error"]["message"], said
 
 
@@ -123,12 +123,12 @@ async def test_a_limit_is_that_of_all_workers(both: Any) -> None:
     assert len(done) == 10
 
 
-async def test_no_more_go_on_at_once_than_all_workers_may(standing: Standing, tmp_path: Path) -> None:
+async def test_no_more_go_on_at_once_than_all_workers_may(standing: SharedFleet, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
-    lines = [await Line.to(standing.port) for _ in range(20)]
+    lines = [await HttpConnection.to(standing.port) for _ in range(20)]
     calls = [asyncio.ensure_future(one.call("together", path=str(flag))) for one in lines]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while sum(one.done() for one in calls) < 17:
             await asyncio.wait([one for one in calls if not one.done()], return_when=asyncio.FIRST_COMPLETED)
     refused = [one.result().json["result"] for one in calls if one.done()]
@@ -140,7 +140,7 @@ async def test_no_more_go_on_at_once_than_all_workers_may(standing: Standing, tm
         await one.close()
 
 
-async def test_a_task_is_followed_by_any_worker(both: Any, standing: Standing, tmp_path: Path) -> None:
+async def test_a_task_is_followed_by_any_worker(both: Any, standing: SharedFleet, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
     async with AsyncExitStack() as stack:
@@ -154,7 +154,7 @@ async def test_a_task_is_followed_by_any_worker(both: Any, standing: Standing, t
         assert {(await one.result()).data for one in waiting} <= standing.workers()
 
 
-async def test_task_completion_is_notified_at_every_worker(standing: Standing, tmp_path: Path) -> None:
+async def test_task_completion_is_notified_at_every_worker(standing: SharedFleet, tmp_path: Path) -> None:
     flag = tmp_path / "followed"
     flag.touch()
     heard: asyncio.Queue[int] = asyncio.Queue()
@@ -181,7 +181,7 @@ async def test_task_completion_is_notified_at_every_worker(standing: Standing, t
             assert {await heard.get() for _ in clients} == set(range(6))
 
 
-async def test_tools_come_and_go_in_all_workers(both: Any, standing: Standing, heard: Any) -> None:
+async def test_tools_come_and_go_in_all_workers(both: Any, standing: SharedFleet, heard: Any) -> None:
     first, second = both
     async with AsyncExitStack() as stack:
         clients = [
@@ -193,29 +193,29 @@ async def test_tools_come_and_go_in_all_workers(both: Any, standing: Standing, h
             return ["extra" in {tool.name for tool in await one.list_tools(refresh=True)} for one in clients]
 
         assert not (await first.call("grow")).json["result"].get("isError")
-        await heard.until("notifications/tools/list_changed", len(clients))
+        await heard.wait_for("notifications/tools/list_changed", len(clients))
         assert all(await listed())
         assert {(await one.call("extra")).value for one in both} == standing.workers()
         await second.call("shrink")
-        await heard.until("notifications/tools/list_changed", 2 * len(clients))
+        await heard.wait_for("notifications/tools/list_changed", 2 * len(clients))
         assert not any(await listed())
 
 
 async def test_a_worker_that_is_started_later_has_what_was_added_before(serve: Any, server_file: Path) -> None:
     await asyncio.to_thread(server_file.write_text, SERVER + MORE)
     fleet = await serve("--workers", "2", env={"PORTICO_DATA": str(server_file.parent)})
-    one = await Line.to(fleet.port)
+    one = await HttpConnection.to(fleet.port)
     by = (await one.call("grow")).value
     assert not any("replicate=True" in text for text in fleet.log)
     assert (await one.call("grow_here")).value == by
-    await fleet.until(lambda: any("alone" in text and "replicate=True" in text for text in fleet.log))
+    await fleet.wait_until(lambda: any("alone" in text and "replicate=True" in text for text in fleet.log))
     await one.close()
     [other] = fleet.workers() - {by}
     os.kill(other, signal.SIGKILL)
-    await fleet.until(lambda: other not in fleet.workers() and len(fleet.workers()) == 2)
+    await fleet.wait_until(lambda: other not in fleet.workers() and len(fleet.workers()) == 2)
     seen = set()
     while seen != fleet.workers():
-        one = await Line.to(fleet.port)
+        one = await HttpConnection.to(fleet.port)
         seen.add((await one.call("extra")).value)
         await one.close()
 

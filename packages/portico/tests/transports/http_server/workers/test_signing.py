@@ -51,7 +51,7 @@ def test_it_is_opened_once() -> None:
 @pytest.mark.parametrize(
     "other", [{"method": "GET"}, {"path": "/other"}, {"query": "x=1"}, {"body": b'{"id":2}'}], ids=str
 )
-def test_it_is_good_for_its_own_request_alone(other: dict[str, Any]) -> None:
+def test_forward_signature_is_bound_to_its_request(other: dict[str, Any]) -> None:
     both = ForwardSigner(SigningKeys([KEY]))
     sealed = both.sign(ForwardClaims(to="them"), request())
     assert both.verify(sealed, request(**other)) is None
@@ -68,7 +68,7 @@ def test_it_is_good_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert both.verify(sealed, request()) is None
 
 
-def test_it_is_opened_once_however_many_come_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_is_opened_once_by_concurrent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signing, "MAX_SEEN_NONCES", 10)
     both = ForwardSigner(SigningKeys([KEY]))
     first = both.sign(ForwardClaims(to="them"), request())
@@ -79,7 +79,7 @@ def test_it_is_opened_once_however_many_come_between(monkeypatch: pytest.MonkeyP
     assert len(both._seen_nonces) <= 10
 
 
-def test_machines_whose_clocks_differ_believe_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwards_tolerate_clock_skew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each knows how far the clock of the store is ahead of its own."""
     ours, theirs = ForwardSigner(SigningKeys([KEY])), ForwardSigner(SigningKeys([KEY]))
     sealed = ours.sign(ForwardClaims(to="them"), request())
@@ -97,7 +97,7 @@ def headed(sealed: bytes, length: int, *more: tuple[bytes, bytes]) -> HttpReques
     return came
 
 
-def test_a_body_is_read_of_one_that_is_ours_alone() -> None:
+def test_forwarded_body_requires_a_valid_signature() -> None:
     ours, stranger = ForwardSigner(SigningKeys([KEY])), ForwardSigner(SigningKeys([os.urandom(32)]))
     large = request(body=b"x" * 1_000_000)
     sealed = ours.sign(ForwardClaims(to="them"), large)
@@ -119,7 +119,7 @@ def test_a_body_is_read_of_one_that_is_ours_alone() -> None:
 OURS, THEIRS = "a" * 16, "b" * 16
 
 
-async def test_it_goes_no_further_than_to_the_machine_and_to_the_worker(tmp_path: Path) -> None:
+async def test_request_is_forwarded_at_most_twice(tmp_path: Path) -> None:
     """From a worker of another machine to any of this one, which passes it on to the right one: and there it ends."""
     keys, theirs = ForwardSigner(SigningKeys([KEY])), ForwardSigner(SigningKeys([KEY]))
     passed: list[ForwardClaims | None] = []
@@ -180,7 +180,7 @@ async def test_forwarded_request_is_not_forwarded_again(tmp_path: Path) -> None:
     delivery.forward.assert_not_called()
 
 
-async def test_one_that_is_being_taken_over_is_waited_for(tmp_path: Path) -> None:
+async def test_request_waits_for_a_takeover(tmp_path: Path) -> None:
     """Its row says already that it is ours, and the one who lost the race for it has read that."""
     keys, errands = SigningKeys([KEY]), BackgroundTasks()
     ids, written = SignedSessionIds(keys, THEIRS), asyncio.get_running_loop().create_future()
@@ -215,7 +215,7 @@ async def test_one_that_is_being_taken_over_is_waited_for(tmp_path: Path) -> Non
     answer.respond.assert_not_called()
 
 
-async def test_all_who_ask_together_hear_of_what_went_wrong() -> None:
+async def test_batched_loads_share_an_error() -> None:
     async def ask(keys: list[str]) -> dict[str, int]:
         raise ValueError("no answer")
 

@@ -79,7 +79,7 @@ async def test_killed_server_is_not_listed_after_its_leases_expire(serve: Any, t
     assert await told(**env) == []
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_missing_store_is_not_created(tmp_path: Path) -> None:
     done = status("--store", str(tmp_path / "none.db"))
     assert done.returncode == 2
     assert "none.db not found" in done.stderr

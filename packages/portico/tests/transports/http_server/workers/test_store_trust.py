@@ -29,9 +29,9 @@ from portico.transports.http_server.workers.reverse_proxy import build_forward_h
 from portico.transports.http_server.workers.signing import ForwardClaims, ForwardSigner
 from portico.transports.http_server.workers.socket_dir import WorkerSocketDir, default_socket_dir
 from portico.transports.http_server.workers.store import open_worker_store
-from support.fleets import SERVER, Line, Session, free_port
+from support.fleets import SERVER, HttpConnection, Session, free_port
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 WHO = """
 from portico import Context
 
@@ -85,7 +85,7 @@ def forwarded(keys: SigningKeys, worker: str, path: str, message: Any, **about: 
 async def answer_of(connected: Any, data: bytes) -> bytes:
     reader, writer = connected
     writer.write(data)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         answer: bytes = await reader.read()
     writer.close()
     return answer
@@ -105,7 +105,7 @@ def folder_in(temporary: Path) -> WorkerSocketDir:
 
 
 def call(tool: str, **arguments: Any) -> dict[str, Any]:
-    return Line.stand_alone("tools/call", {"name": tool, "arguments": arguments})["message"]
+    return HttpConnection.stand_alone("tools/call", {"name": tool, "arguments": arguments})["message"]
 
 
 async def test_requests_are_sent_on_to_the_internal_socket_alone(serve: Any, server_file: Path, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_internal_port_is_not_that_of_the_clients(monkeypatch: pytest.Monkey
         "update portico_session set signature = (select max(signature) from portico_worker)",
     ],
 )
-async def test_a_session_whose_row_was_changed_is_not_taken_over(serve: Any, tmp_path: Path, sql: str) -> None:
+async def test_session_with_tampered_row_is_not_taken_over(serve: Any, tmp_path: Path, sql: str) -> None:
     store = str(tmp_path / "store.db")
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": store, "TMPDIR": str(tmp_path)})
     changed = await Session(fleet.port).begin()
@@ -222,7 +222,7 @@ async def test_a_session_whose_row_was_changed_is_not_taken_over(serve: Any, tmp
     while (await kept.call("pid")).value != owner:
         kept = await Session(fleet.port).begin()
     os.kill(owner, signal.SIGKILL)
-    await fleet.until(lambda: owner not in fleet.workers() and len(fleet.workers()) == 2)
+    await fleet.wait_until(lambda: owner not in fleet.workers() and len(fleet.workers()) == 2)
     assert (await changed.call("pid")).status == 404
     assert (await kept.call("pid")).status == 200
 
@@ -270,10 +270,10 @@ async def test_only_what_was_declared_is_added_and_only_by_a_worker(
     await asyncio.to_thread(server_file.write_text, SERVER + WHO)
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": postgres_url})
     names = ("subprocess:getoutput", "os:system", "builtins:eval", "many:unlisted", "unlisted", "extra")
-    line = await Line.to(fleet.port)
+    line = await HttpConnection.to(fleet.port)
 
     async def tools() -> set[str]:
-        answer = await line.modern("tools/list")
+        answer = await line.request_stateless("tools/list")
         return {tool["name"] for tool in answer.json["result"]["tools"]}
 
     before = await tools()
@@ -286,11 +286,11 @@ async def test_only_what_was_declared_is_added_and_only_by_a_worker(
         await change(postgres_url, row, f"stranger {name}", "portico/added", name)
     gone = min(fleet.workers())
     os.kill(gone, signal.SIGKILL)
-    await fleet.until(lambda: gone not in fleet.workers() and len(fleet.workers()) == 2)
+    await fleet.wait_until(lambda: gone not in fleet.workers() and len(fleet.workers()) == 2)
     seen = set()
     while seen != fleet.workers():
         await line.close()
-        line = await Line.to(fleet.port)
+        line = await HttpConnection.to(fleet.port)
         seen.add((await line.call("pid")).value)
         assert await tools() == before
     # A worker adds it in all of them.
@@ -301,8 +301,8 @@ async def test_only_what_was_declared_is_added_and_only_by_a_worker(
 
     for _ in range(8):
         await line.close()
-        line = await Line.to(fleet.port)
-        await fleet.until(all_have_it)
+        line = await HttpConnection.to(fleet.port)
+        await fleet.wait_until(all_have_it)
     await line.close()
 
 
@@ -333,14 +333,16 @@ def test_components_must_be_declared_before_the_server_runs() -> None:
         server.declare(tool)
 
 
-async def test_without_a_key_processes_share_no_sessions_and_say_so(
+async def test_processes_without_a_key_share_no_sessions(
     serve: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("PORTICO_ENCRYPTION_KEYS")
     env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path)}
     alone, workers = await serve(env=env), await serve("--workers", "2", env=env)
     for fleet in (alone, workers):
-        await fleet.until(lambda fleet=fleet: any("PORTICO_ENCRYPTION_KEYS is not set" in text for text in fleet.log))
+        await fleet.wait_until(
+            lambda fleet=fleet: any("PORTICO_ENCRYPTION_KEYS is not set" in text for text in fleet.log)
+        )
     # Workers of one supervisor have a key of their own.
     session = await Session(workers.port).begin()
     assert len({(await session.call("pid")).value for _ in range(8)}) == 1

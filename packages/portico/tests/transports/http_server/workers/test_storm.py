@@ -18,7 +18,7 @@ from typing import Any
 
 from portico import Client
 from portico.protocol.errors import PorticoError
-from support.fleets import PATIENCE, SERVER, Answer, Fleet, Session
+from support.fleets import SERVER, TIMEOUT_SECONDS, Fleet, HttpAnswer, Session
 from support.storm import times
 
 WITH_TASKS = """
@@ -53,13 +53,13 @@ class Machines:
     async def kill_one(self) -> None:
         victim = random.choice(sorted(self.workers()))
         os.kill(victim, signal.SIGKILL)
-        await self.fleets[0].until(lambda: victim not in self.workers() and len(self.workers()) >= 3)
+        await self.fleets[0].wait_until(lambda: victim not in self.workers() and len(self.workers()) >= 3)
 
     async def replace_all(self) -> None:
         before = self.workers()
         for fleet in self.fleets:
             fleet.process.send_signal(signal.SIGHUP)
-        await self.fleets[0].until(lambda: len(self.workers()) == 3 and not self.workers() & before)
+        await self.fleets[0].wait_until(lambda: len(self.workers()) == 3 and not self.workers() & before)
 
 
 class Caller:
@@ -71,11 +71,11 @@ class Caller:
         self.refused: list[str] = []
         self.unknown: list[str] = []
 
-    async def call(self, word: str) -> Answer | None:
+    async def call(self, word: str) -> HttpAnswer | None:
         """None where the connection was lost before there was an answer."""
         self.session.port = random.choice(self.ports)
         try:
-            answer: Answer = await self.session.call("count", path=str(self.path), word=word)
+            answer: HttpAnswer = await self.session.call("count", path=str(self.path), word=word)
         except (OSError, EOFError):
             return None
         return answer
@@ -108,7 +108,9 @@ async def start_tasks(ports: list[int], path: Path, over: asyncio.Event) -> dict
         number += 1
         try:
             async with Client(f"http://127.0.0.1:{random.choice(ports)}/mcp") as client:
-                started = await client.start_task("task", {"path": str(path), "word": str(number)}, timeout=PATIENCE)
+                started = await client.start_task(
+                    "task", {"path": str(path), "word": str(number)}, timeout=TIMEOUT_SECONDS
+                )
                 taken[str(number)] = started.id
         except (PorticoError, OSError):
             # It was said that it was not taken, or not said that it was.
@@ -128,7 +130,7 @@ async def stop_the_store(postgres_server: Any) -> float:
     return time.monotonic() - began
 
 
-async def test_nothing_is_done_twice_and_nothing_is_lost(
+async def test_calls_are_executed_exactly_once_under_load(
     serve: Any, postgres_server: Any, postgres_url: str, server_file: Path, tmp_path: Path
 ) -> None:
     def prepare() -> None:
@@ -174,7 +176,7 @@ async def test_nothing_is_done_twice_and_nothing_is_lost(
     assert taken
     async with Client(fleets[0].url) as client:
         for word, id in taken.items():
-            assert (await client.task(id, "task").result(timeout=PATIENCE)).data == word
+            assert (await client.task(id, "task").result(timeout=TIMEOUT_SECONDS)).data == word
     # No call was made twice, and none is lost without the client's being told.
     made = Counter(await asyncio.to_thread(lambda: counted.read_text().split()))
     assert max(made.values()) == 1

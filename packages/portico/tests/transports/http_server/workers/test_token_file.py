@@ -16,7 +16,7 @@ from portico.auth import Principal, ResourceServer
 from portico.auth.verifiers.token_file import ISSUER
 from portico.transports.http_server.headers import Headers
 from portico.transports.http_server.messages import HttpRequest
-from support.fleets import Line, Session
+from support.fleets import HttpConnection, Session
 
 
 def tokens(*words: str | Path) -> str:
@@ -29,15 +29,15 @@ async def test_removing_a_token_ends_its_streams_in_all_workers(serve: Any, tmp_
     file = tmp_path / "tokens.toml"
     ada, bob = [await asyncio.to_thread(tokens, "add", name, "--file", file) for name in ("ada", "bob")]
     fleet = await serve("--workers", "2", "--token-file", file)
-    asked = Line.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-    lines: dict[str, list[Line]] = {ada: [], bob: []}
+    asked = HttpConnection.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    lines: dict[str, list[HttpConnection]] = {ada: [], bob: []}
     for token in (ada, bob):
         # By as many connections that both workers have some.
         for _ in range(6):
             session = Session(fleet.port)
             session.fields["authorization"] = f"Bearer {token}"
             await session.begin()
-            by_get, modern = await Line.to(fleet.port), await Line.to(fleet.port)
+            by_get, modern = await HttpConnection.to(fleet.port), await HttpConnection.to(fleet.port)
             await by_get.send("GET", **session.fields)
             await modern.send("POST", **asked, authorization=f"Bearer {token}")
             lines[token] += [by_get, modern]
@@ -56,7 +56,7 @@ async def test_removing_a_token_ends_its_streams_in_all_workers(serve: Any, tmp_
         await one.close()
 
 
-async def test_a_request_that_was_let_in_elsewhere_is_refused_if_its_token_is_gone(
+async def test_forwarded_request_with_revoked_token_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was sent on to us, and while it was under way the token was removed."""
@@ -77,6 +77,6 @@ async def test_a_request_that_was_let_in_elsewhere_is_refused_if_its_token_is_go
     assert answers.pop().status == 401
 
 
-async def last_chunk(line: Line) -> None:
+async def last_chunk(line: HttpConnection) -> None:
     while await line.chunk():
         pass

@@ -17,14 +17,14 @@ import pytest
 
 from portico import Client
 from portico.cli import local_token
-from support.fleets import Line, certificate, script, without
+from support.fleets import HttpConnection, certificate, is_secret_hidden, script
 
 
 async def pids(port: int, least: int = 2) -> set[int]:
     """The processes that answer: connections are made until so many have."""
     found: set[int] = set()
     for _ in range(200):
-        one = await Line.to(port)
+        one = await HttpConnection.to(port)
         found.add((await one.call("pid")).value)
         await one.close()
         if len(found) >= least:
@@ -42,14 +42,14 @@ async def test_a_worker_that_is_killed_is_replaced(serve: Any) -> None:
     fleet = await serve("--workers", "2")
     first, second = sorted(fleet.workers())
     os.kill(first, signal.SIGKILL)
-    await fleet.until(lambda: len(fleet.workers() - {first}) == 2)
+    await fleet.wait_until(lambda: len(fleet.workers() - {first}) == 2)
     assert second in fleet.workers()
 
     async def all_answer() -> bool:
         return await pids(fleet.port) == fleet.workers()
 
     # Until the new one does, the other takes its connections.
-    await fleet.until(all_answer)
+    await fleet.wait_until(all_answer)
     assert any("restarting it" in text for text in fleet.log)
 
 
@@ -68,7 +68,7 @@ async def test_on_sighup_all_are_replaced_and_no_call_is_refused(serve: Any, tmp
 
     calling = [asyncio.ensure_future(keep_calling(str(number))) for number in range(4)]
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
+    await fleet.wait_until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
     over.set()
     made = [word for words in await asyncio.gather(*calling) for word in words]
     assert sorted(path.read_text().split()) == sorted(made)
@@ -78,7 +78,7 @@ async def test_running_call_finishes_during_shutdown(serve: Any, line: Any, tmp_
     fleet = await serve("--workers", "1")
     one = await line(fleet.port)
     calling = asyncio.ensure_future(one.call("slowly", path=str(tmp_path / "flag")))
-    await fleet.until((tmp_path / "flag").exists)
+    await fleet.wait_until((tmp_path / "flag").exists)
     fleet.process.send_signal(signal.SIGTERM)
     (tmp_path / "flag").unlink()
     assert (await calling).value == "done"
@@ -90,7 +90,7 @@ async def test_workers_do_not_outlive_their_supervisor(serve: Any, tmp_path: Pat
     fleet = await serve("--workers", "2", env={"TMPDIR": str(tmp_path)})
     workers = fleet.workers()
     await fleet.end(signal.SIGKILL)
-    await fleet.until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    await fleet.wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 async def test_a_new_worker_that_does_not_begin_leaves_the_old_ones(serve: Any, server_file: Path) -> None:
@@ -98,7 +98,7 @@ async def test_a_new_worker_that_does_not_begin_leaves_the_old_ones(serve: Any, 
     before = fleet.workers()
     os.unlink(server_file)
     fleet.process.send_signal(signal.SIGHUP)
-    await fleet.until(lambda: any("keeping the old workers" in text for text in fleet.log))
+    await fleet.wait_until(lambda: any("keeping the old workers" in text for text in fleet.log))
     assert await pids(fleet.port, 1) == before
 
 
@@ -117,7 +117,7 @@ async def test_a_server_runs_in_a_loop_that_runs_already(start: Any, server_file
     assert await fleet.end() == 0
 
 
-async def test_an_answer_may_go_to_another_worker_than_the_question_came_from(standing: Any, line: Any) -> None:
+async def test_response_may_reach_another_worker(standing: Any, line: Any) -> None:
     fleet = standing
     lines = [await line(fleet.port) for _ in range(20)]
     by_pid = {(await one.call("pid")).value: one for one in lines}
@@ -127,17 +127,17 @@ async def test_an_answer_may_go_to_another_worker_than_the_question_came_from(st
     [key] = asked["inputRequests"]
     answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
     params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
-    assert (await second.modern("tools/call", params)).value.startswith("Ada ")
+    assert (await second.request_stateless("tools/call", params)).value.startswith("Ada ")
 
 
 # Where they listen
 
 
-async def test_a_unix_socket_is_for_its_user_alone(serve: Any, tmp_path: Path) -> None:
+async def test_unix_socket_is_private(serve: Any, tmp_path: Path) -> None:
     path = tmp_path / "s"
     fleet = await serve("--workers", "1", "--unix-socket", path)
     assert path.stat().st_mode & 0o777 == 0o600
-    one = Line(*await asyncio.open_unix_connection(path))
+    one = HttpConnection(*await asyncio.open_unix_connection(path))
     assert (await one.call("pid")).value in fleet.workers()
     await one.close()
     assert await fleet.end() == 0
@@ -149,7 +149,7 @@ async def test_a_unix_socket_that_somebody_listens_at_stays(serve: Any, tmp_path
     fleet = await serve("--unix-socket", path)
     other = await serve("--unix-socket", path, ready=False)
     assert await other.process.wait() == 2
-    one = Line(*await asyncio.open_unix_connection(path))
+    one = HttpConnection(*await asyncio.open_unix_connection(path))
     assert (await one.call("pid")).value == fleet.process.pid
     await one.close()
 
@@ -185,7 +185,7 @@ async def test_token_is_not_in_environment_or_command_line(start: Any, tmp_path:
         "-m", "portico", "serve", "--services", "memory", "--transport", "http", "--port", "0", "--workers", "1",
         env={"PORTICO_DATA": str(tmp_path)},
     )  # fmt: skip
-    await fleet.until(lambda: any("PORTICO_TOKEN=" in text for text in fleet.log))
+    await fleet.wait_until(lambda: any("PORTICO_TOKEN=" in text for text in fleet.log))
     token = local_token.find_token(urlsplit(fleet.url).port or 0, str(tmp_path))
     assert token is not None
     assert not [text for text in fleet.log if token in text or "#token=" in text]
@@ -193,7 +193,7 @@ async def test_token_is_not_in_environment_or_command_line(start: Any, tmp_path:
         async with Client(fleet.url, headers={"authorization": f"Bearer {token}"}) as client:
             assert await client.list_tools()
     assert len(fleet.workers()) == 1
-    assert all(without(token, worker) for worker in fleet.workers())
+    assert all(is_secret_hidden(token, worker) for worker in fleet.workers())
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_invalid_worker_options_are_rejected(server_file: Path, words: list[str]
     assert "Traceback" not in done.stderr
 
 
-def test_a_worker_whose_supervisor_is_gone_becomes_none_itself(server_file: Path) -> None:
+def test_worker_without_supervisor_exits(server_file: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         done = subprocess.run(

@@ -195,7 +195,7 @@ class WorkerCluster:
         Returns how many sessions remain for now.
         """
 
-        async def breathe() -> None:
+        async def wait_for_accept_queue() -> None:
             # Clients reconnect immediately, and all together they would overflow the accept queues. A busy worker
             # answers this probe late, which slows down the release.
             if time.monotonic() < deadline:
@@ -203,7 +203,7 @@ class WorkerCluster:
                     *(self._query_worker(other, "/readyz") for other in self._socket_dir.list_other_workers())
                 )
 
-        return await self._sessions.release_idle(breathe)
+        return await self._sessions.release_idle(wait_for_accept_queue)
 
     async def close(self) -> None:
         # Remove the socket first, so that no new requests arrive; those already received are answered.

@@ -218,13 +218,13 @@ async def proxy_request(
     near = address.startswith("/")
     until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
 
-    def made() -> ProxiedRequest:
+    def make_request() -> ProxiedRequest:
         return ProxiedRequest(writer, build_forward_head(request, signed_claims, with_cookie=with_cookie), request.body)
 
     try:
         while True:
             try:
-                transport, sent = await _connect(made, address)
+                transport, sent = await _connect(make_request, address)
                 break
             except BlockingIOError:
                 # The accept queue of a Unix socket is full, and Linux does not block in that case: retry.
