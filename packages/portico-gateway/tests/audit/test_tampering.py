@@ -218,8 +218,8 @@ def _remove_all(tx: Transaction) -> None:
         (_insert, "inserted", 7),
         (_append, "inserted", LAST + 1),
         (_forge_a_chain, "inserted", 1),
-        (_cut_off, "cut off", 13),
-        (_remove_all, "cut off", 1),
+        (_cut_off, "truncated", 13),
+        (_remove_all, "truncated", 1),
     ],
 )
 async def test_the_first_record_is_named(tmp_path: Path, store: str, harm: Harm, damage: str, number: int) -> None:
@@ -246,8 +246,8 @@ async def _three_checkpoints(folder: Path, store: str) -> None:
         ("update audit_checkpoint set signature = 'AAAA' where number = 2", "changed", 2),
         ("delete from audit_checkpoint where number = 2", "removed", 2),
         ("delete from audit_checkpoint where number = 1", "removed", 1),
-        ("delete from audit_checkpoint where number = 4", "put back", 4),
-        ("delete from audit_checkpoint", "put back", 4),
+        ("delete from audit_checkpoint where number = 4", "rolled back", 4),
+        ("delete from audit_checkpoint", "rolled back", 4),
     ],
 )
 async def test_the_first_checkpoint_is_named(tmp_path: Path, store: str, harm: str, damage: str, number: int) -> None:
@@ -280,7 +280,7 @@ async def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path) -> Non
     await record(data, store, 3)
     shutil.copytree(older, data, dirs_exist_ok=True)
     report = await verified(data, store)
-    assert [one.kind for one in report.findings] == ["put back"]
+    assert [one.kind for one in report.findings] == ["rolled back"]
     assert "checkpoint 4 was written, but the last one is 2" in report.findings[0].description
 
 
@@ -296,7 +296,7 @@ async def test_an_older_copy_that_was_written_to_since_is_noticed(
     await record(data, store, 3)
     assert "audit store rollback detected" in caplog.text
     report = await verified(data, store)
-    assert [(one.kind, one.number) for one in report.findings] == [("put back", 3)]
+    assert [(one.kind, one.number) for one in report.findings] == [("rolled back", 3)]
 
 
 async def test_external_checkpoint_detects_rollback(tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ async def test_external_checkpoint_detects_rollback(tmp_path: Path) -> None:
     shutil.rmtree(data)
     shutil.copytree(older, data)
     assert (await verified(data, store)).findings == []
-    assert [one.kind for one in (await verified(data, store, kept)).findings] == ["put back"]
+    assert [one.kind for one in (await verified(data, store, kept)).findings] == ["rolled back"]
     await record(data, store, 3)
-    assert [one.kind for one in (await verified(data, store, kept)).findings] == ["put back"]
+    assert [one.kind for one in (await verified(data, store, kept)).findings] == ["rolled back"]
 
 
 # Several processes, and one that is killed
@@ -387,7 +387,7 @@ async def test_killed_writer_is_not_reported_as_tampering(tmp_path: Path, store:
     assert first(
         await harmed(tmp_path, store, lambda tx: tx.execute("delete from audit_record where number = 31"))
     ) == (
-        "cut off",
+        "truncated",
         31,
     )
 

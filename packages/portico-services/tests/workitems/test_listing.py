@@ -322,7 +322,7 @@ async def test_notes_are_added_and_never_overwritten(serving: Serving) -> None:
     taken = await call_tool(client, "next_task", worker="ben")
     assert len(taken["task"]["notes"]) == 3
     text, error = await call_failing_tool(client, "add_note", id=made["id"], text="mine", worker="ann")
-    assert "ben" in text and error["code"] == "taken"
+    assert "ben" in text and error["code"] == "already_claimed"
     await call_tool(client, "delete_task", id=made["id"])
     changes = (await call_tool(client, "task_history", id=made["id"]))["changes"]
     assert changes[-2]["fields"][0]["after"] == "tried 0"

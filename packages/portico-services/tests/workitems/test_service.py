@@ -151,7 +151,7 @@ async def test_tasks_are_planned_completed_and_have_a_history(serving: Serving) 
     none = await call_tool(client, "next_task", worker="ben")
     assert none["found"] is False and "1 in progress, 1 blocked" in none["note"]
     text, error = await call_failing_tool(client, "complete_task", id=build, worker="ben")
-    assert error["code"] == "taken" and "ann" in text
+    assert error["code"] == "already_claimed" and "ann" in text
     done = await call_tool(client, "complete_task", id=build, result="binary in dist/", worker="ann")
     assert done["status"] == "completed" and done["result"] == "binary in dist/" and "lease_until" not in done
     second = (await call_tool(client, "next_task", worker="ben"))["task"]
@@ -179,8 +179,10 @@ async def test_blockers_are_added_once_and_removed(serving: Serving) -> None:
     }
     assert (await call_tool(client, "add_blocker", task_id=one, blocked_by_id=other))["changed"] is False
     text, error = await call_failing_tool(client, "add_blocker", task_id=other, blocked_by_id=one)
-    assert error["code"] == "circle" and f"{other} → {one} → {other}" in text
-    assert (await call_failing_tool(client, "add_blocker", task_id=one, blocked_by_id=one))[1]["code"] == "circle"
+    assert error["code"] == "dependency_cycle" and f"{other} → {one} → {other}" in text
+    assert (await call_failing_tool(client, "add_blocker", task_id=one, blocked_by_id=one))[1][
+        "code"
+    ] == "dependency_cycle"
     assert (await call_tool(client, "remove_blocker", task_id=one, blocked_by_id=other))["blocked"] is False
 
 

@@ -174,7 +174,7 @@ def _replace(path: Path, before: bytes, after: bytes) -> None:
     mode = path.stat().st_mode & 0o777
     if backup.exists() and not _matches(digest, before):
         raise _SkippedEntry(
-            f"{backup.name} exists, but {path} was changed since; remove the backup if you do not need it any more"
+            f"{backup.name} exists, but {path} was changed since; remove the backup if you no longer need it"
         )
     # Adopted again, for example with a new server: the backup stays the file without the hub.
     if not backup.exists():

@@ -222,7 +222,7 @@ def load_prerequisites(tx: Transaction, ids: Sequence[str]) -> list[str]:
 def add_blockers(tx: Transaction, item: WorkItem, blockers: Sequence[WorkItem]) -> bool:
     """Add blockers to a task; return whether any of them is new. The caller checks for cycles."""
     if not item.is_open:
-        raise work_item_closed(item.id, item.status, "it does not wait for anything any more")
+        raise work_item_closed(item.id, item.status, "it no longer waits for anything")
     existing = load_blockers(tx, [item.id])[item.id]
     new = [blocker for blocker in blockers if blocker.id not in existing]
     if not new:

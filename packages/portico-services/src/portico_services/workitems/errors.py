@@ -66,7 +66,7 @@ class InvalidWorkItem(WorkItemError):
 
 
 class WorkItemConflict(WorkItemError):
-    error_code = "not_now"
+    error_code = "already_completed"
 
 
 def illegal_transition(id: str, before: str, after: str, legal: Sequence[str]) -> WorkItemConflict:
@@ -98,7 +98,7 @@ def work_item_blocked(id: str, status: str, blockers: Mapping[str, str], childre
     return WorkItemConflict(
         f"The task {id} cannot become {status} yet. {' '.join(sentences)}",
         brief=f"task is waiting: {id} ({'; '.join(brief)})",
-        code="waiting",
+        code="blocked",
         id=id,
         blockers=list(blockers),
         children=list(children),
@@ -106,7 +106,7 @@ def work_item_blocked(id: str, status: str, blockers: Mapping[str, str], childre
 
 
 class DependencyCycle(WorkItemConflict):
-    error_code = "circle"
+    error_code = "dependency_cycle"
 
     def __init__(self, path: Sequence[str]) -> None:
         self.path = list(path)
@@ -126,7 +126,7 @@ def work_item_closed(id: str, status: str, consequence: str) -> WorkItemConflict
     return WorkItemConflict(
         f"The task {id} is {status}, so {consequence}. Reopen it first: update_task with status pending.",
         brief=f"task is {status}: {id} (reopen it first: update_task with status pending)",
-        code="over",
+        code="task_closed",
         id=id,
         status=status,
     )
@@ -154,7 +154,7 @@ def claimed_by_other(id: str, holder: str, worker: str) -> WorkItemConflict:
         "another task.",
         brief=f"task is claimed by another worker: {id} (it is with {holder!r}, and its claim ends with its lease)",
         # Clients match on this code.
-        code="taken",
+        code="already_claimed",
         error_type="PermissionError",
         id=id,
         worker=holder,

@@ -230,7 +230,7 @@ def verify_log_file(file: Path) -> VerificationReport:
         head.number < expected.number or (head.number == expected.number and head != expected)
     ):
         message = f"checkpoint {expected.number} of {file.name} was written but is missing: an older copy was restored"
-        report.findings.append(Tampering("put back", message, number=expected.number))
+        report.findings.append(Tampering("rolled back", message, number=expected.number))
     return report
 
 

@@ -26,7 +26,7 @@ from portico.audit.checkpoints import (
 from portico.audit.hash_chain import HASH_PREFIX_BYTES, ChainHead, genesis_hash, hash_prefixes
 from portico.audit.signing_keys import TrustedKeys
 
-TamperingKind = Literal["changed", "removed", "reordered", "inserted", "cut off", "put back"]
+TamperingKind = Literal["changed", "removed", "reordered", "inserted", "truncated", "rolled back"]
 Row = tuple[int, int, str, str]
 "Number, time, body and hash of a record."
 
@@ -119,7 +119,7 @@ class CheckpointVerifier:
             self._met_expected = True
             if stored.hash != expected.hash:
                 other = "differs from the one that was written: an older copy was restored and written to since"
-                self._report("put back", stored.number, other)
+                self._report("rolled back", stored.number, other)
         self.last = stored
 
     def _check_sequence(self, checkpoint: Checkpoint) -> None:
@@ -132,7 +132,7 @@ class CheckpointVerifier:
             missing = previous.number + 1
             if follows:
                 description = f"to {checkpoint.number - 1} were written, and an older copy of the store was restored"
-                self._report("put back", missing, description)
+                self._report("rolled back", missing, description)
             else:
                 self._report("removed", missing, f"is missing ({missing} to {checkpoint.number - 1} do not exist)")
         elif not follows:
@@ -165,7 +165,7 @@ class CheckpointVerifier:
         if expected is not None and not self._met_expected and (last is None or last.number < expected.number):
             end = "no checkpoint exists" if last is None else f"the last one is {last.number}"
             gone = f"was written, but {end}: an older copy was restored, or the end was cut off"
-            self._report("put back", expected.number, gone)
+            self._report("rolled back", expected.number, gone)
 
     def _report(self, kind: TamperingKind, number: int, description: str) -> None:
         # Only the earliest is reported: the others usually follow from it.
@@ -254,7 +254,7 @@ class ChainVerifier:
         if self._number < last.number:
             missing = last.number - self._number
             gone = f"and the following ones are missing: {missing} signed records"
-            self._report("cut off", self._number + 1, gone)
+            self._report("truncated", self._number + 1, gone)
         # A closed chain gets no more records: its process has ended.
         elif last.ended and self._number > last.number:
             self._report("inserted", last.number + 1, "follows the end of its chain")

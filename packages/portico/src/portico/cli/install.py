@@ -396,7 +396,7 @@ def _read(path: Path) -> str:
 
 
 def _edit(path: Path, before: str, edit: Callable[[str], str]) -> str:
-    # Editors on Windows write it, and the parsers reject it. It is put back, so that only the entry changes.
+    # Editors on Windows write it, and the parsers reject it. It is written again, so that only the entry changes.
     byte_order_mark = "\ufeff" if before.startswith("\ufeff") else ""
     try:
         return byte_order_mark + edit(before.removeprefix(byte_order_mark))

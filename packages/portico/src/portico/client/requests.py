@@ -209,7 +209,7 @@ class RequestSession:
         # returned.
         response = None if refresh else self._cache.get(method, params, self._upstream.transport.auth_generation)
         if response is None:
-            # Read before the request: a change notification that arrives meanwhile makes this response stale,
+            # Read before the request: a change notification that arrives in between makes this response stale,
             # and `put` discards it.
             since = self._cache.generation
             response = await self._upstream.request(self._call(method, params), self._timeout, True)

@@ -175,7 +175,7 @@ class _SchemaComparison:
         if changed:
             yield SchemaChange(path, "words", f"has another {' and '.join(changed)}")
         if not _is_json_equal(old.get("default"), new.get("default")):
-            now = f"is {_json(new['default'])} by default now" if "default" in new else "has no default any more"
+            now = f"is {_json(new['default'])} by default now" if "default" in new else "no longer has a default"
             yield SchemaChange(path, "default", now)
 
     # Values
@@ -220,7 +220,7 @@ class _SchemaComparison:
             effect = _bound_effect(key, before, after)
             if effect is not None:
                 the = "the " if key in _FORMAT_KEYWORDS else ""
-                now = f"has {the}{key} {_json(after)} now" if key in new else f"has no {key} any more"
+                now = f"has {the}{key} {_json(after)} now" if key in new else f"no longer has {key}"
                 if key == "uniqueItems":
                     now = "must not repeat itself" if after else "may repeat itself"
                 yield SchemaChange(path, effect, "has another step" if key == "multipleOf" else now)

@@ -118,7 +118,7 @@ class SeenTools:
 
     def _view(self, pages: Sequence[ToolPage]) -> ToolView:
         # Tools are never removed one by one, because all positions would shift. Servers whose
-        # descriptions change with each request would otherwise grow this list for ever.
+        # descriptions change with each request would otherwise grow this list forever.
         if len(self._tools) > MAX_STALE_ENTRIES + 2 * sum(len(item.entries) for item in pages):
             self._forget()
         places = [self._find_position(entry) for page in pages for entry in page.entries]

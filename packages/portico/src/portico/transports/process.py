@@ -188,7 +188,7 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
             # Pending writes will not complete; wake their tasks.
             self._writable.set()
         elif fd == 1 or self.exited.is_set():
-            # The process may continue, but it will not respond any more.
+            # The process may continue, but it no longer responds.
             self._finish_later("closed its output")
 
     def process_exited(self) -> None:

@@ -263,7 +263,7 @@ async def undo_consolidation(memories: MemoryStore, run: str, *, who: str = "") 
         events = [event for event in events if is_visible(event.was, memories.owner)]
         back = mutations.revert(tx, events, now, who=who)
         for summary in summaries:
-            mutations.delete(tx, summary, now, who=who, reason="its consolidation was taken back")
+            mutations.delete(tx, summary, now, who=who, reason="its consolidation was reverted")
         return back
 
     back = await memories.write(write)

@@ -47,7 +47,7 @@ FEATURES = (
     "named_head",  # `head`, for those
     "in_company",  # written by another author in a scope of the named author
     "own_share",  # share of the query by IDF that it contains; this and the next two in transcripts only
-    "section",  # BM25 score of all messages of its section and of the nearest one beside it
+    "section",  # BM25 score of all messages of its section and of the nearest adjacent one
     "section_share",  # share of the query by IDF that these contain
     "substance",  # number of content terms (logarithm)
     "broad_substance",  # the same, for a broad query

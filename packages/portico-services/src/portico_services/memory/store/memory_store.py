@@ -151,7 +151,7 @@ class MemoryStore:
         With `verify`, maintenance also checks that the index is complete.
         """
         await self.database.migrate(MIGRATION_HISTORY, MIGRATIONS)
-        # A read-only server may run beside a writing one, which maintains the index.
+        # A read-only server may run next to a writing one, which maintains the index.
         if not read_only:
             await self._index_maintenance.start(verify=verify)
 

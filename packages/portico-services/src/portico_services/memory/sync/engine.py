@@ -146,7 +146,7 @@ async def undo_sync(memories: MemoryStore, run: str, *, who: str = "") -> list[s
 
 
 def _removal_reason(run: str) -> str:
-    return f"sync {run[:40]}: not there any more"
+    return f"sync {run[:40]}: no longer in the repository"
 
 
 def _remote(remotes: list[str], remote_name: str | None) -> str:

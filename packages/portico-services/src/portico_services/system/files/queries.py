@@ -162,7 +162,7 @@ class FileQueries:
         with self.roots.open_directory(path_from_text(path)) as folder:
             entries, question = folder.scan(), ["folder", folder.path]
             after = self._cursors.decode(cursor, question) if cursor is not None else ""
-            # By name instead of offset, so that files created meanwhile shift nothing.
+            # By name instead of offset, so that files created in between shift nothing.
             left = [entry for entry in entries if path_to_text(entry.name) > after] if after else entries
             rows = [
                 FileEntry(os.path.join(folder.path, entry.name), entry.name, entry_type(entry))

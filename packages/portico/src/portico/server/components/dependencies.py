@@ -219,7 +219,7 @@ class _TimelyStack(AsyncExitStack):
 
     async def __aexit__(self, *failure: Any) -> bool | None:
         # A generator that hangs after its `yield` would otherwise hold the request, and at shutdown
-        # the process, for ever.
+        # the process, forever.
         async with asyncio.timeout(CLEANUP_TIMEOUT_SECONDS):
             return await super().__aexit__(*failure)
 

@@ -159,7 +159,7 @@ class TaskService(Service):
         return await protection.audit_task(call, job.id, self._host.component_qualified_name(tool), job.arguments, work)
 
     def _check(self, job: Job, call: Call, tool: Tool) -> None:
-        """Raise ComponentNotFound if the call was allowed when the job was created but is not any more."""
+        """Raise ComponentNotFound if the call was allowed when the job was created but no longer is."""
         protection = self._host.policy
         if protection is not None and not protection.is_still_allowed(
             call, self._host.component_qualified_name(tool), job.arguments

@@ -139,7 +139,7 @@ class RecordingParser:
             if server_request is not None:
                 server_request.response = message.get("result", UNSET)
             return
-        # A response to a cancelled request has no entry any more.
+        # A response to a cancelled request no longer has an entry.
         call = self._pending.pop(id, None)
         if call is None:
             return

@@ -144,7 +144,7 @@ class BindAddress(Struct, kw_only=True):
         return self.fd is None or all(_has_address(number) for number in _inherited_fds(self.fd))
 
     def unlink_socket(self) -> None:
-        """Remove the Unix socket if no process listens at it any more."""
+        """Remove the Unix socket if no process listens at it."""
         if self.unix_socket is not None:
             with suppress(OSError, UsageError):
                 _remove_stale_socket(self.unix_socket)
