@@ -86,9 +86,9 @@ async def test_changed_tools_are_withheld_until_approved(tmp_path: Path, capsys:
     gateway = Gateway.load(place.file)
     assert await place.names(gateway) == set()
     async with Client(gateway) as client:
-        with pytest.raises(ToolError, match="a_look is held back: its definition at a differs from the approved one"):
+        with pytest.raises(ToolError, match="a_look is blocked: its definition at a differs from the approved one"):
             await client.call_tool("a_look", {"name": "x"})
-        with pytest.raises(ToolError, match="a_more is held back: it is new at a"):
+        with pytest.raises(ToolError, match="a_more is blocked: it is new at a"):
             await client.call_tool("a_more")
     assert await asyncio.to_thread(place.run, "list") == 1
     assert await asyncio.to_thread(place.run, "diff") == 1

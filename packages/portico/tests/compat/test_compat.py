@@ -332,7 +332,7 @@ async def test_a_dependency_asks() -> None:
     async with Client(server, elicitation_handler=lambda _: {"value": True}, roots=["file:///srv"]) as client:
         assert (await client.call_tool("order", {"title": "Dune"})).data["folders"] == ["file:///srv"]
     async with Client(server, elicitation_handler=lambda _: ElicitResult("decline"), roots=["file:///srv"]) as client:
-        with pytest.raises(ToolError, match="did not agree"):
+        with pytest.raises(ToolError, match="declined"):
             await client.call_tool("order", {"title": "Dune"})
 
 

@@ -189,7 +189,7 @@ async def test_tool_hidden_by_pinning_is_not_found_or_callable() -> None:
             ("forge_create_issue", {"repo": "a"}),
             ("call_tool", {"name": "forge_create_issue", "arguments": {"repo": "a"}}),
         ):
-            with pytest.raises(ToolError, match="held back") as refused:
+            with pytest.raises(ToolError, match="is blocked") as refused:
                 await client.call_tool(name, arguments)
             held.append(str(refused.value))
         assert held[0] == held[1]

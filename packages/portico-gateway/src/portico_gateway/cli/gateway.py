@@ -75,7 +75,7 @@ async def _check_upstreams(gateway: Gateway, seconds: float) -> tuple[list[tuple
         idle = _idle_rules(gateway)
     states = report["upstreams"]
     problems = [f"{state['alias']}: {state['error'] or 'no response'}" for state in states if not _is_well(state)]
-    held = [f"{item['upstream']}.{to_single_line(item['name'])} is held back: {item['why']}" for item in report["held"]]
+    held = [f"{item['upstream']}.{to_single_line(item['name'])} is blocked: {item['why']}" for item in report["held"]]
     return [_row(state) for state in states], [*problems, *report["clashes"], *held, *idle]
 
 
@@ -163,9 +163,7 @@ def _format_report(report: dict[str, Any]) -> str:
         lines += [f"{item['alias']}: {to_single_line(line)}\n" for line in details if line]
     lines += _trouble_lines(report)
     lines += [f"clash: {to_single_line(clash)}\n" for clash in report["clashes"]]
-    lines += [
-        f"held back: {item['upstream']}.{to_single_line(item['name'])}: {item['why']}\n" for item in report["held"]
-    ]
+    lines += [f"blocked: {item['upstream']}.{to_single_line(item['name'])}: {item['why']}\n" for item in report["held"]]
     lines += [f"changed: {to_single_line(name)}\n" for name in report["changed"]]
     lines += [f"view {name}: {item['path']}, {item['tools']} tools\n" for name, item in report["views"].items()]
     return "".join(lines)

@@ -353,7 +353,7 @@ class UpstreamRouter(Provider):
             return
         # Only callers who may use the tool learn that it is held back; the others get the error for unknown names.
         if await self.admits(call, kind, QualifiedName(held.alias, held.inward)):
-            raise ToolError(f"{name} is held back: {held.why}.", error_type="PermissionError")
+            raise ToolError(f"{name} is blocked: {held.why}.", error_type="PermissionError")
 
     async def _await_owners(self, call: Call, kind: str, name: str) -> list[UpstreamProvider]:
         """Wait for the upstreams that own a name according to its prefix. Return those that were not listed before."""

@@ -130,7 +130,7 @@ def _parse_server(name: str, table: Any, secrets: SecretResolver) -> HubServerSe
 def resolve_servers(request: AttachRequest, servers: Mapping[str, HubServerSettings]) -> list[ServerCommand]:
     """Return how to start the servers that a bridge asks for. Raises UsageError."""
     if len(set(request.names)) != len(request.names):
-        raise UsageError("a server is named twice")
+        raise UsageError("server names must be unique")
     return [_resolve(name, request, servers) for name in request.names]
 
 

@@ -93,7 +93,7 @@ class SessionTools(Service):
         data = await self._fetch_data(ctx, session, report.size)
         # The chunks are separate requests: another save may have replaced the data between two of them.
         if sha256(data).hexdigest() != report.digest:
-            raise LivePythonError("The session was saved twice at the same time. Try again.")
+            raise LivePythonError("Another call saved the session at the same time. Try again.")
         saved = new_saved_session(name, session, self._client.interpreters.info()["python"])
         saved.size, saved.names, saved.total = len(data), report.names, report.total
         saved.left_out = report.failed

@@ -248,7 +248,10 @@ def _apply_project(tx: Transaction, after: WorkItem, changes: WorkItemChanges) -
     project = after.project if changes.project is None else changes.project
     if parent is not None:
         if changes.project not in (None, parent.project):
-            raise InvalidWorkItem(f"It is a part of {parent.id}, and goes with it. Move that, or take it out of it.")
+            raise InvalidWorkItem(
+                f"The task is a subtask of {parent.id} and moves with it. Move {parent.id} instead, or set parent_id "
+                "to an empty string first."
+            )
         project = parent.project
     return replace(after, project=project)
 
@@ -321,7 +324,7 @@ def add_note(tx: Transaction, id: str, text: str, edit: EditContext) -> WorkItem
     item = _lock_for_edit(tx, id, edit)
     if records.count_notes(tx, id) >= MAX_NOTES:
         raise InvalidWorkItem(
-            f"The task {id} has {MAX_NOTES:,} notes, and no room for more. Put what matters into its context."
+            f"The task {id} has {MAX_NOTES:,} notes, the maximum. Put important information into its context."
         )
     return records.touch(tx, item, records.NOTE_ADDED, {"note": [None, text]}, edit.now, who=edit.who)
 
@@ -366,7 +369,7 @@ def delete(
     gone = [id] if children == "keep" else [id, *below]
     if len(gone) > MAX_DELETED_ITEMS:
         raise InvalidWorkItem(
-            f"That would delete more than {MAX_DELETED_ITEMS:,} tasks at once. Delete parts of it first."
+            f"This would delete more than {MAX_DELETED_ITEMS:,} tasks in one call. Delete subtrees first."
         )
     items = records.fetch(tx, gone)
     unblocked = _unblock_dependents(tx, list(items.values()), edit)

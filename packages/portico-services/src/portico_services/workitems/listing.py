@@ -203,7 +203,7 @@ def _decode_cursor(cursor: str, query: ListQuery) -> tuple[int, str]:
     except (ValueError, msgspec.MsgspecError):
         pass
     raise InvalidWorkItem(
-        "The cursor was not given for this list. Repeat the call with the same arguments and the nextCursor of its "
+        "The cursor belongs to a different list. Repeat the call with the same arguments and the nextCursor of its "
         "last page, or begin without a cursor."
     )
 

@@ -361,7 +361,7 @@ class _DependencyResolver:
         if outcome.action != "accept":
             # The parameter is annotated with the plain type, so the function cannot handle a
             # declined request itself.
-            raise ToolError("The user did not agree.", error_type="PermissionError")
+            raise ToolError("The user declined.", error_type="PermissionError")
         return outcome.data
 
 
