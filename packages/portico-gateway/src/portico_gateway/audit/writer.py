@@ -238,8 +238,8 @@ class AuditWriter:
     def _check_rollback(self, last: SignedCheckpoint | None, recorded: CheckpointRef | None) -> None:
         """Detect a rollback: a store that lacks a checkpoint known to be written is an older copy."""
         self._seen = last.number if last is not None else 0
-        # The file lies outside the store. Whoever restores an old copy of the database would have to restore the file
-        # as well.
+        # The file lies outside the store, so an attacker who restores an old copy of the database has to restore
+        # the file as well.
         if recorded is None or recorded.number <= self._seen:
             return
         log.error(

@@ -125,7 +125,7 @@ class LoginFlow:
 
     async def save_state(self, flow: str, browser: str, about: LoginState, address: str) -> None:
         """Store the state of a flow until the browser returns. `address` is the client address, used for limits."""
-        # Encrypted because the state contains the PKCE verifier and the nonce; whoever reads the database must not be
+        # Encrypted because the state contains the PKCE verifier and the nonce; a reader of the database must not be
         # able to complete a login.
         body = self.keyring.encrypt(msgspec.json.encode(about), _encryption_context(flow, browser))
         now, source = time.time(), source_of(address)

@@ -221,7 +221,7 @@ def create_login(tx: Transaction, flow: str, browser: str, body: str, now: float
         "insert into provider_flow (id, browser, body, expires_at, network, wider_network) values "
         "(:id, :browser, :body, :until, :network, :wider)",
         {
-            # Only hashes are stored: whoever reads the table cannot continue a login of someone else.
+            # Only hashes are stored: anyone who reads the table cannot continue a login of someone else.
             "id": digest(flow),
             "browser": digest(browser),
             "body": body,

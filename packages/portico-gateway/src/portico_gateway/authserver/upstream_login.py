@@ -23,7 +23,7 @@ from portico.protocol.json_depth import decode_bounded
 from portico_gateway.authserver.clients import sanitize_display_name
 from portico_gateway.authserver.identity_providers import IdentityProviderSettings
 
-# RSA, ECDSA and EdDSA. HMAC is excluded: whoever knows the client secret could forge identities.
+# RSA, ECDSA and EdDSA. HMAC is excluded: anyone who knows the client secret could forge identities.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 LEEWAY_SECONDS = 60.0
 MAX_MEMBERSHIPS = 100

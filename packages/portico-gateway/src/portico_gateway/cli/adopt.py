@@ -114,7 +114,7 @@ def _adopted_members(name: str, entry: Any, *, shared: bool) -> dict[tuple[str, 
     """Return the members of an entry to set; empty for an entry that stays as it is."""
     if not isinstance(entry, dict):
         return {}
-    # Zed had the command in an object of its own before it adopted the common form.
+    # Zed had the command in a separate object before it adopted the common form.
     prefix, inner = (("command",), entry["command"]) if isinstance(entry.get("command"), dict) else ((), entry)
     program, args = ("path" if prefix else "command"), inner.get("args") or []
     command = inner.get(program)

@@ -114,7 +114,7 @@ class AccountConnector:
         if request.path.rpartition("/")[2] != ticket.upstream or ticket.upstream not in self.accounts:
             raise ErrorPageResponse(_EXPIRED_MESSAGE)
         browser = self._logins.cookie.read(request) or new_cookie_value()
-        # Log in first, always: whoever opens the link must prove to be the principal for whom it was made.
+        # Log in first, always: anyone who opens the link must prove to be the principal for whom it was made.
         body = _encode_flow(_PendingConnection(ticket.principal, ticket.upstream))
         url = await self._logins.redirect_to_login(browser, _LOGIN, body, request.peer)
         return redirect(url, self._logins.cookie.write(browser))

@@ -14,7 +14,7 @@ import sys
 import time
 
 SOCKET_NAME = "hub.sock"
-# Held by the daemon while it runs, and by whoever starts it.
+# Held by the daemon while it runs, and by anyone who starts it.
 LOCK_NAME, START_LOCK_NAME = "hub.lock", "start.lock"
 LOG_NAME = "hub.log"
 STORE_NAME = "hub.db"
@@ -66,7 +66,7 @@ def hub_directory() -> str:
 def open_directory() -> int:
     """Open the hub's directory, created if necessary, and return its descriptor.
 
-    Raises HubError if it is not a directory that only this user can access: whoever can enter it could answer in the
+    Raises HubError if it is not a directory that only this user can access: anyone who can enter it could answer in the
     name of the hub, or make the hub start commands.
     """
     path = hub_directory()
@@ -180,7 +180,7 @@ def open_lock(directory: int) -> int:
 
 
 def _spawn_daemon(directory: int) -> None:
-    """Start the daemon in a session of its own. The started process detaches itself and exits immediately."""
+    """Start the daemon in a separate session. The started process detaches itself and exits immediately."""
     environment = {name: value for name, value in os.environ.items() if name in _DAEMON_VARIABLES}
     environment["PORTICO_HUB"] = hub_directory()
     log = os.path.join(hub_directory(), LOG_NAME)
