@@ -37,7 +37,7 @@ import asyncio, os, sys
 from pathlib import Path
 from portico import Context, Server, TaskConfig
 
-server = Server(sys.argv[1], version="1")
+server = Server(sys.argv[1], version="1", on_duplicate="replace")
 
 @server.tool
 def whoami() -> str:
@@ -341,14 +341,18 @@ async def test_changes_are_reported_with_the_uris_of_the_client(
         Client(configuration(**two(script, inner)), protocol_version=revision) as client,
     ):
         async with client.listen(tools=True, uris=["note://two/hello"]) as changes:
-            # The server is listened to in the background.
-            await asyncio.sleep(0.5)
-            await client.call_tool("two_change")
             seen: set[Any] = set()
-            async for change in changes:
-                seen.add(change.uri or change.kind)
-                if len(seen) == 2:
-                    break
+
+            async def hear() -> None:
+                async for change in changes:
+                    seen.add(change.uri or change.kind)
+
+            hearing = asyncio.ensure_future(hear())
+            # The server is subscribed to in the background, and changes before that are not reported.
+            while len(seen) < 2:
+                await client.call_tool("two_change")
+                await asyncio.sleep(0.01)
+            hearing.cancel()
         assert seen == {"tools", "note://two/hello"}
         assert "two_added" in {tool.name for tool in await client.list_tools(refresh=True)}
 
